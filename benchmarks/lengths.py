@@ -41,13 +41,12 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import using_backend
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import TranslationBatch, collate
-from relu_nmt.engine import FastDecoder, native
 from relu_nmt.io.safe_write import replacing
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
-from relu_nmt.translation.step_decoder import SearchStep
+from relu_nmt.translation.step_decoder import SearchStep, StepDecoder
 
 PAD, EOS, SEPARATOR, VOCAB = 1, 2, 4, 4000
 SHORTEST, LONGEST = 5, 45
@@ -154,7 +153,7 @@ def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], No
 
     @torch.inference_mode()
     def decode() -> None:
-        decoder = FastDecoder(model.eval())
+        decoder = StepDecoder(model.eval())
         with autocast:
             state = decoder.start(batch.src_tokens)
             for step, tokens in enumerate(batch.prev_output_tokens.T):
@@ -240,11 +239,9 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     )
     for length, what, attention, documents_by, positions in variants:
         known = attentions.get(Spec.parse(attention).name).backends
-        # Skip back ends that do not run here: for GPUs, or for decoding on CPUs if not compiled.
+        # Skip the back end for GPUs on a CPU.
         on_cpu = arguments.device == "cpu"
-        is_there = {"triton": not on_cpu}
-        is_there["native"] = on_cpu and what == "decoding" and native.library() is not None
-        backends = [name for name in known if is_there.get(name, True)]
+        backends = [name for name in known if not (on_cpu and name == "triton")]
         chosen = arguments.backends or backends or ["auto"]
         training = what == "training"
         for backend, recompute, step in itertools.product(

@@ -17,15 +17,15 @@ class Stepping:
     """
 
     def __init__(self, model, sources, num_groups=1):
-        self.decoder = model if hasattr(model, "prunes") else StepDecoder(model)
+        self.decoder = model if hasattr(model, "start") else StepDecoder(model)
         self.state = self.decoder.start(sources, num_groups)
         self.reorder, self.keep = self.state.reorder, self.state.keep
 
-    def next(self, tokens, rows=None):
-        return SearchStep(tokens, self.state, rows)
+    def next(self, tokens, is_live=None):
+        return SearchStep(tokens, self.state, is_live)
 
-    def step(self, tokens, rows=None, want_weights=False):
-        [scores] = self.decoder.step([self.next(tokens, rows)], want_weights=want_weights)
+    def step(self, tokens, is_live=None, want_weights=False):
+        [scores] = self.decoder.step([self.next(tokens, is_live)], want_weights=want_weights)
         return scores
 
 

@@ -8,16 +8,14 @@ import torch
 
 from relu_nmt.engine.decoder import FastDecoder
 from relu_nmt.engine.linear import pack_linear, use_int8
-from relu_nmt.engine.native import register_backends
+from relu_nmt.engine.native import use_attention_kernel
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 __all__ = ["FastDecoder", "install"]
 
-register_backends()
-
 
 def install(model: EncoderDecoder, dtype: torch.dtype | None = None) -> FastDecoder:
-    """Pack the weights of a model for its processor, and return its decoder.
+    """Pack the weights of a model on a CPU, and return its decoder.
 
     Args:
         model: changed in place; do not train it afterwards.
@@ -32,4 +30,5 @@ def install(model: EncoderDecoder, dtype: torch.dtype | None = None) -> FastDeco
         use_int8(model)
     elif all(weight.is_cpu for weight in model.parameters()):
         pack_linear(model, dtype or torch.float32)
+    use_attention_kernel(model)
     return FastDecoder(model)

@@ -1,19 +1,18 @@
 """The fast decoder, with the results of :class:`StepDecoder`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Need
-from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
-from relu_nmt.modules.transformer_layer import TransformerLayer
-from relu_nmt.translation.decoder_state import DecoderState
+from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.step_decoder import SearchStep, StepDecoder, StepScores
 
@@ -21,30 +20,43 @@ MAX_COMPUTED_SHARE = 0.95
 """Leave out dead beams only if at most this fraction of all beams goes on."""
 # Selecting rows has a cost of its own. AMD EPYC, 2026-11-24, command not recorded.
 
-ONEDNN_ROW_MULTIPLE = 16
-"""Fill up the computed beams to a multiple of this where oneDNN computes the products.
 
-oneDNN compiles products for each new number of rows."""
-# A multiple of 32 took 7 % more time, with hand-written code; see docs/lab/decoding.md.
-
-
+@dataclass
 class FastScores(StepScores):
-    """Scores whose best continuations a kernel finds, for all beams or the computed ones."""
+    """Scores whose best continuations a kernel finds, for all beams or the computed ones.
+
+    With ``rows`` the log-probabilities are those of the computed beams alone, [1, N, V].
+    """
+
+    # [N] int64, rising indices of the computed beams among all B K; None: all.
+    rows: Tensor | None = None
+
+    def of_all(self, batch: int, beam_size: int) -> "FastScores":
+        """See :meth:`StepScores.of_all`; dead beams get the scores of another beam."""
+        if self.rows is None:
+            return self
+        # Map each beam to the computed beam at or before it.
+        is_computed = torch.zeros(batch * beam_size, dtype=torch.int64)
+        index = is_computed.index_fill_(0, self.rows, 1).cumsum(0).sub_(1).clamp_min_(0)
+        log_probs = self.log_probs[0, index].view(batch, beam_size, -1)
+        return replace(self, log_probs=log_probs, rows=None)
 
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """See :meth:`StepScores.best_continuations`; missing ones have the sum -inf, symbol 0."""
-        # Leave GPUs, other dtypes and many threads to PyTorch.
+        # Leave other dtypes and many threads to PyTorch.
         log_probs, rows = self.log_probs, self.rows
         if not (log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()):
             return super().best_continuations(totals, count)
         # Expand scores that all beams share, as in the first step, to [B, K, V].
         if rows is None:
             log_probs = log_probs.expand(-1, totals.size(1), -1)
-        log_probs, totals = log_probs.contiguous(), totals.float().contiguous()
+        log_probs = log_probs.contiguous()
+        totals = totals.float().contiguous()
         (batch, beam_size), vocab_size = totals.shape, log_probs.size(2)
         count = min(count, beam_size * vocab_size)
         sums = totals.new_empty(batch, count)
-        tokens, parents = (torch.empty(sums.shape, dtype=torch.int64) for _ in range(2))
+        tokens = torch.empty(sums.shape, dtype=torch.int64)
+        parents = torch.empty_like(tokens)
         values = {
             "log_probs": log_probs,
             "picked": rows,
@@ -62,11 +74,19 @@ class FastScores(StepScores):
         return sums, parents, tokens
 
 
-class FastDecoder(StepDecoder):
-    """A decoder that computes the searches of a model together, without their dead beams.
+class Projections(WeakKeyDictionary[DecoderState, Callable[[Tensor], Tensor]]):
+    """The map to the logits of its symbols for each search that has a list of them."""
 
-    Layers with packed weights (see :func:`relu_nmt.engine.install`) take one call of a kernel for
-    all of them, if the kernel supports their kind.
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Leave the maps out of a pickle, since searches stay in their process."""
+        return Projections, ()
+
+
+class FastDecoder(StepDecoder):
+    """A decoder of a model on a CPU, with packed weights (see :func:`relu_nmt.engine.install`).
+
+    One call of a kernel computes all layers for all searches, without their dead beams, if the
+    kernel supports the layers. Otherwise the model's own layers compute each search.
     """
 
     def __init__(self, model: EncoderDecoder) -> None:
@@ -74,146 +94,84 @@ class FastDecoder(StepDecoder):
         layers = model.decoder.layers
         fits = native.library() is not None and LayersKernel.fits(layers)
         self.layers_kernel = LayersKernel(layers) if fits else None
-
-    @property
-    def prunes(self) -> bool:
-        """See :class:`StepDecoder`: on GPUs dead beams cost less than finding them."""
-        return self.model.encoder.embedding.tokens.weight.is_cpu
+        self._projections = Projections()
 
     def start(
-        self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
+        self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
     ) -> DecoderState:
         """See :meth:`StepDecoder.start`."""
-        project = None
-        if shortlist is not None:
-            project = projection_to(self.model.output_projection, shortlist)
-        encoder_out = self.model.encoder(src_tokens)
-        return self.model.decoder.start(encoder_out, num_groups, FastCache, shortlist, project)
+        state = super().start(src_tokens, num_groups, symbols)
+        if all(type(cache) is LayerCache for cache in state.caches):
+            state.caches = [FastCache(*cache.source) for cache in state.caches]
+        if symbols is not None:
+            self._projections[state] = projection_to(self.model.output_projection, symbols)
+        return state
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
     ) -> list[StepScores]:
         """See :meth:`StepDecoder.step`."""
+        computed = [_computed_beams(step) for step in steps]
+        sizes = [
+            step.tokens.numel() if rows is None else len(rows)
+            for step, rows in zip(steps, computed, strict=True)
+        ]
+        kernel = self.layers_kernel
+        if kernel is None or want_weights or not kernel.takes(steps, sum(sizes)):
+            return super().step(steps, temperature, want_weights)
         # Map the newest tokens of all searches through the layers, as rows [1, N, D].
-        embedded, views = zip(*map(self._begin, steps), strict=True)
-        x, weights = self._through_layers(_joined(embedded), views, want_weights)
-        # Project to logits: in one product unless a search has a shortlist of its own.
-        sizes, project = [view.num_rows for view in views], self.model.output_projection
-        if all(step.state.shortlist is None for step in steps):
-            logits = project(x).float().split(sizes, dim=1)
+        embedded = []
+        views = []
+        for step, rows in zip(steps, computed, strict=True):
+            x, view = self._begin(step, rows)
+            embedded.append(x)
+            views.append(view)
+        states = self.model.decoder.final_norm(kernel(torch.cat(embedded, dim=1), views))
+        # Project to logits: in one product unless a search has a list of symbols.
+        parts = states.split(sizes, dim=1)
+        if all(step.state.symbols is None for step in steps):
+            logits = self.model.logits(states).split(sizes, dim=1)
         else:
             logits = tuple(
-                (step.state.project or project)(own).float()
-                for own, step in zip(x.split(sizes, dim=1), steps, strict=True)
+                self.logits(part, step.state) for part, step in zip(parts, steps, strict=True)
             )
         # Return to one set of scores [B, K, V] or [1, N, V] per search.
         scores: list[StepScores] = []
-        for step, own, view, weight in zip(steps, logits, views, weights, strict=True):
-            shape = step.tokens.shape if view.rows is None else (1, view.num_rows)
-            log_probs = log_softmax(own.view(*shape, -1), temperature)
-            scores.append(FastScores(log_probs, weight, view.rows))
+        for step, rows, values in zip(steps, computed, logits, strict=True):
+            if rows is None:
+                values = values.view(*step.tokens.shape, -1)
+            scores.append(FastScores(log_softmax(values, temperature), rows=rows))
         return scores
 
-    def _begin(self, step: SearchStep) -> tuple[Tensor, StepView]:
+    def _begin(self, step: SearchStep, rows: Tensor | None) -> tuple[Tensor, StepView]:
         """Embed the newest tokens of a search, [1, N, D]; return also what its rows may see."""
         decoder, state = self.model.decoder, step.state
-        # Translate indices into a shortlist back to ids of the dictionary.
-        tokens = step.tokens if state.shortlist is None else state.shortlist[step.tokens]
-        x, visibility = decoder.embed_step(tokens, state)
+        x, visibility = decoder.embed_step(self.tokens(step), state)
         x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
-        # Leave out dead beams if that is worth it, [1, N, D]; fill up only for oneDNN,
-        # since own kernels take any number.
-        rows = given = None
-        if step.rows is not None and len(step.rows) <= MAX_COMPUTED_SHARE * x.size(1):
-            own_products = native.is_wanted() and native.has_kernel("linear_float")
-            multiple = 1 if own_products else ONEDNN_ROW_MULTIPLE
-            rows, given = computed_beams(step.rows, x.size(1), multiple) or (None, None)
         if rows is not None:
             x = x.index_select(1, rows)
         # Compute the positions' rotation and bias once, for all layers.
-        relative, across = decoder.relative(visibility), state.cross_visibility
-        return x, StepView(x.size(1), rows, given, visibility, relative, across, state.caches)
+        relative = decoder.relative(visibility)
+        caches = cast(Sequence[FastCache], state.caches)
+        return x, StepView(x.size(1), rows, visibility, relative, state.cross_visibility, caches)
 
-    def _through_layers(
-        self, x: Tensor, views: Sequence[StepView], want_weights: bool
-    ) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the final states [1, N, D], and each search's alignment weights, if wanted."""
-        # Compute all layers in one call of the kernel, if it can.
-        decoder, kernel = self.model.decoder, self.layers_kernel
-        weights: list[Tensor | None] = [None] * len(views)
-        if kernel is not None and not want_weights and kernel.takes(x, views):
-            return decoder.final_norm(kernel(x, views)), weights
-        # Otherwise compute layer by layer, recording weights where they are wanted.
-        for i, layer in enumerate(decoder.layers):
-            cross = layer.cross_attention
-            aligns = cross is not None and cross.attention is decoder.aligning_attention
-            x, records = _step_layer(layer, i, x, views, want_weights and aligns)
-            if records:
-                weights = [decoder.alignment_weights(record) for record in records]
-        return decoder.final_norm(x), weights
+    def logits(self, states: Tensor, state: DecoderState) -> Tensor:
+        """See :meth:`StepDecoder.logits`."""
+        project = self._projections.get(state, self.model.output_projection)
+        return project(states).float()
+
+    def scores(self, logits: Tensor, temperature: float) -> StepScores:
+        """See :meth:`StepDecoder.scores`."""
+        return FastScores(log_softmax(logits, temperature))
 
 
-def computed_beams(rows: Tensor, num_beams: int, multiple: int) -> tuple[Tensor, Tensor] | None:
-    """Return the beams to compute, with dead ones up to a multiple; None: all beams.
-
-    ``rows`` are the live beams among all ``num_beams``, rising, int64. The results are ``rows`` and
-    ``given`` of :class:`StepView`.
-
-    Example:
-        >>> rows, given = computed_beams(torch.arange(0, 32, 2), 32, 1)
-        >>> rows[:4].tolist(), given[:4].tolist()
-        ([0, 2, 4, 6], [0, 0, 1, 1])
-    """
-    live = torch.zeros(num_beams, dtype=torch.bool, device=rows.device).index_fill_(0, rows, True)
-    dead = (~live).nonzero().squeeze(1)
-    more = -len(rows) % multiple
-    # Compute all beams if dead ones are too few, or all are dead.
-    if len(dead) <= more or len(rows) == 0:
+def _computed_beams(step: SearchStep) -> Tensor | None:
+    """Return the rising indices [N] int64 of the live beams among all B K; None: compute all."""
+    if step.is_live is None:
         return None
-    if more:
-        live = live.index_fill(0, dead[:more], True)
-        rows = live.nonzero().squeeze(1)
-    # Give each dead beam the computed one before it.
-    return rows, (live.cumsum(0) - 1).clamp_min(0)
-
-
-def _step_layer(
-    layer: TransformerLayer, number: int, x: Tensor, views: Sequence[StepView], want_weights: bool
-) -> tuple[Tensor, list[AttentionRecord]]:
-    """Map the newest tokens' states x [1, N, D], row by row of all searches, through a layer.
-
-    Attention goes search by search, with caches of the layer's ``number``. ``want_weights`` also
-    gives a record of each cross-attention.
-    """
-    own, cross = layer.self_attention, layer.cross_attention
-    assert cross is not None, "decoders attend to an encoder"
-    sizes, records = [view.num_rows for view in views], []
-    # Self-attention: project all rows, attend from all beams, select the computed ones.
-    residual = layer.self_attention_residual
-    y = residual.before(x)
-    made = []
-    for part, view in zip(own.qkv(y).split(sizes, dim=1), views, strict=True):
-        visible, cache = view.visibility, view.caches[number]
-        every = view.beams(part, visible.num_queries)  # [R, k, 3 D]
-        made.append(view.computed(own.values(every, visible, view.relative, cache)))
-    x = residual.add(x, own.finish(_joined(made), y))
-    # Cross-attention, likewise.
-    residual = layer.cross_attention_residual
-    y = residual.before(x)
-    made = []
-    for part, view in zip(cross.q(y).split(sizes, dim=1), views, strict=True):
-        visible, cache = view.memory_visibility, view.caches[number]
-        every = view.beams(part, visible.num_queries)  # [B, K, D]
-        with record_attention(cross.attention, Need(weights=want_weights)) as found:
-            made.append(view.computed(cross.values(every, visible, cache)))
-        records += found[:1]  # gated aligned attention has a second record, of the whole document
-    x = residual.add(x, cross.finish(_joined(made), y))
-    residual = layer.feed_forward_residual
-    return residual.add(x, layer.feed_forward(residual.before(x))), records
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
+    rows = step.is_live.flatten().nonzero().squeeze(1)
+    pays = 0 < len(rows) <= MAX_COMPUTED_SHARE * step.is_live.numel()
+    return rows if pays else None
 
 
 def log_softmax(logits: Tensor, temperature: float) -> Tensor:
@@ -233,9 +191,9 @@ def log_softmax(logits: Tensor, temperature: float) -> Tensor:
 def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the map from states to the logits of these symbols [V'] only."""
     # Ask the module itself first: packed and 8-bit maps select rows of their own.
-    rows = getattr(projection, "rows", None)
-    if rows is not None:
-        return rows(symbols)
+    select = getattr(projection, "rows", None)
+    if select is not None:
+        return select(symbols)
     # Select the rows of the weight, [V', D], and of the bias.
     linear = cast(nn.Linear, projection)
     bias = None if linear.bias is None else linear.bias[symbols]

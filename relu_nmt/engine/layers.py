@@ -23,6 +23,7 @@ from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.modules.transformer_layer import Residual, RMSNorm, TransformerLayer
 from relu_nmt.translation.decoder_state import LayerCache
+from relu_nmt.translation.step_decoder import SearchStep
 
 Values = dict[str, Any]
 """The values of the fields of a struct of native/arguments.inc."""
@@ -95,25 +96,11 @@ class StepView:
     num_rows: int  # N, number of computed beams; all others are dead
     # [N] int64, indices of the computed beams among all R k = B K, rising; None: all.
     rows: Tensor | None
-    # [B K] int64, for each beam the index 0 to N - 1 of a computed beam to use in its place; for a
-    # computed beam its own; None: all are computed.
-    given: Tensor | None
     # The cache entries visible to the beams of each tree, their own included.
     visibility: Visibility
     relative: RelativePositions | None  # the position scheme's rotation and bias
     memory_visibility: Visibility  # the memory visible to the beams of each sentence
-    caches: Sequence[LayerCache]  # keys and values of each layer
-
-    def beams(self, x: Tensor, num_queries: int) -> Tensor:
-        """Expand x [1, N, D] to all beams, [B K / Nq, Nq, D]."""
-        if self.given is not None:
-            x = x.index_select(1, self.given)
-        return x.reshape(-1, num_queries, x.size(2))
-
-    def computed(self, values: Tensor) -> Tensor:
-        """Select the computed beams [1, N, D] from all beams [..., D]."""
-        row = values.reshape(1, -1, values.size(-1))
-        return row if self.rows is None else row.index_select(1, self.rows)
+    caches: Sequence[FastCache]  # keys and values of each layer
 
 
 class LayersKernel:
@@ -144,43 +131,46 @@ class LayersKernel:
         kinds = [_kind(layer) for layer in layers]
         return bool(kinds) and kinds[0] is not None and kinds.count(kinds[0]) == len(kinds)
 
-    def takes(self, x: Tensor, views: Sequence[StepView]) -> bool:
-        """Return whether the kernel can compute this step of x [1, N, D], and is the faster way."""
-        num_rows, dtype = x.size(1), computing_dtype(x)
+    def takes(self, steps: Sequence[SearchStep], num_rows: int) -> bool:
+        """Return whether the kernel can compute these steps, and is the faster way.
+
+        ``num_rows`` is the number of computed beams of all searches.
+        """
+        norm = _norm(self.layers[0].self_attention_residual)
         return (
             # Use one thread only where few threads or few rows leave little to share.
             (native.is_wanted() or num_rows <= MAX_ROWS)
-            and x.dtype == torch.float32
-            and x.is_cpu
+            and norm.weight.dtype == torch.float32
+            and norm.weight.is_cpu
             # Leave training and traced models to PyTorch.
             and not (torch.is_grad_enabled() or self.layers[0].training)
             and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
             # Require a kernel that pays, and copies of the current weights.
-            and self.largest.wants_kernel(num_rows, dtype)
+            and self.largest.wants_kernel(num_rows, computing_dtype(norm.weight))
             and all(linear.is_current for linear in self.linears)
             # Compute attention that hooks watch, or that needs another back end, elsewhere.
             and all(_is_plain(attention) for attention in self.attentions)
-            and all(_has_few_queries(view) for view in views)
+            and all(step.tokens.size(1) <= MAX_QUERIES for step in steps)
         )
 
     def __call__(self, x: Tensor, views: Sequence[StepView]) -> Tensor:
-        """Return the states [1, N, D] behind the last layer, before the final norm; caches grow."""
+        """Return the states behind the last layer, before the final norm; caches grow.
+
+        The kernel writes them to x [1, N, D], which lies in memory without gaps.
+        """
         # Renew the addresses if the norms have moved, as into memory that processes share.
         norm, constant = _norm(self.layers[0].self_attention_residual), self._constant
         if constant is None or constant[0] != norm.weight.data_ptr():
             # Assign the finished object, because other threads may use it.
             constant = self._constant = _constant_arguments(self.layers)
-        # Copy the states, because the kernel works in place.
-        states = x.clone(memory_format=torch.contiguous_format)
-        rows, searches = x.size(1), len(views)
-        layers = {"states": states, "rows": rows, "searches": searches, **constant[2]}
+        layers = {"states": x, "rows": x.size(1), "searches": len(views), **constant[2]}
         structs = [("Layers", layers)]
         # Append the searches one by one; each brings its caches of all layers.
         for view in views:
             structs += self._search(view, width=x.size(2))
         assert norm.eps is not None, "the layers set an epsilon"
         native.call(self.kernel, structs, norm.eps)
-        return states
+        return x
 
     def _search(self, view: StepView, width: int) -> list[tuple[str, Values]]:
         """Return the structs of a search and of its caches of all layers."""
@@ -190,7 +180,7 @@ class LayersKernel:
         # Make room in each layer's cache. The first step of a search computes all beams.
         trees, size = view.num_rows // own.num_queries, own.num_queries
         full = trees, attention.num_heads, size, attention.head_dim
-        caches = [cast(FastCache, each).for_kernel(full, self.kept) for each in view.caches]
+        caches = [cache.for_kernel(full, self.kept) for cache in view.caches]
 
         # Collect positions, masks and scales.
         cosines, sines = (relative and relative.rotation) or (None, None)
@@ -325,16 +315,9 @@ def _has_kernel(attention: Attention) -> bool:
 
 
 def _is_plain(attention: Attention) -> bool:
-    """Return whether no hook reads the attention, and no other back end is wanted."""
+    """Return whether no hook reads the attention, and no back end is named."""
     hooks = attention._forward_pre_hooks or attention._forward_hooks
-    return not hooks and attention.backend in ("auto", "native")
-
-
-def _has_few_queries(view: StepView) -> bool:
-    """Return whether the kernel can read a search's queries and memory."""
-    keys, values = view.caches[0].source
-    most = max(view.visibility.num_queries, view.memory_visibility.num_queries)
-    return most <= MAX_QUERIES and keys.stride(3) == values.stride(3) == 1
+    return not hooks and attention.backend == "auto"
 
 
 def _scales(attention: Attention, visibility: Visibility) -> Tensor | None:

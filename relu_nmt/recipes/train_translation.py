@@ -22,7 +22,7 @@ from relu_nmt.data.translation_batches import (
     TranslationBatches,
     least_limit,
 )
-from relu_nmt.engine import FastDecoder, install
+from relu_nmt.engine import install
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
@@ -50,7 +50,7 @@ from relu_nmt.translation.encoder_decoder import (
 )
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.step_decoder import Ensemble
+from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translation.teacher import TaughtObjective
 from relu_nmt.translator.models import load_models
@@ -415,7 +415,7 @@ class TranslationTraining(Training):
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
         options, task = self.settings, self.task
         generator = Generator(
-            Ensemble([FastDecoder(model)], self._search_dtype),
+            Ensemble([StepDecoder(model)], self._search_dtype),
             search_settings(options.eval_bleu_args),
             task.target_dictionary,
             task.separators,

@@ -1,6 +1,5 @@
 """Encoder, decoder and decoding state whose attention stays inside sentences."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from relu_nmt.translation.aligned_attention import (
 )
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder import Decoder
-from relu_nmt.translation.decoder_state import DecoderState, LayerCache
+from relu_nmt.translation.decoder_state import DecoderState
 from relu_nmt.translation.encoder import Encoder, EncoderOutput, TransformerStack, make_mechanism
 
 
@@ -99,14 +98,7 @@ class AlignedDecoder(_AlignedStack, Decoder):
         tokens = tokens.masked_fill(tokens == self.separator, Dictionary.eos_index)
         return super().embed(tokens, start, places)
 
-    def start(
-        self,
-        encoder_out: EncoderOutput,
-        num_groups: int = 1,
-        make_cache: Callable[[Tensor, Tensor], LayerCache] = LayerCache,
-        shortlist: Tensor | None = None,
-        project: Callable[[Tensor], Tensor] | None = None,
-    ) -> "AlignedState":
+    def start(self, encoder_out: EncoderOutput, num_groups: int = 1) -> "AlignedState":
         """See :meth:`Decoder.start`; the caches are those of aligned attention."""
         states, sentences = encoder_out.states, encoder_out.sentences
         assert sentences is not None, "from an aligned encoder"
@@ -116,8 +108,7 @@ class AlignedDecoder(_AlignedStack, Decoder):
             for own in self.cross_attentions
             if isinstance(own, AlignedCrossAttention)
         ]
-        given = caches, encoder_out.key_mask, num_groups, shortlist, project
-        return AlignedState(sentences, self.separator, *given)
+        return AlignedState(sentences, self.separator, caches, encoder_out.key_mask, num_groups)
 
     def embed_step(  # type: ignore[override]
         self, tokens: Tensor, state: DecoderState

@@ -1,7 +1,5 @@
 """The decoder, in one pass or step by step."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
@@ -70,23 +68,17 @@ class Decoder(TransformerStack):
             tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_index)
         return self.embedding(tokens, start, places)
 
-    def start(
-        self,
-        encoder_out: EncoderOutput,
-        num_groups: int = 1,
-        make_cache: Callable[[Tensor, Tensor], LayerCache] = LayerCache,
-        shortlist: Tensor | None = None,
-        project: Callable[[Tensor], Tensor] | None = None,
-    ) -> DecoderState:
+    def start(self, encoder_out: EncoderOutput, num_groups: int = 1) -> DecoderState:
         """Return the state before the first token, with one beam a sentence.
 
-        ``make_cache`` makes a layer's cache from keys and values of the source; the state stores
-        ``shortlist`` and ``project``.
+        Beams of different groups never mix.
         """
-        states = encoder_out.states
         # Project the source to keys and values once, for all steps.
-        caches = [make_cache(*own.memory_heads(own.kv(states))) for own in self.cross_attentions]
-        return DecoderState(caches, encoder_out.key_mask, num_groups, shortlist, project)
+        caches = []
+        for attention in self.cross_attentions:
+            keys, values = attention.memory_heads(attention.kv(encoder_out.states))
+            caches.append(LayerCache(keys, values))
+        return DecoderState(caches, encoder_out.key_mask, num_groups)
 
     def embed_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Visibility]:
         """Add the newest tokens [B, K] of all beams to a state; return the input of the layers.

@@ -10,7 +10,7 @@ Each of ``B`` sentences has ``K`` beams, in ``G`` groups of k = K / G beams that
 belongs to one group, so there are ``R`` = B G trees. ``M`` is the number of entries of a tree.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -61,9 +61,10 @@ class LayerCache:
         """Keep target entries: [R', H, M'] int64, their indices among the R H M old vectors."""
         if self.target is not None:
             # ``gather`` would copy each number separately.
-            rows = (x.reshape(-1, x.size(3)).index_select(0, index.flatten()) for x in self.target)
-            keys, values = (x.view(*index.shape, -1) for x in rows)
-            self.target = keys, values
+            old_keys, old_values = self.target
+            keys = old_keys.reshape(-1, old_keys.size(3)).index_select(0, index.flatten())
+            values = old_values.reshape(-1, old_values.size(3)).index_select(0, index.flatten())
+            self.target = keys.view(*index.shape, -1), values.view(*index.shape, -1)
 
     def keep(self, sentences: Tensor) -> None:
         """Keep the sources with these indices [B']."""
@@ -78,23 +79,16 @@ class DecoderState:
 
     Attributes:
         length: number of tokens of each hypothesis.
-        shortlist: ids of the only allowed symbols, int64 [V']; None: all.
-        project: map of final states to the logits of the shortlist; None: no such map.
+        symbols: ids of the only symbols that the search may write, int64 [V']; None: all.
         cross_visibility: the source tokens visible to the beams of each sentence.
     """
 
-    def __init__(
-        self,
-        caches: Sequence[LayerCache],
-        key_mask: Tensor,
-        num_groups: int = 1,
-        shortlist: Tensor | None = None,
-        project: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:
+    symbols: Tensor | None = None
+
+    def __init__(self, caches: Sequence[LayerCache], key_mask: Tensor, num_groups: int = 1) -> None:
         self.caches = caches
         self.num_groups = num_groups
         self.length = 0
-        self.shortlist, self.project = shortlist, project
         self._key_mask = key_mask
         self._beam_size = 1
         self._used = 0

@@ -1,8 +1,8 @@
 """Step-by-step decoding: the interface between a search and its models.
 
 A search calls ``start`` and ``step`` of a :class:`StepDecoder`, and ``reorder`` and ``keep`` of the
-state that ``start`` returned. :mod:`relu_nmt.engine` has a faster decoder with the same results.
-An :class:`Ensemble` lets several models decode as one.
+state that ``start`` returned. :func:`relu_nmt.engine.install` makes a faster decoder with the same
+results. An :class:`Ensemble` lets several models decode as one.
 """
 
 import math
@@ -28,21 +28,17 @@ BLOCK = 64
 class StepScores:
     """Scores of the next tokens of one search."""
 
-    # [B, K, V] float32, or [1, N, V] of the computed beams. The search may change them.
+    # [B, K, V] float32; [B, 1, V] if all beams are equal, as in the first step. The search may
+    # change them. A decoder that leaves out beams has its own class, with its own shape.
     log_probs: Tensor
     weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
-    # [N] int64, indices of the computed beams among all B K, rising; None: all.
-    rows: Tensor | None = None
 
     def of_all(self, batch: int, beam_size: int) -> "StepScores":
-        """Return scores with log_probs [B, K, V]; dead beams get those of an arbitrary beam."""
-        if self.rows is None:
-            return self
-        shape = batch, beam_size, self.log_probs.size(2)
-        # Map each beam to the computed beam at or before it.
-        computed = torch.zeros(batch * beam_size, dtype=torch.int64, device=self.rows.device)
-        index = computed.index_fill_(0, self.rows, 1).cumsum(0).sub_(1).clamp_min_(0)
-        return replace(self, log_probs=self.log_probs[0, index].view(shape), rows=None)
+        """Return scores with log_probs of all beams, [B, K, V] or [B, 1, V].
+
+        Beams that the decoder left out get arbitrary values.
+        """
+        return self
 
     def log_probs_of(self, totals: Tensor) -> Tensor:
         """Return log_probs [B, K, V] of all beams, whose totals are [B, K]."""
@@ -98,9 +94,9 @@ class SearchStep:
     # equal.
     tokens: Tensor
     state: DecoderState  # the search's state; :meth:`StepDecoder.step` advances it
-    # [N] int64, indices of the live beams among all B K, rising; None: all. A decoder may leave out
-    # dead beams.
-    rows: Tensor | None = None
+    # [B, K] bool, True = beam with an open hypothesis; None: all. Nothing reads the scores of the
+    # other beams, so that a decoder may leave them out.
+    is_live: Tensor | None = None
 
 
 class StepDecoder:
@@ -109,24 +105,20 @@ class StepDecoder:
     def __init__(self, model: EncoderDecoder) -> None:
         self.model = model
 
-    @property
-    def prunes(self) -> bool:
-        """True if it leaves out dead beams, so that a search must list the live ones."""
-        return False
-
     def start(
-        self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
+        self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
     ) -> DecoderState:
         """Encode the sources and return the state of a new search, one beam per sentence.
 
         Args:
             src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
             num_groups: groups of beams that never mix.
-            shortlist: [V'] int64, ids of the only allowed symbols. Tokens are then indices into
-                it, 0 to V' - 1. ``None``: all symbols.
+            symbols: [V'] int64, ids of the only symbols that the search may write. Its tokens are
+                then indices into them, 0 to V' - 1. ``None``: all symbols.
         """
-        encoder_out = self.model.encoder(src_tokens)
-        return self.model.decoder.start(encoder_out, num_groups, shortlist=shortlist)
+        state = self.model.decoder.start(self.model.encoder(src_tokens), num_groups)
+        state.symbols = symbols
+        return state
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
@@ -138,23 +130,34 @@ class StepDecoder:
         return [self._step(step, temperature, want_weights) for step in steps]
 
     def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
-        decoder, state, few = self.model.decoder, step.state, step.state.shortlist
-        tokens = step.tokens if few is None else few[step.tokens]
+        decoder, state = self.model.decoder, step.state
         # Beams of one tree are queries of one attention: x is [R, k, D].
-        x, visibility = decoder.embed_step(tokens, state)
-        relative, across = decoder.relative(visibility), state.cross_visibility
+        x, visibility = decoder.embed_step(self.tokens(step), state)
+        relative = decoder.relative(visibility)
         need = Need(weights=want_weights)
         with record_attention(decoder.aligning_attention, need) as records:
             for layer, cache in zip(decoder.layers, state.caches, strict=True):
-                x = layer(x, visibility, relative, None, across, cache)
-        logits = self.model.logits(decoder.final_norm(x).view(*tokens.shape, -1))  # [B, K, V]
-        # Keep the listed symbols only, [B, K, V'].
-        if few is not None:
-            logits = logits[:, :, few]
-        log_probs = torch.log_softmax(logits / temperature, dim=-1)
+                x = layer(x, visibility, relative, None, state.cross_visibility, cache)
+        states = decoder.final_norm(x).view(*step.tokens.shape, -1)  # [B, K, D]
+        scores = self.scores(self.logits(states, state), temperature)
         # The first record counts: gated aligned attention has a second one, of the document.
-        weights = decoder.alignment_weights(records[0]) if want_weights else None
-        return StepScores(log_probs, weights)
+        if want_weights:
+            scores.weights = decoder.alignment_weights(records[0])
+        return scores
+
+    def tokens(self, step: SearchStep) -> Tensor:
+        """Return the ids [B, K] of the newest tokens."""
+        symbols = step.state.symbols
+        return step.tokens if symbols is None else symbols[step.tokens]
+
+    def logits(self, states: Tensor, state: DecoderState) -> Tensor:
+        """Return the logits [..., V'] of the symbols of a search from final states [..., D]."""
+        logits = self.model.logits(states)
+        return logits if state.symbols is None else logits[..., state.symbols]
+
+    def scores(self, logits: Tensor, temperature: float) -> StepScores:
+        """Return the scores that belong to logits [B, K, V']."""
+        return StepScores(torch.log_softmax(logits / temperature, dim=-1))
 
 
 class Ensemble:
@@ -177,8 +180,6 @@ class Ensemble:
             raise ConfigError("no model to decode with; give at least one checkpoint")
         self.decoders = list(decoders)
         self.models = [decoder.model for decoder in decoders]
-        # List live beams only if every model leaves out dead ones: averages need equal shapes.
-        self.prunes = all(decoder.prunes for decoder in decoders)
         self.max_positions = self._least("target")
         self.max_source_positions = self._least("source")
         self.max_sentence_positions = self._least("target", of_sentence=True)
@@ -212,10 +213,10 @@ class Ensemble:
                 model.train()
 
     def start(
-        self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
+        self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
     ) -> list[DecoderState]:
         """Return the states of a new search, one for each model; see :meth:`StepDecoder.start`."""
-        return [decoder.start(src_tokens, num_groups, shortlist) for decoder in self.decoders]
+        return [decoder.start(src_tokens, num_groups, symbols) for decoder in self.decoders]
 
     def step(
         self,
@@ -232,17 +233,28 @@ class Ensemble:
             decoder.step(steps, temperature, want_weights)
             for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True)
         ]
+        # Average the scores of each search over the models.
         averaged = []
-        for first, *others in zip(*outputs, strict=True):
-            # Average probabilities, and the aligning attention of models that have it.
-            if others:
-                every = (first, *others)
-                weights = [each.weights for each in every if each.weights is not None]
-                log_probs = average_log_probs([each.log_probs for each in every])
-                mean = torch.stack(weights).mean(0) if weights else None
-                first = replace(first, log_probs=log_probs, weights=mean)
-            averaged.append(first)
+        for models_steps, models_scores in zip(searches, zip(*outputs, strict=True), strict=True):
+            batch, beam_size = models_steps[0].tokens.shape
+            averaged.append(average_scores(models_scores, batch, beam_size))
         return averaged
+
+
+def average_scores(scores: Sequence[StepScores], batch: int, beam_size: int) -> StepScores:
+    """Average the probabilities of several models, and the aligning attention where there is one.
+
+    The scores are those of one search with B sentences and K beams.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    # Models that left out different beams have scores of different shapes.
+    if len({model_scores.log_probs.shape for model_scores in scores}) > 1:
+        scores = [model_scores.of_all(batch, beam_size) for model_scores in scores]
+    log_probs = average_log_probs([model_scores.log_probs for model_scores in scores])
+    weights = [model_scores.weights for model_scores in scores if model_scores.weights is not None]
+    mean = torch.stack(weights).mean(0) if weights else None
+    return replace(scores[0], log_probs=log_probs, weights=mean)
 
 
 def average_log_probs(log_probs: Sequence[Tensor]) -> Tensor:

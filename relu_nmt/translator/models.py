@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from relu_nmt.attention.base import Attention, using_backend
 from relu_nmt.config import from_dict, split_paths, to_dict
 from relu_nmt.config.registry import MODULE_PREFIX
-from relu_nmt.engine.linear import Int8Linear, PackedLinear, PanelLinear, pack_linear, use_int8
+from relu_nmt.engine.linear import Int8Linear, PanelLinear, use_int8
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.checkpoint import load_weights, without_aliases
 from relu_nmt.translation.agreement import describe_task, require_same
@@ -80,7 +80,6 @@ def model_state(model: EncoderDecoder) -> dict[str, Any]:
         "backend": next((m.backend for m in modules.values() if isinstance(m, Attention)), "auto"),
         "dtype": next(model.parameters()).dtype,
         "is_int8": any(isinstance(module, Int8Linear) for module in modules.values()),
-        "packed": next((m.dtype for m in modules.values() if isinstance(m, PackedLinear)), None),
     }
 
 
@@ -100,12 +99,10 @@ def model_of(state: dict[str, Any], task: TranslationTask) -> EncoderDecoder:
     tensors = load(state["weights"])
     tensors |= {alias: tensors[name] for alias, name in state["tied"].items()}
     load_weights(model, tensors, "the pickled translator")
-    # Drop copies made of the initial weights, then pack the loaded ones.
+    # Drop copies made of the initial weights.
     for module in model.modules():
         if isinstance(module, PanelLinear):
             module.drop_copies()
-    if state["packed"] is not None:
-        pack_linear(model, state["packed"])
     return model.eval()
 
 

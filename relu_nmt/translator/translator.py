@@ -37,7 +37,7 @@ from relu_nmt.translation.search.translations import (
     plain_lines,
     replace_unknown_words,
 )
-from relu_nmt.translation.step_decoder import Ensemble
+from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
@@ -105,13 +105,11 @@ class Translator:
             raise ConfigError(f"device {device}: {str(error).splitlines()[0]}") from error
         # 8-bit products replace modules of the models; their other modules compute in float32.
         self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
-        # Pack weights if asked; 8-bit products need it in any case.
-        self.decoders = [
-            engine.install(model, dtype)
-            if packed or dtype == torch.int8
-            else engine.FastDecoder(model)
-            for model in self.models
-        ]
+        # Install the engine if asked; 8-bit products need it in any case.
+        self.decoders: list[StepDecoder] = []
+        for model in self.models:
+            is_fast = dtype == torch.int8 or (packed and self.device.type == "cpu")
+            self.decoders.append(engine.install(model, dtype) if is_fast else StepDecoder(model))
         self.max_doc_tokens = max_doc_tokens
         self.ensemble = Ensemble(self.decoders, dtype=self.dtype)
         self.max_source_positions = self.ensemble.max_source_positions
@@ -158,6 +156,7 @@ class Translator:
             "device": str(self.device),
             "dtype": self.dtype,
             "max_doc_tokens": self.max_doc_tokens,
+            "packed": isinstance(self.decoders[0], engine.FastDecoder),
             "shortlist": self.shortlist,
         }
         return type(self)._of_state, (state,)
@@ -166,8 +165,8 @@ class Translator:
     def _of_state(cls, state: Mapping[str, Any]) -> "Translator":
         task = replace(TranslationTask.from_state(state["task"]), folder=state["folder"])
         models = [model_of(each, task) for each in state["models"]]
-        options = {name: state[name] for name in ("device", "dtype", "max_doc_tokens", "shortlist")}
-        return cls(models, task, **options)
+        names = ("device", "dtype", "max_doc_tokens", "packed", "shortlist")
+        return cls(models, task, **{name: state[name] for name in names})
 
     def splitter(
         self, asked: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES

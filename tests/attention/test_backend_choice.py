@@ -79,7 +79,7 @@ def test_triton_without_a_gpu_is_a_clear_error(monkeypatch):
 
 def test_an_unknown_back_end_is_an_error_that_lists_the_known_ones():
     for name, known in (
-        ("softmax", "auto, native, fused, blockwise, reference"),
+        ("softmax", "auto, fused, blockwise, reference"),
         ("sparsemax", "auto, blockwise, reference"),
         ("linear", "auto, reference"),
     ):

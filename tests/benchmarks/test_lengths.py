@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 
-from relu_nmt.engine import native
 from tests.example_modules import example_modules
 
 
@@ -25,7 +24,7 @@ def arguments_of(lengths, monkeypatch, *flags):
 def test_every_back_end_that_runs_here_with_and_without_checkpointing(lengths, monkeypatch):
     arguments = arguments_of(lengths, monkeypatch, "--lengths", "64", "32")
     labels = [(c.what, c.length, c.label) for c in lengths.cases(arguments)]
-    decoding = 3 + 2 + 2 * (native.library() is not None)
+    decoding = 3 + 2
     assert len(labels) == len(set(labels)) == 2 * (2 * 3 + 2 * 2 + decoding)
     reluformer = "reluformer:gamma=2, reference"
     assert ("training", 32, f"{reluformer}, checkpointing") in labels

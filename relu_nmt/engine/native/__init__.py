@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem, Backend
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention, ScaledPointwiseAttention
 from relu_nmt.attention.rela import RelaAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
-from relu_nmt.errors import ConfigError
 
 MAX_THREADS = 2
 """Prefer the single-threaded kernels over PyTorch's up to this many threads of PyTorch."""
@@ -184,20 +183,6 @@ def _find(name: str) -> Callable[..., None] | None:
 # ---------------------------------------------------------------------- attention
 
 
-def require(device: torch.device | None) -> None:
-    """Raise a ConfigError if the kernels are missing or the device is not a CPU."""
-    if library() is None:
-        raise ConfigError(
-            "--attention-backend native: its kernels were not compiled when relu_nmt was "
-            "installed; install it again with a C++ compiler, or choose auto"
-        )
-    if device is not None and device.type != "cpu":
-        raise ConfigError(
-            f"--attention-backend native is for CPUs, but the model is on {device.type}; "
-            "choose auto"
-        )
-
-
 def has_map(attention: Attention) -> bool:
     """Return whether the kernel computes the weights of an attention."""
     if isinstance(attention, PointwiseAttention) and attention.map.name not in MAPS:
@@ -216,8 +201,7 @@ def supports(problem: AttentionProblem) -> bool:
     """Return whether the problem needs only outputs, without gradients, in a kernel's dtype."""
     q, k, v = problem.q, problem.k, problem.v
     return (
-        has_map(problem.attention)
-        and not (problem.need.rows or problem.need.weights or problem.dropout)
+        not (problem.need.rows or problem.need.weights or problem.dropout)
         and q.size(2) <= MAX_QUERIES
         and q.dtype == k.dtype == v.dtype
         and q.dtype in DTYPES
@@ -235,11 +219,16 @@ def supports(problem: AttentionProblem) -> bool:
     )
 
 
-def register_backends() -> None:
-    """Put the back end ``native`` before those of softmax and pointwise attention."""
-    native = Backend(_attend, supports, _preferred, require)
-    SoftmaxAttention.backends = {"native": native, **SoftmaxAttention.backends}
-    PointwiseAttention.backends = {"native": native, **PointwiseAttention.backends}
+def use_attention_kernel(model: nn.Module) -> None:
+    """Add the back end ``native`` to each attention of a model that the kernel computes."""
+    native = Backend(_attend, supports, _preferred, _anywhere)
+    for module in model.modules():
+        if isinstance(module, Attention) and has_map(module):
+            module.added_backends = {"native": native}
+
+
+def _anywhere(device: torch.device | None) -> None:
+    """Never refuse a device: elsewhere than on a CPU the next back end computes the result."""
 
 
 def _preferred(problem: AttentionProblem) -> bool:

@@ -76,7 +76,6 @@ class BeamSearch:
         self._group_size = config.beam // self._num_groups
         # Encode the sources, and begin with one hypothesis in each group of beams.
         self._states = ensemble.start(src_tokens, self._num_groups, listed)
-        self._prunes = ensemble.prunes
         totals = torch.full((len(ids), config.beam), -torch.inf, device=device)
         totals[:, :: self._group_size] = 0.0
         tokens = torch.full_like(totals, symbols.eos_index, dtype=torch.int64)
@@ -88,7 +87,7 @@ class BeamSearch:
         self._sentences = np.arange(len(ids))
         self._open = np.ones(len(ids), dtype=bool)
         self._step = 0
-        self._rows: Tensor | None = None
+        self._is_live: Tensor | None = None
         self._has_ended = self.is_done = False
         self.num_live = len(ids) * config.beam
 
@@ -96,7 +95,7 @@ class BeamSearch:
     def next_steps(self) -> list[SearchStep]:
         """The newest tokens, for each model to read."""
         tokens = self._live.tokens if self._step else self._live.tokens[:, :1]
-        return [SearchStep(tokens, state, self._rows) for state in self._states]
+        return [SearchStep(tokens, state, self._is_live) for state in self._states]
 
     def advance(self, scores: StepScores) -> None:
         """Choose the continuations of the beams by scores of the tokens after the newest ones."""
@@ -133,7 +132,7 @@ class BeamSearch:
         if self.is_done:
             self.num_live = 0
             return
-        self._rows = self._count_live(live.totals)
+        self._is_live = self._count_live(live.totals)
         # Let the states follow the chosen beams; the first step has a single one.
         if step > 0 and live.parents is not None:
             for state in self._states:
@@ -277,13 +276,12 @@ class BeamSearch:
         return live.keep(rows)
 
     def _count_live(self, totals: Tensor) -> Tensor | None:
-        """Count the open hypotheses; return their indices among all beams if models drop others."""
-        is_open = self._open
-        if self._config.beam_threshold is None and (is_open.all() or not self._prunes):
-            self.num_live = int(is_open.sum()) * totals.size(1)
+        """Count the open hypotheses; return the mask of their beams [B, K], None for all beams."""
+        if self._config.beam_threshold is None and self._open.all():
+            self.num_live = totals.numel()
             return None
-        # Find the beams with a hypothesis in open sentences, [B, K].
-        is_live = (totals != -torch.inf) & torch.from_numpy(is_open).to(totals.device)[:, None]
-        rows = is_live.flatten().nonzero().squeeze(1)
-        self.num_live = len(rows)
-        return rows if self._prunes else None
+        # Find the beams with a hypothesis in open sentences.
+        is_open = torch.from_numpy(self._open).to(totals.device)[:, None]  # [B, 1]
+        is_live = (totals != -torch.inf) & is_open
+        self.num_live = int(is_live.sum())
+        return is_live

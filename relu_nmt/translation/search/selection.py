@@ -26,6 +26,7 @@ def best_of_groups(
     Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
     neighbours here; fairseq interleaves the groups and adds the penalty to the score.
     """
+    scores = scores.of_all(*totals.shape)
     log_probs = scores.log_probs_of(totals)
     batch, beam_size, vocab_size = log_probs.shape
     size = beam_size // num_groups
@@ -41,7 +42,7 @@ def best_of_groups(
             times.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=times.dtype))
             steered = own_probs - strength * times[:, None]
         # Choose by the steered scores, but report the model's own.
-        steered_scores = replace(scores, log_probs=steered, rows=None)
+        steered_scores = replace(scores, log_probs=steered)
         _, parents, tokens = steered_scores.best_continuations(own_totals, 2 * size)  # [B, 2k]
         gains = own_probs.flatten(1).gather(1, parents * vocab_size + tokens)
         groups.append((tokens, parents + first, own_totals.gather(1, parents) + gains))

@@ -2,18 +2,20 @@
 
 import math
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from relu_nmt.attention.base import Need, build_attention, using_backend
+from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.config.registry import Spec
-from relu_nmt.engine import native
-from relu_nmt.errors import ConfigError
+from relu_nmt.engine import install, native
+from tests.tiny import tiny_model, tiny_task
 
 HEADS = 2
 SPECS = [
@@ -81,8 +83,9 @@ def bias_of(num_queries, num_keys):
 
 
 def with_backend(spec, name, q, k, v, visibility, **more):
-    with using_backend(name):
-        attention = make(spec, q.size(3), q.dtype if name == "reference" else torch.float32)
+    attention = make(spec, q.size(3), q.dtype if name == "reference" else torch.float32)
+    native.use_attention_kernel(attention)
+    attention.backend = name
     return attention(q, k, v, visibility, **more).values
 
 
@@ -146,15 +149,16 @@ def test_subclasses_of_a_mechanism_do_not_use_its_kernel(kind, calls):
     bias = bias_of(2, 4)
     attention.backend = "reference"
     expected = attention(q, k, v, Visibility(2, 4), bias=bias).values
-    for name in ("auto", "native"):
-        attention.backend = name
-        assert torch.equal(attention(q, k, v, Visibility(2, 4), bias=bias).values, expected)
+    native.use_attention_kernel(attention)
+    attention.backend = "auto"
+    assert torch.equal(attention(q, k, v, Visibility(2, 4), bias=bias).values, expected)
     assert not calls
 
 
 @needs_kernels
 def test_shared_keys_and_traces_use_other_back_ends():
     attention = make("softmax", 16)
+    native.use_attention_kernel(attention)
     q, k, v = (heads_of(3, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     one, visibility = (k[:1], v[:1]), Visibility(2, 4)
     expected = attention(q, *(x.expand(3, -1, -1, -1) for x in one), visibility).values
@@ -167,6 +171,7 @@ def test_shared_keys_and_traces_use_other_back_ends():
 def test_weights_gradients_threads_and_odd_widths_use_other_back_ends(calls):
     q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     attention, visibility = make("softmax", 16), Visibility(2, 4)
+    native.use_attention_kernel(attention)
     assert attention(q, k, v, visibility, need=Need(weights=True)).weights is not None
     with torch.enable_grad():
         q.requires_grad_()
@@ -182,19 +187,27 @@ def test_results_are_the_same_without_kernels(monkeypatch):
     q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     monkeypatch.setattr(native, "library", lambda: None)
     attention = make("softmax", 16)
+    native.use_attention_kernel(attention)
     expected = with_backend(
         "softmax", "reference", *(x.double() for x in (q, k, v)), Visibility(2, 4)
     )
     torch.testing.assert_close(attention(q, k, v, Visibility(2, 4)).values, expected.float())
 
 
-def test_the_native_back_end_without_kernels_or_a_cpu_is_an_error(monkeypatch):
-    if native.library() is not None:
-        with using_backend("native"):
-            make("softmax", 16)
-        with pytest.raises(ConfigError, match="native is for CPUs, but the model is on meta"):
-            native.require(torch.device("meta"))
-    monkeypatch.setattr(native, "library", lambda: None)
-    message = r"native: its kernels were not compiled .* choose auto"
-    with pytest.raises(ConfigError, match=message), using_backend("native"):
-        make("softmax", 16)
+def test_importing_the_engine_leaves_the_mechanisms_as_they_are():
+    code = "from relu_nmt.attention.normalized import SoftmaxAttention as kind\n"
+    code += "before = dict(kind.backends)\nimport relu_nmt.engine\n"
+    code += "assert dict(kind.backends) == before and 'native' not in before"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@needs_kernels
+def test_an_installed_model_has_the_kernel_and_others_have_not():
+    task = tiny_task(["a", "b", "c"])
+    fast, plain = (tiny_model(task, attention="softmax") for _ in range(2))
+    install(fast)
+    for model, has_kernel in ((fast, True), (plain, False)):
+        found = [
+            "native" in m.added_backends for m in model.modules() if isinstance(m, SoftmaxAttention)
+        ]
+        assert found == [has_kernel] * 3

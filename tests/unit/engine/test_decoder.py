@@ -8,12 +8,13 @@ import torch
 
 from relu_nmt.attention import attentions
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.engine import FastDecoder, install
+from relu_nmt.engine import FastDecoder, install, native
+from relu_nmt.engine.decoder import FastScores
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import StepDecoder, StepScores
+from relu_nmt.translation.step_decoder import StepDecoder
 from tests.stepping import Generator
 from tests.tiny import tiny_config
 
@@ -128,16 +129,20 @@ def test_an_ensemble_of_both_decoders_averages_all_beams(search):
         assert_equal(translated(decoders, **search), expected)
 
 
+@pytest.mark.skipif(
+    native.library() is None or not native.has_kernel("layers_step_float"),
+    reason="needs the kernel of layers",
+)
+@pytest.mark.usefixtures("one_thread")
 def test_a_step_computes_live_beams_only():
-    model = make_model(attention="softmax")
-    fast, rows = FastDecoder(model), []
-    model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
+    fast, rows = install(make_model(attention="softmax")), []
+    fast.model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
     translated([fast], beam_threshold=1.0)
     assert sum(rows) < 0.9 * len(rows) * max(rows)
 
 
 def test_scores_of_computed_beams_are_expanded_to_all():
-    scores = StepScores(torch.arange(6.0).view(1, 3, 2), rows=torch.tensor([1, 2, 5]))
+    scores = FastScores(torch.arange(6.0).view(1, 3, 2), rows=torch.tensor([1, 2, 5]))
     every = scores.of_all(2, 3).log_probs
     assert every.shape == (2, 3, 2)
     assert every.flatten(0, 1)[[1, 2, 5]].tolist() == [[0, 1], [2, 3], [4, 5]]

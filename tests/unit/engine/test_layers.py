@@ -71,9 +71,9 @@ def in_many_calls(decoder, kernel=None):
 class RoundedCaches:
     """A layers kernel that declines every step, but makes all caches float16 as int8 does."""
 
-    def takes(self, x, views):
-        for view in views:
-            for cache in view.caches:
+    def takes(self, steps, num_rows):
+        for step in steps:
+            for cache in step.state.caches:
                 cache.keep_as(torch.float16)
         return False
 
@@ -107,11 +107,11 @@ def forced(decoder, dtype=None, steps=12, computed=False, source=None):
     src_tokens, found = sources() if source is None else source, []
     precision = torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None)
     with torch.inference_mode(), precision:
-        search, rows = Stepping(decoder, src_tokens), None
+        search, is_live = Stepping(decoder, src_tokens), None
         tokens = torch.full((len(src_tokens), 1), SYMBOLS.eos_index)
         live = torch.ones(len(src_tokens), 4, dtype=torch.bool)
         for step in range(steps):
-            scores = search.step(tokens, rows)
+            scores = search.step(tokens, is_live)
             if step == 0:
                 found.append(scores.log_probs.flatten(0, 1))
             else:
@@ -127,7 +127,7 @@ def forced(decoder, dtype=None, steps=12, computed=False, source=None):
             if computed:
                 live = torch.rand(live.shape, generator=generator) < 0.5
                 live[:, 0] = True
-                rows = live.flatten().nonzero().squeeze(1)
+                is_live = live
     return found
 
 

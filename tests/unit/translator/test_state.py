@@ -37,7 +37,8 @@ KINDS = ("loaded", "int8", "bfloat16", "ensemble", "shortlist", "made")
 def found_by(translator):
     """Return tokens, texts and scores, and whether layers are stepped through in one call."""
     best = translator.translate_nbest(LINES, nbest=2, beam=3, max_len_b=7)
-    quick = [decoder.layers_kernel is not None for decoder in translator.decoders]
+    kernels = [getattr(decoder, "layers_kernel", None) for decoder in translator.decoders]
+    quick = [kernel is not None for kernel in kernels]
     return [[(t.text, t.tokens, t.score) for t in own] for own in best], quick
 
 

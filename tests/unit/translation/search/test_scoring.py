@@ -7,7 +7,7 @@ from toy_models import EOS, ToyModel, decoder_of
 
 from relu_nmt.config.fields import options_of
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.engine import FastDecoder
+from relu_nmt.engine import install
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -132,7 +132,7 @@ def test_coverage_with_weight_0_finds_the_same_as_the_length_penalty():
         ]
 
 
-@pytest.mark.parametrize("make", [decoder_of, FastDecoder])
+@pytest.mark.parametrize("make", [decoder_of, install])
 @pytest.mark.parametrize("kind", [{}, {"document_attention": "aligned", "global_layers": 1}])
 def test_a_hypothesis_has_the_same_coverage_as_reference(make, kind):
     torch.manual_seed(1)

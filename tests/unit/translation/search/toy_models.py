@@ -30,8 +30,6 @@ class ToyState:
 class ToyModel(nn.Module):
     """A model and its step decoder: the next token depends on the source and all tokens so far."""
 
-    prunes = False
-
     def __init__(self, vocab_size=7, seed=0, dim=6, sharpness=2.0):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
@@ -54,7 +52,7 @@ class ToyModel(nn.Module):
     def model(self):
         return self
 
-    def start(self, src_tokens, num_groups=1, shortlist=None):
+    def start(self, src_tokens, num_groups=1, symbols=None):
         return ToyState(self._begin(src_tokens)[:, None], src_tokens)
 
     def step(self, steps, temperature=1.0, want_weights=False):
@@ -99,4 +97,4 @@ def all_outputs(vocab_size, limit, shortest=1):
 
 def decoder_of(model):
     """Return the step decoder of a transformer; toys and step decoders are theirs."""
-    return model if hasattr(model, "prunes") else StepDecoder(model)
+    return model if hasattr(model, "start") else StepDecoder(model)
