@@ -21,6 +21,10 @@ from relu_nmt.io.text_lines import iterate_lines
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 CHUNK_LINES = 2_000
+SPELLING = "\u200c\u200d\u06dd\u0600\u0601\u0602\u0603\u0604\u0605\u070f\u08e2"
+"""Format characters that belong to the spelling: joiners, and signs of Arabic and Syriac."""
+WITHIN_WORDS = "\u00ad\u061c\u200e\u200f\u2060\ufeff"
+"""Soft hyphen, marks of direction, and word joiners, which may stand inside a word."""
 _SEGMENT = re.compile(r'<seg id="[^"]*">\s*(.*?)\s*</seg>', re.IGNORECASE)
 
 
@@ -95,10 +99,22 @@ def tokenize(line: str, language: str, aggressive: bool = False) -> list[str]:
 
 
 def remove_non_printing(line: str) -> str:
-    """Replace control, format, private and unassigned characters by spaces."""
+    """Replace control, format, private and unassigned characters by spaces.
+
+    Characters that are part of the spelling stay: joiners, as in Persian and Hindi words and in
+    emoji, and visible signs before numbers. Those that only direct the writing of a word go without
+    a space.
+    """
     if line.isascii() and line.isprintable():
         return line
-    return "".join(" " if unicodedata.category(c).startswith("C") else c for c in line)
+    shown = []
+    for character in line:
+        is_printing = not unicodedata.category(character).startswith("C")
+        if is_printing or character in SPELLING:
+            shown.append(character)
+        elif character not in WITHIN_WORDS:
+            shown.append(" ")
+    return "".join(shown)
 
 
 def normalize(line: str, language: str) -> str:

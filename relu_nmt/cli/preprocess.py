@@ -51,7 +51,7 @@ OF_DICTIONARIES = (
     *("srcdict", "tgtdict", "thresholdsrc", "thresholdtgt", "nwordssrc", "nwordstgt"),
     "padding_factor",
 )
-OF_MODEL = (*OF_DICTIONARIES, "subword_size", "subword_model")
+OF_MODEL = (*OF_DICTIONARIES, "subword_size", "subword_model", "target_subword_model")
 """Settings that contradict ``--like``."""
 GIVEN = Files(part_of=("destdir",))
 """Files that the data folder may contain already, and keeps."""
@@ -120,6 +120,12 @@ class PreprocessSettings(ClusterOptions):
     )
     subword_model: str | None = option(
         None, "codes of subword-nmt or model of SentencePiece to use instead", files=GIVEN
+    )
+    target_subword_model: str | None = option(
+        None,
+        "that of the target, if each side has one, as Marian's source.spm and target.spm",
+        files=GIVEN,
+        needs=["subword_model", ("only_source", False)],
     )
     subword_sampling: float = option(
         0.0,

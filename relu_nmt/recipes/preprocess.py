@@ -41,7 +41,7 @@ from relu_nmt.tokenization.base import subword_models, tokenizers
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 JOBS_FOLDER = "jobs"
-GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
+GIVEN_FILES = ("srcdict", "tgtdict", "subword_model", "target_subword_model")
 # Settings without effect on the result, and those that name files, of which the contents count.
 NOT_IN_KEY = (
     *("workers", "overwrite", "destdir", "task", "dataset_impl", "no_progress_bar"),

@@ -198,8 +198,11 @@ class Job:
     def _copy_models(self, journal: Journal) -> None:
         """Write the subword model of each language, if any, into the folder, equal ones once."""
         config = self.config
-        given = load_subword(config.subword, config.subword_model).content
-        models = dict.fromkeys(config.languages, given)
+        both = config.subword_model, config.target_subword_model or config.subword_model
+        models = {
+            language: load_subword(config.subword, path).content
+            for language, path in zip(config.languages, both, strict=False)
+        }
         models |= {language: text.subword.content for language, text in self.texts.items()}
         is_joint = len(set(models.values())) == 1
         for language, content in models.items():

@@ -51,6 +51,16 @@ def test_punctuation_and_spaces_are_normalised():
     assert cleaning.remove_non_printing("a\x07b\u200bc\ue000é") == "a b c é"
 
 
+@pytest.mark.parametrize("word", ["می‌خواهم", "क्‍ष", "👩‍🚀", "۝"])
+def test_characters_of_the_spelling_are_kept(word):
+    assert cleaning.remove_non_printing(f"{word}\x07{word}") == f"{word} {word}"
+    assert cleaning.normalize(f"{word}  {word}", "fa") == f"{word} {word}"
+
+
+def test_marks_inside_words_go_without_a_space():
+    assert cleaning.remove_non_printing("Schiff\u00adfahrt a\u2060b\u200f") == "Schifffahrt ab"
+
+
 def test_tokens_are_those_of_training():
     from relu_nmt.tokenization.moses import MosesTokenizer
 

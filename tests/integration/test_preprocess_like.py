@@ -123,6 +123,24 @@ def test_two_models_of_pieces_and_names_of_languages(marian, tmp_path):
     assert [found[i] for i in range(len(LINES))] == model.translate(LINES, config)
 
 
+def test_two_subword_models_are_given_as_marian_has_them(texts, tmp_path):
+    pieces = ["--subword", "sentencepiece", "--subword-model", MARIAN / "source.spm"]
+    pieces += ["--target-subword-model", MARIAN / "target.spm"]
+    for split in ("train", "valid"):
+        for ending in ("de", "en"):
+            (tmp_path / f"{split}.{ending}").write_text("\n".join(LINES) + "\n", "utf-8")
+    preprocess(tmp_path / "data", *files(tmp_path, "train"), *GIVEN, *pieces)
+    for side, language in (("source", "de"), ("target", "en")):
+        model = tmp_path / "data" / f"sentencepiece.{language}.model"
+        assert model.read_bytes() == (MARIAN / f"{side}.spm").read_bytes()
+    task = TranslationTask.from_data_folder(tmp_path / "data")
+    assert task.source_text.encode(LINES[0]) != task.target_text.encode(LINES[0])
+    done = preprocess(
+        tmp_path / "x", *files(tmp_path, "train"), *GIVEN, *pieces[:2], *pieces[4:], check=False
+    )
+    assert done.returncode == 2 and "--target-subword-model" in done.stderr
+
+
 def test_a_code_of_the_target_language_begins_each_source(texts, tmp_path):
     task = tiny_task(["Haus", "das", "rot", ">>fra<<"])
     task.source_text.first_symbol = ">>fra<<"
