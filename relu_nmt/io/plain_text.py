@@ -31,8 +31,6 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "compressed by zstd", ARCHIVE),
     (b"\x89PNG", "a PNG picture", PICTURE),
     (b"\xff\xd8\xff", "a JPEG picture", PICTURE),
-    (b"GIF87a", "a GIF picture", PICTURE),
-    (b"GIF89a", "a GIF picture", PICTURE),
     (b"\xff\xfe", "UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8"),
 )

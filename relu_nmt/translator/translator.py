@@ -1,6 +1,5 @@
 """Translate raw text."""
 
-import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -402,7 +401,7 @@ class Translator:
                 tokens = replace_unknown_words(tokens, source.tokens, alignment, UNK, words)
             return Translation(self._text_of(tokens), tokens, hypothesis)
 
-        def line(sources: Sequence[SourceSentence], best: list[Translation]) -> Translation:
+        def line(sources: Sequence[SourceSentence], best: Sequence[Translation]) -> Translation:
             text = join_texts([own.text for own in best], self.task.target_lang)
             tokens = [token for own in best for token in own.tokens]
             hypotheses = [own.hypothesis for own in best]
@@ -421,17 +420,12 @@ class Translator:
             )
             lines = []
             for source in sources:
-                parts = [next(translations) for _ in source.sentences]
-                if len(parts) == 1:
-                    lines.append(parts[0])
+                if not source.parts:
+                    lines.append(next(translations))
                     continue
-                # A sentence with fewer hypotheses repeats its last one.
-                ranked = itertools.zip_longest(*parts)
-                filled = (
-                    [own or part[-1] for own, part in zip(best, parts, strict=True)]
-                    for best in ranked
-                )
-                lines.append([line(source.parts, best) for best in filled])
+                # Join the best translations of all sentences, then the second best, and so on.
+                ranked = zip(*(next(translations) for _ in source.parts), strict=False)
+                lines.append([line(source.parts, best) for best in ranked])
             return lines
 
         return search

@@ -136,30 +136,25 @@ class Generator:
 
         The log-probability of an end symbol within the line is added to the next token.
         """
-        scores: list[np.ndarray] = []
-        alignments: list[np.ndarray] = []
-        position = 0
-        ended = 0.0
-        for sentence, hypothesis in zip(sentences, hypotheses, strict=True):
-            by_token = hypothesis.positional_scores.copy()
-            by_token[0] += ended
-            ended = by_token[-1]
-            scores.append(by_token[:-1])
-            if hypothesis.alignment is not None:
-                alignments.append(hypothesis.alignment[:-1] + position)
-            position += len(sentence.tokens)
-        last = hypotheses[-1].alignment
-        if last is not None:  # of the end symbol
-            alignments.append(last[-1:] + position - len(sentences[-1].tokens))
-        # Score the line by the lengths of its sentences.
-        tokens = join_sentences([hypothesis.tokens for hypothesis in hypotheses])
         lengths = np.array([len(hypothesis.tokens) for hypothesis in hypotheses])
+        inner_ends = np.cumsum(lengths)[:-1] - 1
+        scores = np.concatenate([hypothesis.positional_scores for hypothesis in hypotheses])
+        for end in inner_ends:
+            scores[end + 1] += scores[end]
+        # Count source positions from the beginning of the line.
+        position = 0
+        alignments = []
+        for sentence, hypothesis in zip(sentences, hypotheses, strict=True):
+            if hypothesis.alignment is not None:
+                alignments.append(hypothesis.alignment + position)
+            position += len(sentence.tokens)
+        tokens = join_sentences([hypothesis.tokens for hypothesis in hypotheses])
         by_sentence = np.array([hypothesis.score for hypothesis in hypotheses])
         return Hypothesis(
             tokens,
             self._scorer.joined(by_sentence, lengths, len(tokens)),
-            np.concatenate([*scores, [ended]], dtype=np.float32),
-            np.concatenate(alignments) if alignments else None,
+            np.delete(scores, inner_ends),
+            np.delete(np.concatenate(alignments), inner_ends) if alignments else None,
             any(hypothesis.reached_limit for hypothesis in hypotheses),
         )
 
