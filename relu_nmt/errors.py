@@ -6,7 +6,7 @@ it and exit with status 2; a library caller may catch :class:`ReluNmtError`.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 IN_BRACKETS = "{} ({})"
@@ -68,6 +68,23 @@ class OutOfMemoryError(ReluNmtError):
 
 class MissingExtraError(ReluNmtError):
     """An optional package is needed and not installed; the message names it."""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, whose plural ends in s or es.
+
+    Example:
+        >>> counted(1, "line"), counted(1024, "line"), counted(2, "class")
+        ('1 line', '1,024 lines', '2 classes')
+    """
+    ending = "es" if noun.endswith(("s", "x")) else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
+def refuse_unordered(items: object, name: str) -> None:
+    """Raise a DataError for a set or mapping, whose results would come in no known order."""
+    if isinstance(items, set | frozenset | Mapping):
+        raise DataError(f"{name} are a {type(items).__name__}, which has no order; give a list")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from relu_nmt.config import add_settings, flag_of, read_settings
 from relu_nmt.config.command_line import HelpFormatter
 from relu_nmt.config.registry import FLAG, close_names, import_user_module
 from relu_nmt.config.yaml_text import parse_yaml
-from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory, printable
+from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory, printable, reporting
 from relu_nmt.io.process import choose_threads, crowding_note, utf8_streams
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
@@ -179,6 +179,9 @@ def run_command(
     os.environ.setdefault(KERNEL_CACHE, "256")
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
+        # PyTorch cannot be imported in a folder that was removed.
+        with reporting("the working folder is gone; change to another one", ConfigError):
+            os.getcwd()
         with utf8_streams():
             # Allow flags between positional arguments, too.
             return body(parser.parse_intermixed_args(argv)) or 0

@@ -316,7 +316,9 @@ def merged(
             raise ConfigError(text)
     for name, entry in options.items():
         if values[name] is REQUIRED:
-            raise ConfigError(f"{entry.label} is missing: {entry.help}")
+            names = ", ".join(entry.choice_names)
+            listed = f" ({names})" if names else ""
+            raise ConfigError(f"{entry.label} is missing: {entry.help}{listed}")
     try:
         return _built(config_class, values)
     except ConfigError as error:

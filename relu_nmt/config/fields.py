@@ -133,6 +133,12 @@ class Option:
         return values
 
     @property
+    def choice_names(self) -> list[str]:
+        """The names or values to choose among, as text; none if any value is allowed."""
+        known = self.choices.names() if isinstance(self.choices, Registry) else self.choices
+        return [str(name) for name in known or ()]
+
+    @property
     def _expected(self) -> str:
         text = EXPECTED.get(self.kind, f"a {getattr(self.kind, '__name__', self.kind)}")
         return text.removeprefix("a ") + "s with commas" if self.is_sequence else text
@@ -151,20 +157,20 @@ class Option:
         return value
 
     def _check_choice(self, value: Any, whole: Any) -> None:
-        names = self.choices.names() if isinstance(self.choices, Registry) else self.choices or ()
         if self.with_options:
             with reporting(self.label, ConfigError, ConfigError):
                 value = Spec.parse(value).name
         # Presets may know more names than they list.
-        if value in (names if self.presets is None else self.presets):
+        known = self.choices if self.presets is None else self.presets
+        if value in (known.names() if isinstance(known, Registry) else known or ()):
             return
-        shown = [str(name) for name in names]
-        text = f"expected one of {', '.join(shown)}"
+        names = self.choice_names
+        text = f"expected one of {', '.join(names)}"
         if isinstance(self.choices, Registry):
             text += ", or your own: --user-module FILE"
             hint = self.choices.hint(value)
         else:
-            hint = close_names(value, shown)
+            hint = close_names(value, names)
         if hint:
             text += f"; {hint}"
         raise self._error(whole, text)
@@ -244,6 +250,9 @@ def _converted(value: Any, kind: Any) -> Any:
         value = {"true": True, "false": False}.get(value.lower())
     # Refuse bools, which Python counts as numbers, and NaN, which no comparison would find.
     is_bool, number = isinstance(value, bool), {int: numbers.Integral, float: numbers.Real}
+    # Take 5.0 as 5, which computations and JSON may write so.
+    if kind is int and isinstance(value, float) and value.is_integer():
+        value = int(value)
     if kind in number and isinstance(value, (str, number[kind])) and not is_bool:
         value = kind(value)
     if not isinstance(value, kind) or is_bool != (kind is bool) or value != value:
@@ -257,7 +266,11 @@ def shown(value: Any) -> str:
         return ",".join(shown(element) for element in value) or "''"
     if isinstance(value, bool):
         return str(value).lower()
-    return (f"{value:g}" if isinstance(value, float) else str(value)) or "''"
+    if isinstance(value, float):
+        # Write all digits of a number that six do not hold.
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value) or "''"
 
 
 OptionsOf = Callable[[Any], dict[str, Option]]

@@ -22,7 +22,7 @@ import numpy as np
 
 from relu_nmt.config import like, option, settings
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.errors import ConfigError, DataError, reporting
+from relu_nmt.errors import ConfigError, DataError, counted, reporting
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import decode_lines
 
@@ -176,9 +176,10 @@ def read_documents(path: str | os.PathLike[str], num_sentences: int | None = Non
     # Compare the sum with the split.
     counts = np.array([int(line) for line in lines], dtype=np.int64)
     if num_sentences is not None and counts.sum() != num_sentences:
+        sentences, documents = counted(counts.sum(), "sentence"), counted(len(counts), "document")
         raise DataError(
-            f"{path}: {counts.sum():,} sentences in {len(counts):,} documents, but the split has "
-            f"{num_sentences:,}; run relu-nmt-preprocess again"
+            f"{path}: {sentences} in {documents}, but the split has {num_sentences:,}; run "
+            "relu-nmt-preprocess again"
         )
     return counts
 
@@ -207,8 +208,9 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
             if mine is None or theirs is None:
                 side_path, (before, line) = (other_path, theirs) if mine is None else (path, mine)
                 raise DataError(
-                    f"{side_path}:{line}: a document boundary after {before:,} sentences that the "
-                    "other side does not have; the boundaries of both sides must agree"
+                    f"{side_path}:{line}: a document boundary after "
+                    f"{counted(before, 'sentence')} that the other side does not have; the "
+                    "boundaries of both sides must agree"
                 )
             if mine[0] != theirs[0]:
                 raise DataError(

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from xml.parsers import expat
 
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, counted
 from relu_nmt.io.text_lines import (
     CHUNK_BYTES,
     DECOMPRESSORS,
@@ -326,9 +326,9 @@ def scan_pairs(
     for (side, _), digest in zip(sides, digests, strict=True):
         side.sha256 = digest.hexdigest()
     # Report the counts.
-    report = f"{path}: {counts['pairs']:,} pairs of {' and '.join(languages)}"
+    report = f"{path}: {counted(counts['pairs'], 'pair')} of {' and '.join(languages)}"
     if separator != "none":
-        report += f" in {counts['documents']:,} documents"
+        report += f" in {counted(counts['documents'], 'document')}"
     if counts[LEFT_OUT]:
         report += f"; {counts[LEFT_OUT]:,} {LEFT_OUT}"
     return [side for side, _ in sides], report

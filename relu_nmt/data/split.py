@@ -19,7 +19,7 @@ from relu_nmt.data.documents import (
     plan_groups,
     read_documents,
 )
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, counted
 from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import read_lines
 
@@ -58,8 +58,9 @@ class Split:
         for other in (target, alignments):
             if other is not None and len(source) != len(other):
                 raise DataError(
-                    f"{source.prefix}.idx: {len(source):,} sentences, but {other.prefix}.idx has "
-                    f"{len(other):,}; both sides must be parallel, re-run relu-nmt-preprocess"
+                    f"{source.prefix}.idx: {counted(len(source), 'sentence')}, but "
+                    f"{other.prefix}.idx has {len(other):,}; both sides must be "
+                    "parallel, re-run relu-nmt-preprocess"
                 )
         self.source = source
         self.target = target
@@ -226,8 +227,8 @@ class Split:
         lines = read_lines(plain_file(path))
         if len(lines) != len(side):
             raise DataError(
-                f"{path}: {len(lines):,} lines, but the split has {len(side):,} sentences; run "
-                "relu-nmt-preprocess again"
+                f"{path}: {counted(len(lines), 'line')}, but the split has "
+                f"{counted(len(side), 'sentence')}; run relu-nmt-preprocess again"
             )
         return lines
 
@@ -402,18 +403,21 @@ def lengths_in_words(description: dict[str, Any]) -> str:
     """Return the result of :func:`describe_lengths` in one line."""
     limit = description["max_doc_tokens"]
     kind = "single sentences" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens"
-    text = "{groups:,} from {documents:,} documents with {sentences:,} sentences"
+    groups, documents = description["groups"], counted(description["documents"], "document")
+    sentences = counted(description["sentences"], "sentence")
+    text = f"{groups:,} from {documents} with {sentences}"
     # Add the distribution of the lengths, if any group is left.
     if "tokens" in description:
         low, middle, high = description["quantiles_tokens"].values()
-        text += f"; tokens mean {{mean_tokens:.0f}}, 10% {low:.0f}, median {middle:.0f}, "
         text += (
-            f"90% {high:.0f}, longest {{longest_tokens:,}}; sentences mean {{mean_sentences:.1f}}"
+            f"; tokens mean {description['mean_tokens']:.0f}, 10% {low:.0f}, median {middle:.0f}, "
         )
-    if description["over_long_sentences"]:
+        text += f"90% {high:.0f}, longest {description['longest_tokens']:,}; "
+        text += f"sentences mean {description['mean_sentences']:.1f}"
+    if number := description["over_long_sentences"]:
         action = "kept whole" if description["over_long_kept"] else "left out"
-        text += f"; {{over_long_sentences:,}} longer sentences are {action}"
-    return f"{kind}: {text.format(**description)}"
+        text += f"; {counted(number, 'longer sentence')} {action}"
+    return f"{kind}: {text}"
 
 
 def first_of(mask: np.ndarray) -> tuple[int, str]:

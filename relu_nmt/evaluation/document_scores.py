@@ -27,7 +27,7 @@ from relu_nmt.data.documents import (
     sentence_slices,
 )
 from relu_nmt.data.split import Split
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, DataError, counted
 from relu_nmt.evaluation.metrics import (
     COMPOUND,
     WITH_SPACES,
@@ -133,8 +133,8 @@ def cut_by_counts(
     """
     if sum(counts) != len(lines):
         raise DataError(
-            f"{name}: {len(lines):,} lines, but the documents have {sum(counts):,}; give the "
-            "document lengths of this very text"
+            f"{name}: {counted(len(lines), 'line')}, but the documents have {sum(counts):,}; "
+            "give the document lengths of this very text"
         )
     rest = iter(lines)
     return [list(itertools.islice(rest, int(count))) for count in counts]

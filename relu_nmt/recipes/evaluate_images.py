@@ -18,7 +18,7 @@ from relu_nmt.cli.vision_classify import ClassifyImagesSettings
 from relu_nmt.cli.vision_evaluate import EvaluateImagesSettings as Settings
 from relu_nmt.config import to_dict
 from relu_nmt.config.shared import PrecisionOptions
-from relu_nmt.errors import CheckpointError, DataError, printable
+from relu_nmt.errors import CheckpointError, DataError, counted, printable
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
@@ -60,7 +60,8 @@ class Accuracy:
         top5 = "" if self.top5 is None else f", top-5 {self.top5:.2f}"
         size = shown_sides(self.image_size)
         lost = f" ({self.damaged:,} damaged ones left out)" if self.damaged else ""
-        return f"{self.set}: {self.images:,} images at {size}: top-1 {self.top1:.2f}{top5}{lost}"
+        images = counted(self.images, "image")
+        return f"{self.set}: {images} at {size}: top-1 {self.top1:.2f}{top5}{lost}"
 
 
 def candidates(
@@ -238,7 +239,7 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
     sets: dict[str, ImageSet] = {}
     for path in paths:
         # A path has one set, or train and then others.
-        train, *others = open_images(path).values()
+        train, *others = open_images(path, least_classes=1).values()
         for images in others or [train]:
             sets = add_set(sets, images)
     return sets

@@ -13,7 +13,7 @@ from relu_nmt.cli.vision_classify import EVALUATION_BATCH
 from relu_nmt.cli.vision_probe import JOINED_BLOCKS
 from relu_nmt.cli.vision_probe import ProbeImagesSettings as Settings
 from relu_nmt.config import to_dict
-from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.errors import DataError, TrainingError, counted
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.work import hidden_progress
 from relu_nmt.recipes.evaluate_images import (
@@ -93,8 +93,8 @@ def _line(result: Mapping[str, Any]) -> str:
     seeds = f" ({each})" if len(result["by_seed"]) > 1 else ""
     last = "" if result["top5"] is None else f", top-5 {result['top5']:.2f}"
     return (
-        f"{result['test']}: {result['method']}: {result['test_images']:,} images of "
-        f"{result['classes']:,} classes: top-1 {result['top1']:.2f}{seeds}{last}"
+        f"{result['test']}: {result['method']}: {counted(result['test_images'], 'image')} of "
+        f"{counted(result['classes'], 'class')}: top-1 {result['top1']:.2f}{seeds}{last}"
     )
 
 

@@ -26,7 +26,7 @@ from relu_nmt.data.documents import (
     join_sentences,
     read_documents,
 )
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, DataError, counted
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.metrics import MetricConfig, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
@@ -99,10 +99,10 @@ def _text_report(options: Settings) -> Iterator[Entry]:
     # Read everything before the first score, so that mistakes are reported first.
     system, references, baseline = _read_texts(options)
     hypotheses, *others = (_segments(options, side) for side in (system, *references))
-    aligned, prefix, counted = None, "", "lines"
+    aligned, prefix, unit = None, "", "line"
     if options.has_documents:
         aligned = docs.AlignedDocuments(system, references, options.language)
-        prefix, counted = "d-", "documents"
+        prefix, unit = "d-", "document"
     tokenizer, note = _tokenizer(options, others[0])
     case, orders = options.ignore_case, (options.order, options.chrf_word_order)
     metrics = [MetricConfig(m, case, tokenizer, *orders) for m in options.metrics if m != COMET]
@@ -119,8 +119,9 @@ def _text_report(options: Settings) -> Iterator[Entry]:
         sources = read_input(options.src)
         if len(sources) != len(hypotheses):
             raise DataError(
-                f"{options.src}: {len(sources):,} lines, but {named_input(options.sys)} has "
-                f"{len(hypotheses):,}; both need the same sentences in the same order"
+                f"{options.src}: {counted(len(sources), 'line')}, but "
+                f"{named_input(options.sys)} has {len(hypotheses):,}; both need the same "
+                "sentences in the same order"
             )
         yield _entry(comet_score(options.comet_model, sources, hypotheses, others[0]))
     # Score the segments by the length of their references.
@@ -129,12 +130,12 @@ def _text_report(options: Settings) -> Iterator[Entry]:
         buckets = docs.length_buckets(lengths, options.length_buckets)
         for bucket, size, score in docs.bucket_scores(metric, buckets, hypotheses, others):
             if score is not None:
-                shown = score.labelled(prefix, f"{counted} = {size}").of_bucket(bucket)
+                shown = score.labelled(prefix, f"{unit}s = {size}").of_bucket(bucket)
                 yield _entry(shown, bucket=bucket, segments=size)
     # Compare with the baseline.
     if baseline is not None:
         if len(baseline) < FEW_SEGMENTS:
-            yield from _notes(f"only {len(baseline)} {counted}: the p-values below say little")
+            yield from _notes(f"only {counted(len(baseline), unit)}: the p-values below say little")
         both = hypotheses, _segments(options, baseline)
         for metric in metrics:
             line, values = paired_bootstrap(metric, *both, others, options.paired_bs_n, prefix)
@@ -168,9 +169,9 @@ def _read_texts(
         # Require as many documents or lines as in each reference.
         for reference, own in zip(paths, references, strict=True):
             if len(own) != len(found):
-                counted = "documents" if options.has_documents else "lines"
+                unit = "document" if options.has_documents else "line"
                 raise DataError(
-                    f"{named_input(reference)}: {len(own):,} {counted}, but {named_input(path)} "
+                    f"{named_input(reference)}: {counted(len(own), unit)}, but {named_input(path)} "
                     f"has {len(found):,}; both need the same {same}"
                 )
         # Divide joined lines at the symbol between sentences, if one is given.
@@ -319,9 +320,9 @@ def _parse(line: str, place: str) -> Contrast:
         raise DataError(f"{place}: the reference is one of the contrasts, which are all wrong")
     if len(contrast.source_context) != len(contrast.reference_context):
         raise DataError(
-            f"{place}: {len(contrast.source_context)} sentences in 'source_context', but "
-            f"{len(contrast.reference_context)} in 'reference_context'; they are translations of "
-            "each other"
+            f"{place}: {counted(len(contrast.source_context), 'sentence')} in 'source_context', "
+            f"but {len(contrast.reference_context)} in 'reference_context'; they are translations "
+            "of each other"
         )
     return contrast
 

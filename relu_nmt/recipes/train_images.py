@@ -12,7 +12,7 @@ from relu_nmt.cli.vision_train import RECIPES, VisionTrainerConfig
 from relu_nmt.cli.vision_train import ImageTrainingSettings as Settings
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
-from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted
 from relu_nmt.recipes.evaluate_images import check_images
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
@@ -145,7 +145,7 @@ class ImageTraining(Training):
         """Print the size of a set, the files left out of it, and the classes without images."""
         absent, name = images.absent, f"{images.origin}: {images.name}"
         classes = len(images.classes) - len(absent)
-        self.say(f"{name}: {len(images):,} images of {classes:,} classes")
+        self.say(f"{name}: {counted(len(images), 'image')} of {counted(classes, 'class')}")
         for text in images.left_out():
             self.say(text)
         if absent:

@@ -23,7 +23,7 @@ from relu_nmt.data.translation_batches import (
     least_limit,
 )
 from relu_nmt.engine import install
-from relu_nmt.errors import CheckpointError, ConfigError, DataError, reporting
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, reporting
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.validation_bleu import ValidationBleu
@@ -365,7 +365,7 @@ class TranslationTraining(Training):
         for part in splits:
             if part.target is None:
                 raise DataError(f"{part.source.prefix}: has no target side to learn from")
-            self.say(f"{part.source.prefix}: {len(part):,} sentence pairs")
+            self.say(f"{part.source.prefix}: {counted(len(part), 'sentence pair')}")
         return Split.chained(splits)
 
     def _prepared(self, split: Split, has_tags: bool = False) -> Split:
@@ -386,7 +386,7 @@ class TranslationTraining(Training):
             split.longest_source = longest - has_tags
             if cut := split.num_truncated:
                 self.say(
-                    f"{split.name}: {cut:,} sources are cut at {split.longest_source} tokens "
+                    f"{split.name}: {counted(cut, 'source')} cut at {split.longest_source} tokens "
                     "(--truncate-source)"
                 )
         if documents.active:

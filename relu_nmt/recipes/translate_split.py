@@ -18,7 +18,7 @@ import numpy as np
 from relu_nmt.cli.generate import TranslateSplitSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES, Groups, Line, plan_groups
 from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
-from relu_nmt.errors import DataError, reporting
+from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.io.process import peak_gpu_bytes, peak_resident_bytes
@@ -245,11 +245,13 @@ class _Run:
             raise DataError(
                 f"split {self._split.name}: sentence {int(too_long.argmax())} has more than the "
                 f"{limit.tokens} tokens that the model can read, or of --max-source-length "
-                f"({number} such sentences); --skip-invalid-size-inputs-valid-test leaves them "
-                "empty, --truncate-source cuts them"
+                f"({counted(number, 'such sentence')}); --skip-invalid-size-inputs-valid-test "
+                "leaves them empty, --truncate-source cuts them"
             )
-        done = "are cut" if limit.truncate else "stay empty"
-        return f"NOTE: {number} sentences of more than {limit.tokens} tokens {done}" * bool(number)
+        if not number:
+            return ""
+        done = "cut" if limit.truncate else "left empty"
+        return f"NOTE: {counted(number, 'sentence')} of more than {limit.tokens} tokens {done}"
 
     def _documents(self, numbers: range, counts: np.ndarray) -> SourceDocuments:
         """Return sentences with their references, as documents of ``counts`` sentences."""

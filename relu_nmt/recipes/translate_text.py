@@ -21,7 +21,7 @@ from relu_nmt.data.documents import (
     join_texts,
     plan_groups,
 )
-from relu_nmt.errors import ConfigError, DataError, needing, reporting
+from relu_nmt.errors import ConfigError, DataError, counted, needing, reporting
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable
@@ -204,7 +204,7 @@ def _translated(
         # Translate them.
         sentences = [own for source in limited.sentences for own in source.sentences]
         longest = max(len(sentence.ids) for sentence in sentences)
-        label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
+        label = f"translate {counted(len(lines), 'line')} of up to {longest:,} tokens"
         with (
             hidden_progress(settings.no_progress_bar or not progress),
             progress_bar(
@@ -224,8 +224,8 @@ def _translated(
 
 def _wrong_prefixes(path: str | None, prefixes: list[str], lines: str) -> DataError:
     return DataError(
-        f"--prefixes {path}: {len(prefixes):,} lines, but the {lines}; give one for each, empty "
-        "for none"
+        f"--prefixes {path}: {counted(len(prefixes), 'line')}, but the {lines}; give one for each, "
+        "empty for none"
     )
 
 
@@ -410,12 +410,11 @@ def _report(
     """Return the line that counts lines, groups, mismatches and repetitions."""
     # Name the size of the groups, then the exceptions.
     num_lines, limit = len(sources.sentences), windows.max_doc_tokens
-    parts = [
-        f"{num_lines:,} lines of {len(sources.counts):,} documents in {found.num_groups:,} "
-        + ("groups of one" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens")
-    ]
+    lines, documents = counted(num_lines, "line"), counted(len(sources.counts), "document")
+    size = "one" if limit == SINGLE_SENTENCES else f"up to {limit} tokens"
+    parts = [f"{lines} of {documents} in {counted(found.num_groups, 'group')} of {size}"]
     if num_over_long:
-        parts.append(f"{num_over_long:,} longer lines translated whole")
+        parts.append(f"{counted(num_over_long, 'longer line')} translated whole")
     # Count mismatches only if separators divide groups of several lines.
     if sources.separators is not None and limit != SINGLE_SENTENCES:
         wrong = share(found.num_mismatched, found.num_groups)

@@ -15,7 +15,7 @@ from relu_nmt.config import split_paths
 from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
 from relu_nmt.data.translation_batches import least_limit
-from relu_nmt.errors import ConfigError, printable
+from relu_nmt.errors import ConfigError, counted, printable
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.base import SentenceSplitter
@@ -256,7 +256,7 @@ def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
         return ""
     done = "only their beginning is translated" if limit.truncate else "their translation is empty"
     return (
-        f"NOTE: {len(numbers):,} lines of more than {limit.tokens} tokens: {done} "
+        f"NOTE: {counted(len(numbers), 'line')} of more than {limit.tokens} tokens: {done} "
         f"({named_lines(numbers)})"
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.data.documents import Line
 from relu_nmt.data.translation_batches import TranslationBatches
+from relu_nmt.errors import counted
 from relu_nmt.evaluation.document_scores import SplitScorer, cut_by_counts, join_lines
 from relu_nmt.evaluation.metrics import Score, ScoringConfig
 from relu_nmt.io.work import progress_bar
@@ -91,7 +92,7 @@ class ValidationBleu:
         tokens = [[token for line in own for token in line.tokens] for own in parts]
         documents = [Line(*line) for line in zip(texts, tokens, strict=True)]
         score = self.scorer.score(documents, self._split.documents)
-        self._say(f"{len(documents):,} documents: d-{score}")
+        self._say(f"{counted(len(documents), 'document')}: d-{score}")
         return score
 
     def check(self, largest: bool) -> None:

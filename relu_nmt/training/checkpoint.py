@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from relu_nmt.errors import CheckpointError
+from relu_nmt.errors import CheckpointError, reporting
 from relu_nmt.io.safe_write import plain_file, replacing
 from relu_nmt.training.distributed import part_like
 
@@ -98,8 +98,8 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
         CheckpointError: no such file, a damaged file, or not a checkpoint of relu_nmt.
     """
     # Read the header, then the tensors.
+    metadata = _read_header(path)
     source = Path(path)
-    metadata = _read_header(source)
     version, tied = metadata.pop("version"), metadata.pop("tied", {})
     checksums: dict[str, int] | None = metadata.pop("checksums", None)
     prefix = "" if with_training_state else MODEL_PREFIX
@@ -188,7 +188,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
         CheckpointError: no such file, a damaged file, or not a checkpoint of relu_nmt.
     """
     hidden = ("version", "tied", "checksums")
-    return {name: value for name, value in _read_header(Path(path)).items() if name not in hidden}
+    return {name: value for name, value in _read_header(path).items() if name not in hidden}
 
 
 def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> dict[str, Tensor]:
@@ -224,8 +224,10 @@ def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> di
     return {str(name): tensor for name, tensor in found.items()}
 
 
-def _read_header(source: Path) -> dict[str, Any]:
+def _read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the metadata with the version, the names of tied tensors and the checksums."""
+    with reporting(f"checkpoint {path!r}: expected a path", CheckpointError, TypeError):
+        source = Path(path)
     _check_is_safetensors(source)
     try:
         with safe_open(source, framework="pt") as file:

@@ -46,6 +46,8 @@ def load_models(
                 f"'{':'.join(path)}': an empty name of a checkpoint; give a file, or several with "
                 "colons between them"
             )
+    if not isinstance(path, Sequence):
+        raise ConfigError(f"checkpoint {path!r}: expected the path of a file, or a list of paths")
     # Load the models, which must share dictionaries and text processing.
     with using_backend(attention_backend):
         loaded = [load_model(file, model_overrides) for file in path]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
-from relu_nmt.errors import DataError, reporting
+from relu_nmt.errors import DataError, counted, refuse_unordered, reporting
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
 from relu_nmt.translation.search.banned_terms import BannedTerms
@@ -58,7 +58,8 @@ class SourceEncoder:
         # Read each document before the next one: those of itertools.groupby end there.
         if isinstance(documents, str):
             raise DataError("documents are lists of lines, not one text; give [[text]] for a line")
-        documents, banned = [as_lines(lines) for lines in documents], as_lines(banned)
+        refuse_unordered(documents, "documents")
+        documents, banned = [as_lines(lines) for lines in documents], _terms(banned)
         encode = partial(
             self.sentences,
             ordered=ordered,
@@ -121,9 +122,12 @@ class SourceEncoder:
         beginnings = [""] * len(lines) if prefixes is None else as_lines(prefixes)
         terms = [[]] * len(lines) if forced is None else list(map(as_lines, as_lines(forced)))
         # Compare the lengths before the first line is encoded.
-        for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
+        for name, given in (("prefix", beginnings), ("term list", terms)):
             if len(given) != len(lines):
-                raise DataError(f"{len(given)} {name}, but {len(lines)} lines; give one for each")
+                raise DataError(
+                    f"{counted(len(given), name)}, but {counted(len(lines), 'line')}; give one for "
+                    "each"
+                )
         without = self.banned_terms(banned, match_case, inside_words)
         # Add the line's number to errors.
         for number, line, prefix, required in zip(
@@ -199,7 +203,7 @@ class SourceEncoder:
         self, terms: Iterable[str], match_case: bool = False, inside_words: bool = False
     ) -> BannedTerms | None:
         """Return banned terms for the search; None for none."""
-        terms = tuple(as_lines(terms))
+        terms = tuple(_terms(terms))
         key = terms, match_case, inside_words
         with self.text_lock:
             if key != self._banned[0]:
@@ -238,3 +242,8 @@ class SourceEncoder:
                 "give another"
             )
         return ids
+
+
+def _terms(terms: Iterable[str]) -> list[str]:
+    """Return banned terms as a list; they may come in any order."""
+    return sorted(terms) if isinstance(terms, set | frozenset) else as_lines(terms)

@@ -13,7 +13,7 @@ from relu_nmt import engine
 from relu_nmt.config import from_flat
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
-from relu_nmt.errors import ConfigError, is_out_of_memory
+from relu_nmt.errors import ConfigError, is_out_of_memory, refuse_unordered
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -297,6 +297,7 @@ class Translator:
         # Resolve the longest output for documents, which grow with their source.
         config = _config_of(config, settings).resolved(documents=True)
         if not isinstance(documents, str):
+            refuse_unordered(documents, "documents")
             documents = [plain_lines(lines) for lines in documents]
         split = self.splitter(split_sentences, limit)
         sources = self.sources.encode_documents(

@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.translation_batches import plan_batches
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, counted
 from relu_nmt.vision.config import IMAGE_SUFFIXES, AugmentationConfig
 from relu_nmt.vision.image_files import (
     ARRAY_SUFFIX,
@@ -100,7 +100,7 @@ class ImageSet:
         return messages
 
 
-def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
+def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[str, ImageSet]:
     """Find the images of a folder, a zip file, a NumPy archive or parquet files.
 
     A folder or zip holds class folders (``cat/1.jpg``), or folders ``train`` and ``val`` (also
@@ -108,6 +108,8 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     of these, as in a zip file of a folder. Classes and images are in alphabetical order, so a
     folder and its zip file give the same set. For archives and tables see
     :func:`~relu_nmt.vision.image_files.open_table`.
+
+    A set needs ``least_classes``: training has two or more, and a known model may see one alone.
 
     Returns the sets by name, ``train`` first. Without such a part there is one set, named after the
     path.
@@ -152,8 +154,13 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     validation_sets = [name for name in VALID_FOLDERS if name in tops]
     if TRAIN_FOLDER in tops and (validation_sets or _below(images, f"{root}{TRAIN_FOLDER}/")):
         names = [TRAIN_FOLDER, *validation_sets]
-        return {name: _image_set(tree, name, paths, images, f"{root}{name}/") for name in names}
-    return {source.stem: _image_set(tree, source.stem, paths, images, "")}
+        prefixes = {name: f"{root}{name}/" for name in names}
+    else:
+        prefixes = {source.stem: ""}
+    return {
+        name: _image_set(tree, name, paths, images, prefix, least_classes)
+        for name, prefix in prefixes.items()
+    }
 
 
 def _is_image(path: str) -> bool:
@@ -181,7 +188,12 @@ def _folder_of_classes(images: Sequence[str], prefix: str) -> str:
 
 
 def _image_set(
-    tree: FileTree, name: str, paths: Sequence[str], images: Sequence[str], prefix: str
+    tree: FileTree,
+    name: str,
+    paths: Sequence[str],
+    images: Sequence[str],
+    prefix: str,
+    least_classes: int,
 ) -> ImageSet:
     """Return the images below ``prefix``, given the paths of all files and of all images."""
     # Group the images by class folder.
@@ -193,11 +205,12 @@ def _image_set(
     names = composed_names(list(by_folder), f"{tree.origin}: {name}")
     by_class = dict(zip(names, by_folder.values(), strict=True))
     classes = tuple(sorted(by_class))
-    if len(classes) < 2:
+    if len(classes) < least_classes:
         present = f"only the class '{classes[0]}'" if classes else "no class"
         raise DataError(
             f"{tree.origin}: {present} in {prefix or 'it'}; images ({', '.join(IMAGE_SUFFIXES)}) "
-            f"must lie in two class folders or more ({prefix}cat/1.jpg, {prefix}dog/1.jpg)"
+            f"must lie in {counted(least_classes, 'class folder')} or more ({prefix}cat/1.jpg, "
+            f"{prefix}dog/1.jpg)"
         )
     # List images and labels, class by class.
     of_classes = [path for label in classes for path in by_class[label]]

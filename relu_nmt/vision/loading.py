@@ -14,7 +14,7 @@ from torch import Tensor
 
 from relu_nmt.attention.base import using_backend
 from relu_nmt.config import from_dict, to_dict
-from relu_nmt.errors import CheckpointError, ConfigError, DataError, reporting
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, refuse_unordered, reporting
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_tensors
 from relu_nmt.vision.base import (
     Grid,
@@ -194,6 +194,7 @@ class ImageClassifier:
         # A text is one path, not one for each of its letters.
         if isinstance(images, str) or not isinstance(images, Iterable):
             images = [images]
+        refuse_unordered(images, "images")
         remaining = iter(images)
         results: list[dict[str, float]] = []
         while chunk := list(itertools.islice(remaining, batch_size)):

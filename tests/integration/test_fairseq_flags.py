@@ -158,7 +158,7 @@ def test_flags_that_change_nothing_here_are_accepted(data, tmp_path):
 def test_long_sources_are_cut_in_training(data, tmp_path):
     flags = ("--truncate-source", "--max-source-positions", "5", "--max-update", "1", "--eval-bleu")
     done = train(data, tmp_path, *flags)
-    assert "train: " in done.stdout and "sources are cut at 5 tokens" in done.stdout
+    assert "train: " in done.stdout and "sources cut at 5 tokens" in done.stdout
     done = train(data, tmp_path, *flags[:1], check=False)
     assert done.returncode == 2 and "give --max-source-positions" in done.stderr
     done = train(data, tmp_path / "documents", *flags, "--max-doc-tokens", "12", check=False)

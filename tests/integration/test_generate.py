@@ -374,7 +374,7 @@ def test_interactive_reads_prefixes_and_banned_terms_from_files(folder):
     (folder / "prefixes").write_text("house\n", "utf-8")
     flags = ["--prefixes", folder / "prefixes"]
     done = run("interactive", *model, *flags, stdin="\n".join(lines), check=False)
-    assert done.returncode == 2 and "prefixes: 1 lines, but the input has more" in done.stderr
+    assert done.returncode == 2 and "prefixes: 1 line, but the input has more" in done.stderr
     (folder / "prefixes").write_text("house\n\n\nhouse\n", "utf-8")
     done = run("interactive", *model, *flags, stdin="\n".join(lines), check=False)
     assert done.returncode == 2 and done.stdout.split("\n") == found

@@ -31,7 +31,7 @@ def test_interactive_gives_one_empty_line_and_tells_of_it(model):
     first, second, _ = apart.split("\n")
     done = run_here("interactive", "--path", path, *SHORT, stdin=TEXT)
     assert done.stdout == f"{first}\n\n{second}\n"
-    note = f"NOTE: 1 lines of more than {most} tokens: their translation is empty (line 2)"
+    note = f"NOTE: 1 line of more than {most} tokens: their translation is empty (line 2)"
     assert note in done.stderr
 
 
@@ -64,7 +64,7 @@ def test_a_document_keeps_its_other_lines(model, tmp_path):
 def test_the_user_may_bound_and_cut_lines(model):
     flags = ("--path", model[0], *SHORT, "--max-source-length", "5")
     done = run_here("interactive", *flags, stdin=TEXT)
-    assert "NOTE: 1 lines of more than 5 tokens" in done.stderr
+    assert "NOTE: 1 line of more than 5 tokens" in done.stderr
     kept = " ".join(LONG.split()[: 4 - (model[1] > MOST)])
     expected = run_here("interactive", "--path", model[0], *SHORT, stdin=f"{kept}\n").stdout
     done = run_here("interactive", *flags, "--truncate-source", stdin=TEXT)

@@ -163,7 +163,7 @@ def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--sys sys.blank --ref ref.plain --document-separator blank", "ref.plain: 1 documents"),
+        ("--sys sys.blank --ref ref.plain --document-separator blank", "ref.plain: 1 document"),
         ("--sys sys.tag --ref ref.blank --document-separator tag", "ref.blank: no line <d> in it"),
         ("--sys sys.blank --ref ref.plain --documents ref.counts", "separators in the text itself"),
         ("--sys sys.plain --ref ref.tag --documents ref.counts", "tag instead of --doc"),

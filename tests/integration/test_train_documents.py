@@ -48,7 +48,7 @@ def test_lengths_are_printed_and_stored(folder, tmp_path, capsys):
     code, _, messages = run(folder / "data", flags, capsys)
     assert code == 0
     told = next(i for i, m in enumerate(messages) if m.startswith("train: groups of up to 32"))
-    assert "1 longer sentences are left out" in messages[told]
+    assert "1 longer sentence left out" in messages[told]
     assert any(m.startswith("valid: ") and m.endswith("kept whole") for m in messages)
     assert told < next(i for i, m in enumerate(messages) if m.startswith("training on"))
     stored = json.loads((tmp_path / "document_lengths.json").read_text())

@@ -233,3 +233,45 @@ def test_another_size_keeps_the_same_share_of_a_picture():
     assert np.array_equal(transform.evaluation(image), whole.evaluation(image))
     default = ImageTransform(PreprocessingConfig(), 128)
     assert not np.array_equal(transform.evaluation(image), default.evaluation(image))
+
+
+@pytest.mark.parametrize("form", ["folder", "zip"])
+def test_images_of_one_class_of_the_model_are_evaluated(trained, tmp_path, form):
+    name = sorted(path.name for path in (trained / "images/test").iterdir())[1]
+    shutil.copytree(trained / "images/test" / name, tmp_path / "one" / name)
+    data = tmp_path / "one"
+    if form == "zip":
+        zip_folder(data, tmp_path / "one.zip")
+        data = tmp_path / "one.zip"
+    done = evaluate(trained, data)
+    [images] = open_images(data, least_classes=1).values()
+    assert f"top-1 {expected_accuracy_of(trained, images, name):.2f}" in done.stdout
+    done = run_here("vision_train", data, "--cpu", "--batch-size=2", check=False)
+    assert done.returncode == 2 and "must lie in 2 class folders or more" in done.stderr
+
+
+def expected_accuracy_of(folder, images, name):
+    """Return top-1 accuracy on images of one class."""
+    classifier = ImageClassifier.from_checkpoint(checkpoint(folder), device="cpu")
+    found = [classifier.classify(images.read(i))[0] for i in range(len(images))]
+    return 100 * np.mean([next(iter(each)) == name for each in found])
+
+
+@pytest.mark.parametrize("pictures", [{"a.png"}, {"a.png": "b"}])
+def test_pictures_without_an_order_are_refused(trained, pictures):
+    classifier = ImageClassifier.from_checkpoint(checkpoint(trained), device="cpu")
+    with pytest.raises(DataError, match=r"images are a .*, which has no order"):
+        classifier.classify(pictures)
+
+
+def test_a_classifier_needs_a_path():
+    with pytest.raises(CheckpointError, match="checkpoint None: expected a path"):
+        ImageClassifier.from_checkpoint(None)
+
+
+def test_a_probe_without_a_method_names_the_methods(trained):
+    images = trained / "images"
+    flags = (checkpoint(trained), "--train", images, "--test", images)
+    done = run_here("vision_probe", *flags, check=False)
+    assert done.returncode == 2 and "--method is missing" in done.stderr
+    assert done.stderr.endswith("(knn, ridge, linear)\n")

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from relu_nmt.data.documents import Separators, Window, join_sentences
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, refuse_unordered
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.banned_terms import BannedTerms
@@ -115,7 +115,12 @@ class TranslatedLines(list[str]):
 
 
 def as_lines(texts: Iterable[T]) -> list[T]:
-    """Return texts as a list (DataError: it is a single text, whose letters would be the texts)."""
+    """Return texts as a list.
+
+    Raises:
+        DataError: it is a single text, whose letters would be the texts, or has no order.
+    """
+    refuse_unordered(texts, "lines")
     if isinstance(texts, str):
         raise DataError(
             f"a list of lines is wanted, not one text ({texts[:30]!r}); give [text], or "

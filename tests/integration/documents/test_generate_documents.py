@@ -302,7 +302,7 @@ def test_mistakes_with_a_data_folder(folder, capsys, data, flags, message):
 def test_sentences_too_long_for_learned_positions_can_be_left_out(folder, capsys):
     flags = ["--skip-invalid-size-inputs-valid-test"]
     output, _ = generate_documents(folder, capsys, "short", 12, *flags)
-    assert "NOTE: 1 sentences of more than 20 tokens stay empty" in output
+    assert "NOTE: 1 sentence of more than 20 tokens left empty" in output
     model = ["--path", folder / "short.safetensors", "--max-doc-tokens", 12]
     run(generate, folder / "data", *model, "--cpu", expect=2)
     assert "--skip-invalid-size-inputs-valid-test" in capsys.readouterr().err

@@ -138,7 +138,7 @@ def test_models_without_separators_give_a_line_for_each_group(folder, capsys, co
 
 def test_the_default_length_is_that_of_training(folder, capsys, copying):
     text = "1 2\n3\n" * 7
-    assert " in 1 groups of up to 24 tokens" in translate(folder, capsys, text, model="joined").err
+    assert " in 1 group of up to 24 tokens" in translate(folder, capsys, text, model="joined").err
     assert " in 2 groups of up to 24 tokens" in translate(folder, capsys, text).err  # with <sep>
     out, err = translate(folder, capsys, text, model="sentences")
     assert " in 14 groups of one" in err

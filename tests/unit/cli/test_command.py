@@ -10,6 +10,7 @@ import pytest
 import relu_nmt.cli
 from relu_nmt.cli.command import KERNEL_CACHE, RecipeCommand, make_parser, run_command
 from relu_nmt.config import option, settings
+from tests.commands import run_here
 
 MODULES = sorted(path.stem for path in Path(relu_nmt.cli.__path__[0]).glob("[a-z]*.py"))
 
@@ -47,3 +48,14 @@ def test_the_recipe_of_a_script_is_a_function():
     assert main(["--width", "5"]) == 0 and seen == [Width(width=5)]
     main = RecipeCommand("draw", "", Width, lambda found: SimpleNamespace(exit_code=found.width))
     assert main([]) == 3 and main(["--width", "0"]) == 2
+
+
+@pytest.mark.parametrize("name", ["score", "train", "vision_train"])
+def test_a_folder_that_was_removed_is_named(name, monkeypatch, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    done = run_here(name, "x", check=False)
+    assert done.returncode == 2
+    assert "the working folder is gone; change to another one: No such file" in done.stderr

@@ -133,7 +133,7 @@ def test_lengths_are_described():
     assert left_out["groups_by_tokens"] == {"1-16": 1, "17-32": 2}
     assert left_out["longest_tokens"] == 30
     assert left_out["mean_tokens"] == pytest.approx((17 + 3 + 30) / 3, abs=0.01)
-    assert "; 1 longer sentences are left out" in lengths_in_words(left_out)
+    assert "; 1 longer sentence left out" in lengths_in_words(left_out)
     kept = describe_lengths(groups, 32, keep_over_long=True)
     assert (kept["groups"], kept["longest_tokens"]) == (4, 40)
     assert "3 from" in lengths_in_words(left_out)

@@ -38,7 +38,7 @@ def test_source_only_splits_have_no_target(side):
 
 
 def test_sides_must_be_parallel(side):
-    with pytest.raises(DataError, match=r"de.idx: 1 sentences, but .*en.idx has 2"):
+    with pytest.raises(DataError, match=r"de.idx: 1 sentence, but .*en.idx has 2"):
         Split(side("de", [[4, 2]]), side("en", [[4, 2], [2]]))
 
 

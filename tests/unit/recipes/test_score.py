@@ -154,7 +154,7 @@ def test_records_are_read(tmp_path):
         ({"contrasts": []}, "'contrasts' is empty"),
         ({"contrasts": ["Er ist rot."]}, "the reference is one of the contrasts"),
         ({"source_context": [1]}, "a list of texts as 'source_context'"),
-        ({"reference_context": []}, "1 sentences in 'source_context', but 0"),
+        ({"reference_context": []}, "1 sentence in 'source_context', but 0"),
         ({"distance": "near"}, "a number of sentences as 'distance'"),
     ],
 )

@@ -197,7 +197,7 @@ def test_raw_text_of_another_length_is_an_error(raw_folder):
     manifest["files"][path.name]["bytes"] = path.stat().st_size
     (raw_folder / "manifest.json").write_text(json.dumps(manifest))
     split = TranslationTask.from_data_folder(raw_folder).load_split("valid")
-    with pytest.raises(DataError, match="1 lines, but the split has 16 sentences"):
+    with pytest.raises(DataError, match="1 line, but the split has 16 sentences"):
         _ = split.raw_target
 
 

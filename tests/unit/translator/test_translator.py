@@ -476,9 +476,9 @@ def test_translations_have_their_prefix_and_no_banned_term(translator):
 
 
 def test_the_numbers_of_prefixes_and_lines_must_agree(translator):
-    with pytest.raises(DataError, match="1 prefixes, but 2 lines"):
+    with pytest.raises(DataError, match="1 prefix, but 2 lines"):
         translator.translate(["ein", "das"], prefixes=["a"])
-    with pytest.raises(DataError, match="1 lists of forced terms, but 2 lines"):
+    with pytest.raises(DataError, match="1 term list, but 2 lines"):
         translator.translate(["ein", "das"], forced=[["a"]])
 
 
@@ -601,3 +601,40 @@ def test_terms_in_documents_need_separated_sentences(separated, translator):
         separated.translate_documents(documents, forced=[])
     with pytest.raises(DataError, match="2 prefixes, but 3 lines"):
         separated.translate_documents(documents, prefixes=[["a", "a"]])
+
+
+@pytest.mark.parametrize("lines", [{"ein Haus", "das Haus"}, frozenset(["ein"]), {"ein": "das"}])
+def test_lines_without_an_order_are_refused(translator, lines):
+    for translate in (translator.translate, translator.translate_nbest):
+        with pytest.raises(DataError, match=r"lines are a .*, which has no order; give a list"):
+            translate(lines, **SHORT)
+    with pytest.raises(DataError, match="which has no order"):
+        translator.translate_document(lines, **SHORT)
+    with pytest.raises(DataError, match="which has no order"):
+        translator.translate_documents([lines], **SHORT)
+
+
+def test_documents_without_an_order_are_refused(translator):
+    with pytest.raises(DataError, match="documents are a set, which has no order"):
+        translator.translate_documents({("ein Haus", "das Haus"), ("das",)}, **SHORT)
+
+
+def test_a_generator_of_lines_and_a_set_of_banned_words_are_taken(translator):
+    lines, banned = ["ein Haus", "das Haus"], ["the", "big"]
+    expected = translator.translate(lines, banned=banned, **SHORT)
+    assert translator.translate((line for line in lines), banned=set(banned), **SHORT) == expected
+
+
+@pytest.mark.parametrize("path", [None, 5, 1.5, [None], {"a.safetensors"}])
+def test_a_checkpoint_that_is_no_path_is_an_error(path):
+    with pytest.raises((ConfigError, CheckpointError), match="expected "):
+        Translator.from_checkpoint(path)
+
+
+def test_whole_numbers_may_come_as_floats(translator):
+    lines = ["ein Haus"]
+    assert translator.translate(lines, beam=2.0, max_len_b=5) == translator.translate(
+        lines, beam=2, max_len_b=5
+    )
+    with pytest.raises(ConfigError, match=r"5\.0000001: expected a whole number"):
+        translator.translate(lines, beam=5.0000001)

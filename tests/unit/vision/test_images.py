@@ -190,7 +190,7 @@ def test_a_path_without_images_is_an_error(squares, tmp_path):
     with pytest.raises(DataError, match=r"text\.zip: cannot be read as a zip file"):
         open_images(tmp_path / "text.zip")
     with pytest.raises(
-        DataError, match=r"no class in it; images \(\.jpg, .* must lie in two class folders"
+        DataError, match=r"no class in it; images \(\.jpg, .* must lie in 2 class folders"
     ):
         open_images(squares / "red")
     shutil.rmtree(squares / "red")
