@@ -284,15 +284,18 @@ def preprocess(run: Run) -> None:
     )
 
 
+def training_flags() -> list[str]:
+    """Return the flags of a training on this machine, without those of the model."""
+    return [*TRAINING.split(), *(["--bf16"] if has_fast_bfloat16() else [])]
+
+
 def train(run: Run, minutes: float) -> None:
     """Train, or continue a training, until it has taken the given minutes in all.
 
     Raises:
         DemoError: the folder holds a model that was trained with other settings.
     """
-    flags = [*MODEL.split(), *TRAINING.split()]
-    if has_fast_bfloat16():
-        flags.append("--bf16")
+    flags = [*MODEL.split(), *training_flags()]
     settings = ROOT / run.folder / "settings.txt"
     wanted = shlex.join(flags) + "\n"
     if settings.is_file() and settings.read_text("utf-8") != wanted:
@@ -365,9 +368,13 @@ def report(run: Run, minutes: float) -> None:
         ("translate what you type", f"{interactive} --path {run.checkpoint}"),
         ("watch losses and attention", f"{board} --logdir {run.folder}/tensorboard"),
         ("train longer", f"make demo DEMO_MINUTES={2 * minutes:g}"),
-        ("compare", "relu-nmt-train as above with --arch transformer_tiny, another --save-dir"),
     ):
         say(f"  {title:<27} {command}")
+    model = MODEL.replace("reluformer_tiny", "transformer_tiny").split()
+    limits = ["--stop-time-hours", f"{minutes / 60:.4f}", "--save-dir", str(run.folder / "softmax")]
+    compared = [*model, *training_flags(), *REPORTING.split(), *limits]
+    say("  compare with softmax")
+    say("      " + format_command(tool("relu-nmt-train", run.folder / "data", *compared)))
 
 
 # ------------------------------------------------------------------------------------ the command

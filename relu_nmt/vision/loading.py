@@ -214,6 +214,8 @@ class ImageClassifier:
         try:
             if isinstance(image, str | os.PathLike):
                 return self.transform.evaluation(read_image(image))
+            if not hasattr(image, "convert"):
+                raise ConfigError(f"image {image!r}: expected a path, or an image of Pillow")
             return self.transform.evaluation(to_rgb(image, "image"))
         except DataError as error:
             if damaged is None:

@@ -152,6 +152,10 @@ def test_the_report_shows_text_score_and_what_to_do_next(demo, tmp_path, capsys)
     for text in ("Zwei Häuser.", "The house.", "BLEU = 55.5", "make demo DEMO_MINUTES=12"):
         assert text in printed
     assert str(tmp_path / "checkpoints/checkpoint_best.safetensors") in printed
+    compared = printed.partition("compare with softmax")[2]
+    assert "as above" not in printed and "reluformer" not in compared
+    for flag in ("--arch transformer_tiny", "--max-tokens 768", f"--save-dir {tmp_path}/softmax"):
+        assert flag in compared
 
 
 def test_the_report_reads_lines_as_the_toolkit_does(demo, tmp_path):

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from relu_nmt import ImageClassifier
-from relu_nmt.errors import CheckpointError, DataError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.image_files import read_image
 from relu_nmt.vision.images import open_images
@@ -275,3 +275,10 @@ def test_a_probe_without_a_method_names_the_methods(trained):
     done = run_here("vision_probe", *flags, check=False)
     assert done.returncode == 2 and "--method is missing" in done.stderr
     assert done.stderr.endswith("(knn, ridge, linear)\n")
+
+
+@pytest.mark.parametrize("pictures", [None, 5, b"a.png", [None]])
+def test_what_is_no_picture_is_an_error(trained, pictures):
+    classifier = ImageClassifier.from_checkpoint(checkpoint(trained), device="cpu")
+    with pytest.raises(ConfigError, match="expected a path, or an image of Pillow"):
+        classifier.classify(pictures)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from relu_nmt.cli import interactive, translate_document
-from relu_nmt.errors import MissingExtraError
+from relu_nmt.errors import MissingExtraError, counted
 from relu_nmt.recipes import translate_text
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translator import Translator
@@ -51,7 +51,8 @@ def test_every_line_gives_one_line_and_blank_lines_stay(folder, capsys, name, fl
     assert not any(text for text, line in zip(translated, lines, strict=True) if not line.strip())
     assert "<sep>" not in out
     documents = "".join("x" if line.strip() else " " for line in lines).split()
-    assert f"{sum(map(len, documents))} lines of {len(documents)} documents in " in err
+    lines = counted(sum(map(len, documents)), "line")
+    assert f"{lines} of {counted(len(documents), 'document')} in " in err
     assert "Traceback" not in err
 
 

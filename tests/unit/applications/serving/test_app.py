@@ -70,7 +70,7 @@ def test_terms_of_a_request_do_not_affect_other_requests():
     ("asked", "status", "expected"),
     [
         ({"prefixes": ["a"]}, 422, "1 prefix, but 2 lines; give one for each"),
-        ({"forced": [["a"]] * 3}, 422, "3 lists of forced terms, but 2 lines; give one"),
+        ({"forced": [["a"]] * 3}, 422, "3 term lists, but 2 lines; give one"),
         ({"forced": [["Xaver"], []]}, 422, "line 1: the term 'Xaver' cannot be forced"),
         ({"forced": [[], ["a"]]}, 422, "line 2: the term 'a' cannot be forced: the line is blank"),
         ({"forced": ["a", []]}, 422, "forced.0: "),
