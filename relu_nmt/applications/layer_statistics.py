@@ -121,7 +121,7 @@ def _of_module(sums: ModuleSums) -> dict[str, Any]:
         "mean": means(sums.heads.mean(1), rows, mean_log_n=float(sums.log_counts) / rows),
         "heads": [means(of_head, rows) for of_head in sums.heads.T],
     }
-    # Split causal rows by their number of visible keys; leave out empty buckets.
+    # Split causal rows by their number of visible keys. Leave out empty buckets.
     if sums.bucket_rows.any():
         counted = zip(sums.bucket_rows, sums.buckets.T, strict=True)
         part["by_visible_keys"] = {
@@ -172,15 +172,19 @@ class LayerStatistics:
                 for branch in BRANCHES[-1:] if memories_only else BRANCHES:
                     if getattr(layer, branch) is not None:
                         self._sums[side, index, branch] = BranchSums(layer, branch)
-        networks = {place: sums for place, sums in self._sums.items() if place[2] == BRANCHES[-1]}
-        others = [one.module for one in networks.values() if not one.size]
-        if memories_only and others:
+        networks = {}
+        for (side, index, branch), sums in self._sums.items():
+            if branch == BRANCHES[-1]:
+                networks[f"{side}.{index}"] = sums
+        non_memories = [sums.module for sums in networks.values() if not sums.size]
+        if memories_only and non_memories:
+            name = type(non_memories[0]).__name__
             raise ConfigError(
-                f"no statistics of memories: the feed-forward network {type(others[0]).__name__} "
-                "is no subclass of FeedForward"
+                f"no statistics of memories: the feed-forward network {name} is no subclass of "
+                "FeedForward"
             )
-        self._memories = {f"{side}.{n}": one for (side, n, _), one in networks.items() if one.size}
-        self.has_memories = not others
+        self._memories = {name: sums for name, sums in networks.items() if sums.size}
+        self.has_memories = not non_memories
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
         """Add sentences and their translations: token ids, each with its end symbol."""
@@ -317,7 +321,7 @@ class BranchSums:
 def memory_statistics(
     model: EncoderDecoder, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> dict[str, Any]:
-    """Return the statistics of the memories of a model; see :class:`LayerStatistics`.
+    """Return the statistics of the memories of a model. See :class:`LayerStatistics`.
 
     The batches are sources [B, S], and targets shifted right [B, T], int64, right-padded, on the
     device of the model.
@@ -341,7 +345,7 @@ def memory_statistics(
 
 
 def anisotropy(values: Tensor) -> float | None:
-    """Return the mean cosine between two different non-zero rows of V [F, D]; None without a pair.
+    """Return the mean cosine between two different non-zero rows of V [F, D], or None.
 
     It is between -1 / (F - 1) and 1, and near 0 for random rows.
 
@@ -376,14 +380,14 @@ def _means_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     means: dict[str, Any] = {}
     for name in parts[0] if parts else ():
         values = [part[name] for part in parts if name in part]
-        known = [value for value in values if value is not None]
+        numbers = [value for value in values if value is not None]
         if len(values) < len(parts):
             continue
         # Average mappings, such as the sums by percent, value by value.
         if isinstance(values[0], dict):
             means[name] = _means_of(values)
         else:
-            means[name] = sum(known) / len(known) if known else None
+            means[name] = sum(numbers) / len(numbers) if numbers else None
     return means
 
 

@@ -65,7 +65,7 @@ Series = tuple[str, tuple[int, int | None], Records]
 class WeightStatistics:
     """Sums of the statistics of a model's attention weights over pairs of sentences or of groups.
 
-    Attentions without a matrix of weights are left out; ``without_weights`` lists their slots. The
+    Attentions without a matrix of weights are left out. ``without_weights`` lists their slots. The
     ensemble holds a single model, evaluated in its dtype. The dictionaries of source and target
     tell punctuation and frequent words.
 
@@ -90,12 +90,14 @@ class WeightStatistics:
 
     def __init__(self, ensemble: Ensemble, dictionaries: tuple[Dictionary, Dictionary]) -> None:
         self._ensemble, self._model = ensemble, single_model(ensemble)
-        attentions = [one for one in self._model.modules() if isinstance(one, Attention)]
-        self._able = [one for one in attentions if one.capabilities.weights]
-        slots = {one.slot for one in self._able}
+        self._able = []
+        for module in self._model.modules():
+            if isinstance(module, Attention) and module.capabilities.weights:
+                self._able.append(module)
+        slots = {attention.slot for attention in self._able}
         self.without_weights = tuple(slot for slot in SLOTS if slot not in slots)
         self._kinds = [kinds_of(dictionary).to(ensemble.device) for dictionary in dictionaries]
-        # Totals and numbers of rows of each statistic, [2, H] or [2, H, percents]; and all rows.
+        # Totals and numbers of rows of each statistic, [2, H] or [2, H, percents], and all rows.
         self._sums: dict[Place, dict[str, np.ndarray]] = defaultdict(dict)
         self._rows: Counter[Place] = Counter()
 
@@ -112,11 +114,11 @@ class WeightStatistics:
         ``advance`` is called with the number of sources added since the last call.
         """
         # Split into batches whose matrices of weights fit into memory.
-        heads = max((one.num_heads for one in self._able), default=1)
+        heads = max((attention.num_heads for attention in self._able), default=1)
         batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
         for batch, *inputs in batches:
             # Kinds and sentence numbers of the tokens of each slot's queries and keys.
-            kinds = [own[tokens] for own, tokens in zip(self._kinds, inputs, strict=True)]
+            kinds = [table[tokens] for table, tokens in zip(self._kinds, inputs, strict=True)]
             sentences: Sequence[Tensor | None] = [None, None]
             if numbers is not None:
                 of_sides = zip(*(numbers[i] for i in batch), strict=True)
@@ -126,9 +128,9 @@ class WeightStatistics:
             slots["cross"] = (target, source)
             # Measure each mechanism during one pass of the model.
             with self._ensemble.evaluating(), ExitStack() as stack:
-                for one in self._able:
-                    take = partial(self._take, one, *slots[one.slot])
-                    stack.enter_context(record_attention(one, Need(weights=True), take))
+                for attention in self._able:
+                    take = partial(self._take, attention, *slots[attention.slot])
+                    stack.enter_context(record_attention(attention, Need(weights=True), take))
                 self._model(*inputs)
             advance(len(batch))
 
@@ -145,17 +147,17 @@ class WeightStatistics:
         """
         weights, visibility, sentences = record.weights, record.visibility, record.visibility.rows
         assert weights is not None, f"{attention.name} has weights, but returned none"
-        (asking, _), (asked, kinds) = queries, keys
+        (query_sentences, _), (key_sentences, kinds) = queries, keys
         # Attention inside sentences has rows of single sentences: take the tokens of these rows.
         if sentences is not None:
             of_queries, of_keys = sentences
             kinds = of_keys.paired(of_keys.take(kinds))
-            if asking is not None and asked is not None:
-                asking = of_queries.take(asking[..., None])[..., 0]
-                asked = of_keys.paired(of_keys.take(asked[..., None]))[..., 0]
+            if query_sentences is not None and key_sentences is not None:
+                query_sentences = of_queries.take(query_sentences[..., None])[..., 0]
+                key_sentences = of_keys.paired(of_keys.take(key_sentences[..., None]))[..., 0]
         # Keep attention inside sentences apart from attention to all keys.
-        place = record.slot, ALL_KEYS if sentences is None else OWN_SENTENCE, record.layer
-        sums = self._sums[place]
+        key = record.slot, ALL_KEYS if sentences is None else OWN_SENTENCE, record.layer
+        sums = self._sums[key]
         batch, heads, num_queries, num_keys = weights.shape
         # Count the visible keys of each query, and mark real rows: [B, Nq].
         counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
@@ -170,18 +172,18 @@ class WeightStatistics:
             rows = slice(start, start + size)
             distances = (visibility.key_positions()[:, None] - expected[:, rows, None]).abs()
             # Mark the keys in another sentence than the query: [B, q, Nk].
-            others = None
-            if asking is not None and asked is not None:
-                others = asking[:, rows, None] != asked[:, None]
+            in_others = None
+            if query_sentences is not None and key_sentences is not None:
+                in_others = query_sentences[:, rows, None] != key_sentences[:, None]
             non_negative = attention.capabilities.non_negative
             block = weights[:, :, rows], counts[:, rows], real[:, rows]
-            tables = _tables(*block, distances, others, kinds, non_negative)
+            tables = _tables(*block, distances, in_others, kinds, non_negative)
             for name, (table, counted) in tables.items():
                 counted = counted.expand_as(table)
                 # Padded rows may hold NaN, which a product with 0 would keep.
-                both = table.masked_fill(~counted, 0.0).sum((0, 2)), counted.sum((0, 2)).double()
-                sums[name] = sums.get(name, 0.0) + torch.stack(both).cpu().numpy()
-        self._rows[place] += int(real.sum())
+                totals = table.masked_fill(~counted, 0.0).sum((0, 2)), counted.sum((0, 2)).double()
+                sums[name] = sums.get(name, 0.0) + torch.stack(totals).cpu().numpy()
+        self._rows[key] += int(real.sum())
 
     def records(self) -> list[dict[str, Any]]:
         """Return means as flat records: of each head, of layers over heads, of slots over layers.
@@ -189,27 +191,31 @@ class WeightStatistics:
         Records of means have the ``head``, and ``layer``, ``mean``. A statistic without a value, as
         for signed weights, is absent. ``top_sum`` and ``share_at_rank`` are by percent.
         """
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         # Heads, then their means by layer, then the means of the layers by slot.
-        places = sorted(self._sums, key=lambda place: (SLOTS.index(place[0]), *place[1:]))
-        for (slot, sees), of_slot in itertools.groupby(places, lambda place: place[:2]):
-            layers, all_rows = [], 0
-            for place in of_slot:
-                rows = self._rows[place]
-                means = {name: _ratio(*sums) for name, sums in self._sums[place].items()}
-                where = {"slot": slot, "sees": sees, "layer": place[2]}
+        by_slot = sorted(self._sums, key=lambda key: (SLOTS.index(key[0]), *key[1:]))
+        for (slot, sees), keys in itertools.groupby(by_slot, lambda key: key[:2]):
+            layers = []
+            all_rows = 0
+            for key in keys:
+                rows = self._rows[key]
+                means = {name: _ratio(*sums) for name, sums in self._sums[key].items()}
+                where = {"slot": slot, "sees": sees, "layer": key[2]}
                 for head in range(len(means["sum"])):
                     # Leave out the entropy of mean weights, which belongs to the whole layer.
-                    own = {name: v[head] for name, v in means.items() if name != OF_ALL_HEADS}
-                    found.append({**where, "head": head, "rows": rows, **_record(own)})
+                    of_head = {name: v[head] for name, v in means.items() if name != OF_ALL_HEADS}
+                    records.append({**where, "head": head, "rows": rows, **_record(of_head)})
                 layers.append({name: _mean(values) for name, values in means.items()})
-                found.append({**where, "head": "mean", "rows": rows, **_record(layers[-1])})
+                records.append({**where, "head": "mean", "rows": rows, **_record(layers[-1])})
                 all_rows += rows
             names = dict.fromkeys(name for layer in layers for name in layer)
-            whole = {n: _mean(np.stack([own[n] for own in layers if n in own])) for n in names}
+            slot_means = {}
+            for name in names:
+                of_layers = [layer_means[name] for layer_means in layers if name in layer_means]
+                slot_means[name] = _mean(np.stack(of_layers))
             where = {"slot": slot, "sees": sees, "layer": "mean", "head": "mean"}
-            found.append({**where, "rows": all_rows, **_record(whole)})
-        return found
+            records.append({**where, "rows": all_rows, **_record(slot_means)})
+        return records
 
 
 def _tables(
@@ -217,7 +223,7 @@ def _tables(
     counts: Tensor,
     real: Tensor,
     distances: Tensor,
-    others: Tensor | None,
+    in_others: Tensor | None,
     kinds: Tensor,
     with_entropies: bool,
 ) -> dict[str, Table]:
@@ -227,7 +233,7 @@ def _tables(
     q], False for padding. Keys have ``distances`` [B or 1, q, Nk] from the query, ``kinds`` [B, Nk,
     3], and are in ``others``, sentences that are not the query's [B, q, Nk].
     """
-    # Shares of the absolute weights; null rows have none.
+    # Shares of the absolute weights. Null rows have none.
     weights, counts, real = weights.double(), counts[:, None].double(), real[:, None]
     sizes = weights.abs()
     size = sizes.sum(-1)
@@ -247,25 +253,25 @@ def _tables(
     }
     # Entropies of the heads, and of the mean of their weights.
     if with_entropies:
-        own = torch.where(full, _entropy(shares), 0.0)
+        entropies = torch.where(full, _entropy(shares), 0.0)
         averaged = weights.mean(1, keepdim=True)
-        whole = averaged.sum(-1, keepdim=True)
-        of_mean = _entropy(averaged / whole.clamp_min(NULL_SUM))
+        averaged_sum = averaged.sum(-1, keepdim=True)
+        of_mean = _entropy(averaged / averaged_sum.clamp_min(NULL_SUM))
         tables |= {
-            "entropy": (own, real),
-            "entropy_with_weight": (own, full),
+            "entropy": (entropies, real),
+            "entropy_with_weight": (entropies, full),
             # Leave out rows with one visible key, whose relative entropy has no meaning.
-            "relative_entropy": (own / log_counts.clamp_min(0.5), full & (log_counts > 0)),
+            "relative_entropy": (entropies / log_counts.clamp_min(0.5), full & (log_counts > 0)),
             "raw_entropy": (_entropy(weights), real),
-            "mean_exp_entropy": (own.exp(), full),
-            OF_ALL_HEADS: (of_mean, real & (whole[..., 0] > NULL_SUM)),
+            "mean_exp_entropy": (entropies.exp(), full),
+            OF_ALL_HEADS: (of_mean, real & (averaged_sum[..., 0] > NULL_SUM)),
         }
     # Mean distances, and shares on each kind of key: [B, H, q, 3].
     tables["distance"] = (shares * distances[:, None]).sum(-1), full
     for name, share in zip(KINDS, (shares @ kinds[:, None]).unbind(-1), strict=True):
         tables[name] = share, full
-    if others is not None:
-        tables["outside"] = (shares * others[:, None]).sum(-1), full
+    if in_others is not None:
+        tables["outside"] = (shares * in_others[:, None]).sum(-1), full
     return tables | _ranks(shares.cpu(), counts.cpu(), full.cpu())
 
 
@@ -274,17 +280,17 @@ def _ranks(shares: Tensor, counts: Tensor, counted: Tensor) -> dict[str, Table]:
     # NumPy sorts faster than PyTorch.
     ranked = torch.from_numpy(np.sort(shares.numpy())).flip(-1)
     percents = torch.tensor(PERCENTS, dtype=torch.float64)
-    # Find the last counted key; round down a little first: 3 % of 100 must not become 4.
+    # Find the last counted key. Round down a little first: 3 % of 100 must not become 4.
     last = (percents * counts[..., None] / 100 - 1e-9).ceil().long() - 1
     last = last.expand(*ranked.shape[:3], -1)
-    found = ranked.cumsum(-1).gather(-1, last), ranked.gather(-1, last)
-    return {name: (each, counted[..., None]) for name, each in zip(RANKED, found, strict=True)}
+    tables = ranked.cumsum(-1).gather(-1, last), ranked.gather(-1, last)
+    return {name: (table, counted[..., None]) for name, table in zip(RANKED, tables, strict=True)}
 
 
 def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
     """Return the sentence number of each token of joined sentences, int64 [n].
 
-    ``sizes`` has the tokens of each sentence with its ``</s>``; only the last ``</s>`` stays. With
+    ``sizes`` has the tokens of each sentence with its ``</s>``. Only the last ``</s>`` stays. With
     separators it gets a number of its own, as for attention that stays inside sentences.
 
     Example:
@@ -336,8 +342,8 @@ def _ratio(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def _mean(values: np.ndarray) -> np.ndarray:
     """Return the mean of the known values along the first axis; NaN where none is known."""
-    known = ~np.isnan(values)
-    return _ratio(np.where(known, values, 0.0).sum(0), known.sum(0))
+    is_known = ~np.isnan(values)
+    return _ratio(np.where(is_known, values, 0.0).sum(0), is_known.sum(0))
 
 
 def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -347,10 +353,10 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
         values["exp_entropy"] = math.exp(values["entropy"])
         values["entropy_bits"] = values["entropy"] / math.log(2)
     # Ranks become dictionaries by percent.
-    ranks = {name: dict(zip(PERCENTS, means[name].tolist(), strict=True)) for name in RANKED}
-    ranks = {
-        name: {p: v for p, v in own.items() if not math.isnan(v)} for name, own in ranks.items()
-    }
+    ranks = {}
+    for name in RANKED:
+        shares = zip(PERCENTS, means[name].tolist(), strict=True)
+        ranks[name] = {percent: share for percent, share in shares if not math.isnan(share)}
     return {name: values[name] for name in ANALYSED if name in values} | ranks
 
 
@@ -360,16 +366,16 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
 def series_of(models: Mapping[str, Records]) -> list[Series]:
     """Return the lines of the plots: one a checkpoint, or one for each kind of visible keys."""
     # With attention inside sentences, a checkpoint has two kinds of lines.
-    found: list[Series] = []
-    several = any(record["sees"] == OWN_SENTENCE for own in models.values() for record in own)
-    for index, (name, every) in enumerate(models.items()):
-        seen = sorted({record["sees"] for record in every})
-        for number, sees in enumerate(seen):
+    series: list[Series] = []
+    several = OWN_SENTENCE in {record["sees"] for records in models.values() for record in records}
+    for index, (name, records) in enumerate(models.items()):
+        kinds = sorted({record["sees"] for record in records})
+        for number, sees in enumerate(kinds):
             # Number the lines of a checkpoint only if any checkpoint has two kinds.
-            words = f", {SEEN[sees]}" if OWN_SENTENCE in seen else ""
-            records = [record for record in every if record["sees"] == sees]
-            found.append((f"{name}{words}", (index, number if several else None), records))
-    return found
+            words = f", {SEEN[sees]}" if OWN_SENTENCE in kinds else ""
+            of_kind = [record for record in records if record["sees"] == sees]
+            series.append((f"{name}{words}", (index, number if several else None), of_kind))
+    return series
 
 
 def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
@@ -406,7 +412,7 @@ def by_rank(series: Sequence[Series]) -> str:
     Reference: ReLUFormer, Figure 4.
     """
     panels = []
-    # Sums above, shares below; a column for each slot.
+    # Sums above, shares below. A column for each slot.
     titles = {"top_sum": "their sum, %", "share_at_rank": "the smallest, %"}
     for statistic, title in titles.items():
         for slot in SLOTS:

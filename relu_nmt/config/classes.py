@@ -70,7 +70,7 @@ or leave it out
             setattr(cls, name, dataclasses.field(default=entry.default, **about))
     cls.__post_init__ = _check
     cls.named_by_flags = flags
-    cls.of = classmethod(lambda made, **values: from_flat(made, values))
+    cls.of = classmethod(lambda config_type, **values: from_flat(config_type, values))
     cls = dataclass(frozen=True)(cls)
     # Refuse a name that two groups share, since flags have no group names.
     names = list(options_of(cls))
@@ -94,14 +94,14 @@ def with_own_config(cls: ClassT) -> ClassT:
         >>> Momentum.decay, Momentum.Config(decay=0.5).decay
         (0.9, 0.5)
     """
-    own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
-    if own or not hasattr(cls, "Config"):
+    options = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
+    if options or not hasattr(cls, "Config"):
         bases = (cls.Config,) if hasattr(cls, "Config") else ()
-        body = {"__doc__": cls.__doc__, "__module__": cls.__module__, **own}
-        made = type(f"{cls.__name__}Config", bases, body)
-        made.__annotations__ = {name: cls.__annotations__[name] for name in own}
-        cls.Config = settings(made, flags=False)  # type: ignore[attr-defined]
-        for name, value in own.items():
+        body = {"__doc__": cls.__doc__, "__module__": cls.__module__, **options}
+        new_class = type(f"{cls.__name__}Config", bases, body)
+        new_class.__annotations__ = {name: cls.__annotations__[name] for name in options}
+        cls.Config = settings(new_class, flags=False)  # type: ignore[attr-defined]
+        for name, value in options.items():
             setattr(cls, name, value.default)
     return cls
 
@@ -128,16 +128,20 @@ def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
     for field in dataclasses.fields(config_class):
         if "group" in field.metadata:
             kind: Any = field.default_factory
-            own = {name: defaults[name] for name in all_options(kind).keys() & defaults}
+            group_defaults = {name: defaults[name] for name in all_options(kind).keys() & defaults}
             title, stored = field.metadata["group"], field.metadata["stored"]
-            body |= {field.name: group(title, kind, stored=stored, **own)} if own else {}
+            body |= (
+                {field.name: group(title, kind, stored=stored, **group_defaults)}
+                if group_defaults
+                else {}
+            )
     hints = get_type_hints(config_class)
     body["__annotations__"] = {name: hints[name] for name in body if name in hints}
     body["with_other_defaults"] = config_class
     # Pickle an instance as one of the declared class, which has a name to import.
     body["__reduce__"] = lambda self: (object.__new__, (config_class,), vars(self))
-    made: Any = type(config_class.__name__, (config_class,), body)
-    return settings(made, flags=config_class.named_by_flags)
+    new_class: Any = type(config_class.__name__, (config_class,), body)
+    return settings(new_class, flags=config_class.named_by_flags)
 
 
 def _check(self: Any) -> None:
@@ -150,12 +154,15 @@ def _check(self: Any) -> None:
         object.__setattr__(self, name, value)
     # Compare values with each other.
     for name, (_, kind) in groups_of(type(self)).items():
-        given = getattr(self, name)
+        group_settings = getattr(self, name)
         # Take the values of the class that the field is declared with, if its defaults are others.
-        if type(given) is getattr(kind, "with_other_defaults", None):
-            own = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
-            object.__setattr__(self, name, kind(**own))
-        elif not isinstance(given, kind):
+        if type(group_settings) is getattr(kind, "with_other_defaults", None):
+            group_values = {
+                field.name: getattr(group_settings, field.name)
+                for field in dataclasses.fields(group_settings)
+            }
+            object.__setattr__(self, name, kind(**group_values))
+        elif not isinstance(group_settings, kind):
             raise ConfigError(f"{name}: expected an instance of {kind.__name__}")
     options, values = all_options(type(self)), flat(to_dict(self))
     for entry, text in idle_options(type(self), values):
@@ -173,15 +180,15 @@ def _check(self: Any) -> None:
 def paths_in(config: Any) -> list[Files]:
     """Return the paths that settings name, each with the files that it stands for."""
     values = flat(to_dict(config))
-    found: list[Files] = []
+    paths: list[Files] = []
     for name, entry in all_options(type(config)).items():
         if entry.files is not None and values[name]:
-            found += entry.files.of(name, entry.label, values[name])
-    return found
+            paths += entry.files.of(name, entry.label, values[name])
+    return paths
 
 
 def idle_options(
-    config_class: type, values: Mapping[str, Any], given: Collection[str] = ()
+    config_class: type, values: Mapping[str, Any], typed: Collection[str] = ()
 ) -> Iterator[tuple[Option, str]]:
     """Yield the options that are set but do nothing, each with an error message.
 
@@ -192,11 +199,11 @@ def idle_options(
     for name, entry in options.items():
         value = values[name]
         is_default = value == entry.default
-        if is_default and (name not in given or is_off(value)):
+        if is_default and (name not in typed or is_off(value)):
             continue
         for needed, *allowed in entry.conditions:
             if needed in options and not _is_met(entry, options[needed], values[needed], allowed):
-                current, is_typed = values[needed], needed in given
+                current, is_typed = values[needed], needed in typed
                 # Accept a default typed together with the default of the needed option.
                 if not (is_default and is_typed and current == options[needed].default):
                     yield (
@@ -220,7 +227,7 @@ def _is_met(entry: Option, needed: Option, value: Any, allowed: Sequence[Any]) -
     if isinstance(needed.choices, Registry):
         value = Spec.parse(value).name
         if not needed.choices.is_built_in(value):
-            # A part of the user's own reads the flags of its options; without options, any flag.
+            # A part of the user's own reads the flags of its options. Without options, any flag.
             part_class = getattr(needed.choices.get(value), "Config", None)
             if part_class is None or entry.parts[:1] != (needed.name,):
                 return True
@@ -258,10 +265,10 @@ def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
     left out. A field that the class does not have, or a wrong value, is a ConfigError.
     """
     try:
-        known = known_fields(config_class, flat(values))
+        values_by_field = known_fields(config_class, flat(values))
     except ConfigError as error:
         raise ConfigError(f"{error}; it was written by another version of relu_nmt") from error
-    return merged(config_class, {}, known)
+    return merged(config_class, {}, values_by_field)
 
 
 def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
@@ -269,48 +276,52 @@ def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
 
     With ``stored_only`` leave out the options and groups that checkpoints do not keep.
     """
-    found = {}
+    plain_values = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.metadata.get("stored", True) or not stored_only:
             is_group = dataclasses.is_dataclass(value)
-            found[field.name] = to_dict(value, stored_only=stored_only) if is_group else value
-    return found
+            plain_values[field.name] = (
+                to_dict(value, stored_only=stored_only) if is_group else value
+            )
+    return plain_values
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested values by the names of their fields, without the names of the groups."""
-    found: dict[str, Any] = {}
+    flat_values: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(name, str):
             raise ConfigError(f"'{name}' is not the name of a setting")
         if isinstance(value, list) and any(isinstance(part, list | dict) for part in value):
             raise ConfigError(f"setting '{name}' has lists in a list, which no setting takes")
         inner = flat(value) if isinstance(value, Mapping) else {name: value}
-        if twice := found.keys() & inner.keys():
+        if twice := flat_values.keys() & inner.keys():
             raise ConfigError(f"setting '{min(twice)}' is given twice")
-        found |= inner
-    return found
+        flat_values |= inner
+    return flat_values
 
 
 def merged(
-    config_class: type[ConfigT], given: Mapping[str, Any], base: Mapping[str, Any] | None = None
+    config_class: type[ConfigT],
+    user_values: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
 ) -> ConfigT:
     """Return settings: given values, then ``base`` (a file), then presets, then the defaults.
 
     A given preset that differs from that of ``base`` goes before ``base``. Other values that would
     do nothing beside the given ones, or forbid one of them, are left out.
     """
-    values = all_values(config_class, given, base or {})
-    options, typed = all_options(config_class), {*given, *(base or {})}
+    values = all_values(config_class, user_values, base or {})
+    options, typed = all_options(config_class), {*user_values, *(base or {})}
     # Drop values of presets that must be off beside a value of the user.
-    for entry, _ in list(idle_options(config_class, values, given)):
-        for needed, *allowed in entry.conditions if entry.name in given else ():
+    for entry, _ in list(idle_options(config_class, values, user_values)):
+        for needed, *allowed in entry.conditions if entry.name in user_values else ():
             if needed in options and needed not in typed and options[needed].default in allowed:
                 values[needed] = options[needed].default
     # Drop idle values of files and presets, and refuse idle ones of the user.
-    for entry, text in list(idle_options(config_class, values, given)):
-        if entry.name not in given:
+    for entry, text in list(idle_options(config_class, values, user_values)):
+        if entry.name not in user_values:
             values[entry.name] = entry.default
         elif not entry.no_effect:
             raise ConfigError(text)
@@ -342,23 +353,23 @@ def _preset_note(
 
 
 def all_values(
-    config_class: type, given: Mapping[str, Any], base: Mapping[str, Any]
+    config_class: type, typed: Mapping[str, Any], base: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the value of every option by name, each checked; see :func:`merged`."""
     options = all_options(config_class)
     # A part that the user names replaces that of the file, with the options in its text.
-    kept = {n: x for n, x in base.items() if n not in given or not options[n].with_options}
-    base = spread(options, kept, {})
-    given = spread(options, given, base)
+    stored = {n: x for n, x in base.items() if n not in typed or not options[n].with_options}
+    base = spread(options, stored, {})
+    typed = spread(options, typed, base)
     by_preset: dict[str, Any] = {}
     by_given: dict[str, Any] = {}
-    chosen = ChainMap(given, by_given, base, by_preset)
+    chosen = ChainMap(typed, by_given, base, by_preset)
     # Apply presets in the order of the fields, so that one preset may choose another.
     for name, entry in options.items():
         if entry.presets is not None:
             value = entry.read(chosen.get(name, entry.default))
             # Put a preset that the user changed before the file's values.
-            is_new = (name in given or name in by_given) and base.get(name) != value
+            is_new = (name in typed or name in by_given) and base.get(name) != value
             (by_given if is_new else by_preset).update(entry.presets[value])
     return {
         name: entry.read(chosen[name]) if name in chosen else entry.default
@@ -368,10 +379,10 @@ def all_values(
 
 def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     """Return an instance of a class, and of each of its groups, with these values."""
-    found: dict[str, Any] = {name: values[name] for name in options_of(config_class)}
+    field_values: dict[str, Any] = {name: values[name] for name in options_of(config_class)}
     for name, (_, kind) in groups_of(config_class).items():
-        found[name] = _built(kind, values)
-    return config_class(**found)
+        field_values[name] = _built(kind, values)
+    return config_class(**field_values)
 
 
 def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
@@ -398,14 +409,14 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
     part_class = getattr(part, "Config", None)
     if part_class is None:
         return part, None
-    # Begin with the options in the text; add those of the fields that the part has.
+    # Begin with the options in the text. Add those of the fields that the part has.
     values: dict[str, Any] = dict(spec.options)
-    for field, other, place, own in fields_of_part(options, name):
+    for field, other, index, option_name in fields_of_part(options, name):
         value = getattr(config, field)
         # Leave out defaults for the user's own parts, which have their own.
         is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
-        if is_set and own in options_of(part_class):
-            values[own] = value[place] if other.is_sequence else value
+        if is_set and option_name in options_of(part_class):
+            values[option_name] = value[index] if other.is_sequence else value
     try:
         return part, part_class.of(**values)
     except ConfigError as error:

@@ -75,9 +75,11 @@ def add_settings(
     titles = dict.fromkeys([*moved.values(), *(entry.heading for entry in options)])
     groups = {title: parser.add_argument_group(title or "settings") for title in titles}
     for entry in options:
-        own = groups[entry.heading]
+        heading_group = groups[entry.heading]
         is_hidden = entry.name in getattr(config_class, "refused", ())
-        _add_flags(parser, groups[moved.get(entry.name, entry.heading)], own, entry, is_hidden)
+        _add_flags(
+            parser, groups[moved.get(entry.name, entry.heading)], heading_group, entry, is_hidden
+        )
     files = parser.add_argument_group("settings file")
     files.add_argument(
         "--config",
@@ -100,7 +102,7 @@ def _is_idle(entry: Option) -> bool:
 
 
 def _add_flags(
-    parser: argparse.ArgumentParser, group: Any, own: Any, entry: Option, is_hidden: bool
+    parser: argparse.ArgumentParser, group: Any, heading_group: Any, entry: Option, is_hidden: bool
 ) -> None:
     """Add the flag of an option to a group of arguments, and those of its constants to ``own``.
 
@@ -134,7 +136,7 @@ def _add_flags(
     for flag, value in entry.constants.items():
         common = {"dest": entry.name, "action": "store_const", "const": value}
         common["help"] = f"the same as {flag_of(entry.name)} {entry.text_of(value)}"
-        own.add_argument(flag, default=argparse.SUPPRESS, **common)
+        heading_group.add_argument(flag, default=argparse.SUPPRESS, **common)
 
 
 def _help_text(entry: Option) -> str:
@@ -164,9 +166,9 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     With ``--dump-config`` print them as YAML and end the program, as with ``--help``.
     """
     options, file = all_options(config_class), namespace.config
-    given = _given(options, vars(namespace))
+    typed = _given(options, vars(namespace))
     base = {} if file is None else read_settings_file(config_class, file)
-    config = merged(config_class, given, base)
+    config = merged(config_class, typed, base)
     # Refuse shared files. A training may go on with the settings in its own folder.
     read = [
         *Files(part_of=("save_dir",)).of("config", "--config", file),
@@ -174,9 +176,9 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     ]
     refuse_shared_files([*read, *paths_in(config)])
     # Print a note on fairseq's flags that do nothing here, in the first process only.
-    idle = {entry.name for entry, _ in idle_options(config_class, flat(to_dict(config)), given)}
+    idle = {entry.name for entry, _ in idle_options(config_class, flat(to_dict(config)), typed)}
     for name, entry in options.items() if os.environ.get("RANK", "0") == "0" else ():
-        if name in given and entry.no_effect and (name in idle or not entry.needs):
+        if name in typed and entry.no_effect and (name in idle or not entry.needs):
             reason = entry.no_effect() if callable(entry.no_effect) else entry.no_effect
             if reason:
                 print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
@@ -192,21 +194,23 @@ def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str,
     A positional argument that is given by its flag takes no word: argparse's word for it is then
     the first of the last argument.
     """
-    given = {name: value for name, value in typed.items() if name in options}
+    values = {name: value for name, value in typed.items() if name in options}
     # Find the argument that takes several words, for those left over.
-    rest = next((name for name, entry in options.items() if entry.positional and entry.several), "")
+    several_words = next(
+        (name for name, entry in options.items() if entry.positional and entry.several), ""
+    )
     for name, entry in options.items():
         if (value := typed.get(BY_FLAG + name)) is None:
             continue
         # Hand a word that is displaced by a flag to that argument.
-        if (word := given.pop(name, None)) is not None:
-            if rest in ("", name):
+        if (word := values.pop(name, None)) is not None:
+            if several_words in ("", name):
                 raise ConfigError(
                     f"{shown(word)}: {entry.flags[0]} {shown(value)} is given too; leave one out"
                 )
-            given[rest] = [word, *given.get(rest, ())]
-        given[name] = value
-    return given
+            values[several_words] = [word, *values.get(several_words, ())]
+        values[name] = value
+    return values
 
 
 def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -217,16 +221,16 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
     """
     nested, is_stored = _nested_values(Path(path))
     try:
-        found = known_fields(config_class, flat(nested))
-        # Refuse idle values only in files by hand; stored files have all values.
+        values = known_fields(config_class, flat(nested))
+        # Refuse idle values only in files by hand. Stored files have all values.
         if not is_stored:
-            for entry, text in idle_options(config_class, all_values(config_class, found, {})):
-                if entry.name in found and not entry.no_effect:
+            for entry, text in idle_options(config_class, all_values(config_class, values, {})):
+                if entry.name in values and not entry.no_effect:
                     raise ConfigError(text)
     except ConfigError as error:
-        another = ", or another version or command of relu_nmt wrote it" if is_stored else ""
-        raise ConfigError(f"{path}: {error}{another}") from error
-    return found
+        origin = ", or another version or command of relu_nmt wrote it" if is_stored else ""
+        raise ConfigError(f"{path}: {error}{origin}") from error
+    return values
 
 
 def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:

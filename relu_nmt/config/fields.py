@@ -23,7 +23,7 @@ Choices = Sequence[str] | Registry[Any]
 Needs = str | tuple[Any, ...] | list[str | tuple[Any, ...]]
 # The metavars of files and folders. An empty path would mean the working directory.
 PATHS = ("FILE", "DIR", "DIRS", "DATA", "CKPT")
-# The limit of a whole number without one of its own; sums of such numbers fit into 64 bits.
+# The limit of a whole number without one of its own. Sums of such numbers fit into 64 bits.
 MOST_WHOLE = 10**15
 MOST_SHOWN_NAMES = 20
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -38,8 +38,8 @@ class Option:
     if its default is.
     """
 
-    default: Any = dataclasses.field(kw_only=False)  # immutable; REQUIRED if a value must be given
-    help: str = dataclasses.field(kw_only=False)  # one line; --help adds default and needs
+    default: Any = dataclasses.field(kw_only=False)  # immutable, or REQUIRED
+    help: str = dataclasses.field(kw_only=False)  # one line, without default and needs
     choices: Choices | None = None  # the allowed texts, or the registry whose names are allowed
     # The value may be NAME:option=value,..., NAME one of the registry ``choices``. An option that
     # another field has in its ``parts`` moves there.
@@ -55,25 +55,25 @@ class Option:
     # empty, 0 nor negative); ("lr_scheduler", "cosine", "fixed"): it has one of these values; a
     # list of such if all must hold.
     needs: Needs = ()
-    flags: Sequence[str] = ()  # further spellings, ("-s",); long ones also name the field in files
+    flags: Sequence[str] = ()  # further spellings, ("-s",); files know the long ones too
     # Flags without a value that set the field, {"--encoder-learned-pos": "learned"}; also fields of
     # files, true or false.
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metavar: str | None = None  # name of the value in --help, by default FILE or N
-    # Turns text into the value, or checks it; raises ValueError or ConfigError with the text that
+    # Turns text into the value, or checks it. Raises ValueError or ConfigError with the text that
     # it expects.
     parse: Callable[[str], Any] | None = None
-    show: Callable[[Any], str] | None = None  # the inverse of ``parse``; by default :func:`shown`
-    bare: Any = None  # the value if the flag is typed without one; None: the flag needs a value
-    # Defaults of other fields, by the value of this field; these values are its choices.
+    show: Callable[[Any], str] | None = None  # the inverse of ``parse``, by default :func:`shown`
+    bare: Any = None  # the value of the flag alone; None: the flag needs a value
+    # Defaults of other fields, by the value of this field. These values are its choices.
     presets: Mapping[str, Mapping[str, Any]] | None = None
     # The reason, or a function that returns it, why a flag of fairseq does nothing here, or nothing
     # while its needs are not met. Typing the flag then prints a note and is no error.
     no_effect: str | Callable[[], str] | None = None
     files: Files | None = None  # the files that it names, if it is a path
-    positional: bool = False  # an argument of the command instead of a flag; ``flags`` name it too
+    positional: bool = False  # an argument, not a flag; ``flags`` name it too
     several: bool = False  # the flag takes the elements of a sequence as words, not with commas
-    # The title in --help of this option and of those behind it in the class; by default that of
+    # The title in --help of this option and of those behind it in the class. By default that of
     # the group.
     heading: str = ""
     stored: bool = True  # False leaves it out of checkpoints and results
@@ -143,20 +143,20 @@ class Option:
         text = EXPECTED.get(self.kind, f"a {getattr(self.kind, '__name__', self.kind)}")
         return text.removeprefix("a ") + "s with commas" if self.is_sequence else text
 
-    def _read_element(self, value: Any, whole: Any) -> Any:
+    def _read_element(self, value: Any, whole_value: Any) -> Any:
         try:
             value = _converted(value, self.kind)
         except (TypeError, ValueError):
-            raise self._error(whole, f"expected {self._expected}") from None
+            raise self._error(whole_value, f"expected {self._expected}") from None
         if value == "" and self.metavar in PATHS and "" not in (self.default, self.bare):
-            raise self._error(whole, "expected a path")
+            raise self._error(whole_value, "expected a path")
         if self.choices is not None:
-            self._check_choice(value, whole)
+            self._check_choice(value, whole_value)
         if isinstance(value, (int, float)) and self.kind is not bool:
-            self._check_range(value, whole)
+            self._check_range(value, whole_value)
         return value
 
-    def _check_choice(self, value: Any, whole: Any) -> None:
+    def _check_choice(self, value: Any, whole_value: Any) -> None:
         if self.with_options:
             with reporting(self.label, ConfigError, ConfigError):
                 value = Spec.parse(value).name
@@ -173,9 +173,9 @@ class Option:
             hint = close_names(value, names)
         if hint:
             text += f"; {hint}"
-        raise self._error(whole, text)
+        raise self._error(whole_value, text)
 
-    def _check_range(self, value: float, whole: Any) -> None:
+    def _check_range(self, value: float, whole_value: Any) -> None:
         inside = (
             (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
@@ -183,13 +183,13 @@ class Option:
             and (self.below is None or value < self.below)
         )
         if not inside:
-            raise self._error(whole, f"expected {self._range_text}")
+            raise self._error(whole_value, f"expected {self._range_text}")
         # Bound whole numbers, and refuse inf unless it is the limit.
         if isinstance(value, int):
             if self.most is None and abs(value) > MOST_WHOLE:
-                raise self._error(whole, f"expected at most {MOST_WHOLE:,}")
+                raise self._error(whole_value, f"expected at most {MOST_WHOLE:,}")
         elif not math.isfinite(value) and not (value > 0 and self.most == math.inf):
-            raise self._error(whole, "expected a number")
+            raise self._error(whole_value, "expected a number")
 
     @property
     def _range_text(self) -> str:
@@ -282,7 +282,7 @@ cached: Callable[[OptionsOf], OptionsOf] = functools.cache
 def options_of(config_class: Any) -> dict[str, Option]:
     """Return the options of a class, without those of its groups, by name."""
     annotations = get_type_hints(config_class)
-    found, heading = {}, ""
+    options, heading = {}, ""
     for field in dataclasses.fields(config_class):
         if "option" not in field.metadata:
             continue
@@ -293,7 +293,7 @@ def options_of(config_class: Any) -> dict[str, Option]:
             kind = next(a for a in get_args(kind) if a is not type(None))
         if is_sequence := get_origin(kind) is tuple:
             kind = get_args(kind)[0]
-        found[field.name] = dataclasses.replace(
+        options[field.name] = dataclasses.replace(
             field.metadata["option"],
             name=field.name,
             kind=kind,
@@ -302,7 +302,7 @@ def options_of(config_class: Any) -> dict[str, Option]:
             as_flag=config_class.named_by_flags,
             heading=heading,
         )
-    return found
+    return options
 
 
 def groups_of(config_class: Any) -> dict[str, tuple[str, type]]:
@@ -317,11 +317,11 @@ def groups_of(config_class: Any) -> dict[str, tuple[str, type]]:
 @cached
 def all_options(config_class: Any) -> dict[str, Option]:
     """Return the options of a class, and those of its groups under the titles of the groups."""
-    found = dict(options_of(config_class))
+    options = dict(options_of(config_class))
     for title, kind in groups_of(config_class).values():
         for name, entry in all_options(kind).items():
-            found[name] = dataclasses.replace(entry, heading=entry.heading or title)
-    return found
+            options[name] = dataclasses.replace(entry, heading=entry.heading or title)
+    return options
 
 
 def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,21 +337,21 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
         names |= {spelling.replace("-", "_"): entry.name for spelling in spellings}
         for flag, constant in entry.constants.items():
             constants[flag[2:].replace("-", "_")] = entry.name, constant
-    found = {}
+    fields = {}
     for name, value in values.items():
         key = name.replace("-", "_")
         if key in names:
-            found[names[key]] = value
+            fields[names[key]] = value
         elif key in constants:
             # Set the constant, unless the file switches the flag off.
-            found |= dict([constants[key]]) if value else {}
+            fields |= dict([constants[key]]) if value else {}
         else:
             # Advise close names, or all names if they are few.
-            known = "see --help for all options"
+            advice = "see --help for all options"
             if len(names) <= MOST_SHOWN_NAMES:
-                known = f"known: {', '.join(names) or 'none'}"
-            raise ConfigError(f"unknown option '{name}': {close_names(key, names) or known}")
-    return found
+                advice = f"known: {', '.join(names) or 'none'}"
+            raise ConfigError(f"unknown option '{name}': {close_names(key, names) or advice}")
+    return fields
 
 
 def fields_of_part(
@@ -360,8 +360,8 @@ def fields_of_part(
     """Yield the fields that mean the same as options of a part: its place in one, and its name."""
     for field, entry in options.items():
         if entry.parts[:1] == (name,):
-            for place, part in enumerate(entry.parts[1:]):
-                yield field, entry, place, part
+            for index, part in enumerate(entry.parts[1:]):
+                yield field, entry, index, part
 
 
 def spread(
@@ -372,33 +372,33 @@ def spread(
     ``lr_scheduler="fixed:warmup=9"`` becomes ``lr_scheduler="fixed"`` and ``warmup_updates=9``.
     Other elements of a sequence are those of ``before``, or its defaults.
     """
-    found = dict(values)
+    spread_values = dict(values)
     for name, value in values.items():
         entry = options[name]
         if not entry.with_options:
             continue
         spec, text = Spec.parse(entry.read(value)), entry.with_value(value)
         if not spec.options:
-            found[name] = spec.name  # without a colon that has no options behind it
+            spread_values[name] = spec.name  # without a colon that has no options behind it
             continue
-        chosen, rest = _part_values(entry, spec, text), dict(spec.options)
-        for field, other, place, part in fields_of_part(options, name):
-            rest.pop(part, None)
+        chosen, fieldless = _part_values(entry, spec, text), dict(spec.options)
+        for field, other, index, part in fields_of_part(options, name):
+            fieldless.pop(part, None)
             if part not in chosen:
                 continue
             # Replace the value, or one element of a sequence.
             new = chosen[part]
             if other.is_sequence:
-                was = other.read(found.get(field, before.get(field, other.default)))
-                new = (*was[:place], new, *was[place + 1 :])
+                was = other.read(spread_values.get(field, before.get(field, other.default)))
+                new = (*was[:index], new, *was[index + 1 :])
             if field in values and new != other.read(values[field]):
                 raise ConfigError(
                     f"{text} and {other.with_value(values[field])} differ; leave one of them out"
                 )
-            found[field] = new
+            spread_values[field] = new
         # Keep only options in the text that have no field.
-        found[name] = str(Spec(spec.name, rest))
-    return found
+        spread_values[name] = str(Spec(spec.name, fieldless))
+    return spread_values
 
 
 def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
@@ -408,7 +408,7 @@ def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
         raise ConfigError(f"{text}: {spec.name} has no options")
     try:
         options = options_of(part_class)
-        known = known_fields(part_class, spec.options)
-        return {name: options[name].read(value) for name, value in known.items()}
+        typed_values = known_fields(part_class, spec.options)
+        return {name: options[name].read(value) for name, value in typed_values.items()}
     except ConfigError as error:
         raise ConfigError(f"{text}: {error}") from error

@@ -24,7 +24,7 @@ def plain_name(name: object) -> str:
 def usual_name(kind: str, name: object) -> str | None:
     """Return the names that a kind of part has for another name, or None for an unknown one."""
     kinds = parse_yaml(OTHER_NAMES.read_text("utf-8"))
-    for known, others in kinds.get(kind, {}).items():
-        if plain_name(name) in others.split():
-            return known
+    for advice, other_names in kinds.get(kind, {}).items():
+        if plain_name(name) in other_names.split():
+            return advice
     return None

@@ -27,11 +27,11 @@ FLAG = "--user-module"
 MODULE_PREFIX = "relu_nmt_user_"  # of the name of each module that a file of the user's becomes
 
 
-def close_names(name: Any, known: Collection[str]) -> str:
+def close_names(name: Any, names: Collection[str]) -> str:
     """Return ``did you mean ...?`` if known names are close to ``name``, otherwise nothing."""
-    plain = {plain_name(entry): entry for entry in known}
+    plain = {plain_name(entry): entry for entry in names}
     same = plain.get(plain_name(name))
-    close = [same] if same else difflib.get_close_matches(str(name), known, n=3, cutoff=0.7)
+    close = [same] if same else difflib.get_close_matches(str(name), names, n=3, cutoff=0.7)
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
@@ -52,9 +52,9 @@ class Spec:
     @classmethod
     def parse(cls, text: str) -> "Spec":
         """Read ``reluformer`` or ``reluformer:gamma=2``; raise a ConfigError for another form."""
-        name, _, rest = text.partition(":")
+        name, _, items = text.partition(":")
         options: dict[str, str] = {}
-        for item in filter(None, rest.split(",")):
+        for item in filter(None, items.split(",")):
             key, equals, value = item.partition("=")
             if not (key and equals and value):
                 raise ConfigError(f"'{text}': expected NAME or NAME:option=value,option=value")
@@ -92,8 +92,8 @@ class Registry(Generic[T]):
         """Return a decorator that stores its argument under an unused ``name``."""
 
         def store(entry: T) -> T:
-            known = self._entries.get(name)
-            if known is not None and known is not entry:
+            existing = self._entries.get(name)
+            if existing is not None and existing is not entry:
                 raise ConfigError(f"{self.kind} '{name}' is registered twice; choose another name")
             self._entries[name] = entry
             return entry
@@ -129,8 +129,8 @@ class Registry(Generic[T]):
 
     def name_of(self, entry: T) -> str:
         """Return the name under which ``entry`` is registered; raise a KeyError if it has none."""
-        for name, known in self._entries.items():
-            if known is entry:
+        for name, registered in self._entries.items():
+            if registered is entry:
                 return name
         raise KeyError(f"{entry} is not a registered {self.kind}")
 
@@ -146,14 +146,14 @@ def import_user_module(path: str) -> str:
 
     The file is a ``.py`` file, or a folder with an ``__init__.py``.
     """
-    given = Path(path).resolve()
-    file = given / "__init__.py" if given.is_dir() else given
+    module_path = Path(path).resolve()
+    file = module_path / "__init__.py" if module_path.is_dir() else module_path
     if file.suffix != ".py" or not file.is_file():
         raise ConfigError(
             f"{FLAG} {path}: expected a Python file (.py), or a folder with an __init__.py"
         )
     # Name the module by its path: two files may have the same name in different folders.
-    name = f"{MODULE_PREFIX}{given.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    name = f"{MODULE_PREFIX}{module_path.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return path
     spec = importlib.util.spec_from_file_location(name, file)
@@ -201,15 +201,15 @@ def split_paths(text: str, separator: str) -> list[str]:
 class Files:
     """The files that an option names; :meth:`of` returns those of each path in its value."""
 
-    written: bool = False  # the command writes them; otherwise it reads them
-    # Regular expression of the file names if the path is a folder; or a function that returns it.
+    written: bool = False  # the command writes them, or otherwise reads them
+    # Regular expression of the file names if the path is a folder, or a function that returns it.
     names: str | Callable[[Path], str] = ""
-    # Regular expression of the names of further files beside the path; NAME stands for the path's
+    # Regular expression of the names of further files beside the path. NAME stands for the path's
     # own name and STEM for that without its suffix.
     beside: str = ""
     separator: str = ""  # text between several paths in one value
     part_of: tuple[str, ...] = ()  # fields of written folders that these files may belong to
-    option: tuple[str, str] = ("", "")  # its field and label; :meth:`of` sets this and the path
+    option: tuple[str, str] = ("", "")  # its field and label, which :meth:`of` sets
     text: str = ""  # the path, as it is given
 
     def of(self, name: str, label: str, value: Any) -> Iterator["Files"]:
@@ -237,15 +237,15 @@ class Files:
     @cached_property
     def patterns(self) -> list[tuple[Path, re.Pattern[str]]]:
         """Folders, each with the pattern of its files' names."""
-        found = []
+        patterns = []
         if self.is_folder:
             names = self.names if isinstance(self.names, str) else self.names(self.path)
-            found.append((self.path, re.compile(names)))
+            patterns.append((self.path, re.compile(names)))
         if self.beside:
-            own = {"NAME": re.escape(self.path.name), "STEM": re.escape(self.path.stem)}
-            beside = re.sub("NAME|STEM", lambda word: own[word[0]], self.beside)
-            found.append((self.path.parent, re.compile(beside)))
-        return found
+            path_names = {"NAME": re.escape(self.path.name), "STEM": re.escape(self.path.stem)}
+            beside = re.sub("NAME|STEM", lambda word: path_names[word[0]], self.beside)
+            patterns.append((self.path.parent, re.compile(beside)))
+        return patterns
 
     def has(self, other: "Files") -> bool:
         """Return True if the other path is one of these files."""

@@ -169,13 +169,13 @@ class PrecisionOptions:
 
 def _parameters(text: str) -> dict[str, int | str]:
     """Read ``gpus_per_node=4,slurm_partition=long``."""
-    found: dict[str, int | str] = {}
+    parameters: dict[str, int | str] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
         if not name.isidentifier() or not equals:
             raise ValueError(f"'{part}': expected NAME=VALUE, as gpus_per_node=4")
-        found[name] = int(value) if value.lstrip("-").isdigit() else value
-    return found
+        parameters[name] = int(value) if value.lstrip("-").isdigit() else value
+    return parameters
 
 
 @settings

@@ -8,13 +8,13 @@ MOST_VALUES = 100_000
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML 1.2 text; JSON is YAML.
+    """Return the value of a text in YAML 1.2, to which JSON belongs.
 
     ``no``, ``1:30`` and ``2001-12-14`` are texts, ``010`` is 10 and ``7e-4`` a number.
 
     Raises:
         ValueError: no YAML, a name twice, nested too deeply, or more than :data:`MOST_VALUES`
-            values by aliases; the reason is one line.
+            values by aliases. The reason is one line.
 
     Example:
         >>> parse_yaml("{max_tokens: 4000, source_lang: no}")
@@ -29,8 +29,8 @@ def parse_yaml(text: str) -> Any:
     except MarkedYAMLError as error:
         # Leave out the advice to Python programmers behind the problem.
         mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}"
-        parts = [error.context, error.problem, place]
+        position = f"line {mark.line + 1}, column {mark.column + 1}"
+        parts = [error.context, error.problem, position]
         raise ValueError(", ".join(part for part in parts if part)) from error
     except (YAMLError, ValueError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
@@ -70,12 +70,12 @@ def _yaml() -> Any:
     return yaml
 
 
-def _count(value: Any, known: dict[int, int]) -> int:
+def _count(value: Any, counts: dict[int, int]) -> int:
     """Return the number of values in a value, repetitions by aliases counted."""
     if not isinstance(value, dict | list | set | tuple):
         return 1
-    if id(value) not in known:
-        known[id(value)] = MOST_VALUES + 1  # a value that contains itself has no end
+    if id(value) not in counts:
+        counts[id(value)] = MOST_VALUES + 1  # a value that contains itself has no end
         elements = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_count(element, known) for element in elements)
-    return known[id(value)]
+        counts[id(value)] = 1 + sum(_count(element, counts) for element in elements)
+    return counts[id(value)]

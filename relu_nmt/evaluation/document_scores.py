@@ -45,7 +45,7 @@ LineT = TypeVar("LineT")
 DEFAULT_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 """Longest reference of each length bucket in tokens, for sentences and documents."""
 DEFAULT_POSITIONS = (1, 4, 9, 19)
-"""Last position of each bucket of sentences; the first sentence has a bucket of its own."""
+"""Last position of each bucket of sentences; the first sentence is alone in its bucket."""
 Buckets = dict[str, list[int]]
 """Indices of segments by the name of their bucket, ``17-32``."""
 AlignedSentence = tuple[int, int, Line]
@@ -58,7 +58,7 @@ BucketScore = tuple[str, int, Score | None]
 def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
     """Return the segments of each range of lengths in tokens, shortest first, without empty ranges.
 
-    The edges are rising limits of the buckets; longer segments go to a last bucket (ConfigError:
+    The edges are rising limits of the buckets. Longer segments go to a last bucket (ConfigError:
     they do not rise from at least 1).
 
     Example:
@@ -66,13 +66,13 @@ def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
         {'0-16': [0, 2], '17-32': [1], '>32': [3]}
     """
     buckets = _buckets(lengths, edges, 0, "length buckets", "tokens, as in 128,256,512")
-    return {name: own for name, own in buckets.items() if own}
+    return {name: members for name, members in buckets.items() if members}
 
 
 def position_buckets(positions: Sequence[int], edges: Sequence[int]) -> Buckets:
     """Return the sentences of each range of positions (from 1), in order, with empty ranges.
 
-    The edges are those of :func:`length_buckets`.
+    The edges are limits as in :func:`length_buckets`.
 
     Example:
         >>> position_buckets([1, 2, 3, 1, 2], (1, 4))
@@ -82,17 +82,17 @@ def position_buckets(positions: Sequence[int], edges: Sequence[int]) -> Buckets:
 
 
 def _buckets(
-    values: Sequence[int], edges: Sequence[int], least: int, name: str, unit: str
+    values: Sequence[int], edges: Sequence[int], lowest_value: int, name: str, unit: str
 ) -> Buckets:
     if not edges or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
-        shown = ",".join(map(str, edges))
-        raise ConfigError(f"{name} {shown}: expected rising numbers of {unit}")
+        shown_edges = ",".join(map(str, edges))
+        raise ConfigError(f"{name} {shown_edges}: expected rising numbers of {unit}")
     # Name each bucket by its range, the last one by its limit.
-    lowest = [least, *(edge + 1 for edge in edges)]
+    lowest = [lowest_value, *(edge + 1 for edge in edges)]
     ranges = zip(lowest, edges, strict=False)
     names = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
     buckets: Buckets = {name: [] for name in (*names, f">{edges[-1]}")}
-    # Put each segment into its bucket; an edge belongs to the lower one.
+    # Put each segment into its bucket. An edge belongs to the lower one.
     members = list(buckets.values())
     for number, value in enumerate(values):
         members[bisect.bisect_left(edges, value)].append(number)
@@ -106,12 +106,14 @@ def bucket_scores(
     references: Sequence[Sequence[str]],
 ) -> list[BucketScore]:
     """Return the corpus score of the segments of each bucket."""
-    found: list[BucketScore] = []
+    scores: list[BucketScore] = []
     for bucket, members in buckets.items():
-        own, *others = ([lines[i] for i in members] for lines in (hypotheses, *references))
-        score = metric.score(own, others) if members else None
-        found.append((bucket, len(members), score))
-    return found
+        score = None
+        if members:
+            chosen = [[lines[i] for i in members] for lines in (hypotheses, *references)]
+            score = metric.score(chosen[0], chosen[1:])
+        scores.append((bucket, len(members), score))
+    return scores
 
 
 def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
@@ -136,8 +138,8 @@ def cut_by_counts(
             f"{name}: {counted(len(lines), 'line')}, but the documents have {sum(counts):,}; "
             "give the document lengths of this very text"
         )
-    rest = iter(lines)
-    return [list(itertools.islice(rest, int(count))) for count in counts]
+    remaining = iter(lines)
+    return [list(itertools.islice(remaining, int(count))) for count in counts]
 
 
 def split_sentences(documents: Documents, separator: str) -> Documents:
@@ -149,15 +151,18 @@ def split_sentences(documents: Documents, separator: str) -> Documents:
             parts = re.split(f"({re.escape(separator)})", line)
             # Drop blank parts, so that no blank sentence arises.
             parts = [part for part in parts if part == separator or part.strip()]
-            own = ["".join(parts[one]).strip() for one in sentence_slices(parts, separator)]
-            sentences += own or [""]
+            slices = sentence_slices(parts, separator)
+            sentences += ["".join(parts[part]).strip() for part in slices] or [""]
         split.append(sentences)
     return split
 
 
 def join_lines(documents: Documents, language: str = "") -> list[str]:
     """Return each document as one line, independent of its division into lines."""
-    return [join_texts((" ".join(line.split()) for line in own), language) for own in documents]
+    joined = []
+    for lines in documents:
+        joined.append(join_texts((" ".join(line.split()) for line in lines), language))
+    return joined
 
 
 class AlignedDocuments:
@@ -165,7 +170,7 @@ class AlignedDocuments:
 
     ``documents`` has a segment for each document, of the translations, then of each set. Likewise
     ``sentences``; a document whose numbers of sentences differ is a mismatch and a single segment.
-    ``positions`` are those of sentences in their document, from 1; 0 for a mismatch.
+    ``positions`` are the numbers of sentences in their document, from 1, and 0 for a mismatch.
 
     Raises:
         DataError: the sides differ in their documents, or the references in their sentences.
@@ -186,17 +191,17 @@ class AlignedDocuments:
         self.positions: list[int] = []
         for number, lines in enumerate(zip(*sides, strict=True)):
             # Compare the references first, since all must have the same sentences.
-            own, *counts = map(len, lines)
+            num_translated, *counts = map(len, lines)
             if len(set(counts)) > 1:
                 raise DataError(
                     f"document {number + 1}: the sets of references have "
                     f"{' and '.join(f'{count:,}' for count in counts)} sentences; they need the "
                     "same sentences"
                 )
-            is_aligned = own == counts[0]
-            self.positions += range(1, own + 1) if is_aligned else [0]
-            for segments, texts, whole in zip(self.sentences, lines, self.documents, strict=True):
-                segments += texts if is_aligned else [whole[number]]
+            is_aligned = num_translated == counts[0]
+            self.positions += range(1, num_translated + 1) if is_aligned else [0]
+            for segments, texts, joined in zip(self.sentences, lines, self.documents, strict=True):
+                segments += texts if is_aligned else [joined[number]]
 
     @property
     def num_mismatched(self) -> int:
@@ -208,25 +213,26 @@ class AlignedDocuments:
 
         Reference: Liu et al. 2020 (mBART), section 4.
         """
-        own, *others = self.documents
-        return metric.score(own, others).labelled("d-", f"documents = {len(own)}")
+        hypotheses, *references = self.documents
+        return metric.score(hypotheses, references).labelled("d-", f"documents = {len(hypotheses)}")
 
     def sentence_score(self, metric: MetricConfig) -> Score | None:
         """Return s-BLEU or s-chrF; None if all documents are mismatches."""
-        total, wrong = len(self.documents[0]), self.num_mismatched
+        total = len(self.documents[0])
+        wrong = self.num_mismatched
         if wrong == total:
             return None
-        own, *others = self.sentences
-        return metric.score(own, others).labelled(
-            "s-",
-            f"segments = {len(own)} mismatched documents = {wrong}/{total} ({wrong / total:.2%})",
-        )
+        hypotheses, *references = self.sentences
+        mismatched = f"mismatched documents = {wrong}/{total} ({wrong / total:.2%})"
+        score = metric.score(hypotheses, references)
+        return score.labelled("s-", f"segments = {len(hypotheses)} {mismatched}")
 
     def position_scores(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
         """Return the scores of sentences by position, without mismatched documents."""
-        own, *others = (list(itertools.compress(own, self.positions)) for own in self.sentences)
+        matched = [list(itertools.compress(side, self.positions)) for side in self.sentences]
         positions = [position for position in self.positions if position]
-        return bucket_scores(metric, position_buckets(positions, edges), own, others)
+        buckets = position_buckets(positions, edges)
+        return bucket_scores(metric, buckets, matched[0], matched[1:])
 
 
 class SplitScorer:
@@ -337,8 +343,8 @@ class SplitScorer:
 
     def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
         """Return the statistics of ``d_bleu`` by document; see :meth:`document_scores`."""
-        own, others = self._aligned(documents, self._tokenised).documents
-        return SegmentStatistics.of(self._bleu, own, [others])
+        hypotheses, references = self._aligned(documents, self._tokenised).documents
+        return SegmentStatistics.of(self._bleu, hypotheses, [references])
 
     def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
         """Return the BLEU of sentences by their position, as JSON values.
@@ -354,37 +360,37 @@ class SplitScorer:
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         # Number the sentences of each document from 1.
         in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
-        shown = [self._shown(line, self._tokenised) for _, _, line in sentences]
+        hypotheses = [self._shown(line, self._tokenised) for _, _, line in sentences]
         references = [self._references[number] for number, _, _ in sentences]
         # Score the same sentences in buckets of both positions.
         positions = {
             "position": [in_document[number] for number, _, _ in sentences],
             "group position": [position for _, position, _ in sentences],
         }
-        return {
-            name: {
-                bucket: {
+        values: dict[str, Any] = {}
+        for name, numbers in positions.items():
+            buckets = position_buckets(numbers, DEFAULT_POSITIONS)
+            scores = bucket_scores(self._bleu, buckets, hypotheses, [references])
+            for bucket, size, score in scores:
+                values.setdefault(name, {})[bucket] = {
                     "sentences": size,
                     "score": score and score.value,
                     "signature": score and score.signature,
                 }
-                for bucket, size, score in bucket_scores(
-                    self._bleu, position_buckets(own, DEFAULT_POSITIONS), shown, [references]
-                )
-            }
-            for name, own in positions.items()
-        }
+        return values
 
     def _aligned(self, documents: Sequence[Sequence[Line]], tokenised: bool) -> AlignedDocuments:
         """Return translations and references by document, as words or as raw text."""
-        shown = [[self._shown(line, tokenised) for line in own] for own in documents]
+        hypotheses = []
+        for lines in documents:
+            hypotheses.append([self._shown(line, tokenised) for line in lines])
         references = self._references
         if self._tokenised and not tokenised:
             references = self._task.references(self._split)
         # Boundaries are known if groups were translated.
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         cut = cut_by_counts(references, counts, self._split.name)
-        return AlignedDocuments(shown, [cut], self._task.target_lang)
+        return AlignedDocuments(hypotheses, [cut], self._task.target_lang)
 
     def _shown(self, line: Line, tokenised: bool) -> str:
         """Return a translation in the form that is compared."""

@@ -97,7 +97,7 @@ def split_compounds(line: str) -> str:
 class Score:
     """A score of a whole corpus (or of one sentence)."""
 
-    value: float  # 0 to 100; TER may be more
+    value: float  # 0 to 100, or more for TER
     text: str  # the score as sacreBLEU prints it, with its parts
     signature: str  # the settings of its computation
 
@@ -131,11 +131,11 @@ class MetricConfig:
     """
 
     name: str = "bleu"  # ``bleu``, ``chrf`` or ``ter`` (edits over words; lower is better)
-    lowercase: bool = False  # ignore case; TER always does, as sacreBLEU's by default
+    lowercase: bool = False  # ignore case, as TER always does
     # BLEU's tokeniser: one of sacreBLEU, or ``compound``, see :func:`split_compounds`.
     tokenize: str = DEFAULT_TOKENIZER
     order: int = 4  # longest n-gram of BLEU
-    word_order: int = 0  # longest word n-gram of chrF; 2 is chrF++
+    word_order: int = 0  # longest word n-gram of chrF, 2 for chrF++
     smooth: str = "exp"  # BLEU's: ``exp``, or ``none`` (as multi-bleu.perl)
 
     def __post_init__(self) -> None:
@@ -155,13 +155,13 @@ class MetricConfig:
         if self.name == "ter":
             return TER()
         # Check the settings, as sacreBLEU's messages do not name our flags.
-        known = [*BLEU.TOKENIZERS, COMPOUND]
-        if self.tokenize not in known:
-            names = ", ".join(known)
+        tokenizers = [*BLEU.TOKENIZERS, COMPOUND]
+        if self.tokenize not in tokenizers:
+            names = ", ".join(tokenizers)
             raise ConfigError(f"BLEU tokeniser '{self.tokenize}': choose one of {names}")
         if self.order < 1:
             raise ConfigError(f"BLEU of order {self.order}: expected 1 or more")
-        # Make the metric; sacreBLEU may need a package or a download.
+        # Make the metric, for which sacreBLEU may need a package or a download.
         with _explained(self.tokenize):
             metric = BLEU(
                 lowercase=self.lowercase,
@@ -252,9 +252,9 @@ def recommended_tokenizer(language: str) -> str:
     # Split at anything but letters, as in zh-CN or zho_Hans.
     code, *further = re.split(r"[^a-z]", language.lower())
     # Try the script first, since it says more than the language.
-    for wanted, table in [*((part, SCRIPTS) for part in further), (code, CODES)]:
+    for language_part, table in [*((part, SCRIPTS) for part in further), (code, CODES)]:
         for name, codes in table.items():
-            if wanted in codes.split():
+            if language_part in codes.split():
                 return name
     return DEFAULT_TOKENIZER
 
@@ -265,16 +265,19 @@ def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str
     If its package is not installed, the next best is returned. The note warns if the references
     lack spaces that the language should have.
     """
-    name = wanted = recommended_tokenizer(language)
-    note = f"BLEU of {language} uses the tokeniser {name}" if name != DEFAULT_TOKENIZER else ""
-    if wanted in INSTEAD:
+    name = recommended = recommended_tokenizer(language)
+    note = ""
+    if name != DEFAULT_TOKENIZER:
+        note = f"BLEU of {language} uses the tokeniser {name}"
+    if recommended in INSTEAD:
         # Build it once, to find out if its package is installed.
         try:
-            MetricConfig(tokenize=wanted).build()
+            MetricConfig(tokenize=recommended).build()
         except ConfigError:
-            name, package = INSTEAD[wanted], f"sacrebleu[{wanted[:2]}]"
-            note = f"BLEU of {language} uses the tokeniser {name}; for {wanted} install '{package}'"
-    elif wanted == DEFAULT_TOKENIZER:
+            name, package = INSTEAD[recommended], f"sacrebleu[{recommended[:2]}]"
+            note = f"BLEU of {language} uses the tokeniser {name}"
+            note += f"; for {recommended} install '{package}'"
+    elif recommended == DEFAULT_TOKENIZER:
         # Look for very long words, a sign of text without spaces.
         lengths = [len(word) for line in references for word in line.split()]
         if sum(lengths) > LONGEST_WORDS * len(lengths):
@@ -307,10 +310,10 @@ def comet_score(
         raise DataError(f"--comet-model {model}: cannot be loaded: {reason}") from error
     # Score all lines on one device.
     lines = zip(sources, hypotheses, references, strict=True)
-    data = [{"src": source, "mt": own, "ref": reference} for source, own, reference in lines]
+    data = [dict(zip(("src", "mt", "ref"), texts, strict=True)) for texts in lines]
     gpus = min(1, torch.cuda.device_count())
-    found = metric.predict(data, batch_size=COMET_BATCH_SIZE, gpus=gpus, progress_bar=False)
-    value = float(found.system_score)
+    prediction = metric.predict(data, batch_size=COMET_BATCH_SIZE, gpus=gpus, progress_bar=False)
+    value = float(prediction.system_score)
     # Name model and version, since scores depend on both.
     version = importlib.metadata.version("unbabel-comet")
     return Score(value, f"COMET = {value:.4f}", f"model:{model}|version:{version}")

@@ -1,7 +1,7 @@
 """Confidence intervals of scores, and the paired bootstrap that compares two systems.
 
-Segments (lines or whole documents) are drawn with replacement, the same ones for all systems. The
-results equal those of sacreBLEU. A system may also be several trainings with a mean score.
+Segments (lines or whole documents) are drawn with replacement, the same ones for all systems. All
+values equal sacreBLEU's. A system may also be several trainings with a mean score.
 """
 
 import math
@@ -43,10 +43,10 @@ class SegmentStatistics:
     ) -> "SegmentStatistics":
         """Return the statistics of translations against one or more lists of references."""
         # Every metric of sacreBLEU has this hook for significance tests.
-        found = metric.build()._extract_corpus_statistics(
+        counts = metric.build()._extract_corpus_statistics(
             list(hypotheses), [list(lines) for lines in references]
         )
-        return cls(metric, np.array(found, dtype=_dtype(metric)))
+        return cls(metric, np.array(counts, dtype=_dtype(metric)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings and the counts of each segment as JSON values."""
@@ -107,8 +107,8 @@ def resampling_interval(scores: np.ndarray) -> float:
 def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> float:
     """Return the share of resamples with a difference at least this large by chance.
 
-    ``system`` and ``baseline`` are scores of the same resamples, [samples]; ``difference`` is that
-    of the scores on all segments.
+    ``system`` and ``baseline`` are scores of the same resamples, [samples]. ``difference`` is the
+    difference of the scores on all segments.
     """
     differences = np.abs(system - baseline)
     # Return 1 where no resample shows a difference.
@@ -175,35 +175,32 @@ def paired_bootstrap(
             "need the same segments in the same order"
         )
     # Score the same resamples of both systems.
-    both = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
-    resampled = resampled_scores(both, samples, None if seed == "none" else int(seed))
-    estimates = [
-        {
-            "value": found.score(),
-            "mean": float(scores.mean()),
-            "interval": resampling_interval(scores),
-        }
-        for found, scores in zip(both, resampled, strict=True)
-    ]
+    counted = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
+    resampled = resampled_scores(counted, samples, None if seed == "none" else int(seed))
+    estimates = []
+    for system_counts, scores in zip(counted, resampled, strict=True):
+        value, mean = system_counts.score(), float(scores.mean())
+        estimates.append({"value": value, "mean": mean, "interval": resampling_interval(scores)})
     difference = estimates[0]["value"] - estimates[1]["value"]
     by_chance = p_value(resampled[0], resampled[1], difference)
     # Put samples and seed at sacreBLEU's place in the signature.
     signature = score.signature.replace("|", f"|bs:{samples}|seed:{seed}|", 1)
-    name, number = f"{prefix}{score.name}", len(system)
-    own, other = (
-        f"{found['value']:.2f} (mean = {found['mean']:.2f} +- {found['interval']:.2f})"
-        for found in estimates
-    )
+    name = f"{prefix}{score.name}"
     line = (
-        f"{name} = {own} baseline = {other} difference = {difference:+.2f} p = {by_chance:.4f} "
-        f"resampled = {number} signature: {signature}"
+        f"{name} = {_shown(estimates[0])} baseline = {_shown(estimates[1])} "
+        f"difference = {difference:+.2f} p = {by_chance:.4f} resampled = {len(system)} "
+        f"signature: {signature}"
     )
     return line, {
         "metric": name,
         "system": estimates[0],
         "baseline": estimates[1],
         "p_value": by_chance,
-        "num_segments": number,
+        "num_segments": len(system),
         "signature": signature,
         "difference": difference,
     }
+
+
+def _shown(estimate: dict[str, float]) -> str:
+    return "{value:.2f} (mean = {mean:.2f} +- {interval:.2f})".format(**estimate)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LARGE = 1e6
 UNKNOWN = "\u2013"
-# Marker and dashes distinguish lines without colour; the colours differ in lightness too.
+# Marker and dashes distinguish lines without colour. The colours differ in lightness too.
 COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
 MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
@@ -83,8 +83,8 @@ def common_legend(figure: "Figure", columns: int) -> None:
     # Reduce the columns until the longest name fits.
     longest = max(map(len, legend), default=0)
     fitting = int(LETTERS_PER_INCH * figure.get_figwidth() / (longest + LEGEND_LETTERS))
-    shown = {"ncols": max(1, min(columns, fitting)), "frameon": False, "handlelength": LEGEND_LINE}
-    figure.legend(legend.values(), legend.keys(), loc="outside upper left", **shown)
+    layout = {"ncols": max(1, min(columns, fitting)), "frameon": False, "handlelength": LEGEND_LINE}
+    figure.legend(legend.values(), legend.keys(), loc="outside upper left", **layout)
 
 
 def escaped(text: str) -> str:
@@ -158,7 +158,7 @@ class Panel:
     title: str  # name of the plotted values, with their unit
     x_label: str  # name of the values on the horizontal axis, with their unit
     lines: list[Line] = field(default_factory=list)
-    names: Sequence[str] | None = None  # labels on the horizontal axis; by default it has numbers
+    names: Sequence[str] | None = None  # labels on the horizontal axis, by default numbers
     log_x: bool = False  # whether the horizontal axis is logarithmic
     log_y: bool = False  # whether the vertical axis is logarithmic if its values span LEAST_SPAN
     from_zero: bool = False  # whether the vertical axis begins at 0, or below for negative values
@@ -242,22 +242,24 @@ def _draw(axes: "Axes", panel: Panel) -> None:
     plain_axes(axes, panel.title)
 
 
-def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> str:
+def render_page(folder: str | Path, template: str, values: Mapping[str, Any]) -> str:
     """Return the page of a template in a package's or an example's folder, ``place``."""
-    return _environment(place).get_template(template).render(values)
+    return _environment(folder).get_template(template).render(values)
 
 
 @functools.cache
-def _environment(place: str | Path) -> "jinja2.Environment":
+def _environment(folder: str | Path) -> "jinja2.Environment":
     """Return the templates of a place, each of which is compiled once."""
     import jinja2
 
     # Look for templates in the caller's place first, then in the shared one.
     shared = jinja2.PackageLoader("relu_nmt.io")
-    own: jinja2.BaseLoader
-    own = jinja2.PackageLoader(place) if isinstance(place, str) else jinja2.FileSystemLoader(place)
+    loader: jinja2.BaseLoader
+    loader = (
+        jinja2.PackageLoader(folder) if isinstance(folder, str) else jinja2.FileSystemLoader(folder)
+    )
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([own, shared]),
+        loader=jinja2.ChoiceLoader([loader, shared]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -269,7 +271,7 @@ def _environment(place: str | Path) -> "jinja2.Environment":
 
 
 def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
-    """Return a number for readers; a dash if it is unknown or not finite.
+    """Return a number for readers, or a dash if it is unknown or not finite.
 
     From a million on, digits after the point stand before a power of ten.
 
@@ -295,7 +297,7 @@ def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
 def spread(
     values: Sequence[float], interval: float | None, signed: bool = False, most: float = math.inf
 ) -> str:
-    """Return the spread of several seeds' scores in words; empty for one seed.
+    """Return the spread of several seeds' scores in words, empty for one seed.
 
     ``interval`` is half the width of the interval of their mean. Differences are ``signed``,
     scores are between 0 and ``most``. Fewer than LEAST_SEEDS values are listed.
@@ -314,7 +316,7 @@ def spread(
 
 
 def plus_minus(mean: float, interval: float, signed: bool = False, most: float = math.inf) -> str:
-    """Return an interval in words; both ends if one is cut off at 0 or ``most``.
+    """Return an interval in words, with both ends if one is cut off at 0 or ``most``.
 
     Example:
         >>> plus_minus(5.0, 1.5), plus_minus(1.0, 1.5), plus_minus(1.0, 1.5, signed=True)

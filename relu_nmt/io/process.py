@@ -163,11 +163,11 @@ def other_threads(
         running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
         # The state stands behind the command's name, which may itself hold spaces.
         tasks = [file.read_text("utf-8", "replace") for file in Path(own_tasks).glob("*/stat")]
-        own = sum(task.rpartition(")")[2].split()[0] == "R" for task in tasks)
+        num_own_threads = sum(task.rpartition(")")[2].split()[0] == "R" for task in tasks)
     except (OSError, ValueError, IndexError):
         return None
     # Subtract this thread at least, and NumPy's, which spin for a moment after the import.
-    return max(0, running - max(1, own))
+    return max(0, running - max(1, num_own_threads))
 
 
 def crowding_note(
@@ -185,17 +185,17 @@ def crowding_note(
         return ""
     if cores is None or threads == 1:
         return ""
-    others = look() or 0
+    num_others = look() or 0
     for _ in range(1, LOOKS):
-        if others + threads > cores:
+        if num_others + threads > cores:
             time.sleep(BETWEEN_LOOKS)
-            others = min(others, look() or 0)
-    if others + threads <= cores:
+            num_others = min(num_others, look() or 0)
+    if num_others + threads <= cores:
         return ""
-    who = "1 other thread runs" if others == 1 else f"{others} other threads run"
+    who = "1 other thread runs" if num_others == 1 else f"{num_others} other threads run"
     return (
         f"NOTE: {who} on the {cores} cores of this machine, and the {threads} "
-        f"of this command would wait for each other; {THREADS}={max(1, cores - others)} may be "
+        f"of this command would wait for each other; {THREADS}={max(1, cores - num_others)} may be "
         "faster"
     )
 

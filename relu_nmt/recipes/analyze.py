@@ -1,6 +1,5 @@
 """Analyse attention and training of several checkpoints, and write one page and its CSV files."""
 
-import itertools
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -112,9 +111,10 @@ class AnalyzedModel:
             for start in range(0, len(chosen), AT_ONCE):
                 part = chosen[start : start + AT_ONCE].tolist()
                 sources, targets = zip(*map(self.pair, part), strict=True)
-                # Number the sentences of groups only; single sentences give None.
-                numbers = [own for n in part if (own := self.numbers(n)) is not None]
-                weights.add(sources, targets, numbers or None, advance)
+                # Number the sentences of groups only. Single sentences give None.
+                numbers = [self.numbers(number) for number in part]
+                of_groups = [pair for pair in numbers if pair is not None]
+                weights.add(sources, targets, of_groups or None, advance)
                 layers.add(sources, targets)
         self.records, self.branches = weights.records(), layers.records()
         # Say which statistics this checkpoint lacks.
@@ -131,11 +131,11 @@ class AnalyzedModel:
         """Return the map of a sentence or group."""
         source, target = self.pair(number)
         words = SourceSentence(source, self.translator.task.source_dictionary.symbols_of(source))
-        found = self.translator.attention_at(place, words, target)
+        attention_map = self.translator.attention_at(place, words, target)
         of_source, of_target = self.numbers(number) or (None, None)
         queries = of_source if place.slot == "encoder" else of_target
         keys = of_target if place.slot == "decoder" else of_source
-        return replace(found, query_sentences=queries, key_sentences=keys)
+        return replace(attention_map, query_sentences=queries, key_sentences=keys)
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
@@ -171,14 +171,14 @@ def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
 
 def _courses(settings: Settings, names: Sequence[str]) -> dict[str, Curves]:
     """Return the curves of the checkpoints' trainings, if recorded, and of the logs, by name."""
-    found: dict[Path, tuple[str, Curves]] = {}
+    courses: dict[Path, tuple[str, Curves]] = {}
     for path, name in zip(settings.path, names, strict=True):
         results = Path(path).with_name(RESULTS_FILE)
-        if results.exists() and results not in found:
-            found[results] = name, read_curves(results, may_be_empty=True)
+        if results.exists() and results not in courses:
+            courses[results] = name, read_curves(results, may_be_empty=True)
     for path, name in zip(settings.log, distinct_names(settings.log), strict=True):
-        found[Path(path)] = f"{name} (log)" if name in names else name, read_curves(path)
-    return {name: curves for name, curves in found.values() if curves}
+        courses[Path(path)] = f"{name} (log)" if name in names else name, read_curves(path)
+    return {name: curves for name, curves in courses.values() if curves}
 
 
 def _analyze(
@@ -198,15 +198,18 @@ def _analyze(
     groups = splits[0].groups(() if limit is None else (limit,))
     total, unit = len(groups), "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
     inputs = zip(names, settings.path, translators, splits, strict=True)
-    models = [AnalyzedModel(*own, groups, unit) for own in inputs]
+    models = [AnalyzedModel(*values, groups, unit) for values in inputs]
     for number in settings.examples:
         if number >= total:
             raise ConfigError(
                 f"--examples {number}: split {subset} has {total:,} {unit}, numbered from 0"
             )
-    # Find the places in each model; None if the attention has no weights.
+    # Find the places in each model. None if the attention has no weights.
     places = {
-        text: [_weights_at(one, AttentionPlace.parse(text)) for one in translators]
+        text: [
+            _weights_at(model_translator, AttentionPlace.parse(text))
+            for model_translator in translators
+        ]
         for text in settings.places
     }
     # Choose sentences at equal distances.
@@ -234,28 +237,28 @@ def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace
 
 def _example(
     models: Sequence[AnalyzedModel],
-    places: Mapping[str, Sequence[AttentionPlace | None]],
+    places_by_text: Mapping[str, Sequence[AttentionPlace | None]],
     number: int,
 ) -> dict[str, Any]:
     """Return the maps of one sentence or group; ``places`` has the place in each model."""
     figures = []
-    for text, own_places in places.items():
+    for text, places_in_models in places_by_text.items():
         # Leave out models without weights at this place.
-        found = {
+        maps = {
             model.name: model.map(number, place)
-            for model, place in zip(models, own_places, strict=True)
+            for model, place in zip(models, places_in_models, strict=True)
             if place is not None
         }
-        if not found:
+        if not maps:
             continue
         # Draw the mean of the heads, and each head.
         place = AttentionPlace.parse(text)
         name = SLOT_NAMES[place.slot]
         layer = "last layer" if place.layer == -1 else f"layer {place.layer}"
         head = "mean of the heads" if place.head is None else f"head {place.head}"
-        figures.append((f"{name}, {layer}, {head}", large_maps(found)))
+        figures.append((f"{name}, {layer}, {head}", large_maps(maps)))
         if place.head is None:
-            figures.append((f"{name}, {layer}, every head", head_maps(found)))
+            figures.append((f"{name}, {layer}, every head", head_maps(maps)))
     task, (source, target) = models[0].translator.task, models[0].pair(number)
     return {
         "number": number,
@@ -274,30 +277,33 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
         >>> distinct_names(["runs/relu/checkpoints/checkpoint_best.safetensors"])
         ['relu']
     """
-
-    def without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
-        while len(parts) > 2 and USUAL_NAMES.fullmatch(parts[-1]):
-            parts = parts[:-1]
-        return parts
-
-    # Drop the file, or usual names at the end, if the rest still differs.
     parts = [(*Path(path).absolute().parts[:-1], Path(path).stem) for path in paths]
+    plain = [_without_usual_names(path) for path in parts]
     number = len(set(parts))
     if number < 2:
-        names = [without_usual_names(own)[-1] for own in parts]
+        names = [path[-1] for path in plain]
     else:
-        for shorter in [without_usual_names(own) for own in parts], [own[:-1] for own in parts]:
+        # Drop usual names at the end, or the file, if the paths still differ.
+        for shorter in (plain, [path[:-1] for path in parts]):
             if len(set(shorter)) == number:
                 parts = shorter
                 break
-        # Take as few parts from the end as make the names distinct.
-        while len({own[-1] for own in parts}) == 1:
-            parts = [own[:-1] for own in parts]
-        length = next(n for n in itertools.count(1) if len({own[-n:] for own in parts}) == number)
-        names = ["/".join(own[-length:]) for own in parts]
+        # Drop an end that all paths share, and take as few parts from the end as differ.
+        while len({path[-1] for path in parts}) == 1:
+            parts = [path[:-1] for path in parts]
+        length = 1
+        while len({path[-length:] for path in parts}) < number:
+            length += 1
+        names = ["/".join(path[-length:]) for path in parts]
     # Number a path that comes again.
     again = [names[:i].count(name) for i, name in enumerate(names)]
     return [f"{name} {n + 1}" if n else name for name, n in zip(names, again, strict=True)]
+
+
+def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
+    while len(parts) > 2 and USUAL_NAMES.fullmatch(parts[-1]):
+        parts = parts[:-1]
+    return parts
 
 
 # ------------------------------------------------------------------- the page and its CSV files
@@ -310,21 +316,21 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) ->
     for model in models:
         branches += [{"checkpoint": model.name, **record} for record in model.branches]
         for record in model.records:
-            place = {"checkpoint": model.name} | {name: record[name] for name in PLACE[1:]}
+            columns = {"checkpoint": model.name} | {name: record[name] for name in PLACE[1:]}
             values = {name: record[name] for name in ANALYSED if name in record}
-            attention.append({**place, "rows": record["rows"], **values})
+            attention.append({**columns, "rows": record["rows"], **values})
             for percent, top in record["top_sum"].items():
                 rank = {"top_sum": top, "share_at_rank": record["share_at_rank"][percent]}
-                ranks.append({**place, "percent": percent, **rank, "beyond": 1 - top})
+                ranks.append({**columns, "percent": percent, **rank, "beyond": 1 - top})
         # Memories, a row for each layer.
         for module, part in (model.memories or {"modules": {}})["modules"].items():
             side, layer = module.split(".")
             where = {"checkpoint": model.name, "side": side, "layer": layer}
             top_sums = {f"top_sum_{p}": share for p, share in part.get("top_sums", {}).items()}
             memories.append(where | {key: part.get(key) for key in MEMORY_STATISTICS} | top_sums)
-    # Columns and rows of each file; empty ones are left out.
+    # Columns and rows of each file. Empty ones are left out.
     sums = dict.fromkeys(key for row in memories for key in row if key.startswith("top_sum_"))
-    every = {
+    tables = {
         "attention": ([*PLACE, "rows", *ANALYSED], attention),
         "top_sums": ([*PLACE, "percent", "top_sum", "share_at_rank", "beyond"], ranks),
         "branches": (["checkpoint", "side", "layer", "branch", "variance_ratio"], branches),
@@ -334,7 +340,7 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) ->
             [row for name, own in courses.items() for row in curve_rows(name, own)],
         ),
     }
-    return {name: csv_text(*table) for name, table in every.items() if table[1]}
+    return {name: csv_text(*table) for name, table in tables.items() if table[1]}
 
 
 def page_text(
@@ -353,10 +359,10 @@ def page_text(
     branches: dict[tuple[str, int, str], dict[str, float | None]] = {}
     for model in models:
         for record in model.branches:
-            place = (record["side"], record["layer"], record["branch"])
-            branches.setdefault(place, {})[model.name] = record["variance_ratio"]
+            branch = (record["side"], record["layer"], record["branch"])
+            branches.setdefault(branch, {})[model.name] = record["variance_ratio"]
     # Means over layers and heads have a row for each slot and line.
-    series = series_of({one.name: one.records for one in models})
+    series = series_of({model.name: model.records for model in models})
     means = {
         slot: [
             (name, record)
@@ -375,7 +381,7 @@ def page_text(
         "series": series,
         "slot_means": {slot: rows for slot, rows in means.items() if rows},
         "branches": branches,
-        "memories": {one.name: one.memories for one in models if one.memories is not None},
+        "memories": {model.name: model.memories for model in models if model.memories is not None},
         "examples": examples,
         "courses": courses,
         "SLOTS": SLOTS,
@@ -387,7 +393,7 @@ def page_text(
     }
     # Pass functions too, so that the template decides where figures stand.
     functions = by_layer, by_rank, of_memories, of_courses, course_panels
-    values |= {one.__name__: one for one in functions}
+    values |= {function.__name__: function for function in functions}
     return render_page("relu_nmt.recipes", "analysis.html", values)
 
 
@@ -399,7 +405,7 @@ def of_courses(courses: Mapping[str, Curves], panels: Mapping[tuple[str, str], s
     """
     drawn = []
     for key, title in panels.items():
-        curves = [(name, own.get(key, {})) for name, own in courses.items()]
+        curves = [(name, course.get(key, {})) for name, course in courses.items()]
         drawn.append(Panel(title, "updates", curve_lines(curves), from_zero=key[0] == TELEMETRY))
     return draw_panels(drawn)
 
@@ -410,12 +416,12 @@ def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], s
     A metric needs two values in a training to make a curve.
     """
     # Find the metrics with two values in a training, and the unit of the losses.
-    curves = [curve for own in courses.values() for curve in own.items()]
-    known = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
-    # Only translation models have a loss without smoothing; others count examples, not tokens.
+    curves = [curve for course in courses.values() for curve in course.items()]
+    drawn = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
+    # Only translation models have a loss without smoothing. Others count examples, not tokens.
     bits = "bits per token" if (TRAIN, "nll_loss") in dict(curves) else "bits per example"
     # Order: training loss, losses on the other splits, regulariser, scores, gradient.
-    splits = list(dict.fromkeys(s for s, _ in known if s not in (TRAIN, TELEMETRY)))
+    splits = list(dict.fromkeys(s for s, _ in drawn if s not in (TRAIN, TELEMETRY)))
     losses = {
         (TRAIN, "loss"): f"training loss, {bits}",
         (TRAIN, "nll_loss"): "training NLL, bits per token",
@@ -436,5 +442,7 @@ def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], s
         for name in ("entropy", "sum", "zero_fraction", "null_fraction")
         for slot in SLOTS
     }
-    found = [{key: each[key] for key in each if key in known} for each in (losses, telemetry)]
-    return [each for each in found if each]
+    panels = []
+    for titles in (losses, telemetry):
+        panels.append({key: title for key, title in titles.items() if key in drawn})
+    return [titles for titles in panels if titles]

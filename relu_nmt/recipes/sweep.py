@@ -111,8 +111,8 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
             _check_start(settings, model)
     # Find the attentions without weights: their evaluations measure no statistics.
     used = {
-        step.model.attention: {found.model.attention_of(slot) for slot in SLOTS}
-        for step, found in zip(trainings, trained, strict=True)
+        step.model.attention: {training.model.attention_of(slot) for slot in SLOTS}
+        for step, training in zip(trainings, trained, strict=True)
     }
     without = _without_weights(set().union(*used.values()))
     if not generate.window_overlap:  # overlapping windows have no statistics
@@ -138,16 +138,16 @@ def _checked_trainings(
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     # Check the flags of all models, and those of each variant.
     budget = config.time_flags[0].removeprefix("--").replace("-", "_")
-    own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
-    _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own)
+    own_flags = {**TRAIN_OWN_FLAGS, budget: "--budget"}
+    _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own_flags)
     # Let variants set the attention, unlike the flags of all models.
-    fixed = {field: by for field, by in own.items() if field not in ATTENTION_FIELDS}
+    fixed = {field: by for field, by in own_flags.items() if field not in ATTENTION_FIELDS}
     for name, flags in config.variant_flags.items():
         _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
     # Check the checkpoint that each training leaves.
     trained = _settings_of(steps, TranslationTrainingSettings)
-    for found in trained:
-        _check_checkpoint(config, found.trainer)
+    for training in trained:
+        _check_checkpoint(config, training.trainer)
     return trained
 
 
@@ -203,15 +203,15 @@ def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> 
 
 def _without_weights(names: Collection[str]) -> set[str]:
     """Check the options of attentions, and return those that have no weights to measure."""
-    found = set()
+    without = set()
     for name in sorted(names):
         spec = Spec.parse(name)
         with reporting(f"--attentions {name}", ConfigError, (ConfigError, ImportError)):
             kind = attentions.get(spec.name)
             from_flat(kind.Config, spec.options)
         if not kind.capabilities.weights:
-            found.add(name)
-    return found
+            without.add(name)
+    return without
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -235,15 +235,15 @@ def _parser(settings_class: type[SettingsT]) -> Parser:
 
 
 def _refuse(
-    settings_class: type[SettingsT], where: str, typed: Sequence[str], own: Mapping[str, str]
+    settings_class: type[SettingsT], where: str, typed: Sequence[str], own_flags: Mapping[str, str]
 ) -> None:
     """Refuse flags that do not exist, or whose fields are in ``own``, which the sweep sets."""
     try:
-        found = _parser(settings_class).parse_args(typed)
+        arguments = _parser(settings_class).parse_args(typed)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
-    for name, setter in own.items():
-        if getattr(found, name, None) not in (None, []):
+    for name, setter in own_flags.items():
+        if getattr(arguments, name, None) not in (None, []):
             raise ConfigError(f"{flag_of(name)} {where}: it is set by {setter}")
 
 
@@ -275,9 +275,11 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
         )
     if interval <= 0:
         raise ConfigError(f"--checkpoint {which}: add --save-interval-updates behind the --")
-    kept = trainer.keep_interval_updates
-    if 0 < kept < number:
-        raise ConfigError(f"--checkpoint {which}: raise --keep-interval-updates {kept} to {number}")
+    num_kept = trainer.keep_interval_updates
+    if 0 < num_kept < number:
+        raise ConfigError(
+            f"--checkpoint {which}: raise --keep-interval-updates {num_kept} to {number}"
+        )
     updates = int(budget)
     if updates // interval < number:
         raise ConfigError(
@@ -317,18 +319,18 @@ def plan_steps(settings: Settings, without_weights: Collection[str] = ()) -> lis
         folder = model.folder(settings.save_dir)
         steps.append(Step(model, None, folder, _train_commands(settings, model)))
         for length in lengths:
-            own = Step(model, length, folder)
-            command = _generate_command(settings, own, model.attention not in without_weights)
-            steps.append(replace(own, commands=(command,)))
+            step = Step(model, length, folder)
+            command = _generate_command(settings, step, model.attention not in without_weights)
+            steps.append(replace(step, commands=(command,)))
         if settings.contrastive:
-            own = Step(model, CONTRASTS, folder)
+            step = Step(model, CONTRASTS, folder)
             command = tool(
                 "score",
                 *_user_modules(settings),
                 *("--contrastive", settings.contrastive, "--path", _checkpoint(settings, folder)),
-                *("--results", str(own.path(".results.json"))),
+                *("--results", str(step.path(".results.json"))),
             )
-            steps.append(replace(own, commands=(command,)))
+            steps.append(replace(step, commands=(command,)))
     return steps
 
 
@@ -339,8 +341,8 @@ def _train_commands(settings: Settings, model: SweepModel) -> tuple[Command, ...
     if settings.start_from is not None:
         first = _checkpoint(settings, _sentence_model(settings, model))
         start = ("--finetune-from-model", first)
-    own = settings.variant_flags.get(model.attention) or attention_flags(model.attention)
-    has_bleu = "--eval-bleu" in (*settings.train_flags, *own)
+    system_flags = settings.variant_flags.get(model.attention) or attention_flags(model.attention)
+    has_bleu = "--eval-bleu" in (*settings.train_flags, *system_flags)
     # Put the sweep's own flags last: they win over the flags that the user typed.
     train = tool(
         "train",
@@ -350,7 +352,7 @@ def _train_commands(settings: Settings, model: SweepModel) -> tuple[Command, ...
         *(settings.tokenizer_flags if has_bleu else ()),
         *(() if settings.averaged else ("--no-epoch-checkpoints",)),
         *settings.train_flags,
-        *own,
+        *system_flags,
         "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
         model.trained_on,
         *settings.time_flags,

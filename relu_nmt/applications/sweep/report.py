@@ -79,13 +79,15 @@ Rows = dict[System, list[Average | None]]
 def write_report(folder: Path, description: SweepDescription) -> None:
     """Write report.html, results.csv and card.json, of the present results in a sweep's folder."""
     cells, averages = read_results(folder, description)
-    # Put the known columns first and last, all others between; numbers have full precision.
+    # Put the known columns first and last, all others between. Numbers have full precision.
     rows = [{"row": "cell", **cell.record} for cell in cells]
     rows += [{"row": "mean", **average.record} for average in averages]
-    known = {*FIRST_COLUMNS, *LAST_COLUMNS}
-    others = dict.fromkeys(name for row in rows for name in row if name not in known)
+    named_columns = {*FIRST_COLUMNS, *LAST_COLUMNS}
+    others = dict.fromkeys(name for row in rows for name in row if name not in named_columns)
     # Settings, environment, measured means and published figures as JSON values.
-    measured = [{**one.record, "status": trouble(one) or WORDS[DONE]} for one in averages]
+    measured = []
+    for average in averages:
+        measured.append({**average.record, "status": trouble(average) or WORDS[DONE]})
     card = {
         "settings": asdict(description.settings),
         "environment": description.environment,
@@ -136,19 +138,22 @@ def start_of(settings: SweepSettings) -> str:
 
 def rows_of(averages: Sequence[Average]) -> Rows:
     """Return the rows of the tables by system."""
-    places = {(average.system, average.length): average for average in averages}
-    lengths = sorted({length for _, length in places})
-    return {system: [places.get((system, n)) for n in lengths] for system, _ in places}
+    lengths = sorted({average.length for average in averages})
+    rows: Rows = {}
+    for average in averages:
+        row = rows.setdefault(average.system, [None] * len(lengths))
+        row[lengths.index(average.length)] = average
+    return rows
 
 
 def labels_of(rows: Rows) -> dict[System, str]:
     """Return the names of the systems, with their mixtures if these differ."""
     several = len({system.mixture for system in rows}) > 1
-    found = {}
+    labels = {}
     for system in rows:
         lengths = ",".join(map(str, system.mixture)) if several else ""
-        found[system] = f"{system.attention}, mixture {lengths}" if lengths else system.attention
-    return found
+        labels[system] = f"{system.attention}, mixture {lengths}" if lengths else system.attention
+    return labels
 
 
 def statuses(cells: Sequence[Cell]) -> dict[str, int]:
@@ -166,8 +171,8 @@ def trouble(average: Average) -> str:
 
 def distinct(cells: Sequence[Cell], column: str) -> str:
     """Return the different texts in a column of the models."""
-    found = (cell.record.get(column) for cell in cells)
-    return "; ".join(dict.fromkeys(str(value) for value in found if value))
+    texts = (cell.record.get(column) for cell in cells)
+    return "; ".join(dict.fromkeys(str(value) for value in texts if value))
 
 
 def best_at(averages: Sequence[Average], length: int) -> Average | None:
@@ -175,10 +180,10 @@ def best_at(averages: Sequence[Average], length: int) -> Average | None:
 
     Better means a gain on at least LEAST_SEEDS seeds, significant over documents and seeds.
     """
-    found = [a for a in averages if a.length == length and "d_bleu" in a.record]
-    if len(found) < 2:
+    scored = [a for a in averages if a.length == length and "d_bleu" in a.record]
+    if len(scored) < 2:
         return None
-    best, *others = sorted(found, key=lambda a: a.record["d_bleu"], reverse=True)
+    best, *others = sorted(scored, key=lambda a: a.record["d_bleu"], reverse=True)
     for other in others:
         gain, seeds = compare(best, other)
         if len(seeds) < LEAST_SEEDS or gain["p_value"] >= SIGNIFICANT:
@@ -200,47 +205,49 @@ def went_wrong(cells: Sequence[Cell]) -> list[tuple[str, Cell]]:
             name = f"{cell.model} at {cell.length}" if trained else str(cell.model)
             errors.setdefault((cell.status, note), {}).setdefault(name, cell)
     # Show a few names for each error, and count the rest.
-    found = []
-    for own in errors.values():
-        names, more = list(own)[:MOST_NAMED], len(own) - MOST_NAMED
-        names += [f"{more:,} more"] if more > 0 else []
-        found.append(("; ".join(names), next(iter(own.values()))))
-    return found
+    problems = []
+    for cells_by_name in errors.values():
+        names = list(cells_by_name)[:MOST_NAMED]
+        if len(cells_by_name) > MOST_NAMED:
+            names.append(f"{len(cells_by_name) - MOST_NAMED:,} more")
+        problems.append(("; ".join(names), next(iter(cells_by_name.values()))))
+    return problems
 
 
 def commands_of(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """Return the commands by model, each once."""
-    found: dict[str, list[str]] = {}
+    commands_by_model: dict[str, list[str]] = {}
     for cell in cells:
-        own = found.setdefault(str(cell.model), [])
+        commands = commands_by_model.setdefault(str(cell.model), [])
         for name in ("train_command", "evaluate_command"):
             command = cell.record.get(name)
-            own += [command] if command is not None and command not in own else []
-    return {name: commands for name, commands in found.items() if commands}
+            if command is not None and command not in commands:
+                commands.append(command)
+    return {name: commands for name, commands in commands_by_model.items() if commands}
 
 
 def buckets(averages: Sequence[Average], counted: str) -> dict[str, float]:
     """Return the number of segments by bucket, from columns such as ``documents[1-19]``."""
-    found = {
+    segments = {
         column[len(counted) : -1]: value
         for average in averages
         for column, value in average.record.items()
         if column.startswith(counted)
     }
     # Sort by the lowest value of a bucket, ``>19`` behind ``10-19`` and ``19``.
-    order = sorted((float(b.strip(">").split("-")[0]), b[0] == ">", b) for b in found)
-    return {bucket: found[bucket] for *_, bucket in order}
+    order = sorted((float(b.strip(">").split("-")[0]), b[0] == ">", b) for b in segments)
+    return {bucket: segments[bucket] for *_, bucket in order}
 
 
 def contrasts_of(averages: Sequence[Average]) -> dict[System, dict[str, Record]]:
     """Return the columns of contrasts by system and category of the contrasts."""
-    found: dict[System, dict[str, Record]] = {}
+    contrasts: dict[System, dict[str, Record]] = {}
     for average in averages:
         for column, value in average.record.items():
             name, _, category = column.rstrip("]").partition("[")
             if name in CONTRAST_COLUMNS:
-                found.setdefault(average.system, {}).setdefault(category, {})[name] = value
-    return found
+                contrasts.setdefault(average.system, {}).setdefault(category, {})[name] = value
+    return contrasts
 
 
 def realised_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, str, str, Record]]:
@@ -249,26 +256,26 @@ def realised_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, st
     trained = {length for cell in cells for length in cell.model.lengths}
     for length in sorted({*(cell.length for cell in cells), *trained}):
         # Look for mixtures in all records, for other models at their length.
-        here = [cell.record for cell in cells if cell.length == length]
+        records_at_length = [cell.record for cell in cells if cell.length == length]
         for prefix, split, records in (
             (f"train[{length}]", "training", everywhere),
-            ("train", "training", here),
-            ("test", test, here),
+            ("train", "training", records_at_length),
+            ("test", test, records_at_length),
         ):
             # Take the first record with the lengths of the split.
-            found = next((r for r in records if f"{prefix}_mean_tokens" in r), None)
-            if found is not None:
-                yield length, split, prefix, found
+            record = next((r for r in records if f"{prefix}_mean_tokens" in r), None)
+            if record is not None:
+                yield length, split, prefix, record
 
 
 def memories_of(averages: Sequence[Average]) -> dict[str, list[Record]]:
     """Return the records at the first length with statistics of memories, by network and size."""
     first = min((average.length for average in averages), default=0)
-    found: dict[str, list[Record]] = {}
-    for average in sorted(averages, key=lambda one: one.record.get("memory_size", 0)):
+    memories: dict[str, list[Record]] = {}
+    for average in sorted(averages, key=lambda average: average.record.get("memory_size", 0)):
         if "memory_size" in average.record and average.length == first:
-            found.setdefault(average.record["feed_forward"], []).append(average.record)
-    return found
+            memories.setdefault(average.record["feed_forward"], []).append(average.record)
+    return memories
 
 
 def published_rows(
@@ -284,18 +291,18 @@ def published_rows(
         return []
     # Compare an attention by its first system.
     first = {system.attention: row for system, row in reversed(rows.items())}
-    found = []
+    table_rows = []
     for name in dict.fromkeys([*table["rows"], *(system.attention for system in rows)]):
-        own = [average for average in first.get(name, ()) if average is not None]
+        measured = [average for average in first.get(name, ()) if average is not None]
         # Find the average for each column, at the column's length if it has one.
         row = []
         values = table["rows"].get(name, [None] * len(table["columns"]))
         for column, value in zip(table["columns"], values, strict=True):
             title, _, length = column.partition("@")
-            places = [a for a in own if not length or a.length == int(length)]
-            row.append((places[0] if places else None, title, value))
-        found.append((name, row))
-    return found
+            at_length = [a for a in measured if not length or a.length == int(length)]
+            row.append((at_length[0] if at_length else None, title, value))
+        table_rows.append((name, row))
+    return table_rows
 
 
 # ------------------------------------------------------------------- the plots
@@ -335,11 +342,11 @@ def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Line]:
             if average is not None and column in average.record
         }
         # Draw the means with their intervals, and too few seeds as dots.
-        points = {x: own.record[column] / scale for x, own in means.items()}
-        errors = [_error(own, column) for own in means.values()]
+        points = {x: average.record[column] / scale for x, average in means.items()}
+        errors = [_error(average, column) for average in means.values()]
         line = Line(labels[system], style, points, errors if any(map(any, errors)) else None)
-        for x, own in means.items():
-            if 1 < len(values := own.values(column)) < LEAST_SEEDS:
+        for x, average in means.items():
+            if 1 < len(values := average.values(column)) < LEAST_SEEDS:
                 line.dots += [(x, value / scale) for value in values]
         lines.append(line)
     return lines

@@ -131,8 +131,8 @@ def read_results(folder: Path, description: SweepDescription) -> tuple[list[Cell
     mixtures, attentions, lengths and seeds.
     """
     attentions = description.attentions
-    found = models_in(folder, description.settings).items()
-    cells = [cell for model, lengths in found for cell in _cells_of(folder, model, lengths)]
+    models = models_in(folder, description.settings).items()
+    cells = [cell for model, lengths in models for cell in _cells_of(folder, model, lengths)]
 
     def order(cell: Cell) -> tuple[object, ...]:
         name, mixture = cell.system
@@ -159,7 +159,7 @@ def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[C
     cells = [Cell(model, length, {**shared, "length": length}) for length in lengths]
     for cell in cells:
         _add_evaluation(cell, Step(model, cell.length, home), training)
-    # Mark models that fail at every length; a model weak at a single one has converged.
+    # Mark models that fail at every length. A model weak at a single one has converged.
     scored = [cell for cell in cells if cell.status == DONE]
     if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
         note = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
@@ -224,9 +224,9 @@ def _known(record: Record) -> Record:
     return {name: value for name, value in record.items() if value is not None}
 
 
-def _weights_record(found: Mapping[str, Any]) -> Record:
+def _weights_record(statistics: Mapping[str, Any]) -> Record:
     """Return the statistics of the attentions."""
-    slots = {**found["slots"], ALL_SLOTS: found.get("overall", {})}
+    slots = {**statistics["slots"], ALL_SLOTS: statistics.get("overall", {})}
     return {
         f"{slot}_{column}": values[name]
         for slot, values in slots.items()
@@ -235,13 +235,13 @@ def _weights_record(found: Mapping[str, Any]) -> Record:
     }
 
 
-def _memories_record(found: Mapping[str, Any]) -> Record:
+def _memories_record(statistics: Mapping[str, Any]) -> Record:
     """Return the statistics of the feed-forward networks."""
-    overall = found["overall"]
+    overall = statistics["overall"]
     # The size counts only if all modules share it.
-    sizes = {module["size"] for module in found["modules"].values()}
+    sizes = {module["size"] for module in statistics["modules"].values()}
     return {
-        "feed_forward": found["feed_forward"],
+        "feed_forward": statistics["feed_forward"],
         **({"memory_size": sizes.pop()} if len(sizes) == 1 else {}),
         **_known({f"memory_{name}": overall.get(name) for name in MEMORY_STATISTICS}),
         **{f"memory_top_sum[{p}]": value for p, value in overall.get("top_sums", {}).items()},
@@ -306,13 +306,13 @@ def _contrast_record(step: Step) -> Record:
     path = step.path(".results.json")
     advice = f"delete {step.path('.json')} to score the contrasts again"
     with reporting(f"{path}: damaged; {advice}", caught=DAMAGE):
-        for one in _read_json(path):
+        for entry in _read_json(path):
             # Name the columns by category: with context or alone, chance, and number of contrasts.
-            if one.get("name") == "accuracy":
-                kind = "alone" if one["context"] == "0" else "context"
-                values = {f"accuracy_{kind}": one["score"]}
-                values |= {name: one[name] for name in ("chance", "contrasts")}
-                record |= {f"{name}[{one['category']}]": value for name, value in values.items()}
+            if entry.get("name") == "accuracy":
+                kind = "alone" if entry["context"] == "0" else "context"
+                values = {f"accuracy_{kind}": entry["score"]}
+                values |= {name: entry[name] for name in ("chance", "contrasts")}
+                record |= {f"{name}[{entry['category']}]": value for name, value in values.items()}
     return record
 
 
@@ -329,7 +329,7 @@ def read_course(step: Step) -> Course:
     for path in (step.path(".log"), step.checkpoints / RESULTS_FILE):
         with suppress(DataError):
             curves |= read_curves(path, may_be_empty=True)
-    found = {
+    course = {
         "gradient_norm": curves.get((TRAIN, "gnorm"), {}),
         GROWTH: curves.get((TELEMETRY, f"decoder {GROWTH}"), {}),
     }
@@ -339,19 +339,22 @@ def read_course(step: Step) -> Course:
         slots = [curve for metric, curve in telemetry.items() if f" {name}" in metric]
         for update in sorted(set().union(*slots)):
             values = [curve[update] for curve in slots if update in curve]
-            found.setdefault(name, {})[update] = sum(values) / len(values)
-    return {name: curve for name, curve in found.items() if curve}
+            course.setdefault(name, {})[update] = sum(values) / len(values)
+    return {name: curve for name, curve in course.items() if curve}
 
 
 def _summary(course: Course) -> dict[str, float]:
     """Return ``largest_gradient_norm``, and ``first_`` and ``last_`` values of telemetry."""
-    found = {}
+    summary = {}
     if norms := course.get("gradient_norm"):
-        found["largest_gradient_norm"] = max(norms.values())
+        summary["largest_gradient_norm"] = max(norms.values())
     for name in (*VECTORS, GROWTH):
         if values := course.get(name):
-            found[f"first_{name}"], found[f"last_{name}"] = values[min(values)], values[max(values)]
-    return found
+            summary[f"first_{name}"], summary[f"last_{name}"] = (
+                values[min(values)],
+                values[max(values)],
+            )
+    return summary
 
 
 # ------------------------------------------------------------------- means over seeds
@@ -415,9 +418,9 @@ def _add_means(average: Average) -> None:
     # Add the interval over seeds, if there are two or more.
     record |= _known({"d_bleu_seed_interval": mean_interval(average.values("d_bleu"))})
     # Resample the documents of all seeds together, if they evaluated the same ones.
-    found = [cell.statistics for cell in converged if cell.statistics is not None]
-    if len(found) == len(converged) and len({len(one.counts) for one in found}) == 1:
-        scores = resampled_scores(found)
+    statistics = [cell.statistics for cell in converged if cell.statistics is not None]
+    if len(statistics) == len(converged) and len({len(one.counts) for one in statistics}) == 1:
+        scores = resampled_scores(statistics)
         average.resampled = {c.model.seed: one for c, one in zip(converged, scores, strict=True)}
         record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
 

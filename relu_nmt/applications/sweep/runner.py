@@ -53,7 +53,7 @@ JOBS_FOLDER = "jobs"
 class Task:
     """A step in a run of the sweep."""
 
-    step: Step  # PENDING, also while it runs; once it has ended, as it is stored
+    step: Step  # PENDING until it has ended, then as it is stored
     not_before: float = 0.0  # monotonic time before which it is not tried again, if it was locked
     begun: float | None = None  # monotonic time of its beginning, while it runs
     index: int = 0  # index among the processes at once, see :meth:`JobsConfig.environment`
@@ -188,7 +188,7 @@ class StepRunner:
         if not num_left:
             return "nothing left"
         # Subtract the time already spent from the mean of each kind of step, as far as it is known.
-        total, known = 0.0, 0
+        total, num_estimated = 0.0, 0
         for is_training in (True, False):
             tasks = [task for task in self.tasks if task.step.is_training is is_training]
             seconds = [task.step.seconds for task in tasks if task.step.status == DONE]
@@ -199,10 +199,10 @@ class StepRunner:
                 if task.step.status == PENDING:
                     spent = 0.0 if task.begun is None else time.monotonic() - task.begun
                     total += max(0.0, sum(seconds) / len(seconds) - spent)
-                    known += 1
+                    num_estimated += 1
         if not total:
             return "time left unknown"
-        word = "about" if known == num_left else "over"
+        word = "about" if num_estimated == num_left else "over"
         return f"{word} {in_words(total / min(self._config.jobs, num_left))} left"
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
@@ -220,12 +220,12 @@ class StepRunner:
         # Evaluations wait for the training of their model, locked steps for their time.
         trainings = [task.step for task in self.tasks if task.step.is_training]
         untrained = {step.model for step in trainings if step.status != DONE}
-        now = time.monotonic()
+        present = time.monotonic()
         ready = [
             task
             for task in self._open()
             if (task.step.is_training or task.step.model not in untrained)
-            and task.not_before <= now
+            and task.not_before <= present
         ]
         return sorted(ready, key=lambda task: task.step.is_training)
 
@@ -288,7 +288,7 @@ class StepRunner:
                         status = STARTED if self.signal is not None else FAILED
                         break
             seconds = self._leave(task)
-            # A stopped step stays open; a failed one gets the reason.
+            # A stopped step stays open. A failed step gets the reason.
             if status == FAILED:
                 step = replace(step, note=last_line(log_file))
                 with suppress(DataError):  # a crash before the first results
@@ -308,10 +308,10 @@ class StepRunner:
     def _begin(self, task: Task) -> Step:
         """Give a step the lowest free index; store and return it as begun."""
         step, earlier = task.step, task.step.stored()
-        taken = {other.index for other in self._running if other is not task}
-        task.index = min(set(range(self._config.jobs)) - taken)
+        taken_indices = {other.index for other in self._running if other is not task}
+        task.index = min(set(range(self._config.jobs)) - taken_indices)
         variables = self._config.environment(task.index)
-        shown = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+        shown_variables = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
         # A training that continues keeps its peak memory.
         continues = step.is_training and earlier.commands == step.commands
         step = replace(
@@ -319,7 +319,8 @@ class StepRunner:
             status=STARTED,
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             peak_memory=earlier.peak_memory if continues else 0,
-            environment=self._environment | {n: variables[n] for n in shown if n in variables},
+            environment=self._environment
+            | {n: variables[n] for n in shown_variables if n in variables},
         )
         step.write()
         return step
@@ -347,7 +348,7 @@ class StepRunner:
                 task.process = None
                 process.returncode = os.waitstatus_to_exitcode(status)
                 return process.returncode, usage.ru_maxrss * MAXRSS_UNIT
-            # Pass the first signal on, so that trainings save a checkpoint; a second one kills.
+            # Pass the first signal on, so that trainings save a checkpoint. A second one kills.
             if self._kill:
                 os.kill(process.pid, signal.SIGKILL)
             elif self.signal is not None:
@@ -371,7 +372,7 @@ class StepRunner:
             if job.done():
                 break
         seconds = self._leave(task)
-        # Fetch the result; a job that the cluster ended has none.
+        # Fetch the result. A job that the cluster ended has none.
         note, stopped = f"job {job.job_id} ended without a result", None
         try:
             stopped = result_of(job)
@@ -405,15 +406,22 @@ class StepRunner:
         self._delete_checkpoints(step)
         try:
             self._after_step()
-        except ReluNmtError as error:  # the other steps continue; the last report raises it again
+        except ReluNmtError as error:  # the steps go on, and the last report raises it again
             self.say(f"no report: {error}")
 
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the unused checkpoints of a model when all its steps are done."""
-        own = [task.step for task in self.tasks if task.step.model == step.model]
-        if self._config.delete_checkpoints and all(one.status in FINAL for one in own):
+        steps = [task.step for task in self.tasks if task.step.model == step.model]
+        if self._config.delete_checkpoints and all(
+            step_of_model.status in FINAL for step_of_model in steps
+        ):
             # Keep those that a command names: it evaluates them.
-            words = {word for one in own for command in one.commands for word in command}
+            words = {
+                word
+                for step_of_model in steps
+                for command in step_of_model.commands
+                for word in command
+            }
             for path in step.checkpoints.glob("*.safetensors"):
                 if str(path) not in words:
                     path.unlink(missing_ok=True)

@@ -101,32 +101,34 @@ class JobsConfig(ClusterOptions):
     def check(self) -> None:
         """Check that every GPU has a number and a process."""
         # The processes of a training share the GPUs evenly, and none is left.
-        shown = ",".join(self.gpus)
+        gpu_text = ",".join(self.gpus)
         if not all(self.gpus):
-            raise ConfigError(f"--gpus {shown}: expected numbers of GPUs such as 0,1")
+            raise ConfigError(f"--gpus {gpu_text}: expected numbers of GPUs such as 0,1")
         together = self.training_processes
         if len(self.gpus) % together:
             raise ConfigError(
-                f"--gpus {shown}: {together} --training-processes each need one; expected a "
+                f"--gpus {gpu_text}: {together} --training-processes each need one; expected a "
                 f"multiple of {together}"
             )
         # Refuse GPUs that no process would use.
         if len(self.gpus) > self.jobs * together:
             raise ConfigError(
-                f"--gpus {shown}: each process uses one, so some would stay idle; raise --jobs "
+                f"--gpus {gpu_text}: each process uses one, so some would stay idle; raise --jobs "
                 f"from {self.jobs} to {len(self.gpus) // together}"
             )
 
     def environment(self, index: int) -> dict[str, str]:
         """Return the environment variables of the process with an index among those at once."""
         # Share the cores between all processes, and deal out the GPUs in turn.
-        found = dict(os.environ)
+        variables = dict(os.environ)
         together = self.training_processes
-        found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs // together)))
+        variables.setdefault(
+            "OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs // together))
+        )
         if self.gpus:
             first = index * together % len(self.gpus)
-            found["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[first : first + together])
-        return found
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[first : first + together])
+        return variables
 
 
 @settings
@@ -221,8 +223,10 @@ class SweepSettings:
         for name in ("lengths", "attentions", "seeds"):
             values = getattr(self, name)
             if (name != "attentions" and not values) or len(set(values)) < len(values):
-                shown = ",".join(map(str, values))
-                raise ConfigError(f"{flag_of(name)} {shown}: expected different ones, at least one")
+                value_text = ",".join(map(str, values))
+                raise ConfigError(
+                    f"{flag_of(name)} {value_text}: expected different ones, at least one"
+                )
         # Variants need names that differ from those of the attentions.
         for text in self.variants:
             if not re.fullmatch(r"[\w.+-]+:\s.*\S", text, re.DOTALL):

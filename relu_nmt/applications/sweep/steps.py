@@ -74,13 +74,13 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
     # Cut off the common beginning, and then the common end.
     same = [*map(eq, old, new), False].index(False)
     last = [*map(eq, old[same:][::-1], new[same:][::-1]), False].index(False)
-    found = []
+    differing = []
     for words in (old, new):
         between = list(words[same : len(words) - last])
         if same and between and not between[0].startswith("--"):
             between.insert(0, words[same - 1])  # the flag of this value
-        found.append(shlex.join(between) or "nothing")
-    return found[0], found[1]
+        differing.append(shlex.join(between) or "nothing")
+    return differing[0], differing[1]
 
 
 # ------------------------------------------------------------------- models and steps
@@ -92,7 +92,7 @@ class SweepModel:
 
     attention: str  # value of --attention, or another name that tells the models apart
     seed: int  # seed of weights, dropout and order of the data
-    # Document lengths of its training, in tokens; empty for a model of images.
+    # Document lengths of its training, in tokens. Empty for a model of images.
     lengths: tuple[int, ...]
     is_mixture: bool = False  # whether lengths are a --doc-mixture
 
@@ -126,7 +126,7 @@ class Step:
     """
 
     model: SweepModel
-    # Document length of the evaluation, in tokens; None for a training, CONTRASTS for the
+    # Document length of the evaluation, in tokens. None for a training, CONTRASTS for the
     # contrasts, which have documents of their own.
     length: int | None
     folder: Path  # folder of the model, shared by all its steps
@@ -137,7 +137,7 @@ class Step:
     started: str = ""  # time of the beginning, ISO 8601
     seconds: float = 0.0  # wall time of the last run
     peak_memory: int = 0  # largest resident memory of a process, in bytes
-    exit_code: int | None = None  # exit code of the last command; -N for signal N
+    exit_code: int | None = None  # exit code of the last command, or -N for signal N
     environment: dict[str, Any] = field(default_factory=dict)  # machine and versions of the run
 
     @property
@@ -178,14 +178,14 @@ class Step:
         old, new = (
             [word for command in step.commands for word in command[1:]] for step in (stored, self)
         )
-        # Earlier versions gave no tokeniser to variants; sweep.json has that of all models.
+        # Earlier versions gave no tokeniser to variants; sweep.json has one for all models.
         if self.is_training and new.count(TOKENIZER) > old.count(TOKENIZER):
             place = new.index(TOKENIZER)
             del new[place : place + 2]
         has_checkpoint = self.is_training and any(self.checkpoints.glob("*.safetensors"))
         if old != new and (stored.status != FAILED or has_checkpoint):
             was, now = differences(old, new)
-            # A training continues from its checkpoints, so all go; an evaluation needs them.
+            # A training continues from its checkpoints, so all go. An evaluation needs them.
             mark = self.folder if self.is_training else self.path(".json")
             raise ConfigError(
                 f"{self.path('.json')}: '{self}' was {stored.status} with another command: it has "
@@ -236,9 +236,9 @@ class SweepDescription:
 
     settings: SweepSettings  # of the last run
     environment: dict[str, Any]  # of the last run
-    attentions: tuple[str, ...] = ()  # and variants of all runs; the first one is the baseline
+    attentions: tuple[str, ...] = ()  # and variants of all runs, the baseline first
     published: dict[str, Any] | None = None  # see :func:`checked_published`
-    # Languages, dictionaries and text of the data, in words; files of earlier versions lack it.
+    # Languages, dictionaries and text of the data, in words. Files of earlier versions lack it.
     task: dict[str, str] = field(default_factory=dict)
 
 
@@ -246,20 +246,20 @@ def read_description(folder: Path) -> SweepDescription | None:
     """Return the description of a folder's sweep; None if the folder has no sweep."""
     path = folder / SWEEP_FILE
     try:
-        found = json.loads(plain_file(path).read_text("utf-8"))
-        values = found["settings"]
+        content = json.loads(plain_file(path).read_text("utf-8"))
+        values = content["settings"]
         # Two fields are no options of SweepSettings.
         typed: dict[str, Any] = {
             name: tuple(values.pop(name)) for name in ("user_modules", "command")
         }
         settings = replace(from_dict(SweepSettings, values), **typed)
-        published = found.get("published")
+        published = content.get("published")
         return SweepDescription(
             settings,
-            found["environment"],
-            tuple(found["attentions"]),
+            content["environment"],
+            tuple(content["attentions"]),
             None if published is None else checked_published(published),
-            found.get("task") or {},
+            content.get("task") or {},
         )
     except FileNotFoundError:
         return None
@@ -273,7 +273,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     Earlier attentions stay listed, and the first one stays the baseline. Earlier published figures
     stay unless the new description has others.
     """
-    # Join with the earlier description; new attentions come last, so that the baseline stays.
+    # Join with the earlier description. New attentions come last, so that the baseline stays.
     attentions, published = description.settings.systems, description.published
     earlier = read_description(folder)
     if earlier is not None:
@@ -321,13 +321,13 @@ def trainings_in(folder: Path) -> list[Step]:
 def planned_models(settings: SweepSettings) -> dict[SweepModel, tuple[int, ...]]:
     """Return the models of a sweep, seed by seed, with the lengths of their evaluations."""
     mixture = settings.doc_mixture
-    found = {}
+    models = {}
     for seed in settings.seeds:
         for lengths in [mixture] if mixture else [(n,) for n in settings.lengths]:
             for attention in settings.systems:
                 model = SweepModel(attention, seed, lengths, bool(mixture))
-                found[model] = settings.lengths if mixture else lengths
-    return found
+                models[model] = settings.lengths if mixture else lengths
+    return models
 
 
 def models_in(
@@ -339,16 +339,16 @@ def models_in(
     models count with the lengths of their training and of the evaluations that began.
     """
     # Start with the planned models, and add those in the folder.
-    found = {} if settings is None else planned_models(settings)
+    models = {} if settings is None else planned_models(settings)
     for training in trainings_in(folder):
-        # Read the lengths from evaluate-128.json; skip evaluate-128.results.json.
+        # Read the lengths from evaluate-128.json. Skip evaluate-128.results.json.
         paths = training.folder.glob("evaluate-*.json")
         names = (path.stem.removeprefix("evaluate-") for path in paths)
         begun = {int(name) for name in names if name.isdigit()}
         model = training.model
-        known = found.get(model, () if model.is_mixture else model.lengths)
-        found[model] = tuple(sorted({*known, *begun}))
-    return found
+        lengths = models.get(model, () if model.is_mixture else model.lengths)
+        models[model] = tuple(sorted({*lengths, *begun}))
+    return models
 
 
 def gpu_names() -> list[str]:
