@@ -1,5 +1,6 @@
 """Each kind of part is added by one file from outside the package, named with --user-module."""
 
+import itertools
 import math
 import os
 import re
@@ -14,7 +15,7 @@ from relu_nmt.attention.pointwise import pointwise_maps
 from relu_nmt.modules import feed_forwards, norms, position_schemes
 from relu_nmt.tokenization.base import subword_models
 from relu_nmt.training import OPTIMIZERS, SCHEDULES
-from relu_nmt.translation.search import scorers
+from relu_nmt.translation.search import scorers, step_scores
 from relu_nmt.vision import vision_blocks
 from tests.commands import run_here
 
@@ -61,6 +62,7 @@ REGISTRIES = (
     vision_blocks,
     subword_models,
     scorers,
+    step_scores,
     OPTIMIZERS,
     SCHEDULES,
 )
@@ -139,6 +141,27 @@ def test_a_scorer_of_ones_own_ranks_translations(command):
         assert scores == pytest.approx(expected, abs=2e-3)
         assert scores == sorted(scores, reverse=True)
     assert "unknown scorer 'reward'" in command("generate", *generate, code=2)
+
+
+def test_a_step_score_of_ones_own_changes_what_is_written(command):
+    generate = [FILES / "data-joined", "--path", FILES / "checkpoints/softmax.safetensors"]
+    generate += [*GENERATE.split(), "--nbest", 2]
+
+    def written(*flags):
+        lines = command("generate", *generate, *flags).splitlines()
+        return [line.split("\t") for line in lines if line[:2] == "H-"]
+
+    user = ["--user-module", PARTS / "step_score.py", "--step-score"]
+    before = written()
+    assert written(*user, "no_stammer:penalty=0") == before
+    # The bonus is in the score of each of the tokens; printed scores are in base 2.
+    for _, score, tokens in written(*user, "preferred:words=and,bonus=50")[::2]:
+        assert tokens.split() == ["and"] * 4
+        assert float(score) > 0.5 * 50 / math.log(2)
+    for *_, tokens in written(*user, "no_stammer:penalty=99"):
+        assert all(a != b for a, b in itertools.pairwise(tokens.split()))
+    error = command("generate", *generate, *user, "no_stammer:much=1", code=2)
+    assert "--step-score" in error and error.count("\n") == 1
 
 
 @needs_triton

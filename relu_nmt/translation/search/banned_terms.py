@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.translation.search.forced_terms import TermTracker
+from relu_nmt.translation.search.step_rules import StepRule, Written, forbid
 from relu_nmt.translation.search.symbol_texts import END, SymbolTexts, compact, is_letter
 
 
@@ -144,41 +145,45 @@ class BannedTerms:
         return not ending.is_open if before == END else not is_letter(before)
 
 
-class TermBans:
-    """Forbids the banned terms of each sentence of one batch.
+class TermBans(StepRule):
+    """Forbids every symbol that would complete a banned term.
 
     Args:
-        banned: the terms of each sentence, [B]; None for none.
-        prefixes: first tokens that are forced, int64 [B, P], padded on the right; None for none.
-        pad_index: symbol that pads the prefixes.
-        tracker: progress with forced terms, which may have banned terms in them.
+        banned: the terms of each sentence of a batch, [B]; None for none.
+        num_forced: tokens of each sentence's forced beginning, [B].
+        written: the lengths of the hypotheses.
+        tracker: progress with forced terms, which may have banned terms in them; None for none.
     """
 
     def __init__(
         self,
         banned: Sequence[BannedTerms | None],
-        prefixes: Tensor | None,
-        pad_index: int,
+        num_forced: Sequence[int],
+        written: Written,
         tracker: TermTracker | None,
     ) -> None:
-        self._banned, self._tracker = list(banned), tracker
-        self._num_forced = [0] * len(self._banned)
-        if prefixes is not None:
-            self._num_forced = (prefixes != pad_index).sum(1).tolist()
+        self._banned, self._num_forced = list(banned), list(num_forced)
+        self._written, self._tracker = written, tracker
         self._num_tokens = 0
         # The ending of each beam, [B][K]; of one hypothesis before the first token.
         self._endings = [[Ending()] if terms else [] for terms in banned]
 
-    def apply(self, log_probs: Tensor, model: Tensor | None, is_last: Tensor) -> None:
-        """Forbid, in place, every symbol that would complete a term.
+    def _may_be_last(self, step: int, log_probs: Tensor) -> list[list[bool]]:
+        """Return for each beam, [B][K], whether the token after the next may be forced."""
+        shape = log_probs.shape[:2]
+        last = self._written.ends_next(step, log_probs).expand(shape).tolist()
+        if self._tracker is not None:
+            rooms = self._written.room(step, log_probs).expand(shape).tolist()
+            for row, beam, progress in self._tracker:
+                last[row][beam] |= progress.missing > max(0, rooms[row][beam] - 3)
+        return last
 
-        Args:
-            log_probs: [B, K, V].
-            model: scores of the model, likewise, with which forced terms are allowed again. They
-                may complete banned terms, but not end banned words before them.
-            is_last: the symbol after the next may have to end a word, bool [B, K] or [B, 1].
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Forbid the symbols.
+
+        Forced terms may complete a banned term, but not end a banned word before them.
         """
-        last = is_last.expand(log_probs.shape[:2]).tolist()
+        last = self._may_be_last(step, log_probs)
         # Treat beams with the same ending at once.
         groups: dict[tuple[int, Ending, bool], list[tuple[int, int]]] = defaultdict(list)
         for row, endings in enumerate(self._endings):
@@ -193,19 +198,8 @@ class TermBans:
                 forbid(log_probs, places, forbidden.almost)
             if forbidden.ends_term:
                 forbid(log_probs, places, terms.word_ends)
-                if model is not None:
-                    self._forbid_ends(model, places, terms.word_ends)
-
-    def _forbid_ends(
-        self, model: Tensor, places: Sequence[tuple[int, int]], word_ends: Tensor
-    ) -> None:
-        """Forbid the ends of words in scores [B, K, V], but for the next tokens of begun terms."""
-        for row, beam in places:
-            forced = [] if self._tracker is None else self._tracker.rows[row]
-            begun = sorted(forced[beam].begun) if forced else []
-            kept = model[row, beam, begun]
-            forbid(model, [(row, beam)], word_ends)
-            model[row, beam, begun] = kept
+                if self._tracker is not None:
+                    self._tracker.forbid_ends(places, terms.word_ends)
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams.
@@ -231,14 +225,7 @@ class TermBans:
             self._endings[row] = advanced
         self._num_tokens += 1
 
-    def keep(self, mask: np.ndarray) -> None:
-        """Keep only the sentences of the mask [B]."""
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        """Keep only these rows [B'], the sentences of the mask [B]."""
         for name in ("_banned", "_endings", "_num_forced"):
             setattr(self, name, list(itertools.compress(getattr(self, name), mask)))
-
-
-def forbid(log_probs: Tensor, places: Sequence[tuple[int, int]], symbols: Tensor) -> None:
-    """Forbid symbols [n] in log_probs [B, K, V], in place, for pairs of sentence and beam."""
-    if len(symbols):
-        rows, beams = torch.tensor(places, device=log_probs.device).t()[:, :, None]  # [N, 1] each
-        log_probs[rows, beams, symbols.to(log_probs.device)] = -torch.inf

@@ -10,6 +10,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
+from relu_nmt.translation.search.forced_terms import share_among_terms
 from relu_nmt.translation.search.hypotheses import (
     Continuations,
     Hypothesis,
@@ -21,7 +22,6 @@ from relu_nmt.translation.search.selection import (
     best_of_groups,
     draw,
     draw_uniforms,
-    share_among_terms,
 )
 from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepScores
 
@@ -242,7 +242,8 @@ class BeamSearch:
         best_open = live.totals.unflatten(1, (num_groups, -1)).amax(2)  # [B, G]
         to_beat = history.scores[:, :, wanted - 1]  # [B, G]
         done = best_open == -torch.inf
-        if self._config.unkpen >= 0:  # a bonus for <unk> could raise a score without bound
+        # A bonus could raise a score without bound.
+        if self._config.unkpen >= 0 and self._config.step_score is None:
             longest = self._lengths(self._constraints.limits + 1)
             done |= self._scorer.bound(best_open, self._lengths(next_length), longest) <= to_beat
         full = history.count >= self._group_size

@@ -10,7 +10,7 @@ import numpy as np
 from relu_nmt.config import READ, checked_by, option, settings
 from relu_nmt.config.shared import batch_size_option, max_tokens_option, seed_option
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.search import scorers
+from relu_nmt.translation.search import scorers, step_scores
 
 SENTENCE_LENGTHS = (0.0, 200)
 """Defaults of ``max_len_a`` and ``max_len_b`` for sentences; fairseq's."""
@@ -44,6 +44,12 @@ class GenerationConfig:
         "length",
         "score that ranks hypotheses: length, coverage:beta=B or your own",
         parse=checked_by(scorers.check),
+        metavar="NAME",
+    )
+    step_score: str | None = _searched(
+        None,
+        "your own bonus or penalty of each token",
+        parse=checked_by(step_scores.check),
         metavar="NAME",
     )
     lenpen: float = option(

@@ -4,7 +4,7 @@ Reference: Post and Vilar 2018, "Fast lexically constrained decoding with dynami
 for neural machine translation", section 3, in the form of Hu et al. 2019, "Improved lexically
 constrained decoding for translation and monolingual rewriting", as in fairseq's ``--constraints``:
 the beam is divided among hypotheses with equally many tokens of the terms
-(:func:`~relu_nmt.translation.search.selection.share_among_terms`). Three things differ. Where terms
+(:func:`share_among_terms`). Three things differ. Where terms
 overlap, all ways of reading a hypothesis are followed. No term goes missing, as the longest output
 leaves room for all. And terms are whole words, unless asked otherwise. If several sentences are
 translated at once, each has its own terms.
@@ -20,7 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.translation.search.hypotheses import Continuations
+from relu_nmt.translation.search.step_rules import StepRule, Written, forbid
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
+from relu_nmt.translation.step_decoder import StepScores
 
 Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]
@@ -72,7 +75,9 @@ class ForcedTerms:
     @cached_property
     def num_tokens(self) -> int:
         """All tokens of terms and prefixes; 0: nothing is forced."""
-        own = sum(map(len, self.terms)) + len(self.prefix) + self._spaces((self.terms, ()))
+        # A prefix of the first sentence may leave its last word open.
+        spaces = self._spaces((self.terms, ()), is_open=True)
+        own = sum(map(len, self.terms)) + len(self.prefix) + spaces
         return own + sum(each.num_tokens for each in self.later)
 
     @cached_property
@@ -87,15 +92,18 @@ class ForcedTerms:
         read = replace(self, prefix=())
         for token in self.prefix:
             read = read.advance(token)
-        return len(self.prefix) + min(_missing(way) + read._spaces(way) for way in read.ways)
+        return len(self.prefix) + min(
+            _missing(way) + read._spaces(way, read.is_open) for way in read.ways
+        )
 
-    def _spaces(self, way: Way) -> int:
+    def _spaces(self, way: Way, is_open: bool) -> int:
         """Return how many tokens have to end words before the terms of a way that are left."""
         left, rest = way
         if self.texts is None:
             return 0
         continues, stays_open = self.texts.continues, self.texts.stays_open
-        is_open = bool(stays_open[rest[-1]]) if rest and rest != WORD_END else self.is_open
+        if rest and rest != WORD_END:
+            is_open = bool(stays_open[rest[-1]])
         if not self.ordered:  # begin with a term that needs no space
             left = tuple(sorted(left, key=lambda term: continues[term[0]] == is_open))
         number = 0
@@ -211,23 +219,24 @@ def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
     return tuple(kept if first_free in kept else [*kept, first_free])
 
 
-class TermTracker:
-    """Progress of the hypotheses of one batch; some of its sentences may have no terms.
+class TermTracker(StepRule):
+    """Forces terms: the progress of the hypotheses of one batch, some of whose sentences have none.
 
     Args:
         forced: terms of each translation, [B].
-        context_sizes: first tokens that belong to the context, int64 [B].
-        separator: the symbol that ends each sentence; -1 for none.
+        written: the lengths of the hypotheses.
+
+    Attributes:
+        rows: the terms of each beam, [B][K]; of one hypothesis before the first token.
+        model: scores of the models at this step, [B, K, V].
     """
 
-    def __init__(
-        self, forced: Sequence[ForcedTerms], context_sizes: np.ndarray, separator: int = -1
-    ) -> None:
-        self._context_sizes = context_sizes
-        self._separator = separator
+    def __init__(self, forced: Sequence[ForcedTerms], written: Written) -> None:
+        self._written = written
+        self._separator = -1 if written.left is None else written.separator
         self._num_tokens = 0
-        # The terms of each beam, [B][K]; of one hypothesis before the first token.
         self.rows = [[own] if own.num_tokens else [] for own in forced]
+        self.model = torch.empty(0)
 
     def __iter__(self) -> Iterator[tuple[int, int, ForcedTerms]]:
         """Yield sentence, beam and progress of each hypothesis that has terms."""
@@ -235,19 +244,20 @@ class TermTracker:
             for beam, progress in enumerate(beams):
                 yield row, beam, progress
 
-    def require(
-        self, log_probs: Tensor, given: Tensor, room: Tensor, sentences: Tensor | None, end: int
-    ) -> None:
-        """Allow the next tokens of terms in place, and only these where no more fit.
+    def save(self, log_probs: Tensor, step: int) -> None:
+        """Keep the scores of the models."""
+        self.model = log_probs.clone()
 
-        ``log_probs`` and those from the models, ``given``, are [B, K, V]. ``room`` has the tokens
-        that each hypothesis can still have besides ends of sentences, and ``sentences``, if they
-        are counted, the number of sentences to end, both [B, K] or [B, 1]. The ``end`` symbol, and
-        the separator of a sentence with terms of its own, have to wait for the terms.
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Allow the next tokens of terms, and only these where no more fit.
+
+        The end symbol, and the separator of a sentence with terms of its own, have to wait for the
+        terms.
         """
-        shape = log_probs.shape[:2]
-        rooms = room.expand(shape).tolist()
-        numbers = None if sentences is None else sentences.expand(shape).tolist()
+        shape, left_to_write = log_probs.shape[:2], self._written.left
+        rooms = self._written.room(step, log_probs).expand(shape).tolist()
+        numbers = None if left_to_write is None else left_to_write.expand(shape).tolist()
+        given, end = self.model, self._written.eos_index
         for row, beam, progress in self:
             # Count the room after the next token.
             left = rooms[row][beam] - 1
@@ -272,6 +282,14 @@ class TermTracker:
             # Restore the models' scores of terms, which other rules may have forbidden.
             log_probs[row, beam, allowed] = given[row, beam, allowed]
 
+    def forbid_ends(self, places: Sequence[tuple[int, int]], word_ends: Tensor) -> None:
+        """Forbid symbols at pairs of sentence and beam, but for the next tokens of begun terms."""
+        for row, beam in places:
+            begun = sorted(self.rows[row][beam].begun) if self.rows[row] else []
+            kept = self.model[row, beam, begun]
+            forbid(self.model, [(row, beam)], word_ends)
+            self.model[row, beam, begun] = kept
+
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
         chosen = tokens.tolist()
@@ -283,7 +301,7 @@ class TermTracker:
             origin = range(len(chosen[row])) if origins is None else origins[row]
             beams = [beams[min(beam, len(beams) - 1)] for beam in origin]
             # Ignore tokens of the context, which translate earlier sentences.
-            if self._num_tokens >= self._context_sizes[row]:
+            if self._num_tokens >= self._written.context_sizes[row]:
                 beams = [
                     b.next_sentence() if token == self._separator else b.advance(token)
                     for b, token in zip(beams, chosen[row], strict=True)
@@ -291,9 +309,8 @@ class TermTracker:
             self.rows[row] = beams
         self._num_tokens += 1
 
-    def keep(self, mask: np.ndarray) -> None:
-        """Keep only the sentences of the mask [B]."""
-        self._context_sizes = self._context_sizes[mask]
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        """Keep only these rows [B'], the sentences of the mask [B]."""
         self.rows = [beams for beams, is_kept in zip(self.rows, mask, strict=True) if is_kept]
 
 
@@ -306,3 +323,67 @@ def _leave_room(log_probs: Tensor, progress: ForcedTerms, left: int) -> None:
         if progress.otherwise(joins, opens).missing > left:
             forbidden = (joining == joins) & (opening == opens)
             log_probs[torch.from_numpy(forbidden).to(log_probs.device)] = -torch.inf
+
+
+def share_among_terms(
+    found: Continuations, scores: StepScores, totals: Tensor, tracker: TermTracker
+) -> None:
+    """Divide the beam, in place, among hypotheses by their number of tokens of forced terms.
+
+    ``found`` are the best continuations of plain beam search, [B, 1, 2K]. For every hypothesis its
+    best continuation and all that continue a term are added. They are ranked among candidates with
+    equally many term tokens. The best of each rank are taken in turn, beginning with candidates
+    that miss fewest tokens.
+    """
+    assert found.parents is not None, "beam search names parents"
+    log_probs = scores.log_probs_of(totals)
+    for row, beams in enumerate(tracker.rows):
+        if not beams:
+            continue
+        # Join plain candidates [2K] and those that continue terms: (parent, token) -> total.
+        columns = found.totals[row, 0], found.tokens[row, 0], found.parents[row, 0]
+        sums = {
+            (parent, token): total
+            for total, token, parent in zip(*(c.tolist() for c in columns), strict=True)
+        }
+        sums |= _further(beams, log_probs[row], totals[row])
+        # Write the divided beam back; unused entries are no hypotheses.
+        ranked = _shared_out(beams, sums)[: len(columns[0])]
+        for column, values in zip(columns, zip(*ranked, strict=True), strict=False):
+            column[: len(values)] = torch.tensor(values, dtype=column.dtype)
+        columns[0][len(ranked) :] = -torch.inf
+
+
+def _further(
+    beams: Sequence[ForcedTerms], log_probs: Tensor, totals: Tensor
+) -> dict[tuple[int, int], float]:
+    """Return sums of totals [K] and log_probs [K, V] for each beam's best token and its terms."""
+    # Pairs of a beam and its next token.
+    best = log_probs.argmax(1).tolist()
+    pairs = [
+        (beam, token)
+        for beam, progress in enumerate(beams)
+        for token in dict.fromkeys([best[beam], *progress.after])
+    ]
+    index = torch.tensor(pairs, device=totals.device)
+    sums = totals[index[:, 0]] + log_probs[index[:, 0], index[:, 1]]
+    return dict(zip(pairs, sums.tolist(), strict=True))
+
+
+def _shared_out(
+    beams: Sequence[ForcedTerms], sums: dict[tuple[int, int], float]
+) -> list[tuple[float, int, int]]:
+    """Return total, token and parent of the possible candidates, in the order of their rank."""
+    # Rank candidates among those that miss equally many tokens of the terms.
+    by_missing: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
+    for (parent, token), total in sums.items():
+        if total > -torch.inf:
+            missing = beams[parent].advance(token).missing
+            by_missing[missing].append((total, token, parent))
+    ranked = []
+    for missing, own in by_missing.items():
+        # Sort by total, then by beam and token, so that ties are reproducible.
+        own.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
+        ranked += [(rank, missing, candidate) for rank, candidate in enumerate(own)]
+    # Take turns: the best of each rank, candidates that miss fewest tokens first.
+    return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]

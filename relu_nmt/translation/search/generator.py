@@ -17,7 +17,7 @@ from relu_nmt.io.work import FORKS
 from relu_nmt.translation.search.batches import Found, plan_batches, run_batches
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.constraints import TokenConstraints
+from relu_nmt.translation.search.constraints import TokenConstraints, build_step_score
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.scoring import build_scorer, score_references, words_of
 from relu_nmt.translation.search.shortlist import Shortlist
@@ -38,7 +38,7 @@ class Generator:
         separators: the symbol that ends each sentence of a source, and of a target: a translation
             then has as many as its source, unless ``config.free_sentence_count``. None for none.
         shortlist: restricts the symbols of the translations; None for all. It is ignored if
-            prefixes or terms are forced, or terms banned.
+            prefixes or terms are forced, terms banned, or tokens have a bonus.
         first_symbol: forced first token of each translation, such as the code of its language. It
             counts as a token, but costs nothing. None for none.
 
@@ -76,6 +76,8 @@ class Generator:
         first = [] if first_symbol is None else [symbols.index(first_symbol)]
         self._first = np.array(first, dtype=np.int64)
         self._scorer = build_scorer(config)
+        if config.step_score is not None:  # refuse wrong options now
+            build_step_score(config, symbols)
 
     def with_config(self, config: GenerationConfig) -> "Generator":
         """Return a generator with the same models and other settings."""
@@ -256,7 +258,8 @@ class Generator:
         # List the allowed symbols; prefixes and terms may need any.
         listed = None
         has_terms = any(own.forced.num_tokens or own.banned for own in sources)
-        if self._shortlist is not None and prefixes is None and not has_terms:
+        is_free = prefixes is None and config.step_score is None and not has_terms
+        if self._shortlist is not None and is_free:
             wanted = [] if self._separators is None else [self._separators.target]
             listed = self._shortlist.of(src_tokens, wanted)
             if separators is not None:

@@ -1,14 +1,11 @@
-"""Choice of the next tokens: diverse beam search, sampling, forced and forbidden tokens."""
+"""Choice of the next tokens: diverse beam search, sampling, forbidden tokens."""
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
 from relu_nmt.translation.search.hypotheses import Continuations
 from relu_nmt.translation.step_decoder import StepScores
 
@@ -48,70 +45,6 @@ def best_of_groups(
         groups.append((tokens, parents + first, own_totals.gather(1, parents) + gains))
     # Stack the groups, [B, G, 2k].
     return Continuations(*(torch.stack(column, dim=1) for column in zip(*groups, strict=True)))
-
-
-def share_among_terms(
-    found: Continuations, scores: StepScores, totals: Tensor, tracker: TermTracker
-) -> None:
-    """Divide the beam, in place, among hypotheses by their number of tokens of forced terms.
-
-    ``found`` are the best continuations of plain beam search, [B, 1, 2K]. For every hypothesis its
-    best continuation and all that continue a term are added. They are ranked among candidates with
-    equally many term tokens. The best of each rank are taken in turn, beginning with candidates
-    that miss fewest tokens.
-    """
-    assert found.parents is not None, "beam search names parents"
-    log_probs = scores.log_probs_of(totals)
-    for row, beams in enumerate(tracker.rows):
-        if not beams:
-            continue
-        # Join plain candidates [2K] and those that continue terms: (parent, token) -> total.
-        columns = found.totals[row, 0], found.tokens[row, 0], found.parents[row, 0]
-        sums = {
-            (parent, token): total
-            for total, token, parent in zip(*(c.tolist() for c in columns), strict=True)
-        }
-        sums |= _further(beams, log_probs[row], totals[row])
-        # Write the divided beam back; unused entries are no hypotheses.
-        ranked = _shared_out(beams, sums)[: len(columns[0])]
-        for column, values in zip(columns, zip(*ranked, strict=True), strict=False):
-            column[: len(values)] = torch.tensor(values, dtype=column.dtype)
-        columns[0][len(ranked) :] = -torch.inf
-
-
-def _further(
-    beams: Sequence[ForcedTerms], log_probs: Tensor, totals: Tensor
-) -> dict[tuple[int, int], float]:
-    """Return sums of totals [K] and log_probs [K, V] for each beam's best token and its terms."""
-    # Pairs of a beam and its next token.
-    best = log_probs.argmax(1).tolist()
-    pairs = [
-        (beam, token)
-        for beam, progress in enumerate(beams)
-        for token in dict.fromkeys([best[beam], *progress.after])
-    ]
-    index = torch.tensor(pairs, device=totals.device)
-    sums = totals[index[:, 0]] + log_probs[index[:, 0], index[:, 1]]
-    return dict(zip(pairs, sums.tolist(), strict=True))
-
-
-def _shared_out(
-    beams: Sequence[ForcedTerms], sums: dict[tuple[int, int], float]
-) -> list[tuple[float, int, int]]:
-    """Return total, token and parent of the possible candidates, in the order of their rank."""
-    # Rank candidates among those that miss equally many tokens of the terms.
-    by_missing: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
-    for (parent, token), total in sums.items():
-        if total > -torch.inf:
-            missing = beams[parent].advance(token).missing
-            by_missing[missing].append((total, token, parent))
-    ranked = []
-    for missing, own in by_missing.items():
-        # Sort by total, then by beam and token, so that ties are reproducible.
-        own.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
-        ranked += [(rank, missing, candidate) for rank, candidate in enumerate(own)]
-    # Take turns: the best of each rank, candidates that miss fewest tokens first.
-    return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]
 
 
 def draw(

@@ -1,0 +1,372 @@
+"""Rules about the next token: what a hypothesis may write, and what it must write.
+
+A search has a list of rules. At each step they change the scores of the next tokens one after the
+other, so that a later rule has priority. A bonus or penalty of a user is a rule as well
+(``--step-score``).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.config.classes import with_own_config
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.translation.search.selection import block_repeated_ngrams, exclude_token
+
+
+class StepRule(ABC):
+    """One rule about the next tokens of all hypotheses of a batch."""
+
+    is_alike: bool = False
+    """The rule changes the scores of all hypotheses in the same way."""
+
+    def is_active(self, step: int) -> bool:
+        """Return False if nothing changes at this step."""
+        return True
+
+    def save(self, log_probs: Tensor, step: int) -> None:  # noqa: B027
+        """Keep scores [B, K, V] of the models before any token is forbidden or forced."""
+
+    @abstractmethod
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores of the token after ``step`` others, in place.
+
+        log_probs are [B, K, V], or [B, 1, V] for the first token. If all active rules are alike,
+        they are those of some hypotheses, [..., ..., V].
+        """
+
+    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:  # noqa: B027
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
+
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:  # noqa: B027
+        """Keep only these rows [B'], the sentences of the mask [B]."""
+
+
+class StepScore(StepRule):
+    """The base class of a user's bonus or penalty, in nats, for tokens that are written.
+
+    Register a class with ``@step_scores.register("name")``, and add to or subtract from the scores
+    in :meth:`apply`. The scores of hypotheses include it. Set ``is_alike`` if it depends on the
+    token alone.
+
+    Args:
+        config: options from ``--step-score NAME:option=value``.
+        symbols: the target dictionary.
+    """
+
+    Config: ClassVar[type]
+
+    def __init_subclass__(cls) -> None:
+        with_own_config(cls)
+
+    def __init__(self, config: Any, symbols: Dictionary) -> None:
+        self.config, self.symbols = config, symbols
+
+
+class Written:
+    """How much the hypotheses of a batch have written, and how much they may write.
+
+    Args:
+        symbols: the target dictionary.
+        separator: the symbol that ends each sentence; -1 for none.
+        limits: most tokens before the end symbol, int64 [B].
+        context_sizes: tokens of a known context, int64 [B].
+        left: sentences to write, int64 [B, 1]; None: they are not counted.
+        most_of_a_sentence: tokens at which the separator is forced; None for any.
+
+    Attributes:
+        left: sentences to write during the search, int64 [B, K].
+        length: tokens of the current sentence, likewise; None: they are not counted.
+    """
+
+    def __init__(
+        self,
+        symbols: Dictionary,
+        separator: int,
+        limits: np.ndarray,
+        context_sizes: np.ndarray,
+        left: Tensor | None,
+        most_of_a_sentence: int | None,
+        device: torch.device,
+    ) -> None:
+        self.eos_index, self.separator = symbols.eos_index, separator
+        self.limits, self.context_sizes = limits, context_sizes
+        self.left, self.most_of_a_sentence = left, most_of_a_sentence
+        self.length: Tensor | None = None
+        if most_of_a_sentence is not None:
+            self.length = torch.zeros(len(limits), 1, dtype=torch.int64, device=device)
+        self._ends: dict[int, Tensor] = {}
+
+    def save(self, log_probs: Tensor) -> None:
+        """Keep the models' scores of the symbols that end sentences."""
+        counts = self.left is not None or self.length is not None
+        ends = (self.eos_index, self.separator) if counts else (self.eos_index,)
+        self._ends = {symbol: log_probs[:, :, symbol].clone() for symbol in ends}
+
+    def allow_only(self, symbol: int, log_probs: Tensor, where: Tensor) -> None:
+        """Forbid, in place, all but an end of sentences for the beams ``where``, bool [B, K]."""
+        saved = self._ends[symbol]
+        sentence, beam = where.expand(saved.shape).nonzero(as_tuple=True)
+        if len(sentence):
+            log_probs[sentence, beam] = -torch.inf
+            log_probs[sentence, beam, symbol] = saved[sentence, beam]
+
+    def room(self, step: int, like: Tensor) -> Tensor:
+        """Return how many tokens, besides ends of sentences, fit in, [B, K] or [B, 1]."""
+        room = column(self.limits - step, like)
+        return room if self.left is None else room - self.left
+
+    def is_begun(self, step: int, like: Tensor) -> Tensor:
+        """Return whether the context is written, bool [B, 1]."""
+        return column(step >= self.context_sizes, like)
+
+    def ends_next(self, step: int, like: Tensor) -> Tensor:
+        """Return where the token after the next may have to end a sentence, bool [B, K]."""
+        ends_next = self.room(step, like) <= 1
+        if self.most_of_a_sentence is not None and self.length is not None:
+            ends_next = ends_next | (self.length >= self.most_of_a_sentence - 2)
+        return ends_next
+
+    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
+        if self.left is None and self.length is None:
+            return
+        ends = tokens == self.separator
+        if self.left is not None:
+            self.left = of_parents(self.left, parents, ends) - ends.long()
+        if self.length is not None:
+            self.length = (of_parents(self.length, parents, ends) + 1).masked_fill(ends, 0)
+
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        """Keep only these rows [B'], the sentences of the mask [B]."""
+        self.limits, self.context_sizes = self.limits[mask], self.context_sizes[mask]
+        for name in ("left", "length"):
+            if (values := getattr(self, name)) is not None:
+                setattr(self, name, values.index_select(0, rows))
+
+
+class SpecialSymbols(StepRule):
+    """Forbids the symbols that no output has, and subtracts the finite penalty of ``<unk>``."""
+
+    is_alike = True
+
+    def __init__(self, symbols: Dictionary, unkpen: float) -> None:
+        self._symbols = symbols
+        self._unkpen = unkpen if unkpen < torch.inf else 0.0
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores, see :class:`StepRule`."""
+        symbols = self._symbols
+        log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbours
+        if self._unkpen:
+            log_probs[:, :, symbols.unk_index] -= self._unkpen
+
+
+class SingleSentences(StepRule):
+    """Takes the separator out of the distribution for sources without one.
+
+    ``where`` are these sources, bool [B, 1].
+    """
+
+    def __init__(self, separator: int, where: Tensor) -> None:
+        self._separator, self._where = separator, where
+        self.is_alike = bool(where.all())
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores, see :class:`StepRule`."""
+        exclude_token(log_probs, self._separator, None if self.is_alike else self._where)
+
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        """Keep only these rows [B'], the sentences of the mask [B]."""
+        self._where = self._where.index_select(0, rows)
+
+
+class NoUnknownWords(StepRule):
+    """Forbids ``<unk>``, for ``--unkpen inf``."""
+
+    is_alike = True
+
+    def __init__(self, unk_index: int) -> None:
+        self._unk_index = unk_index
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores, see :class:`StepRule`."""
+        log_probs[:, :, self._unk_index] = -torch.inf
+
+
+class NoRepeatedNgrams(StepRule):
+    """Forbids n-grams of a size that a hypothesis has already; ends of sentences may repeat."""
+
+    def __init__(self, size: int, pad_index: int, written: Written) -> None:
+        self._size, self._pad_index, self._written = size, pad_index, written
+        self._history: Tensor | None = None  # all tokens of each hypothesis, [B, K, t]
+
+    def is_active(self, step: int) -> bool:
+        """Return False before the first token is written."""
+        return self._history is not None
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores, see :class:`StepRule`."""
+        assert self._history is not None, "it is active"
+        separator = self._written.separator
+        of_separator = log_probs[:, :, separator].clone()
+        block_repeated_ngrams(log_probs, self._history, self._size, self._pad_index)
+        if self._written.left is not None:
+            log_probs[:, :, separator] = of_separator
+
+    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+        """Append the chosen tokens to the history of the parents, [B, K, t + 1]."""
+        newest = tokens[:, :, None]
+        history = newest[:, :, :0] if self._history is None else self._history
+        if parents is not None:
+            history = history.gather(1, parents[:, :, None].expand_as(history))
+        self._history = torch.cat([history, newest], dim=2)
+
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        """Keep only these rows [B'], the sentences of the mask [B]."""
+        if self._history is not None:
+            self._history = self._history.index_select(0, rows)
+
+
+class ShortestOutput(StepRule):
+    """Forbids the end symbol, and the separator before it, where a hypothesis is too short."""
+
+    def __init__(self, min_len: int, written: Written) -> None:
+        self._min_len, self._written = min_len, written
+        self._last = int(written.context_sizes.max(initial=0)) + min_len
+
+    def is_active(self, step: int) -> bool:
+        """Return whether an output may still be too short."""
+        return step < self._last
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores, see :class:`StepRule`."""
+        # The end symbol now, or the last separator, after which it would be forced.
+        written = self._written
+        least = written.context_sizes + self._min_len
+        too_short = column(step < least, log_probs)
+        log_probs[:, :, written.eos_index].masked_fill_(too_short, -torch.inf)
+        if written.left is not None:
+            too_short = column(step + 1 < least, log_probs) & (written.left == 1)
+            log_probs[:, :, written.separator].masked_fill_(too_short, -torch.inf)
+
+
+class Prefixes(StepRule):
+    """Forces the first tokens, int64 [B, P], padded on the right.
+
+    Those of a context and the first ``num_free`` cost nothing.
+    """
+
+    def __init__(self, prefixes: Tensor, pad_index: int, num_free: int, written: Written) -> None:
+        self._prefixes, self._pad_index, self._written = prefixes, pad_index, written
+        self._num_free = num_free
+        self._saved = prefixes, torch.empty(0)  # rows [R], and their new scores [R, K, V]
+
+    def is_active(self, step: int) -> bool:
+        """Return False after the longest prefix."""
+        return step < self._prefixes.size(1)
+
+    def save(self, log_probs: Tensor, step: int) -> None:
+        """Keep the scores of the forced tokens."""
+        tokens = self._prefixes[:, step]
+        rows = (tokens != self._pad_index).nonzero()[:, 0]
+        values = torch.full_like(log_probs[rows], -torch.inf)
+        index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
+        is_free = column(step < np.maximum(self._written.context_sizes, self._num_free), log_probs)
+        own = log_probs[rows].gather(2, index).masked_fill(is_free[rows, :, None], 0.0)
+        self._saved = rows, values.scatter_(2, index, own)
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores, see :class:`StepRule`."""
+        rows, values = self._saved
+        log_probs[rows] = values
+
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        """Keep only these rows [B'], the sentences of the mask [B]."""
+        self._prefixes = self._prefixes.index_select(0, rows)
+
+
+class SentenceCount(StepRule):
+    """Ends after the last sentence, not before; forces separators where nothing else fits.
+
+    ``where`` are sources without separator, bool [B, 1], whose end is free; None for none.
+    """
+
+    def __init__(self, written: Written, where: Tensor | None) -> None:
+        assert written.left is not None, "sentences are counted"
+        self._written, self._where = written, where
+        number = written.left[:, 0].cpu().numpy()
+        self._first_end, self._first_limit = int(number.min()), int((written.limits - number).min())
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores, see :class:`StepRule`."""
+        written, left = self._written, self._written.left
+        assert left is not None, "sentences are counted"
+        log_probs[:, :, written.eos_index].masked_fill_(left > 0, -torch.inf)
+        if step >= self._first_end:
+            ended = left == 0 if self._where is None else (left == 0) & ~self._where
+            written.allow_only(written.eos_index, log_probs, ended)
+        if step >= self._first_limit:
+            is_full = (written.room(step, log_probs) <= 0) & (left > 0)
+            where = is_full & written.is_begun(step, log_probs)
+            written.allow_only(written.separator, log_probs, where)
+
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        """Keep only these rows [B'], the sentences of the mask [B]."""
+        if self._where is not None:
+            self._where = self._where.index_select(0, rows)
+
+
+class SentenceLength(StepRule):
+    """Forces the separator where a sentence has as many tokens as the models can write."""
+
+    def __init__(self, written: Written) -> None:
+        self._written = written
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores, see :class:`StepRule`."""
+        written = self._written
+        assert written.length is not None and written.most_of_a_sentence is not None, "measured"
+        is_full = written.length >= written.most_of_a_sentence - 1
+        if written.left is not None:
+            is_full = is_full & (written.left > 0)
+        where = is_full & written.is_begun(step, log_probs)
+        written.allow_only(written.separator, log_probs, where)
+
+
+class LongestOutput(StepRule):
+    """Forces the end symbol at the longest output."""
+
+    def __init__(self, written: Written) -> None:
+        self._written, self._first = written, int(written.limits.min())
+
+    def is_active(self, step: int) -> bool:
+        """Return whether an output may have its longest length."""
+        return step >= self._first
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change the scores, see :class:`StepRule`."""
+        at_limit = column(step >= self._written.limits, log_probs)
+        self._written.allow_only(self._written.eos_index, log_probs, at_limit)
+
+
+def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
+    """Return the values [B, K] or [B, 1] of each beam's parent, [B, K] as ``like``."""
+    values = values.expand(like.shape)
+    return values if parents is None else values.gather(1, parents)
+
+
+def column(values: np.ndarray, like: Tensor) -> Tensor:
+    """Return values of each sentence [B] as [B, 1] on the device of ``like``."""
+    return torch.from_numpy(values).to(like.device)[:, None]
+
+
+def forbid(log_probs: Tensor, places: Sequence[tuple[int, int]], symbols: Tensor) -> None:
+    """Forbid symbols [n] in log_probs [B, K, V], in place, for pairs of sentence and beam."""
+    if len(symbols):
+        rows, beams = torch.tensor(places, device=log_probs.device).t()[:, :, None]  # [N, 1] each
+        log_probs[rows, beams, symbols.to(log_probs.device)] = -torch.inf
