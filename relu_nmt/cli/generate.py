@@ -167,7 +167,7 @@ class TranslateSplitSettings(WindowOptions, BannedTermOptions):
         "join sentences of a document up to N tokens (default: as in training)",
     )
     count_source_only: bool = option(
-        False, "count only source tokens for --max-doc-tokens, not the longer side"
+        False, "with --score-reference: count only source tokens for --max-doc-tokens"
     )
     output: str | None = option(
         None, "write the documents as text, a line for each sentence", files=WRITTEN

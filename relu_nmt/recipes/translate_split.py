@@ -181,10 +181,18 @@ class _Run:
             return np.ones(len(split), dtype=np.int64)
         return split.require_documents("--max-doc-tokens", self._windows.max_doc_tokens)
 
+    @property
+    def _counts_source_only(self) -> bool:
+        """True if target tokens do not count towards the window's limit.
+
+        They count where the model reads the references. A translation does not depend on them.
+        """
+        return self._settings.count_source_only or not self._config.score_reference
+
     def _sizes_of(self, split: Split) -> np.ndarray:
         """Return the tokens of each sentence that count towards the window's limit, int [N]."""
-        by_source = self._settings.count_source_only
-        return longer_side(split.source_sizes, None if by_source else split.target_sizes)
+        target_sizes = None if self._counts_source_only else split.target_sizes
+        return longer_side(split.source_sizes, target_sizes)
 
     def _plan(self, split: Split) -> Groups:
         limits = self._windows.max_doc_tokens, self._windows.window_overlap
@@ -390,7 +398,7 @@ class _Run:
             "split": self._split.name,
             "max_doc_tokens": self._windows.max_doc_tokens,
             "window_overlap": self._windows.window_overlap,
-            "count_source_only": self._settings.count_source_only,
+            "count_source_only": self._counts_source_only,
             "beam": self._config.beam,
             "documents": len(self._counts),
             "sentences": len(self._split),

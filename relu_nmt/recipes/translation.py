@@ -268,8 +268,8 @@ def split_note(numbers: Sequence[int], split: SentenceSplitter | None, asked: bo
     if not numbers:
         return split.note
     return (
-        f"NOTE: {len(numbers):,} lines of several sentences, which are translated one by one as in "
-        f"training ({named_lines(numbers)}); --no-split-sentences keeps lines whole"
+        f"NOTE: {counted(len(numbers), 'line')} of several sentences, which are translated one by "
+        f"one as in training ({named_lines(numbers)}); --no-split-sentences keeps lines whole"
     )
 
 

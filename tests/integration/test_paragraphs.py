@@ -146,7 +146,7 @@ def test_the_longest_source_is_that_of_a_sentence(tmp_path, truncate):
     long = "Ein Haus ist Haus ist Haus ist rot. Das Haus!"
     flags = [*FLAGS, *["--truncate-source"] * truncate]
     done = run_here("interactive", "--path", path, *flags, stdin=f"{PARAGRAPH}\n{long}\n")
-    assert "NOTE: 1 lines of more than 6 tokens" in done.stderr and "(line 2)" in done.stderr
+    assert "NOTE: 1 line of more than 6 tokens" in done.stderr and "(line 2)" in done.stderr
     translator = Translator.from_checkpoint(path, "cpu")
     cut = ["Ein Haus ist Haus ist", "Das Haus!"]
     joined = [" ".join(translator.translate(own, **SEARCH)) for own in (SENTENCES, cut)]

@@ -22,7 +22,9 @@ from tests.integration.documents.document_models import (
     run,
     translate,
 )
-from tests.tiny import lines_of
+from tests.tiny import lines_of, preprocessed
+
+SIDES = (("src", "de"), ("tgt", "en"))
 
 
 def generate_documents(folder, capsys, model, limit, *flags):
@@ -233,6 +235,7 @@ def test_an_overlap_shows_context_in_the_source_only(folder, capsys, copying):
 def test_source_only_counting_length_notes_and_results_files_work(folder, capsys):
     _, results = generate_documents(folder, capsys, "sep", 24, "--count-source-only")
     assert results["count_source_only"] is True
+    assert generate_documents(folder, capsys, "sep", 24)[1]["groups"] == results["groups"]
     output, _ = generate_documents(folder, capsys, "sep", 30)
     assert "NOTE: --max-doc-tokens 30, but the model was trained on up to 24 tokens" in output
     arguments = [folder / "data", "--path", folder / "sep.safetensors", *SHORT]
@@ -306,3 +309,22 @@ def test_sentences_too_long_for_learned_positions_can_be_left_out(folder, capsys
     model = ["--path", folder / "short.safetensors", "--max-doc-tokens", 12]
     run(generate, folder / "data", *model, "--cpu", expect=2)
     assert "--skip-invalid-size-inputs-valid-test" in capsys.readouterr().err
+
+
+def test_groups_do_not_depend_on_the_references(folder, tmp_path, capsys, copying):
+    source = "1 2 3\n4 5\n6 7\n\n1 2\n3\n"
+    for ending, text in (("de", source), ("en", source.replace("2", "2 2 2 2 2"))):
+        (tmp_path / f"test.{ending}").write_text(text)
+    dictionaries = {f"{side}dict": f"{folder}/data/dict.{ending}.txt" for side, ending in SIDES}
+    settings = {**dictionaries, "document_separator": "blank"}
+    data = preprocessed(tmp_path, "data", ("test",), **settings)
+    counts = []
+    for flags in (SHORT, [*SHORT, "--count-source-only"], ["--score-reference", "--cpu"]):
+        results = tmp_path / "results.json"
+        words = [data, "--path", folder / "sep.safetensors", "--results", results]
+        run(generate, *words, "--max-doc-tokens", 10, *flags)
+        counts.append(json.loads(results.read_text())["groups"])
+    capsys.readouterr()
+    _, err = translate(folder, capsys, source, "--max-doc-tokens", 10)
+    assert f"5 lines of 2 documents in {counts[0]} groups" in err
+    assert counts[0] == counts[1] < counts[2]
