@@ -34,7 +34,8 @@ class SentenceRows:
     positions: Tensor  # [B, N] int64, number of tokens before each one in its sentence
     first: Tensor  # [B] int64, row of each document's first sentence
     counts: Tensor  # [B] int64, number of sentences of each document
-    # As keys: the row that each row of queries sees, [R'] int64; None: that of equal number.
+    # For keys: index of the key row that each query row attends to, [R'] int64. None: row i attends
+    # to row i.
     seen: Tensor | None = None
 
     @classmethod
@@ -98,7 +99,7 @@ class SentenceRows:
         """
         return self.first[documents] + numbers.minimum(self.counts[documents] - 1)
 
-    def own(self, document: Visibility, divided: bool = False) -> "SentenceView":
+    def within(self, document: Visibility, divided: bool = False) -> "SentenceView":
         """Return the view of self-attention: tokens see their own sentence."""
         inside = _visibility(self, self, document.causal)
         return SentenceView(document, self, self, inside, divided=divided)
@@ -133,25 +134,28 @@ class SentenceView:
 
     @classmethod
     def of_beams(
-        cls, numbers: Tensor, source: SentenceRows, last: "Visibility | SentenceView"
+        cls,
+        numbers: Tensor,
+        source: SentenceRows,
+        document: Visibility,
+        last: "SentenceView | None",
     ) -> "SentenceView":
         """Return the view of the newest token of each hypothesis, in sentences ``numbers`` [B, K].
 
-        ``last`` is the view of the last step, if the B documents of ``source`` are the same, or
-        else the visibility of the documents.
+        ``document`` is the visibility of the B documents of ``source``, ``last`` the view of the
+        last step.
         """
         # Make each newest token a row of its own.
         queries = SentenceRows.of_beams(numbers, numbers.numel(), 1)
         documents = torch.arange(len(numbers), device=numbers.device)[:, None].expand_as(numbers)
         seen = source.rows_of(documents, numbers).flatten()
         keys = replace(source, seen=seen)
-        # Note the rows whose source sentence differs from the last step's.
-        inside = _visibility(queries, keys)
-        if isinstance(last, Visibility):
-            return cls(last, queries, keys, inside)
-        assert last.keys.seen is not None, "from this function"
-        changed = (seen != last.keys.seen).nonzero().squeeze(1)
-        return cls(last.document, queries, keys, inside, changed)
+        # Note the rows whose source sentence differs from the last step's, if beams are the same.
+        changed = None
+        if last is not None and last.document is document:
+            assert last.keys.seen is not None, "from this function"
+            changed = (seen != last.keys.seen).nonzero().squeeze(1)
+        return cls(document, queries, keys, _visibility(queries, keys), changed)
 
     @property
     def num_queries(self) -> int:

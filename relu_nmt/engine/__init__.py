@@ -1,6 +1,6 @@
 """Fast decoding on CPUs: packed weights, 8-bit integers, whole layers in one call of a kernel.
 
-:func:`install` prepares a model and returns a decoder for searches. Its results equal those of
+:func:`install` prepares a model and returns a decoder for searches, which finds the translations of
 :class:`relu_nmt.translation.step_decoder.StepDecoder`.
 """
 
@@ -18,8 +18,8 @@ def install(model: EncoderDecoder, dtype: torch.dtype | None = None) -> FastDeco
     """Pack the weights of a model on a CPU, and return its decoder.
 
     Args:
-        model: changed in place; do not train it afterwards.
-        dtype: compute in ``torch.float32`` (the default) or ``torch.bfloat16``; ``torch.int8``
+        model: changed in place. Do not train it afterwards.
+        dtype: compute in ``torch.float32`` (the default) or ``torch.bfloat16``. ``torch.int8``
             replaces all affine maps by products of 8-bit integers, for good.
 
     Raises:

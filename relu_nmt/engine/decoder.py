@@ -18,21 +18,21 @@ from relu_nmt.translation.step_decoder import SearchStep, StepDecoder, StepScore
 
 MAX_COMPUTED_SHARE = 0.95
 """Leave out dead beams only if at most this fraction of all beams goes on."""
-# Selecting rows has a cost of its own. AMD EPYC, 2026-11-24, command not recorded.
+# Selecting rows takes time, too. AMD EPYC, 2026-11-24, command not recorded.
 
 
 @dataclass
 class FastScores(StepScores):
     """Scores whose best continuations a kernel finds, for all beams or the computed ones.
 
-    With ``rows`` the log-probabilities are those of the computed beams alone, [1, N, V].
+    With ``rows``, ``log_probs`` has the computed beams alone, [1, N, V].
     """
 
     # [N] int64, rising indices of the computed beams among all B K; None: all.
     rows: Tensor | None = None
 
     def of_all(self, batch: int, beam_size: int) -> "FastScores":
-        """See :meth:`StepScores.of_all`; dead beams get the scores of another beam."""
+        """See :meth:`StepScores.of_all`. Dead beams get the scores of another beam."""
         if self.rows is None:
             return self
         # Map each beam to the computed beam at or before it.
@@ -42,9 +42,13 @@ class FastScores(StepScores):
         return replace(self, log_probs=log_probs, rows=None)
 
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """See :meth:`StepScores.best_continuations`; missing ones have the sum -inf, symbol 0."""
+        """See :meth:`StepScores.best_continuations`.
+
+        If there are fewer than ``count`` continuations, the sums of the others are -inf.
+        """
         # Leave other dtypes and many threads to PyTorch.
-        log_probs, rows = self.log_probs, self.rows
+        log_probs = self.log_probs
+        rows = self.rows
         if not (log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()):
             return super().best_continuations(totals, count)
         # Expand scores that all beams share, as in the first step, to [B, K, V].
@@ -52,7 +56,8 @@ class FastScores(StepScores):
             log_probs = log_probs.expand(-1, totals.size(1), -1)
         log_probs = log_probs.contiguous()
         totals = totals.float().contiguous()
-        (batch, beam_size), vocab_size = totals.shape, log_probs.size(2)
+        batch, beam_size = totals.shape
+        vocab_size = log_probs.size(2)
         count = min(count, beam_size * vocab_size)
         sums = totals.new_empty(batch, count)
         tokens = torch.empty(sums.shape, dtype=torch.int64)
@@ -144,14 +149,15 @@ class FastDecoder(StepDecoder):
         return scores
 
     def _begin(self, step: SearchStep, rows: Tensor | None) -> tuple[Tensor, StepView]:
-        """Embed the newest tokens of a search, [1, N, D]; return also what its rows may see."""
-        decoder, state = self.model.decoder, step.state
+        """Embed the newest tokens of a search, [1, N, D]; return also the view of its step."""
+        decoder = self.model.decoder
+        state = step.state
         x, visibility = decoder.embed_step(self.tokens(step), state)
         x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
         if rows is not None:
             x = x.index_select(1, rows)
         # Compute the positions' rotation and bias once, for all layers.
-        relative = decoder.relative(visibility)
+        relative = decoder.embedding.positions.relative(visibility)
         caches = cast(Sequence[FastCache], state.caches)
         return x, StepView(x.size(1), rows, visibility, relative, state.cross_visibility, caches)
 
@@ -190,7 +196,7 @@ def log_softmax(logits: Tensor, temperature: float) -> Tensor:
 
 def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the map from states to the logits of these symbols [V'] only."""
-    # Ask the module itself first: packed and 8-bit maps select rows of their own.
+    # Ask the module itself first: packed and 8-bit maps know how to select rows.
     select = getattr(projection, "rows", None)
     if select is not None:
         return select(symbols)

@@ -54,23 +54,29 @@ class FastCache(LayerCache):
 
     def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
         """See :meth:`LayerCache.append`."""
-        found = _as(super().append(keys, values, used), keys.dtype)
+        all_keys, all_values = _as(super().append(keys, values, used), keys.dtype)
         if keys.is_cpu and keys.dtype.itemsize == 2:
-            # Products in 16 bits copy slices; copies of a transposed slice are slow.
-            found = found[0].contiguous(), found[1].contiguous()
-        return found
+            # Products in 16 bits copy slices, and copies of a transposed slice are slow.
+            return all_keys.contiguous(), all_values.contiguous()
+        return all_keys, all_values
 
     def for_kernel(self, shape: tuple[int, int, int, int], dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the fields of ``Cache`` of native/arguments.inc; the kernel writes new entries.
 
-        ``shape`` R, H, k and d is that of the first step.
+        ``shape`` is R, H, k and d of the first step.
         """
         self.keep_as(dtype)
-        # Allocate the entries of the first step only; growing adds capacity later.
+        # Allocate the entries of the first step only. The state adds capacity later.
         if self.target is None:
             self.target = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
-        names = "keys", "values", "memory_keys", "memory_values"
-        return dict(zip(names, (*self.target, *self.source), strict=True))
+        keys, values = self.target
+        memory_keys, memory_values = self.source
+        return {
+            "keys": keys,
+            "values": values,
+            "memory_keys": memory_keys,
+            "memory_values": memory_values,
+        }
 
     def keep_as(self, dtype: torch.dtype) -> None:
         """Store keys and values in this dtype, which may differ from the compute dtype."""
@@ -84,8 +90,9 @@ def _as(pair: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor
     if keys.dtype == dtype:
         return pair
     if dtype == torch.float16:  # clamp numbers beyond its range
-        most = torch.finfo(dtype).max
-        keys, values = keys.clamp(-most, most), values.clamp(-most, most)
+        largest = torch.finfo(dtype).max
+        keys = keys.clamp(-largest, largest)
+        values = values.clamp(-largest, largest)
     return keys.to(dtype), values.to(dtype)
 
 
@@ -93,10 +100,10 @@ def _as(pair: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor
 class StepView:
     """A step of one search in a decoder: its rows and the tokens visible to them."""
 
-    num_rows: int  # N, number of computed beams; all others are dead
+    num_rows: int  # N, number of computed beams
     # [N] int64, indices of the computed beams among all R k = B K, rising; None: all.
     rows: Tensor | None
-    # The cache entries visible to the beams of each tree, their own included.
+    # The cache entries visible to the beams of each tree, their newest ones included.
     visibility: Visibility
     relative: RelativePositions | None  # the position scheme's rotation and bias
     memory_visibility: Visibility  # the memory visible to the beams of each sentence
@@ -154,18 +161,20 @@ class LayersKernel:
         )
 
     def __call__(self, x: Tensor, views: Sequence[StepView]) -> Tensor:
-        """Return the states behind the last layer, before the final norm; caches grow.
+        """Return the states behind the last layer, before the final norm.
 
-        The kernel writes them to x [1, N, D], which lies in memory without gaps.
+        The kernel writes the states to x [1, N, D], which must lie in memory without gaps, and new
+        entries to the caches.
         """
         # Renew the addresses if the norms have moved, as into memory that processes share.
-        norm, constant = _norm(self.layers[0].self_attention_residual), self._constant
+        norm = _norm(self.layers[0].self_attention_residual)
+        constant = self._constant
         if constant is None or constant[0] != norm.weight.data_ptr():
             # Assign the finished object, because other threads may use it.
             constant = self._constant = _constant_arguments(self.layers)
         layers = {"states": x, "rows": x.size(1), "searches": len(views), **constant[2]}
         structs = [("Layers", layers)]
-        # Append the searches one by one; each brings its caches of all layers.
+        # Append the searches one by one, each with its caches of all layers.
         for view in views:
             structs += self._search(view, width=x.size(2))
         assert norm.eps is not None, "the layers set an epsilon"
@@ -175,31 +184,49 @@ class LayersKernel:
     def _search(self, view: StepView, width: int) -> list[tuple[str, Values]]:
         """Return the structs of a search and of its caches of all layers."""
         attention, cross = self.attentions[:2]
-        own, memory, relative = view.visibility, view.memory_visibility, view.relative
+        target = view.visibility
+        memory = view.memory_visibility
+        size = target.num_queries
 
         # Make room in each layer's cache. The first step of a search computes all beams.
-        trees, size = view.num_rows // own.num_queries, own.num_queries
-        full = trees, attention.num_heads, size, attention.head_dim
-        caches = [cache.for_kernel(full, self.kept) for cache in view.caches]
+        first_shape = view.num_rows // size, attention.num_heads, size, attention.head_dim
+        caches = [cache.for_kernel(first_shape, self.kept) for cache in view.caches]
+        first_cache = caches[0]
 
         # Collect positions, masks and scales.
-        cosines, sines = (relative and relative.rotation) or (None, None)
-        bias = None if relative is None or relative.bias is None else relative.bias.values()
-        bias = None if bias is None else bias.float().contiguous()
-        scales, memory_scales = _scales(attention, own), _scales(cross, memory)
-        visible = None if own.mask is None else with_rows(own.mask)
+        cosines = sines = bias = None
+        if view.relative is not None:
+            cosines, sines = view.relative.rotation or (None, None)
+            if view.relative.bias is not None:
+                bias = view.relative.bias.values().float().contiguous()
+        scales = _scales(attention, target)
+        memory_scales = _scales(cross, memory)
+        visible = None if target.mask is None else with_rows(target.mask)
         memory_visible = None if memory.mask is None else with_rows(memory.mask)
 
         # Queries are columns of the projected rows: [N, 3 D] and, for cross-attention, [N, D].
-        keys, values = (caches[0][name][:, :, : own.num_keys] for name in ("keys", "values"))
-        seen = keys, values, visible, bias, scales
-        strides = size * 3 * width, attention.head_dim, 3 * width
-        own_shape = shape(view.num_rows, size, strides, *seen, *form(attention))
-        # Describe cross-attention likewise, without a bias.
-        keys, values = caches[0]["memory_keys"], caches[0]["memory_values"]
-        seen = keys, values, memory_visible, None, memory_scales
-        strides = memory.num_queries * width, cross.head_dim, width
-        memory_shape = shape(view.num_rows, memory.num_queries, strides, *seen, *form(cross))
+        own_shape = shape(
+            view.num_rows,
+            size,
+            (size * 3 * width, attention.head_dim, 3 * width),
+            first_cache["keys"][:, :, : target.num_keys],
+            first_cache["values"][:, :, : target.num_keys],
+            visible,
+            bias,
+            scales,
+            *form(attention),
+        )
+        memory_shape = shape(
+            view.num_rows,
+            memory.num_queries,
+            (memory.num_queries * width, cross.head_dim, width),
+            first_cache["memory_keys"],
+            first_cache["memory_values"],
+            memory_visible,
+            None,
+            memory_scales,
+            *form(cross),
+        )
         search = {
             "picked": view.rows,
             "visible": visible,
@@ -220,19 +247,22 @@ def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[V
 
     All are equal in all steps. The kernel reads norms themselves, not copies.
     """
-    # Collect the weights of all layers; the caller holds the tensors, whose addresses are used.
+    # Collect the addresses of the weights of all layers. The caller holds the tensors.
     weights: list[Values] = []
     for layer in layers:
         linears, residuals, _ = _parts(layer)
         norms = {name: _norm(residual) for name, residual in residuals.items()}
-        maps = {name: each.kernel_weights for name, each in linears.items()}
-        pairs = {n: {"gain": x.weight, "bias": getattr(x, "bias", None)} for n, x in norms.items()}
-        weights.append({**maps, **pairs})
-    # Read the sizes from the last layer; all layers are alike.
-    inner, outer = linears["inner"], linears["outer"]
+        fields: Values = {name: linear.kernel_weights for name, linear in linears.items()}
+        for name, norm in norms.items():
+            fields[name] = {"gain": norm.weight, "bias": getattr(norm, "bias", None)}
+        weights.append(fields)
+    # Read the sizes from the last layer, since all layers are alike.
+    inner = linears["inner"]
+    outer = linears["outer"]
     norm = _norm(layers[0].self_attention_residual)
-    fields = {
-        "weights": torch.tensor([native.words_of("LayerWeights", own) for own in weights]),
+    words = [native.words_of("LayerWeights", layer_weights) for layer_weights in weights]
+    constant = {
+        "weights": torch.tensor(words),
         "layers": len(layers),
         "width": outer.weight.size(0),
         "inner": outer.weight.size(1),
@@ -241,12 +271,14 @@ def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[V
         "normed_before": layers[0].feed_forward_residual.normalize_before,
         "centered": isinstance(norm, nn.LayerNorm),
     }
-    return norm.weight.data_ptr(), weights, fields
+    return norm.weight.data_ptr(), weights, constant
 
 
 def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
     """Return the properties that all layers must share; None if the kernel cannot compute it."""
-    own, cross, network = layer.self_attention, layer.cross_attention, layer.feed_forward
+    attention = layer.self_attention
+    cross = layer.cross_attention
+    network = layer.feed_forward
     is_relu = type(network) is FeedForward and network.activation is F.relu
     if cross is None or not is_relu or network.gated or network.normed:
         return None
@@ -259,8 +291,8 @@ def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
     }
     # Require plain modules, whose computations the kernel repeats.
     fits = (
-        own.parts == 3
-        and type(own) is SelfAttention
+        attention.parts == 3
+        and type(attention) is SelfAttention
         and type(cross) is CrossAttention
         and all(_has_kernel(attention) for attention in attentions)
         and all(residual.gain is None for residual in residuals.values())
@@ -281,11 +313,13 @@ def _parts(
     layer: TransformerLayer,
 ) -> tuple[dict[str, PanelLinear], dict[str, Residual], list[Attention]]:
     """Return a layer's maps and residuals, by names in ``LayerWeights``, and its attentions."""
-    own, cross, network = layer.self_attention, layer.cross_attention, layer.feed_forward
+    attention = layer.self_attention
+    cross = layer.cross_attention
+    network = layer.feed_forward
     assert cross is not None, "the kernel is for decoders"
     linears = {
-        "qkv": own.qkv,
-        "own_out": own.out_proj,
+        "qkv": attention.qkv,
+        "own_out": attention.out_proj,
         "query": cross.q,
         "memory_out": cross.out_proj,
         "inner": network.inner,
@@ -296,7 +330,7 @@ def _parts(
         "memory_norm": layer.cross_attention_residual,
         "feed_forward_norm": layer.feed_forward_residual,
     }
-    return cast(dict[str, PanelLinear], linears), residuals, [own.attention, cross.attention]
+    return cast(dict[str, PanelLinear], linears), residuals, [attention.attention, cross.attention]
 
 
 def _norm(residual: Residual) -> nn.LayerNorm | RMSNorm:
@@ -304,7 +338,7 @@ def _norm(residual: Residual) -> nn.LayerNorm | RMSNorm:
 
 
 def _has_kernel(attention: Attention) -> bool:
-    """Return whether the kernel computes all of an attention, its own maps included."""
+    """Return whether the kernel computes all of an attention, learnt maps included."""
     return (
         has_map(attention)
         and (not isinstance(attention, PointwiseAttention) or attention.gain() is None)

@@ -25,7 +25,7 @@ ROUNDING = 1.5 * 2**23
 MAX_PRODUCTS = 1 << 22
 """Use the kernel for float32 and bfloat16 products up to this many multiply-adds.
 
-Above it oneDNN with several threads is faster; with one thread the kernel always serves."""
+Above it oneDNN with several threads is faster. With one thread the kernel always serves."""
 # AMD EPYC (AVX512 with VNNI and BF16), 2026-11-24:
 # python benchmarks/products.py --shapes 256x256 256x1024 256x7880 --rows 1 5 48 250
 
@@ -92,20 +92,20 @@ class PanelLinear(nn.Module, ABC):
             raise ValueError(f"x has width {x.size(-1)}, the affine map needs {inputs}")
         # Bring the rows together in memory, as the kernel reads them.
         x = x.contiguous()
-        found = x.new_empty(*x.shape[:-1], outputs)
-        values = {"source": x, "target": found, "weights": self.kernel_weights}
+        output = x.new_empty(*x.shape[:-1], outputs)
+        values = {"source": x, "target": output, "weights": self.kernel_weights}
         sizes = {"rows": x.numel() // inputs, "inputs": inputs, "outputs": outputs}
         native.call(self.kernel, [("Linear", {**values, **sizes, "groups": self.num_groups})])
-        return found
+        return output
 
 
 class PackedLinear(PanelLinear, nn.Linear):
     """``nn.Linear`` with a second copy of its weight, in the order in which a CPU reads it.
 
-    The copy serves on CPUs, without gradients, in its own dtype and while the weight is unchanged.
-    Otherwise ``nn.Linear``, whose parameters this module shares, computes the map. The product is a
-    kernel of :mod:`relu_nmt.engine.native`. Where that is missing, or several threads are faster,
-    oneDNN computes it with a copy of its own.
+    The copy serves on CPUs, without gradients, in the dtype of the copy and while the weight is
+    unchanged. Otherwise ``nn.Linear``, whose parameters this module shares, computes the map. The
+    product is a kernel of :mod:`relu_nmt.engine.native`. Where the kernel is missing, or several
+    threads are faster, oneDNN computes it with another copy.
     """
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
@@ -123,7 +123,7 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     @property
     def has_kernel(self) -> bool:
-        """See :meth:`PanelLinear.has_kernel`; the kernel needs rows of whole groups."""
+        """See :meth:`PanelLinear.has_kernel`. The kernel needs rows of whole groups."""
         whole = self.in_features * self.dtype.itemsize % GROUP_BYTES == 0
         return whole and super().has_kernel
 
@@ -141,8 +141,8 @@ class PackedLinear(PanelLinear, nn.Linear):
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
         """See :meth:`PanelLinear.wants_kernel`."""
         few = num_rows * self.weight.numel() <= MAX_PRODUCTS
-        wanted = few or torch.get_num_threads() == 1
-        return wanted and self._serves(dtype) and self.has_kernel
+        is_faster = few or torch.get_num_threads() == 1
+        return is_faster and self._serves(dtype) and self.has_kernel
 
     def rows(self, index: Tensor) -> nn.Linear:
         """Return the map to the outputs ``index`` [D'']."""
@@ -169,7 +169,7 @@ class PackedLinear(PanelLinear, nn.Linear):
         return torch.ops.mkldnn._linear_pointwise(x, *self._packed, "none", [], "")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the module; the first use makes new copies of the weight."""
+        """Restore the module. The first use makes new copies of the weight."""
         super().__setstate__(state)
         self._packed_of = self._numbers()
 
@@ -183,8 +183,8 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     def _serves(self, dtype: torch.dtype) -> bool:
         """Return whether the copy may serve: right dtype, no gradients, unchanged weight."""
-        wanted = dtype == self.dtype and not torch.is_grad_enabled()
-        return wanted and self.weight.is_cpu and self.is_current
+        fits = dtype == self.dtype and not torch.is_grad_enabled()
+        return fits and self.weight.is_cpu and self.is_current
 
     def _pack_for_onednn(self) -> tuple[Tensor, Tensor | None]:
         bias = None if self.bias is None else self.bias.detach().to(self.dtype)
@@ -193,11 +193,11 @@ class PackedLinear(PanelLinear, nn.Linear):
 
 
 class Int8Linear(PanelLinear):
-    """x W^T + b as a product of 8-bit integers; for inference on CPUs.
+    """x W^T + b as a product of 8-bit integers, for inference on CPUs.
 
-    Each row of W has a scale, its largest magnitude over 127. Each row of x is scaled by its own
-    range, extended to include 0. The product is a kernel of :mod:`relu_nmt.engine.native`, or
-    oneDNN's where that is missing or several threads are faster.
+    Each row of W has a scale, its largest magnitude over 127. Each row of x is scaled by the range
+    of the row, extended to include 0. The product is a kernel of :mod:`relu_nmt.engine.native`.
+    Where the kernel is missing, or several threads are faster, oneDNN computes it.
     """
 
     kernel = "linear_int8"
@@ -208,7 +208,7 @@ class Int8Linear(PanelLinear):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         weight = linear.weight.detach().float()
-        # Scale each row to integers of -127 to 127; the bound keeps null rows finite.
+        # Scale each row to integers of -127 to 127. The bound keeps null rows finite.
         scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
         self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
         self.register_buffer("scale", scale)
@@ -231,8 +231,8 @@ class Int8Linear(PanelLinear):
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
         """See :meth:`PanelLinear.wants_kernel`."""
         few = num_rows * self.weight.numel() <= MAX_INT8_PRODUCTS
-        wanted = few or native.is_wanted() or not torch.cpu._is_vnni_supported()
-        return wanted and self.has_kernel
+        is_faster = few or native.is_wanted() or not torch.cpu._is_vnni_supported()
+        return is_faster and self.has_kernel
 
     def rows(self, index: Tensor) -> "Int8Linear":
         """Return the map to the outputs ``index`` [D'']."""
@@ -254,14 +254,27 @@ class Int8Linear(PanelLinear):
         if self._packed is None:
             self._packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
         levels, scale, zero = quantize(x)
-        weights = (self._packed, self.scale, torch.zeros_like(self.sums, dtype=torch.int64), None)
-        output = (1.0, 0, torch.float32)  # scale, zero and type
+        zeros = torch.zeros_like(self.sums, dtype=torch.int64)
         # oneDNN takes one scale for all rows, so the scale of each row is applied afterwards.
-        found = torch.ops.onednn.qlinear_pointwise(
-            levels, 1.0, 0, *weights, *output, "none", [], ""
+        # The arguments are scale and zero of the input, the weights, then scale, zero and type of
+        # the output.
+        output = torch.ops.onednn.qlinear_pointwise(
+            levels,
+            1.0,
+            0,
+            self._packed,
+            self.scale,
+            zeros,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
         )
-        found = (found - zero * (self.scale * self.sums)) * scale
-        return found if self.bias is None else found + self.bias
+        output = (output - zero * (self.scale * self.sums)) * scale
+        return output if self.bias is None else output + self.bias
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -272,11 +285,11 @@ def quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     low, high = x.aminmax(dim=-1, keepdim=True)
     low, high = low.clamp(max=0), high.clamp(min=0)
-    # Divide the range into levels; a row of zeros gets a tiny scale.
+    # Divide the range into levels. A row of zeros gets a tiny scale.
     scale = (high - low).clamp(min=1e-30) / LEVELS  # NaN stays
     scale = scale.where(scale.isfinite(), math.nan)
     zero = (-low / scale).round().nan_to_num()
-    # The lowest byte of each sum is the level; a cast to bytes would take several times as long.
+    # The lowest byte of each sum is the level. A cast to bytes would take several times as long.
     sums = torch.addcdiv(ROUNDING + zero, x, scale)
     return sums.view(torch.int32).to(torch.int8).view(torch.uint8), scale, zero
 

@@ -39,23 +39,25 @@ class MultiheadAttention(nn.Module):
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def draw_projections(self, *parts: int) -> list[nn.Linear]:
-        """Return new input projections; initialise their weights and those of the output.
+        """Return new input projections; initialize their weights and the weight of the output.
 
         Each of ``parts`` is the number of queries, keys and values that one projection makes. Like
         fairseq, draw them as one matrix, which halves their variance.
         """
-        dim, device, made = self.embed_dim, self.out_proj.weight.device, []
+        dim = self.embed_dim
+        device = self.out_proj.weight.device
+        projections = []
         for count in parts:
             with torch.random.fork_rng(devices=[]):  # nn.Linear draws weights that are replaced
                 linear = nn.Linear(dim, count * dim, device=device)
-            # Initialise each part by itself, with the variance of the joined matrix.
+            # Initialize each part by itself, with the variance of the joined matrix.
             for weight in linear.weight.chunk(count):
                 nn.init.xavier_uniform_(weight, gain=2**-0.5)
-            made.append(linear)
+            projections.append(linear)
         nn.init.xavier_uniform_(self.out_proj.weight)
-        for linear in (*made, self.out_proj):
+        for linear in (*projections, self.out_proj):
             nn.init.zeros_(linear.bias)
-        return made
+        return projections
 
     def split(self, x: Tensor) -> Tensor:
         """Return the heads [B, H, N, d] of x [B, N, D]."""
@@ -72,26 +74,19 @@ class MultiheadAttention(nn.Module):
         return self.out_proj(self.attention.finish(values, x))
 
 
-class SelfAttention(MultiheadAttention):
-    """Attention among states; one matrix projects queries, keys and values."""
+class SelfProjection(MultiheadAttention):
+    """One matrix that projects states to queries, keys and values: the base of self-attentions."""
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
+        # Queries that are also keys are the first of two parts.
         self.parts = 2 if attention.shares_queries_and_keys else 3
         [self.qkv] = self.draw_projections(self.parts)
 
-    def forward(
-        self,
-        x: Tensor,
-        visibility: Visibility,
-        relative: RelativePositions | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """Map states x [B, N, D] to states, with rotation and bias of the position scheme.
-
-        The cache holds keys and values of earlier tokens, and stores the new ones.
-        """
-        return self.finish(self.values(self.qkv(x), visibility, relative, cache), x)
+    def heads(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [B, H, N, d] of projected states [B, N, 3 D]."""
+        parts = [self.split(part) for part in projected.chunk(self.parts, dim=-1)]
+        return self.attention.map_queries(parts[0]), self.attention.map_keys(parts[-2]), parts[-1]
 
     def values(
         self,
@@ -111,29 +106,35 @@ class SelfAttention(MultiheadAttention):
             k, v = cache.append(k, v, visibility.num_keys)
         return self.attend(q, k, v, visibility, bias)
 
-    def heads(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [B, H, N, d] of projected states [B, N, 3 D]."""
-        # Queries that are also keys are the first of two parts.
-        parts = [self.split(part) for part in projected.chunk(self.parts, dim=-1)]
-        return self.attention.map_queries(parts[0]), self.attention.map_keys(parts[-2]), parts[-1]
+
+class SelfAttention(SelfProjection):
+    """Attention among states."""
+
+    def forward(
+        self,
+        x: Tensor,
+        visibility: Visibility,
+        relative: RelativePositions | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Map states x [B, N, D] to states, with rotation and bias of the position scheme.
+
+        The cache holds keys and values of earlier tokens, and stores the new ones.
+        """
+        return self.finish(self.values(self.qkv(x), visibility, relative, cache), x)
 
 
-class CrossAttention(MultiheadAttention):
-    """Attention of states to a memory, such as the encoder's states."""
+class MemoryProjection(MultiheadAttention):
+    """Two matrices, for queries and for keys and values: the base of attentions to a memory."""
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
         self.q, self.kv = self.draw_projections(1, 2)
 
-    def forward(self, x: Tensor, visibility: Visibility, memory: Tensor | KeyValueCache) -> Tensor:
-        """Map states x [B, N, D] to [B, N, D]; memory is [B, S, D], or a cache of its heads."""
-        return self.finish(self.values(self.q(x), visibility, memory), x)
-
-    def values(self, q: Tensor, visibility: Visibility, memory: Tensor | KeyValueCache) -> Tensor:
-        """Return the joined heads [B, N, D] of projected queries [B, N, D]."""
-        if isinstance(memory, Tensor):
-            return self.attend_to(*self.memory_heads(self.kv(memory)), q, visibility)
-        return self.attend_to(*memory.memory(), q, visibility)
+    def memory_heads(self, projected: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values [B, H, S, d] of a projected memory [B, S, 2 D]."""
+        k, v = projected.chunk(2, dim=-1)
+        return self.attention.map_keys(self.split(k)), self.split(v)
 
     def attend_to(self, k: Tensor, v: Tensor, q: Tensor, visibility: Visibility) -> Tensor:
         """Return the joined heads [B, N, D] of queries [B, N, D] for keys and values [B, H, S, d].
@@ -144,7 +145,14 @@ class CrossAttention(MultiheadAttention):
         queries = self.attention.map_queries(self.split(grouped))  # [B, H, N, d]
         return self.attend(queries, k, v, visibility).view_as(q)
 
-    def memory_heads(self, projected: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values [B, H, S, d] of a projected memory [B, S, 2 D]."""
-        k, v = projected.chunk(2, dim=-1)
-        return self.attention.map_keys(self.split(k)), self.split(v)
+
+class CrossAttention(MemoryProjection):
+    """Attention of states to a memory, such as the encoder's states."""
+
+    def forward(self, x: Tensor, visibility: Visibility, memory: Tensor | KeyValueCache) -> Tensor:
+        """Map states x [B, N, D] to [B, N, D]; memory is [B, S, D], or a cache of its heads."""
+        if isinstance(memory, Tensor):
+            k, v = self.memory_heads(self.kv(memory))
+        else:
+            k, v = memory.memory()
+        return self.finish(self.attend_to(k, v, self.q(x), visibility), x)

@@ -15,7 +15,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
-from relu_nmt.modules.multihead import CrossAttention, KeyValueCache, SelfAttention
+from relu_nmt.modules.multihead import KeyValueCache, MemoryProjection, SelfProjection
 from relu_nmt.modules.positions import RelativePositions
 
 
@@ -50,8 +50,8 @@ class TransformerLayer(nn.Module):
     def __init__(
         self,
         config: LayerConfig,
-        self_attention: SelfAttention,
-        cross_attention: CrossAttention | None = None,
+        self_attention: SelfProjection,
+        cross_attention: MemoryProjection | None = None,
     ) -> None:
         super().__init__()
         self.self_attention = self_attention

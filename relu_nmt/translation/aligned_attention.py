@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
-from relu_nmt.modules.multihead import CrossAttention, MultiheadAttention, SelfAttention
+from relu_nmt.modules.multihead import MemoryProjection, MultiheadAttention, SelfProjection
 from relu_nmt.modules.positions import RelativePositions, sinusoids
 from relu_nmt.translation.decoder_state import LayerCache
 
@@ -28,13 +28,13 @@ as good as those of sentences."""
 class AlignedCache(LayerCache):
     """Keys and values of one layer, step by step.
 
-    Those of the source are rows of one sentence each, [R, H, L, d]; ``whole`` is the cache of the
-    attention to the whole document, in layers with a gate.
+    Keys and values of the source are rows of one sentence each, [R, H, L, d]. ``document`` is the
+    cache of the attention to the whole document, in layers with a gate.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, whole: LayerCache | None) -> None:
+    def __init__(self, keys: Tensor, values: Tensor, document: LayerCache | None) -> None:
         super().__init__(keys, values)
-        self.whole = whole
+        self.document = document
         self._paired: tuple[Tensor, Tensor] | None = None
 
     def paired(self, local: SentenceView) -> tuple[Tensor, Tensor]:
@@ -45,35 +45,36 @@ class AlignedCache(LayerCache):
             self._paired = local.keys.paired(keys), local.keys.paired(values)
         elif local.keys.seen is not None and len(local.changed):
             rows = local.keys.seen[local.changed]
-            for kept, part in zip(self._paired, self.source, strict=True):
-                kept.index_copy_(0, local.changed, part.index_select(0, rows))
+            for paired, source in zip(self._paired, self.source, strict=True):
+                paired.index_copy_(0, local.changed, source.index_select(0, rows))
         return self._paired
 
     def take(self, index: Tensor) -> None:
         """See :meth:`LayerCache.take`."""
         super().take(index)
-        if self.whole is not None:
-            self.whole.take(index)
+        if self.document is not None:
+            self.document.take(index)
 
     def keep(self, sentences: Tensor) -> None:
         """See :meth:`LayerCache.keep`. Rows of source sentences stay, as views refer to them."""
-        if self.whole is not None:
-            self.whole.keep(sentences)
+        if self.document is not None:
+            self.document.keep(sentences)
 
 
 class DocumentGate(nn.Module):
-    """g * local + (1 - g) * whole, g = sigmoid(W [local; whole] + b); vectors of sentence numbers.
+    """g * inside + (1 - g) * document, g = sigmoid(W [inside; document] + b), and sentence vectors.
 
-    ``local`` is the output of attention inside a token's own sentence, ``whole`` that of attention
-    to the whole document, both with the same projections. In a document of one sentence they are
-    equal, and the gate has no effect. W starts at 0, b at 2: at first the local part counts 0.88.
+    ``inside`` is the output of attention inside the sentence of a token, ``document`` the output of
+    attention to the whole document. Both have the same projections. In a document of one sentence
+    they are equal, and the gate has no effect. W starts at 0, b at 2: at first the part inside
+    counts 0.88.
 
     Attention to the whole document distinguishes sentences by their number k. Before queries and
     keys are projected, the states get (sinusoid(k) - sinusoid(0)) times a learned gain, which is 0
     for the first sentence.
 
-    Reference: Bao et al. 2021, "G-Transformer", section 3 (combined attention; there both parts
-    have projections of their own, and sentences no numbers).
+    Reference: Bao et al. 2021, "G-Transformer", section 3 (combined attention). There each part has
+    separate projections, and sentences have no numbers.
     """
 
     def __init__(self, embed_dim: int) -> None:
@@ -82,11 +83,11 @@ class DocumentGate(nn.Module):
         self.bias = nn.Parameter(torch.full((embed_dim,), START_BIAS))
         self.number_gain = nn.Parameter(torch.ones(embed_dim))
 
-    def forward(self, local: Tensor, whole: Tensor) -> Tensor:
-        """Return the gated mean of two [B, N, D]."""
-        both = torch.cat([local, whole], -1)
-        gate = F.linear(both, self.weight, self.bias).sigmoid()
-        return whole + gate * (local - whole)  # exact where both are equal
+    def forward(self, inside: Tensor, document: Tensor) -> Tensor:
+        """Return the gated mean of two outputs [B, N, D]."""
+        outputs = torch.cat([inside, document], -1)
+        gate = F.linear(outputs, self.weight, self.bias).sigmoid()
+        return document + gate * (inside - document)  # exact where both are equal
 
     def numbers(self, numbers: Tensor) -> Tensor:
         """Return the vectors [R, D] of sentence numbers [R]."""
@@ -107,108 +108,116 @@ class DocumentGate(nn.Module):
         return x + F.embedding(rows.row_of, change).view_as(x)
 
 
-class AlignedSelfAttention(SelfAttention):
+class AlignedSelfAttention(SelfProjection):
     """Self-attention inside sentences; with a gate also in the whole document."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)
         self.gate = DocumentGate(embed_dim) if gated else None
 
-    def finish(self, values: Tensor, x: Tensor) -> Tensor:
-        """Return the output [B, Nq, D] of values [B, Nq, D], or of both kinds side by side."""
-        return _finish(self, values, x, self.gate)
-
-    def values(  # type: ignore[override]
+    def forward(
         self,
-        projected: Tensor,
-        visibility: SentenceView,
-        relative: Sequence[RelativePositions | None] | None = None,
+        x: Tensor,
+        view: SentenceView,
+        positions: Sequence[RelativePositions | None] | None = None,
         cache: AlignedCache | None = None,
     ) -> Tensor:
-        """Return the joined heads of projected states [B, N, 3 D]; see :meth:`finish`.
+        """Map states x [B, N, D] to states.
 
-        ``relative`` has the rotation and bias of the whole document, then those of each part of
+        ``positions`` are the rotation and bias of the whole document, then those of each part of
         sentences.
         """
-        # Attend inside sentences, part by part: projected rows are [R, L, 3 D].
-        whole_document, *positions = relative or [None] * (1 + len(visibility.parts))
-        made = []
-        for x, (part, *_), inside in zip(
-            visibility.take_queries(projected), visibility.parts, positions, strict=True
+        if positions is None:
+            positions = [None] * (1 + len(view.parts))
+        projected = self.qkv(x)
+        inside = self._inside(projected, view, positions[1:], cache)
+        if self.gate is None:
+            return self.finish(inside, x)
+        # Attend to the whole document with queries and keys that tell its sentences apart.
+        width = (self.parts - 1) * self.embed_dim
+        numbered = self.gate.numbered(projected, self.qkv, view.queries, width)
+        document_cache = None if cache is None else cache.document
+        document = self.values(numbered, view.document, positions[0], document_cache)
+        return _gated(self, self.gate, inside, document, x)
+
+    def _inside(
+        self,
+        projected: Tensor,
+        view: SentenceView,
+        positions: Sequence[RelativePositions | None],
+        cache: AlignedCache | None,
+    ) -> Tensor:
+        """Return the joined heads [B, N, D] of attention inside sentences."""
+        outputs = []
+        # Attend part by part: projected rows are [R, L, 3 D].
+        for rows, (part, *_), relative in zip(
+            view.take_queries(projected), view.parts, positions, strict=True
         ):
-            q, k, v = self.heads(x)
-            if inside is not None:
-                q, k = inside.rotate(q, k)
+            q, k, v = self.heads(rows)
+            bias = None
+            if relative is not None:
+                q, k = relative.rotate(q, k)
+                bias = relative.bias
             if cache is not None:
                 # Every beam sees only the last num_keys entries.
-                kept = cache.append(k, v, visibility.document.num_keys)
-                k, v = (each[:, :, -part.num_keys :] for each in kept)
-            bias = None if inside is None else inside.bias
-            made.append(self.attend(q, k, v, part, bias))
-        values = visibility.put(made).view(*projected.shape[:2], -1)  # [B, N, D]
-        if self.gate is None:
-            return values
-        # Attend to the whole document, and join both to [B, N, 2 D].
-        width = (self.parts - 1) * self.embed_dim
-        whole = super().values(
-            self.gate.numbered(projected, self.qkv, visibility.queries, width),
-            visibility.document,
-            whole_document,
-            None if cache is None else cache.whole,
-        )
-        return torch.cat([values, whole], dim=-1)
+                keys, values = cache.append(k, v, view.document.num_keys)
+                k = keys[:, :, -part.num_keys :]
+                v = values[:, :, -part.num_keys :]
+            outputs.append(self.attend(q, k, v, part, bias))
+        return view.put(outputs).view(*projected.shape[:2], -1)
 
 
-class AlignedCrossAttention(CrossAttention):
+class AlignedCrossAttention(MemoryProjection):
     """Attention of target sentences to source sentences; with a gate also to the whole source."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)
         self.gate = DocumentGate(embed_dim) if gated else None
 
-    def finish(self, values: Tensor, x: Tensor) -> Tensor:
-        """Return the output [B, Nq, D] of values [B, Nq, D], or of both kinds side by side."""
-        return _finish(self, values, x, self.gate)
+    def forward(self, x: Tensor, view: SentenceView, memory: Tensor | AlignedCache) -> Tensor:
+        """Map states x [B, N, D] to states; memory is [B, S, D], or a cache of its heads."""
+        q = self.q(x)
+        # Take keys and values of source sentences, and of the whole source for the gate.
+        if isinstance(memory, AlignedCache):
+            heads = [memory.paired(view)]
+            document_heads = None if memory.document is None else memory.document.memory()
+        else:
+            kv = self.kv(memory)
+            heads = [self.memory_heads(rows) for rows in view.take_keys(kv)]
+            document_heads = self._document_heads(kv, view.keys)
+        # Attend to source sentences, and with a gate to the whole source.
+        outputs = []
+        for rows, (keys, values), (part, *_) in zip(
+            view.take_queries(q), heads, view.parts, strict=True
+        ):
+            outputs.append(self.attend_to(keys, values, rows, part))
+        inside = view.put(outputs).view_as(q)
+        if self.gate is None or document_heads is None:
+            return self.finish(inside, x)
+        keys, values = document_heads
+        numbered = self.gate.numbered(q, self.q, view.queries, self.embed_dim)
+        document = self.attend_to(keys, values, numbered, view.document)
+        return _gated(self, self.gate, inside, document, x)
 
     def remember(self, memory: Tensor, rows: SentenceRows) -> AlignedCache:
         """Return a cache with the keys and values of a memory [B, S, D] of these sentences."""
         kv = self.kv(memory)
-        whole = None
-        if self.gate is not None:
-            numbered = self.gate.numbered(kv, self.kv, rows, self.embed_dim)
-            whole = LayerCache(*self.memory_heads(numbered))
-        return AlignedCache(*self.memory_heads(rows.take(kv)), whole)
+        document_cache = None
+        if (document_heads := self._document_heads(kv, rows)) is not None:
+            document_cache = LayerCache(*document_heads)
+        keys, values = self.memory_heads(rows.take(kv))
+        return AlignedCache(keys, values, document_cache)
 
-    def values(  # type: ignore[override]
-        self, q: Tensor, visibility: SentenceView, memory: Tensor | AlignedCache
-    ) -> Tensor:
-        """Return the joined heads of queries [B, N, D]; see :meth:`finish`."""
-        # Take keys and values from the cache, or project the memory.
-        whole = None
-        if isinstance(memory, AlignedCache):
-            heads = [memory.paired(visibility)]
-            whole = None if memory.whole is None else memory.whole.memory()
-        else:
-            kv = self.kv(memory)
-            heads = [self.memory_heads(rows) for rows in visibility.take_keys(kv)]
-            if self.gate is not None:
-                numbered = self.gate.numbered(kv, self.kv, visibility.keys, self.embed_dim)
-                whole = self.memory_heads(numbered)
-        # Attend to source sentences, and with a gate to the whole source.
-        rows, parts = visibility.take_queries(q), visibility.parts
-        made = [
-            self.attend_to(*kv, x, part)
-            for x, kv, (part, *_) in zip(rows, heads, parts, strict=True)
-        ]
-        values = visibility.put(made).view_as(q)
-        if whole is None or self.gate is None:
-            return values
-        q = self.gate.numbered(q, self.q, visibility.queries, self.embed_dim)
-        return torch.cat([values, self.attend_to(*whole, q, visibility.document)], dim=-1)
+    def _document_heads(self, kv: Tensor, rows: SentenceRows) -> tuple[Tensor, Tensor] | None:
+        """Return the keys and values of the whole source; None without a gate."""
+        if self.gate is None:
+            return None
+        return self.memory_heads(self.gate.numbered(kv, self.kv, rows, self.embed_dim))
 
 
-def _finish(
-    module: MultiheadAttention, values: Tensor, x: Tensor, gate: DocumentGate | None
+def _gated(
+    module: MultiheadAttention, gate: DocumentGate, inside: Tensor, document: Tensor, x: Tensor
 ) -> Tensor:
-    parts = [module.attention.finish(part, x) for part in values.split(module.embed_dim, dim=-1)]
-    return module.out_proj(parts[0] if gate is None else gate(*parts))
+    """Return the output [B, N, D] of the joined heads of both attentions for states x."""
+    finish = module.attention.finish
+    return module.out_proj(gate(finish(inside, x), finish(document, x)))

@@ -7,7 +7,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.modules.multihead import CrossAttention
+from relu_nmt.modules.multihead import MemoryProjection
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
@@ -17,7 +17,7 @@ class Decoder(TransformerStack):
     """Layers of causal self-attention and cross-attention.
 
     :meth:`forward` computes all target positions in one pass (teacher forcing). For decoding step
-    by step, :meth:`start` returns a state and :meth:`embed_step` the input of the layers.
+    by step, :meth:`start` returns a state and :meth:`step` adds the newest tokens to it.
     """
 
     side = "decoder"
@@ -27,13 +27,13 @@ class Decoder(TransformerStack):
         self.start_index = Dictionary().index(config.decoder_start_symbol)
 
     @property
-    def cross_attentions(self) -> list[CrossAttention]:
+    def cross_attentions(self) -> list[MemoryProjection]:
         """The cross-attention of every layer."""
         return [layer.cross_attention for layer in self.layers if layer.cross_attention is not None]
 
     @property
     def aligning_attention(self) -> Attention:
-        """The cross-attention whose weights align tokens; by default the last layer's."""
+        """The cross-attention whose weights align tokens, by default in the last layer."""
         layer = self.config.alignment_layer
         return self.cross_attentions[-1 if layer is None else layer].attention
 
@@ -45,28 +45,31 @@ class Decoder(TransformerStack):
 
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
-        own, cross = self.visibilities(prev_output_tokens, encoder_out)
-        return self.run_layers(self.embed(prev_output_tokens), own, encoder_out.states, cross)
+        visibility, source_visibility = self.visibilities(prev_output_tokens, encoder_out)
+        relative = self.embedding.positions.relative(visibility)
+        inputs = visibility, relative, encoder_out.states, source_visibility
+        return self.run_layers(self.embed(prev_output_tokens), inputs)
 
     def visibilities(
         self, prev_output_tokens: Tensor, encoder_out: EncoderOutput
     ) -> tuple[Visibility, Visibility]:
         """Return the target and the source positions visible to each target position."""
-        real, key_mask = prev_output_tokens != self.pad_index, encoder_out.key_mask
+        real = prev_output_tokens != self.pad_index
+        key_mask = encoder_out.key_mask
         length = real.size(1)
         # Padding stands on the right, where causality already hides it from real queries.
-        own = Visibility(length, length, query_mask=real, causal=True, device=real.device)
-        cross = Visibility(length, key_mask.size(1), key_mask=key_mask, query_mask=real)
-        return own, cross
+        target = Visibility(length, length, query_mask=real, causal=True, device=real.device)
+        source = Visibility(length, key_mask.size(1), key_mask=key_mask, query_mask=real)
+        return target, source
 
-    def embed(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
+    def embed(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
         """Return the embedded tokens [B, N, D]; see :meth:`InputEmbedding.forward`.
 
-        Callers pass ``</s>`` as the first token; the model may have learnt another start symbol.
+        Callers pass ``</s>`` as the first token. The model may have learnt another start symbol.
         """
         if self.start_index != Dictionary.eos_index:
             tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_index)
-        return self.embedding(tokens, start, places)
+        return self.embedding(tokens, start, positions)
 
     def start(self, encoder_out: EncoderOutput, num_groups: int = 1) -> DecoderState:
         """Return the state before the first token, with one beam a sentence.
@@ -90,3 +93,12 @@ class Decoder(TransformerStack):
         x = self.embed(tokens.reshape(-1, 1), state.length - 1)  # [B K, 1, D]
         # Group the beams by tree, [R, k, D].
         return x.view(-1, visibility.num_queries, x.size(-1)), visibility
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Add the newest tokens [B, K] of all beams to a state; return their states [B, K, D]."""
+        # Beams of one tree are queries of one attention: x is [R, k, D].
+        x, visibility = self.embed_step(tokens, state)
+        relative = self.embedding.positions.relative(visibility)
+        for layer, cache in zip(self.layers, state.caches, strict=True):
+            x = layer(x, visibility, relative, None, state.cross_visibility, cache)
+        return self.final_norm(x).view(*tokens.shape, -1)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,15 @@ from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.multihead import (
+    CrossAttention,
+    MemoryProjection,
+    SelfAttention,
+    SelfProjection,
+)
 from relu_nmt.modules.positions import (
     PositionConfig,
     PositionScheme,
-    RelativePositions,
     build_positions,
     kinds_of,
 )
@@ -46,17 +50,19 @@ class InputEmbedding(nn.Module):
         self.norm = _layer_config(config, side).make_norm() if normed else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
-        """Return [B, N, D] of token ids [B, N], from position ``start`` on or at ``places``."""
+    def forward(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
+        """Return [B, N, D] of token ids [B, N], from position ``start`` on or at ``positions``."""
         # Scale the token vectors, [B, N, D], so that they are as large as the positions.
         x = self.tokens(tokens) * self.scale
         # Look up the position vectors: consecutive ones, or one per token.
-        if places is None:
-            added = self.positions.embed(tokens.size(1), start)
+        if positions is None:
+            vectors = self.positions.embed(tokens.size(1), start)
         else:
-            table = self.positions.embed(int(places.max()) + 1)
-            added = None if table is None else F.embedding(places, table)
-        return self.dropout(self.norm(x if added is None else x + added))
+            table = self.positions.embed(int(positions.max()) + 1)
+            vectors = None if table is None else F.embedding(positions, table)
+        if vectors is not None:
+            x = x + vectors
+        return self.dropout(self.norm(x))
 
 
 class TransformerStack(nn.Module):
@@ -75,45 +81,35 @@ class TransformerStack(nn.Module):
         parts = _layer_config(config, self.side)
         layers = []
         for i in range(getattr(config, f"{self.side}_layers")):
-            own, cross = self.make_self_attention(parts.embed_dim, i), None
+            self_attention = self.make_self_attention(parts.embed_dim, i)
+            cross_attention = None
             if self.side == "decoder":
-                cross = self.make_cross_attention(parts.embed_dim, i)
-            layers.append(TransformerLayer(parts, own, cross))
+                cross_attention = self.make_cross_attention(parts.embed_dim, i)
+            layers.append(TransformerLayer(parts, self_attention, cross_attention))
         self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
         # Norm the output of pre-norm layers, which add to unnormed states.
         self.final_norm = parts.make_norm() if parts.normalize_before else nn.Identity()
 
-    def make_self_attention(self, embed_dim: int, layer: int) -> SelfAttention:
+    def make_self_attention(self, embed_dim: int, layer: int) -> SelfProjection:
         """Return the self-attention of a layer, counted from 0."""
         return SelfAttention(embed_dim, make_mechanism(self.config, self.side, layer))
 
-    def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttention:
+    def make_cross_attention(self, embed_dim: int, layer: int) -> MemoryProjection:
         """Return the cross-attention of a layer, counted from 0."""
         return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
 
-    def relative(self, visibility: Visibility) -> RelativePositions | None:
-        """Return the rotation and bias of the position scheme, for the layers of one pass."""
-        return self.embedding.positions.relative(visibility)
-
-    def run_layers(
-        self,
-        x: Tensor,
-        visibility: Visibility,
-        memory: Tensor | None = None,
-        memory_visibility: Visibility | None = None,
-    ) -> Tensor:
+    def run_layers(self, x: Tensor, inputs: tuple[Any, ...]) -> Tensor:
         """Return the states [B, N, D] of all positions of embedded tokens x [B, N, D].
 
-        A decoder attends to the memory [B, S, D], the encoder's states. In training LayerDrop (Fan
-        et al. 2020, section 3.1) may skip a layer for the whole batch. A skipped layer is computed
-        all the same, and its output has zero gradients, because distributed training waits for the
-        gradients of all layers. Losses that read its attention still have gradients.
+        ``inputs`` are the arguments of each layer after x, such as the visibility. In training
+        LayerDrop (Fan et al. 2020, section 3.1) may skip a layer for the whole batch. A skipped
+        layer is computed all the same, and its output has zero gradients, because distributed
+        training waits for the gradients of all layers. Losses that read its attention still have
+        gradients.
         """
-        # Compute rotation and bias once for all layers.
-        relative = self.relative(visibility)
         for layer in self.layers:
-            before, inputs = x, (x, visibility, relative, memory, memory_visibility)
-            x = run_layer(layer, inputs, self.recompute)
+            before = x
+            x = run_layer(layer, (x, *inputs), self.recompute)
             # Draw whether to keep the layer, on the device: reading the result would wait for it.
             if self.training and self.layerdrop:
                 stays = torch.rand((), device=x.device) >= self.layerdrop
@@ -137,9 +133,13 @@ class Encoder(TransformerStack):
 
     def forward(self, src_tokens: Tensor) -> EncoderOutput:
         """Encode src_tokens [B, S], right-padded."""
-        key_mask, length = src_tokens != self.pad_index, src_tokens.size(1)
+        key_mask = src_tokens != self.pad_index
+        length = src_tokens.size(1)
         visibility = Visibility(length, length, key_mask=key_mask, query_mask=key_mask)
-        return EncoderOutput(self.run_layers(self.embedding(src_tokens), visibility), key_mask)
+        # Compute the rotation and bias of the position scheme once for all layers.
+        relative = self.embedding.positions.relative(visibility)
+        states = self.run_layers(self.embedding(src_tokens), (visibility, relative))
+        return EncoderOutput(states, key_mask)
 
 
 def _layer_config(config: TransformerConfig, side: str) -> LayerConfig:
@@ -173,11 +173,11 @@ def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
         )
     # Build the scheme for the shape of this side.
     which = {"encoder": "source", "decoder": "target"}[side]
-    place = PositionConfig(
+    position_config = PositionConfig(
         embed_dim=getattr(config, f"{side}_embed_dim"),
         num_heads=getattr(config, f"{side}_attention_heads"),
         causal=side == "decoder",
         max_positions=config.max_positions_of(side),
         flag=f"--max-{which}-positions",
     )
-    return build_positions(names, place)
+    return build_positions(names, position_config)

@@ -23,7 +23,7 @@ from relu_nmt.translation.aligned import AlignedDecoder, AlignedEncoder
 from relu_nmt.translation.aligned_attention import SENTENCE_BIAS, DocumentGate
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder import Decoder
-from relu_nmt.translation.encoder import Encoder
+from relu_nmt.translation.encoder import Encoder, TransformerStack
 from relu_nmt.translation.task import TranslationTask
 
 EMBEDDINGS = ("encoder.embedding.tokens", "decoder.embedding.tokens", "output_projection")
@@ -79,7 +79,9 @@ class EncoderDecoder(nn.Module):
         # Make encoder and decoder.
         if config.document_attention == "aligned":
             assert separators is not None, "checked above"
-            self.encoder: Encoder = AlignedEncoder(config, source_table, pad_index, separators[0])
+            self.encoder: TransformerStack = AlignedEncoder(
+                config, source_table, pad_index, separators[0]
+            )
             self.decoder: Decoder = AlignedDecoder(config, target_table, pad_index, separators[1])
         else:
             self.encoder = Encoder(config, source_table, pad_index)
@@ -96,8 +98,8 @@ class EncoderDecoder(nn.Module):
     def most_tokens(self, side: str, of_sentence: bool = False) -> int | None:
         """Return the limit of tokens of the side ``source`` or ``target``, end symbol included.
 
-        It is that of a document, or of each sentence in it; None: unlimited. Aligned attention sees
-        whole documents in upper layers only, and counts positions in each sentence.
+        The limit is for a document, or for each sentence in it. None: unlimited. Aligned attention
+        sees whole documents in upper layers only, and counts positions in each sentence.
         """
         is_source = side == "source"
         stack = self.encoder if is_source else self.decoder
@@ -106,9 +108,9 @@ class EncoderDecoder(nn.Module):
         limits = []
         for module in self.modules():
             if isinstance(module, MultiheadAttention) and module.attention.slot in slots:
-                own = module.attention
-                if of_sentence or self.config.sees_document(own.slot, own.layer):
-                    limits.append(own.most_keys(own.slot == "decoder"))
+                attention = module.attention
+                if of_sentence or self.config.sees_document(attention.slot, attention.layer):
+                    limits.append(attention.most_keys(attention.slot == "decoder"))
         if of_sentence or self.config.document_attention == "full":
             limits.append(stack.embedding.positions.max_positions)
         return least_limit(limits)
@@ -164,9 +166,9 @@ def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str,
 
     Reference: Beltagy et al. 2020, "Longformer", section 5, for the positions.
     """
-    own, start = model.state_dict(), dict(checkpoint.model_tensors)
+    start = dict(checkpoint.model_tensors)
     kinds = {name: type(part) for name, part in model.named_modules(remove_duplicate=False)}
-    for name, tensor in own.items():
+    for name, tensor in model.state_dict().items():
         part = name.rpartition(".")[0]
         if kinds[part] is DocumentGate and name not in start:
             is_bias = name.endswith(".bias")

@@ -60,17 +60,18 @@ class StepScores:
         """
         log_probs = self.log_probs_of(totals)
         beam_size, vocab_size = log_probs.shape[1:]
-        count, num_blocks = min(count, beam_size * vocab_size), -(-vocab_size // BLOCK)
+        count = min(count, beam_size * vocab_size)
+        num_blocks = -(-vocab_size // BLOCK)
         # Search all sums where blocks would save nothing.
         if num_blocks <= 4 or num_blocks * beam_size <= count:
             sums, columns = (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)
             return sums, columns // vocab_size, columns % vocab_size
         # Take the maximum of each block, [B, K, blocks], and choose the best blocks, [B, C].
-        whole = vocab_size // BLOCK
-        maxima = log_probs[:, :, : whole * BLOCK].unflatten(2, (whole, BLOCK)).amax(3)
-        if whole < num_blocks:
-            rest = log_probs[:, :, whole * BLOCK :].amax(2, keepdim=True)
-            maxima = torch.cat([maxima, rest], dim=2)
+        num_full = vocab_size // BLOCK
+        maxima = log_probs[:, :, : num_full * BLOCK].unflatten(2, (num_full, BLOCK)).amax(3)
+        if num_full < num_blocks:
+            last_maximum = log_probs[:, :, num_full * BLOCK :].amax(2, keepdim=True)
+            maxima = torch.cat([maxima, last_maximum], dim=2)
         blocks = (maxima + totals[:, :, None]).flatten(1).topk(count, dim=1, sorted=False).indices
         # Search the columns of these blocks, [B, C, BLOCK]; the last block may end early.
         steps = torch.arange(BLOCK, device=log_probs.device)
@@ -130,16 +131,11 @@ class StepDecoder:
         return [self._step(step, temperature, want_weights) for step in steps]
 
     def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
-        decoder, state = self.model.decoder, step.state
-        # Beams of one tree are queries of one attention: x is [R, k, D].
-        x, visibility = decoder.embed_step(self.tokens(step), state)
-        relative = decoder.relative(visibility)
+        decoder = self.model.decoder
         need = Need(weights=want_weights)
         with record_attention(decoder.aligning_attention, need) as records:
-            for layer, cache in zip(decoder.layers, state.caches, strict=True):
-                x = layer(x, visibility, relative, None, state.cross_visibility, cache)
-        states = decoder.final_norm(x).view(*step.tokens.shape, -1)  # [B, K, D]
-        scores = self.scores(self.logits(states, state), temperature)
+            states = decoder.step(self.tokens(step), step.state)  # [B, K, D]
+        scores = self.scores(self.logits(states, step.state), temperature)
         # The first record counts: gated aligned attention has a second one, of the document.
         if want_weights:
             scores.weights = decoder.alignment_weights(records[0])

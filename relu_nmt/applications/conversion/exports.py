@@ -21,7 +21,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, needing
 from relu_nmt.modules.config import SLOTS
-from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.multihead import MemoryProjection, SelfProjection
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -277,9 +277,9 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
         _fill(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
 
-def _fill_attention(spec: Any, attention: SelfAttention | CrossAttention) -> None:
+def _fill_attention(spec: Any, attention: SelfProjection | MemoryProjection) -> None:
     parts: Sequence[nn.Module] = (
-        [attention.qkv] if isinstance(attention, SelfAttention) else [attention.q, attention.kv]
+        [attention.qkv] if isinstance(attention, SelfProjection) else [attention.q, attention.kv]
     )
     for linear_spec, part in zip(spec.linear, [*parts, attention.out_proj], strict=True):
         _fill(linear_spec, part)

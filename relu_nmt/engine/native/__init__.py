@@ -46,8 +46,8 @@ INSTRUCTIONS = {
 
 def _entries(table: str) -> list[tuple[str, list[str]]]:
     """Return the kind and the words of each entry of a table of arguments."""
-    found = re.findall(r"^ *([A-Z]+)(?:\((.*?)\))?", table, re.MULTILINE)
-    return [(kind, re.split(r", *", words)) for kind, words in found]
+    entries = re.findall(r"^ *([A-Z]+)(?:\((.*?)\))?", table, re.MULTILINE)
+    return [(kind, re.split(r", *", words)) for kind, words in entries]
 
 
 def _structs() -> dict[str, dict[str, str]]:
@@ -77,7 +77,8 @@ def words_of(struct: str, values: Mapping[str, Any]) -> list[int]:
     fields = STRUCTS[struct]
     # Look up every field by name, so the order of ``values`` does not matter.
     if fields.keys() != values.keys():
-        missing, unknown = sorted(fields.keys() - values), sorted(values.keys() - fields)
+        missing = sorted(fields.keys() - values)
+        unknown = sorted(values.keys() - fields)
         raise TypeError(f"{struct} of arguments.inc: missing {missing}, unknown fields {unknown}")
     words: list[int] = []
     for name, kind in fields.items():
@@ -237,7 +238,7 @@ def _preferred(problem: AttentionProblem) -> bool:
 
 
 def _attend(problem: AttentionProblem) -> AttentionOutput:
-    """Return the values [B, H, Nq, dv]; all heads of a query lie together in memory."""
+    """Return the values [B, H, Nq, dv], with all heads of a query together in memory."""
     # Bring all tensors into the form that the kernel reads.
     q, k, v = (with_rows(x) for x in (problem.q, problem.k, problem.v))
     batch, heads, queries, width = q.shape
@@ -272,17 +273,16 @@ def shape(
 ) -> dict[str, int]:
     """Return the fields of ``AttentionShape`` of arguments.inc.
 
-    ``num_rows`` are the queries of all samples, or the listed ones of a search; ``num_queries``
-    those of one sample. ``q_strides`` lead from sample to sample, head to head, query to query. The
-    shapes are k and v [B, H, Nk, d], visible [B or 1, 1, Nq or 1, Nk] bool, bias [B or 1, H, Nq,
-    Nk] and scales [B or 1, 1, Nq or 1, 1] float32.
+    ``num_rows`` is the number of queries of all samples, or of the listed queries of a search.
+    ``num_queries`` is the number of queries of one sample. ``q_strides`` lead from sample to
+    sample, head to head, query to query. The shapes are k and v [B, H, Nk, d], visible [B or 1, 1,
+    Nq or 1, Nk] bool, bias [B or 1, H, Nq, Nk] and scales [B or 1, 1, Nq or 1, 1] float32.
     """
     # Pass strides in elements, so that the kernel reads views without copies.
-    strides = {
-        f"{name}_{axis}": stride
-        for name, own in (("q", q_strides), ("k", k.stride()), ("v", v.stride()))
-        for axis, stride in zip(("batch", "head", "row"), own, strict=False)
-    }
+    strides = {}
+    for name, tensor_strides in (("q", q_strides), ("k", k.stride()), ("v", v.stride())):
+        for axis, stride in zip(("batch", "head", "row"), tensor_strides, strict=False):
+            strides[f"{name}_{axis}"] = stride
     return {
         **strides,
         "rows": num_rows,
@@ -310,5 +310,5 @@ def with_rows(x: Tensor) -> Tensor:
 
 
 def _stride(x: Tensor | None, dim: int) -> int:
-    """Return the stride of a dimension; 0 if its size is 1, so that all share its element."""
+    """Return the stride of a dimension, or 0 if its size is 1, so that all share its element."""
     return 0 if x is None or x.size(dim) == 1 else x.stride(dim)

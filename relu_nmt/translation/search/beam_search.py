@@ -61,13 +61,19 @@ class BeamSearch:
         constraints: TokenConstraints,
         listed: Tensor | None = None,
     ) -> None:
-        self._config, self._scorer, self._symbols = config, scorer, symbols
-        self.src_tokens, self._is_word, self._ids = src_tokens, is_word, ids
+        self._config = config
+        self._scorer = scorer
+        self._symbols = symbols
+        self.src_tokens = src_tokens
+        self._is_word = is_word
+        self._ids = ids
         self._constraints = constraints
         self._listed = None if listed is None else listed.cpu().numpy()
-        limits, device = constraints.limits, src_tokens.device
+        limits = constraints.limits
+        device = src_tokens.device
         # Draw all random numbers at once, with one more step for the end symbol, [B, T, K].
-        self._last_step, self._uniforms = int(limits.max()), None
+        self._last_step = int(limits.max())
+        self._uniforms = None
         self._num_groups = max(1, config.diverse_beam_groups)
         if config.sampling:
             self._num_groups = config.beam
@@ -148,8 +154,8 @@ class BeamSearch:
         """
         results = self._finished.results(self._listed)
         # Report sentences without hypothesis: all their tokens were forbidden or not finite.
-        for sentence, found in zip(self._ids, results, strict=True):
-            if not found:
+        for sentence, hypotheses in zip(self._ids, results, strict=True):
+            if not hypotheses:
                 reason = "the model's scores are not finite (training diverged)"
                 if self._config.min_len > 1 or self._config.no_repeat_ngram_size:
                     reason = (
@@ -169,18 +175,22 @@ class BeamSearch:
             uniforms = self._uniforms[:, step]
             return draw(scores, totals, uniforms, config.sampling_topk, config.sampling_topp)
         if self._num_groups > 1:
-            found = best_of_groups(scores, totals, self._num_groups, config.diverse_beam_strength)
+            candidates = best_of_groups(
+                scores, totals, self._num_groups, config.diverse_beam_strength
+            )
         else:
             sums, parents, tokens = scores.best_continuations(totals, 2 * config.beam)  # [B, 2K]
-            found = Continuations(tokens[:, None], parents[:, None], sums[:, None])
+            candidates = Continuations(tokens[:, None], parents[:, None], sums[:, None])
         if self._constraints.terms is not None:
-            share_among_terms(found, scores, totals, self._constraints.terms)
+            share_among_terms(candidates, scores, totals, self._constraints.terms)
         # Drop candidates behind the best one of their group: Freitag and Al-Onaizan 2017, "Beam
         # search strategies for neural machine translation", Eq. 1, with exp(-threshold).
         if config.beam_threshold is not None:
-            behind = found.totals < found.totals[:, :, :1] - config.beam_threshold
-            found = replace(found, totals=found.totals.masked_fill(behind, -torch.inf))
-        return found
+            behind = candidates.totals < candidates.totals[:, :, :1] - config.beam_threshold
+            candidates = replace(
+                candidates, totals=candidates.totals.masked_fill(behind, -torch.inf)
+            )
+        return candidates
 
     def _continue(
         self, candidates: Continuations, ends: Tensor, any_ends: bool, attention: Tensor | None
@@ -237,10 +247,10 @@ class BeamSearch:
         """
         num_groups, rule, history = self._num_groups, self._config.stop_rule, self._finished
         next_length = self._step + 2  # of an open hypothesis that ends in the next step
-        wanted = self._config.nbest if num_groups == 1 else self._group_size
+        num_wanted = self._config.nbest if num_groups == 1 else self._group_size
         # A group is done when no hypothesis is open, or none can beat the worst one wanted.
         best_open = live.totals.unflatten(1, (num_groups, -1)).amax(2)  # [B, G]
-        to_beat = history.scores[:, :, wanted - 1]  # [B, G]
+        to_beat = history.scores[:, :, num_wanted - 1]  # [B, G]
         done = best_open == -torch.inf
         # A bonus could raise a score without bound.
         if self._config.unkpen >= 0 and self._config.step_score is None:

@@ -44,9 +44,14 @@ class Continuations:
     attention: Tensor | None = None
 
     def keep(self, rows: Tensor) -> "Continuations":
-        """Return those of the sentences in these rows [B']."""
-        columns = (self.tokens, self.parents, self.totals, self.attention)
-        return Continuations(*(x if x is None else x.index_select(0, rows) for x in columns))  # type: ignore[arg-type]
+        """Return the hypotheses of the sentences in these rows [B']."""
+        parents, attention = self.parents, self.attention
+        return Continuations(
+            self.tokens.index_select(0, rows),
+            None if parents is None else parents.index_select(0, rows),
+            self.totals.index_select(0, rows),
+            None if attention is None else attention.index_select(0, rows),
+        )
 
 
 def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
@@ -135,9 +140,9 @@ class SearchHistory:
 
     def results(self, symbols: np.ndarray | None = None) -> list[list[Hypothesis]]:
         """Return each sentence's hypotheses, best first; ``symbols`` [V'] are the ids of tokens."""
-        found: list[list[Hypothesis]] = [[] for _ in self._limits]
+        hypotheses: list[list[Hypothesis]] = [[] for _ in self._limits]
         if not self._ended:
-            return found
+            return hypotheses
         # Join the hypotheses of all sentences, and leave out empty entries.
         sentences, *columns = map(np.concatenate, zip(*self._ended, strict=True))
         real = columns[0].ravel() > -np.inf
@@ -147,20 +152,20 @@ class SearchHistory:
         steps, beams = np.divmod(origins, self._config.beam)
         tokens, partial, alignment = self._trace(sentences, steps, beams)
         for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):
-            own = np.append(tokens[i, :end], self._eos_index)
+            ids = np.append(tokens[i, :end], self._eos_index)
             all_totals = np.append(partial[i, :end], totals[i])
             # Remove the context, after which the end symbol is new in any case.
             new = slice(min(self._context_sizes[sentence], end), None)
-            found[sentence].append(
+            hypotheses[sentence].append(
                 Hypothesis(
-                    (own if symbols is None else symbols[own])[new],
+                    (ids if symbols is None else symbols[ids])[new],
                     float(scores[i]),
                     np.diff(all_totals, prepend=np.float32(0))[new],
                     None if alignment is None else alignment[i, : end + 1][new],
-                    reached_limit=bool(len(own) > self._limits[sentence]),
+                    reached_limit=bool(len(ids) > self._limits[sentence]),
                 )
             )
-        return found
+        return hypotheses
 
     def _trace(
         self, sentences: np.ndarray, steps: np.ndarray, beams: np.ndarray

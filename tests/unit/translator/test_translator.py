@@ -9,6 +9,7 @@ import torch
 from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Window, WindowConfig
+from relu_nmt.engine import FastDecoder
 from relu_nmt.engine.linear import PackedLinear, can_pack
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.base import WholeWords
@@ -18,6 +19,7 @@ from relu_nmt.translation.encoder_decoder import load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
+from relu_nmt.translation.step_decoder import StepDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.tiny import save_tiny_model, tiny_model, tiny_task
@@ -184,6 +186,16 @@ def test_models_of_an_ensemble_must_process_text_alike(tmp_path, changes, told, 
 
 
 @pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
+@pytest.mark.parametrize(
+    ("device", "packed", "kind"),
+    [("cpu", True, FastDecoder), ("cpu", False, StepDecoder), ("meta", True, StepDecoder)],
+)
+def test_the_engine_decodes_on_a_cpu_if_it_was_installed(device, packed, kind):
+    task = make_task()
+    translator = Translator([make_model(task)], task, device, packed=packed)
+    assert [type(decoder) for decoder in translator.decoders] == [kind]
+
+
 def test_loaded_models_have_packed_weights_and_translate_the_same(tmp_path):
     path = save(tmp_path / "1.safetensors", make_task())
     loaded, (plain, task, _) = Translator.from_checkpoint(path, "cpu"), load_model(path)
