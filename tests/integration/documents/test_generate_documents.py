@@ -322,9 +322,9 @@ def test_groups_do_not_depend_on_the_references(folder, tmp_path, capsys, copyin
     for flags in (SHORT, [*SHORT, "--count-source-only"], ["--score-reference", "--cpu"]):
         results = tmp_path / "results.json"
         words = [data, "--path", folder / "sep.safetensors", "--results", results]
-        run(generate, *words, "--max-doc-tokens", 10, *flags)
+        run(generate, *words, "--max-doc-tokens", 12, *flags)
         counts.append(json.loads(results.read_text())["groups"])
     capsys.readouterr()
-    _, err = translate(folder, capsys, source, "--max-doc-tokens", 10)
+    _, err = translate(folder, capsys, source, "--max-doc-tokens", 12)
     assert f"5 lines of 2 documents in {counts[0]} groups" in err
     assert counts[0] == counts[1] < counts[2]
