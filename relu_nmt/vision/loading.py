@@ -14,6 +14,7 @@ from torch import Tensor
 
 from relu_nmt.attention.base import using_backend
 from relu_nmt.config import from_dict, to_dict
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, refuse_unordered, reporting
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_tensors
 from relu_nmt.vision.base import (
@@ -243,87 +244,8 @@ class ImageClassifier:
             return self.model(images.to(self.device, non_blocking=True), blocks)
 
 
-def _below(theirs: str, ours: str, names: Mapping[str, str]) -> dict[str, str]:
-    return {f"{theirs}.{their}": f"{ours}.{our}" for their, our in names.items()}
-
-
-_BLOCK = {
-    "norm1": "attention_residual.norm",
-    "attn.proj": "attention.out_proj",
-    "norm2": "feed_forward_residual.norm",
-    "mlp.fc1": "feed_forward.inner",
-    "mlp.fc2": "feed_forward.outer",
-}
-_JOINT_BLOCK = {**_BLOCK, "attn.qkv": "attention.qkv"}
-_XCIT_BLOCK = {
-    **_JOINT_BLOCK,
-    "gamma1": "attention_residual.gain",
-    "gamma2": "feed_forward_residual.gain",
-}
-_LAYER = {
-    "norm1": "self_attention_residual.norm",
-    "attn.qkv": "self_attention.qkv",
-    "attn.proj": "self_attention.out_proj",
-    "ls1.gamma": "self_attention_residual.gain",
-    "norm2": "feed_forward_residual.norm",
-    "mlp.fc1": "feed_forward.inner",
-    "mlp.fc2": "feed_forward.outer",
-    "ls2.gamma": "feed_forward_residual.gain",
-}
-_CVT_PROJECTIONS = {
-    theirs.format(part): ours.format(part)
-    for part in "qkv"
-    for theirs, ours in (
-        ("proj_{}", "{}"),
-        ("conv_proj_{}.conv", "{}_convolution.0"),
-        ("conv_proj_{}.bn", "{}_convolution.1"),
-    )
-}
-_CLASSIFIER = {"norm": "norm", "head": "head"}
-NAMES = {
-    "vit": {
-        "cls_token": "class_token",
-        "pos_embed": "positions",
-        "patch_embed.proj": "patches.projection",
-        **_below("blocks.#", "blocks.#.layer", _LAYER),
-        **_CLASSIFIER,
-    },
-    "xcit": {
-        "cls_token": "class_token",
-        "pos_embed.token_projection": "positions",
-        "pos_embeder.token_projection": "positions",  # in the files of XCiT's authors
-        **{f"patch_embed.proj.{2 * i}.0": f"stem.layers.{3 * i}" for i in range(4)},
-        **{f"patch_embed.proj.{2 * i}.1": f"stem.layers.{3 * i + 1}" for i in range(4)},
-        **_below("blocks.#", "blocks.#", _XCIT_BLOCK),
-        "blocks.#.attn.temperature": "blocks.#.attention.attention.temperature",
-        "blocks.#.norm3": "blocks.#.local_residual.norm",
-        "blocks.#.local_mp.conv1": "blocks.#.local.first",
-        "blocks.#.local_mp.bn": "blocks.#.local.norm",
-        "blocks.#.local_mp.conv2": "blocks.#.local.second",
-        "blocks.#.gamma3": "blocks.#.local_residual.gain",
-        **_below("cls_attn_blocks.#", "class_blocks.#", _XCIT_BLOCK),
-        **_CLASSIFIER,
-    },
-    "swin": {
-        "patch_embed.proj": "patches.projection",
-        "patch_embed.norm": "patches_norm",
-        "layers.#.downsample.norm": "mergings.#.norm",
-        "layers.#.downsample.reduction": "mergings.#.reduction",
-        **_below("layers.#.blocks.#", "stages.#.#", _JOINT_BLOCK),
-        "layers.#.blocks.#.attn.relative_position_bias_table": "stages.#.#.attention.position_bias",
-        **_CLASSIFIER,
-        "head.fc": "head",
-    },
-    "cvt": {  # the names of its authors
-        "stage#.patch_embed.proj": "embeddings.#.convolution",
-        "stage#.patch_embed.norm": "embeddings.#.norm",
-        "stage#.cls_token": "class_token",
-        **_below("stage#.blocks.#", "stages.#.#", _BLOCK),
-        **_below("stage#.blocks.#.attn", "stages.#.#.attention", _CVT_PROJECTIONS),
-        **_CLASSIFIER,
-    },
-}
-"""timm's names of modules or parameters and ours, by family. Each # stands for a number."""
+TIMM_NAMES = Path(__file__).with_name("timm_names.yaml")
+"""Names of modules or parameters by family: timm's or the authors', and relu_nmt's."""
 _BUFFERS = (".relative_position_index", ".attn_mask")
 """Ends of names in older files of Swin that are not weights."""
 
@@ -340,14 +262,15 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
     """
     # Read the file, and rename its tensors.
     family = model.config.family
-    if family not in NAMES:
-        raise CheckpointError(f"--init {path}: works for {', '.join(NAMES)}, not for {family}")
+    names = parse_yaml(TIMM_NAMES.read_text("utf-8"))
+    if family not in names:
+        raise CheckpointError(f"--init {path}: works for {', '.join(names)}, not for {family}")
     initial = model.state_dict()
     notes: list[str] = []
     tensors = _joined(read_tensors(Path(path), "--init", ("model", "state_dict")))
     if family == "swin":
         tensors = _merged_last(tensors)
-    weights = {_renamed(name, NAMES[family]): tensor for name, tensor in tensors.items()}
+    weights = {_renamed(name, names[family]): tensor for name, tensor in tensors.items()}
     if weights.keys().isdisjoint(initial):
         raise CheckpointError(
             f"{path}: holds no weights of timm's {family}; a checkpoint of relu_nmt is what "
