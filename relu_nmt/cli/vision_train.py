@@ -14,11 +14,13 @@ relu_nmt.cli.vision_train ... (the batch size is per process).
 """
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
+import relu_nmt.vision
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import READ, REQUIRED, group, like, option, settings
 from relu_nmt.config.shared import VALIDATES, BatchingConfig, batch_size_option
+from relu_nmt.config.yaml_text import read_presets
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
     AttentionRegularizerConfig,
@@ -37,75 +39,7 @@ from relu_nmt.vision.config import (
     architectures,
 )
 
-# The parts that several recipes share: RandAugment, the trainings of timm, those of Big Vision.
-_RAND_AUGMENT: dict[str, Any] = {
-    "rand_augment": 2,
-    "rand_augment_magnitude": 9.0,
-    "rand_augment_std": 0.5,
-    "rand_augment_form": "increasing",
-}
-_TIMM: dict[str, Any] = {
-    **_RAND_AUGMENT,
-    "random_erasing": 0.25,
-    "mixup": 0.8,
-    "cutmix": 1.0,
-    "label_smoothing": 0.1,
-    "eval_crop_ratio": 1.0,
-    "max_epoch": 300,
-    "lr": (5e-4,),
-    "lr_batch_size": 512,
-    "lr_scheduler": "cosine",
-    "warmup_epochs": 5.0,
-    "warmup_init_lr": 5e-7,
-    "min_lr": 5e-6,
-    "weight_decay": 0.05,
-}
-_BIG_VISION: dict[str, Any] = {
-    "criterion": "sigmoid_cross_entropy",
-    "rand_augment": 2,
-    "rand_augment_std": 0.0,
-    "rand_augment_form": "original",
-    "crop_min_area": 0.05,
-    "eval_crop_ratio": 0.875,
-    "pixel_mean": (0.5, 0.5, 0.5),
-    "pixel_std": (0.5, 0.5, 0.5),
-    "lr": (1e-3,),
-    "lr_scheduler": "cosine",
-    "warmup_updates": 10_000,
-    "weight_decay": 0.1,
-    "clip_norm": 1.0,
-    "batch_size": 512,
-}
-RECIPES: dict[str, dict[str, Any]] = {
-    "none": {},
-    "deit": {**_TIMM, "drop_path": 0.05, "repeated_augmentation": 3},
-    "xcit": {**_TIMM, "drop_path": 0.05, "repeated_augmentation": 3, "max_epoch": 400},
-    "cvt": {**_TIMM, "drop_path": 0.05},
-    # The stochastic depth is set by the shape: .2 for Swin-T, .5 for Swin-B.
-    "swin": {**_TIMM, "eval_crop_ratio": 0.875, "warmup_epochs": 20.0, "clip_norm": 5.0},
-    "bigvision_i1k": {
-        **_BIG_VISION,
-        "rand_augment_magnitude": 15.0,
-        "mixup": 0.5,
-        "max_epoch": 300,
-    },
-    "bigvision_i21k": {
-        **_BIG_VISION,
-        "rand_augment_magnitude": 10.0,
-        "mixup": 0.2,
-        "max_epoch": 30,
-    },
-    "tiny_imagenet": {
-        **_RAND_AUGMENT,
-        "max_epoch": 200,
-        "lr": (1e-3,),
-        "lr_batch_size": 512,
-        "lr_scheduler": "cosine",
-        "warmup_epochs": 10.0,
-        "weight_decay": 0.05,
-        "batch_size": 512,
-    },
-}
+RECIPES = read_presets(Path(relu_nmt.vision.__file__).with_name("recipes.yaml"))
 """The ``--recipe`` presets by name; docs/reference/images.md has the table."""
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 MOST_VALUES = 100_000
@@ -37,6 +38,21 @@ def parse_yaml(text: str) -> Any:
     if count > MOST_VALUES:
         raise ValueError(f"more than {MOST_VALUES:,} values, or one that is in itself")
     return value
+
+
+def read_presets(path: Path) -> dict[str, dict[str, Any]]:
+    """Return presets in a file of the package: settings by name, sequences as tuples.
+
+    Names with a dot in front are parts that presets share.
+    """
+    presets: dict[str, dict[str, Any]] = {}
+    for name, settings in parse_yaml(path.read_text("utf-8")).items():
+        if not name.startswith("."):
+            presets[name] = {
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in settings.items()
+            }
+    return presets
 
 
 def dump_value(value: Any) -> str:

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from relu_nmt.config import Files, flag_of, like, option, settings, shown
 from relu_nmt.config.fields import options_of
+from relu_nmt.config.yaml_text import read_presets
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
     TransformerOptions,
@@ -366,81 +368,5 @@ class Architectures(dict[str, dict[str, Any]]):
         return {**shape, **{key: n if len(n) > 1 else n[0] for key, n in sides.items()}}
 
 
-_VIT: dict[str, dict[str, Any]] = {
-    "vit_tiny": {"embed_dim": 192, "layers": 12, "heads": 3},
-    "vit_small": {"embed_dim": 384, "layers": 12, "heads": 6},
-    "vit_base": {"embed_dim": 768, "layers": 12, "heads": 12},
-    "vit_large": {"embed_dim": 1024, "layers": 24, "heads": 16},
-}
-# DeiT without its distillation token is ViT trained by another recipe, so the names are synonyms.
-_DEIT = {f"deit_{size}": _VIT[f"vit_{size}"] for size in ("tiny", "small", "base")}
-_SHORT = {
-    f"{family}_{short}": shapes[f"{family}_{size}"]
-    for family, shapes in (("vit", _VIT), ("deit", _DEIT))
-    for short, size in (("ti", "tiny"), ("s", "small"), ("b", "base"), ("l", "large"))
-    if f"{family}_{size}" in shapes
-}
-
-# Big Vision's form of ViT.
-_BIG_VISION: dict[
-    str, dict[str, Any]
-] = {  # the settings of its ImageNet-1k and ImageNet-21k trainings
-    "bigvision_i1k": {"tanh_layer": True, "head_bias": -6.9},
-    "bigvision_i21k": {"pooling": "mean", "head_bias": -10.0},
-}
-_BIG_VISION_VIT = {
-    f"{name}_{form}": {**_VIT[name], "big_vision": True, "feed_forward": "gelu-tanh", **values}
-    for name in ("vit_small", "vit_base", "vit_large")
-    for form, values in _BIG_VISION.items()
-}
-
-
-def _xcit_shape(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
-    return {
-        "family": "xcit",
-        "attention": "xca",
-        **{"embed_dim": embed_dim, "layers": layers, "heads": heads},
-        "layer_scale": 1.0 if layers == 12 else 1e-5,
-    }
-
-
-_XCIT = {
-    "xcit_nano_12": {**_xcit_shape(128, 12, 4), "class_layers_norm_patches": False},
-    "xcit_tiny_12": _xcit_shape(192, 12, 4),
-    "xcit_tiny_24": _xcit_shape(192, 24, 4),
-    "xcit_small_12": _xcit_shape(384, 12, 8),
-    "xcit_small_24": _xcit_shape(384, 24, 8),
-    "xcit_medium_24": _xcit_shape(512, 24, 8),
-    "xcit_large_24": _xcit_shape(768, 24, 16),
-}
-
-
-def _swin_shape(embed_dim: int, layers: tuple[int, ...], drop_path: float) -> dict[str, Any]:
-    heads = embed_dim // 32
-    return {
-        "family": "swin",
-        "patch_size": 4,
-        "embed_dim": embed_dim,
-        "stage_layers": layers,
-        "stage_heads": (heads, 2 * heads, 4 * heads, 8 * heads),
-        "drop_path": drop_path,
-    }
-
-
-_SWIN = {
-    "swin_tiny": _swin_shape(96, (2, 2, 6, 2), 0.2),
-    "swin_small": _swin_shape(96, (2, 2, 18, 2), 0.3),
-    "swin_base": _swin_shape(128, (2, 2, 18, 2), 0.5),
-}
-_CVT = {
-    "cvt_13": {
-        "family": "cvt",
-        "embed_dim": 64,
-        "stage_layers": (1, 2, 10),
-        "stage_heads": (1, 3, 6),
-        "feed_forward": "quick-gelu",
-        "drop_path": 0.1,
-    }
-}
-architectures = Architectures(_SHORT | _VIT | _DEIT | _BIG_VISION_VIT | _XCIT | _SWIN | _CVT)
+architectures = Architectures(read_presets(Path(__file__).with_name("architectures.yaml")))
 """The ``--arch`` presets, by name."""
