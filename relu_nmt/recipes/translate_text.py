@@ -92,7 +92,7 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
         formatted = LineFormat(translator.task, settings.model, config)
         split = None
         if settings.attention_pictures is None:  # which show a line as it is read at once
-            split = translator.splitter(settings.split_sentences)
+            split = translator.sources.splitter(settings.split_sentences)
         try:
             for line, source, translations in _translated(
                 file, settings, translator, limit, progress, split
@@ -299,7 +299,7 @@ def translate_documents(
     # Prefixes and terms need one sentence a line, which the settings check.
     is_whole = split is None
     if is_whole:  # lines that are translated on their own may be cut by default
-        split = translator.splitter(settings.split_sentences, windows.max_doc_tokens)
+        split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
     # Encode the sentences; find long ones before the limit cuts or empties them.
     sources = translator.sources.encode_documents(
         [[one for _, one in own] for own in documents],
@@ -449,7 +449,7 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
         local_hosts = LOOPBACK if settings.host in LOOPBACK else ()
         limits = replace(settings, allowed_hosts=settings.allowed_hosts or local_hosts)
         app = make_app(translator, settings.search, windows, limits)
-        split = translator.splitter(settings.split_sentences, windows.max_doc_tokens)
+        split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
         if split is not None:
             split("One. Two.")  # which gives a note if the library is missing
             print_notes(split.note)

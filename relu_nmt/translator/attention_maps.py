@@ -375,3 +375,19 @@ def _divide(axes: "Axes", shown: AttentionMap) -> None:
     # Show the marks on the sides without labels.
     only: Any = {"top": True, "right": True, "bottom": False, "left": False}
     axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **only)
+
+
+def labelled_map(
+    place: AttentionPlace,
+    source: Sequence[str],
+    target: np.ndarray,
+    weights: np.ndarray,
+    dictionary: Dictionary,
+) -> AttentionMap:
+    """Return weights [(H,) Q, K] at a place with the tokens of their rows and columns."""
+    source_labels = [*source, dictionary[dictionary.eos_index]]
+    labels = [dictionary[int(number)] for number in target]
+    # The decoder reads the end symbol first and then all but the last token.
+    queries = source_labels if place.slot == "encoder" else labels
+    keys = [labels[-1], *labels[:-1]] if place.slot == "decoder" else source_labels
+    return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError, counted, refuse_unordered, reporting
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
@@ -26,8 +27,9 @@ class SourceEncoder:
     Hold ``text_lock`` for other work with the task's text, since tokenizers keep state.
     """
 
-    def __init__(self, task: TranslationTask) -> None:
+    def __init__(self, task: TranslationTask, max_doc_tokens: int = SINGLE_SENTENCES) -> None:
         self.task, self.separators = task, task.separators
+        self._is_of_sentences = max_doc_tokens == SINGLE_SENTENCES and task.separators is None
         self.text_lock = threading.Lock()
         # One tokenizer for all terms: making one is slower than tokenizing a sentence.
         self._target_words = replace(task.target_text, sentence_separator=None, first_symbol=None)
@@ -36,6 +38,21 @@ class SourceEncoder:
         self._texts = SymbolTexts(cased, task.target_dictionary, separator)
         # The last banned terms: consecutive requests of a command have the same.
         self._banned: tuple[tuple[Any, ...], BannedTerms | None] = ((), None)
+
+    def splitter(
+        self, asked: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES
+    ) -> SentenceSplitter | None:
+        """Return what cuts lines into sentences; None if lines stay whole.
+
+        By default a model that was trained on single sentences translates single sentences.
+
+        Raises:
+            MissingExtraError: splitting is asked for, but its library is not installed.
+        """
+        is_cut = self._is_of_sentences if asked is None else asked
+        if max_doc_tokens != SINGLE_SENTENCES or not is_cut:
+            return None
+        return SentenceSplitter(self.task.source_lang, is_required=asked is True)
 
     def encode_lines(self, lines: Iterable[str], *terms: Any, **more: Any) -> SourceDocuments:
         """Return lines as one document of token ids; arguments and errors of :meth:`sentences`."""

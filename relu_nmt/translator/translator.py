@@ -38,7 +38,12 @@ from relu_nmt.translation.search.translations import (
 )
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from relu_nmt.translation.task import TranslationTask
-from relu_nmt.translator.attention_maps import AttentionMap, attention_weights, checked_place
+from relu_nmt.translator.attention_maps import (
+    AttentionMap,
+    attention_weights,
+    checked_place,
+    labelled_map,
+)
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
 from relu_nmt.translator.sources import SourceEncoder
 
@@ -94,7 +99,7 @@ class Translator:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.task = task
-        self.sources = SourceEncoder(task)
+        self.sources = SourceEncoder(task, max_doc_tokens)
         try:
             self.device = torch.device(device)
             self.models = [model.to(self.device) for model in models]
@@ -166,21 +171,6 @@ class Translator:
         models = [model_of(each, task) for each in state["models"]]
         names = ("device", "dtype", "max_doc_tokens", "packed", "shortlist")
         return cls(models, task, **{name: state[name] for name in names})
-
-    def splitter(
-        self, asked: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES
-    ) -> SentenceSplitter | None:
-        """Return what cuts lines into sentences; None if lines stay whole.
-
-        By default a model that was trained on single sentences translates single sentences.
-
-        Raises:
-            MissingExtraError: splitting is asked for, but its library is not installed.
-        """
-        is_single = self.max_doc_tokens == SINGLE_SENTENCES and self.task.separators is None
-        if max_doc_tokens != SINGLE_SENTENCES or not (is_single if asked is None else asked):
-            return None
-        return SentenceSplitter(self.task.source_lang, is_required=asked is True)
 
     def translate(
         self,
@@ -299,16 +289,9 @@ class Translator:
         if not isinstance(documents, str):
             refuse_unordered(documents, "documents")
             documents = [plain_lines(lines) for lines in documents]
-        split = self.splitter(split_sentences, limit)
+        split = self.sources.splitter(split_sentences, limit)
         sources = self.sources.encode_documents(
-            documents,
-            prefixes,
-            forced,
-            ordered,
-            banned,
-            match_case,
-            inside_words,
-            split=split,
+            documents, prefixes, forced, ordered, banned, match_case, inside_words, split=split
         )
         self._warn_of_whole_lines(split)
         found = self.answer(sources, config, windows)
@@ -326,7 +309,7 @@ class Translator:
         self, lines: Iterable[str], split_sentences: bool | None, *terms: Any
     ) -> SourceDocuments:
         """Return lines as token ids; ``terms`` are arguments of :meth:`SourceEncoder.sentences`."""
-        split = self.splitter(split_sentences)
+        split = self.sources.splitter(split_sentences)
         encoded = self.sources.encode_lines(plain_lines(lines), *terms, split=split)
         self._warn_of_whole_lines(split, stacklevel=4)
         return encoded
@@ -490,14 +473,7 @@ class Translator:
         target = source.reference
         [weights] = attention_weights(self.ensemble, [place], source.ids, target)  # [(H,) Q, K]
         place = checked_place(self.models[0], place)
-        # Name the tokens of both sides.
-        dictionary = self.task.target_dictionary
-        source_labels = [*source.tokens, dictionary[dictionary.eos_index]]
-        labels = [dictionary[int(number)] for number in target]
-        # The decoder reads the end symbol first and then all but the last token.
-        queries = source_labels if place.slot == "encoder" else labels
-        keys = [labels[-1], *labels[:-1]] if place.slot == "decoder" else source_labels
-        return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)
+        return labelled_map(place, source.tokens, target, weights, self.task.target_dictionary)
 
     def _warn_of_limit(self, config: GenerationConfig, num_at_limit: int, count: int) -> None:
         """Warn the caller of the public method if translations reached the longest output."""

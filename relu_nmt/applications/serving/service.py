@@ -113,7 +113,7 @@ class TranslationService:
         # Encode the document.
         translator, windows = self._translator, self._windows
         limit = windows.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
-        split = translator.splitter(self._split_sentences, limit)
+        split = translator.sources.splitter(self._split_sentences, limit)
         encoded = translator.sources.sentences(plain_lines(lines), split=split, **terms)
         sentences = self._read(encoded, len(lines), ticket)
         documents = translator.sources.documents(sentences, [len(lines)])
