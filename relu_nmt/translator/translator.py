@@ -456,9 +456,8 @@ class Translator:
             ids = target.hypothesis.tokens
         else:
             ids = self.task.encode_target(target)
-        return self.attention_at(
-            AttentionPlace(slot, layer, head), self.sources.sentence(source), ids
-        )
+        place = AttentionPlace(slot, layer, head)
+        return self.attention_at(place, self.sources.sentence(source), ids)
 
     def attention_at(
         self, place: AttentionPlace, source: SourceSentence, target: np.ndarray
