@@ -60,9 +60,10 @@ class BannedTerms:
     ) -> None:
         self._symbols = texts.exact if match_case else texts.in_lower_case
         self._inside_words = inside_words
-        # Whatever is missing of a term, by its beginning.
+        # The rests of the terms, by their beginnings.
         self._rests: dict[str, list[str]] = defaultdict(list)
-        for term in {spelling for own in terms for spelling in texts.spellings(own, match_case)}:
+        spellings = [texts.spellings(term, match_case) for term in terms]
+        for term in set().union(*spellings):
             for size in range(len(term)):
                 beginning, rest = term[:size], term[size:]
                 self._rests[beginning].append(rest)
@@ -100,23 +101,36 @@ class BannedTerms:
 
     def forbidden(self, ending: Ending) -> Forbidden:
         """Return the symbols that an ending forbids."""
-        if ending in self._forbidden:
-            return self._forbidden[ending]
+        if ending not in self._forbidden:
+            self._forbidden[ending] = self._forbidden_after(ending)
+        return self._forbidden[ending]
+
+    def _forbidden_after(self, ending: Ending) -> Forbidden:
         written, ends_term = ending.written, False
         completing: set[int] = set()
         almost: set[int] = set()
-        for place in range(len(written) + 1):
+        if not written:
+            for term in self._rests[""]:
+                self._find(ending, "", term, completing, almost)
+        else:
+            # Terms that begin in the next symbol do not depend on the letters before it.
+            next_terms = self.forbidden(Ending(is_open=ending.is_open))
+            completing.update(next_terms.completing.tolist())
+            almost.update(next_terms.almost.tolist())
+        for place in range(len(written)):
             beginning = written[place:]
-            if beginning and not self._may_begin(ending, written, place):
+            if not self._may_begin(ending, written, place):
                 continue
             for rest in self._rests.get(beginning, ()):
                 if rest:
                     self._find(ending, beginning, rest, completing, almost)
                 else:
                     ends_term = not ending.is_forced
-        ids = (torch.from_numpy(np.array(sorted(own), np.int64)) for own in (completing, almost))
-        self._forbidden[ending] = Forbidden(ends_term, *ids)
-        return self._forbidden[ending]
+        return Forbidden(
+            ends_term,
+            torch.tensor(sorted(completing), dtype=torch.int64),
+            torch.tensor(sorted(almost), dtype=torch.int64),
+        )
 
     def _find(
         self, ending: Ending, beginning: str, rest: str, completing: set[int], almost: set[int]

@@ -277,8 +277,8 @@ class Prefixes(StepRule):
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
         is_free = column(step < np.maximum(self._written.context_sizes, self._num_free), log_probs)
-        own = log_probs[rows].gather(2, index).masked_fill(is_free[rows, :, None], 0.0)
-        self._saved = rows, values.scatter_(2, index, own)
+        scores = log_probs[rows].gather(2, index).masked_fill(is_free[rows, :, None], 0.0)
+        self._saved = rows, values.scatter_(2, index, scores)
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change the scores, see :class:`StepRule`."""

@@ -52,6 +52,20 @@ def test_translations_contain_the_terms_of_their_request(client, max_doc_tokens,
     assert not any("is" in line.split() for line in lines)
 
 
+def test_banned_terms_hold_in_any_case_unless_the_request_says_otherwise(client):
+    free = client.post("/translate", json={"lines": LINES}).json()["lines"]
+    word = next(word for word in " ".join(free).split() if word.isalpha())
+    asked = {"lines": LINES, "banned": [word.upper()]}
+    lines = client.post("/translate", json=asked).json()["lines"]
+    assert not any(word in line.split() for line in lines)
+    answer = client.post("/translate", json={**asked, "match_case": True})
+    assert answer.json()["lines"] == free
+    part = {"lines": LINES, "banned": [word[:1]]}
+    assert client.post("/translate", json=part).json()["lines"] == free or len(word) == 1
+    lines = client.post("/translate", json={**part, "inside_words": True}).json()["lines"]
+    assert not any(word[:1] in line for line in lines)
+
+
 def test_terms_of_a_request_do_not_affect_other_requests():
     words, forced = {"lines": LINES}, [["big", "the a"], [], [], [], []]
     with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(4) as pool:
