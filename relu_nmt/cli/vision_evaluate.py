@@ -7,11 +7,7 @@ Accuracies are in percent.
 """
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.vision_classify import (
-    CHECKPOINT,
-    EVALUATION_BATCH,
-    ClassifyImagesSettings,
-)
+from relu_nmt.cli.vision_classify import CHECKPOINT, EVALUATION_BATCH, ClassifyImagesSettings
 from relu_nmt.config import READ, REQUIRED, WRITTEN, group, like, option, settings
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option

@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from relu_nmt.applications.conversion.exports import (
-    save_ctranslate2,
-    save_image_onnx,
-    save_onnx,
-)
+from relu_nmt.applications.conversion.exports import save_ctranslate2, save_image_onnx, save_onnx
 from relu_nmt.applications.conversion.fairseq import (
     read_fairseq,
     transformer_config,

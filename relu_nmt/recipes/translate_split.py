@@ -36,10 +36,7 @@ from relu_nmt.recipes.translation import (
     source_limit,
 )
 from relu_nmt.translation.search.document_search import TranslatedDocuments
-from relu_nmt.translation.search.translations import (
-    SourceDocuments,
-    SourceSentence,
-)
+from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence
 from relu_nmt.translator import Translator
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")

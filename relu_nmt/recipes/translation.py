@@ -25,11 +25,7 @@ from relu_nmt.training.update import autocast_dtype
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
-from relu_nmt.translation.search.translations import (
-    SourceLimit,
-    SourceSentence,
-    Translation,
-)
+from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from relu_nmt.translator.attention_maps import checked_place, single_model

@@ -33,11 +33,7 @@ from relu_nmt.training.distributed import (
 )
 from relu_nmt.training.log import Meters
 from relu_nmt.training.schedules import build_schedule
-from relu_nmt.training.update import (
-    autocast_dtype,
-    build_optimizer,
-    running_statistics,
-)
+from relu_nmt.training.update import autocast_dtype, build_optimizer, running_statistics
 
 FAIRSEQ_SCALE_WINDOW = 2**14
 OPTIMIZER_PREFIX = "optimizer."

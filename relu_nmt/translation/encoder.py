@@ -23,12 +23,7 @@ from relu_nmt.modules.multihead import (
     SelfAttention,
     SelfProjection,
 )
-from relu_nmt.modules.positions import (
-    PositionConfig,
-    PositionScheme,
-    build_positions,
-    kinds_of,
-)
+from relu_nmt.modules.positions import PositionConfig, PositionScheme, build_positions, kinds_of
 from relu_nmt.modules.recompute import run_layer
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
 from relu_nmt.translation.config import TransformerConfig

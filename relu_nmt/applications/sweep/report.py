@@ -33,15 +33,7 @@ from relu_nmt.applications.sweep.steps import (
 )
 from relu_nmt.errors import reporting
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
-from relu_nmt.io.page import (
-    LEAST_SEEDS,
-    Line,
-    Panel,
-    arms,
-    csv_text,
-    draw_panels,
-    render_page,
-)
+from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.config import SLOTS
 

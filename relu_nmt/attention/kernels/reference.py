@@ -14,13 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from relu_nmt.attention.base import (
-    AttentionOutput,
-    AttentionProblem,
-    Need,
-    RowStatistics,
-    RowSums,
-)
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need, RowStatistics, RowSums
 from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import Visibility

@@ -18,11 +18,7 @@ from relu_nmt.translation.search.hypotheses import (
     of_beams,
 )
 from relu_nmt.translation.search.scoring import Outputs, Scorer
-from relu_nmt.translation.search.selection import (
-    best_of_groups,
-    draw,
-    draw_uniforms,
-)
+from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uniforms
 from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepScores
 
 MOST_DONE = 0.4
