@@ -58,7 +58,7 @@ class AttentionStatistics:
     """Sums of the statistics of a model's attentions over pairs of sentences.
 
     Means are over real query rows and heads of a module, then over modules, for every mechanism.
-    ``ensemble`` holds a single model; its dtype is used.
+    ``ensemble`` holds a single model. Its dtype is used.
 
     Raises:
         ConfigError: several models, or no attention of the model has weights.
@@ -92,7 +92,7 @@ class AttentionStatistics:
         """Return everything as plain values for JSON.
 
         ``modules`` has a part for each module: means over all its rows and heads, of each head,
-        and in the causal slot by number of visible keys. Signed weights lack some statistics;
+        and in the causal slot by number of visible keys. Signed weights lack some statistics.
         ``without_weights`` lists the slots whose mechanism has no weights.
         """
         modules = {f"{slot}.{layer}": _of_module(s) for (slot, layer), s in self._sums.items()}
@@ -153,10 +153,10 @@ class LayerStatistics:
     A branch with a ``variance_ratio`` near 0 has no effect, even if its attention weights look
     sharp. Memories whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
     ``top_sums``, the sums over the largest p percent of weights, p of ``PERCENTS``. The ensemble
-    holds a single model; its dtype is used. ``memories_only`` leaves out the other branches.
+    holds a single model. Its dtype is used. ``memories_only`` leaves out the other branches.
 
     Raises:
-        ConfigError: several models; or with ``memories_only`` feed-forward networks of another
+        ConfigError: several models, or with ``memories_only`` feed-forward networks of another
             kind than :class:`relu_nmt.modules.feed_forward.FeedForward`.
 
     Reference: ReLUFormer, section 3, Eq. 4 and Figures 2 and 3.
@@ -212,7 +212,7 @@ class LayerStatistics:
         ]
 
     def report(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON; ``modules`` has each layer.
+        """Return everything as plain values for JSON. ``modules`` has each layer.
 
         A mean of no values, and a ratio to a variance of 0, is None.
         """
@@ -290,7 +290,7 @@ class BranchSums:
 
     @property
     def ratio(self) -> float | None:
-        """The ``variance_ratio``; None if Var(x) is 0."""
+        """The ``variance_ratio``, or None if Var(x) is 0."""
         counts, sums, squares = self._moments.T
         counts = np.maximum(1.0, counts)
         before, after = np.maximum(0.0, squares / counts - (sums / counts) ** 2).tolist()
@@ -376,7 +376,7 @@ def _summary(modules: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], 
 
 
 def _means_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the means of the values that all parts have; None if no part knows the value."""
+    """Return the means of the values that all parts have, or None if no part knows the value."""
     means: dict[str, Any] = {}
     for name in parts[0] if parts else ():
         values = [part[name] for part in parts if name in part]

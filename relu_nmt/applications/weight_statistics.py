@@ -59,7 +59,7 @@ Table = tuple[Tensor, Tensor]
 """Values of rows [B, H or 1, q] or [B, H, q, percents], and a mask of the rows that count."""
 Records = Sequence[Mapping[str, Any]]
 Series = tuple[str, tuple[int, int | None], Records]
-"""Name in the legend, index of colour and of dashes, and the records of a line."""
+"""Name in the legend, index of color and of dashes, and the records of a line."""
 
 
 class WeightStatistics:
@@ -110,7 +110,7 @@ class WeightStatistics:
     ) -> None:
         """Add sentences or groups, and their translations: token ids, each with its end symbol.
 
-        ``numbers`` has the sentence numbers of the tokens of groups; None for single sentences.
+        ``numbers`` has the sentence numbers of the tokens of groups. None for single sentences.
         ``advance`` is called with the number of sources added since the last call.
         """
         # Split into batches whose matrices of weights fit into memory.
@@ -341,7 +341,7 @@ def _ratio(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean of the known values along the first axis; NaN where none is known."""
+    """Return the mean of the known values along the first axis, NaN where none is known."""
     is_known = ~np.isnan(values)
     return _ratio(np.where(is_known, values, 0.0).sum(0), is_known.sum(0))
 

@@ -1,6 +1,6 @@
 """Settings: one declaration of a field for its flag, presets, files, JSON and Python keywords.
 
-A component's settings are a class made by :func:`settings`, its fields by :func:`option`; a
+A component's settings are a class made by :func:`settings`, its fields by :func:`option`. A
 command's are a class of groups of them (:func:`group`). ``fields.py`` checks a value,
 ``classes.py`` makes instances from values by name, and ``command_line.py`` from flags and files.
 ``registry.py`` has what values name: files, and registered parts, whose options :func:`build_part`

@@ -84,7 +84,7 @@ or leave it out
 def with_own_config(cls: ClassT) -> ClassT:
     """Make options in the body of a class its settings class ``Config``.
 
-    They are added to those of the ``Config`` that it inherits or has. The class keeps the defaults.
+    A ``Config`` that the class inherits or has keeps its options. The class keeps the defaults.
 
     Example:
         >>> from relu_nmt.config.fields import option
@@ -110,7 +110,7 @@ def group(title: str, config_class: type, *, stored: bool = True, **defaults: An
     """Return a field that holds other settings, whose flags stand under a title in ``--help``.
 
     Settings that are not ``stored`` are left out of checkpoints and results. ``defaults`` are other
-    defaults of its options and those of its groups, or :func:`like` options.
+    defaults of the options of the class and its groups, or :func:`like` options.
     """
     kind = _with_defaults(config_class, defaults) if defaults else config_class
     return dataclasses.field(default_factory=kind, metadata={"group": title, "stored": stored})
@@ -124,7 +124,7 @@ def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
     for name in options_of(config_class).keys() & defaults:
         value = defaults[name]
         body[name] = value if isinstance(value, Option) else like(config_class, name, value)
-    # Hand the others on to the groups that have these options.
+    # Hand defaults on to the groups that have these options.
     for field in dataclasses.fields(config_class):
         if "group" in field.metadata:
             kind: Any = field.default_factory
@@ -252,8 +252,8 @@ def _need_text(
 def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     """Return settings with the given values by field name, of the class or any of its groups.
 
-    A field with presets chooses defaults of others. An unknown or missing field, a wrong value, or
-    one that does nothing is a ConfigError.
+    A field with presets chooses defaults of other fields. An unknown or missing field, a wrong
+    value, or one that does nothing is a ConfigError.
     """
     return merged(config_class, known_fields(config_class, values))
 
@@ -309,8 +309,8 @@ def merged(
 ) -> ConfigT:
     """Return settings: given values, then ``base`` (a file), then presets, then the defaults.
 
-    A given preset that differs from that of ``base`` goes before ``base``. Other values that would
-    do nothing beside the given ones, or forbid one of them, are left out.
+    A given preset that differs from the preset of ``base`` goes before ``base``. Other values that
+    would do nothing beside the given ones, or forbid one of them, are left out.
     """
     values = all_values(config_class, user_values, base or {})
     options, typed = all_options(config_class), {*user_values, *(base or {})}
@@ -355,9 +355,9 @@ def _preset_note(
 def all_values(
     config_class: type, typed: Mapping[str, Any], base: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the value of every option by name, each checked; see :func:`merged`."""
+    """Return the value of every option by name, each checked. See :func:`merged`."""
     options = all_options(config_class)
-    # A part that the user names replaces that of the file, with the options in its text.
+    # A part that the user names replaces the part of the file and the options in its text.
     stored = {n: x for n, x in base.items() if n not in typed or not options[n].with_options}
     base = spread(options, stored, {})
     typed = spread(options, typed, base)
@@ -399,8 +399,8 @@ def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
 def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
     """Return the registered part that a field ``with_options`` names, and its ``Config``, if any.
 
-    It has the options in the field's text, and those of the flags that mean the same. A part of the
-    user's own ignores flags that have their defaults; its own defaults count.
+    The part has the options in the field's text and in the flags that mean the same. A part of the
+    user's own ignores flags that have their defaults. The part's own defaults count.
     """
     options = options_of(type(config))
     entry, spec = options[name], Spec.parse(getattr(config, name))
@@ -409,7 +409,7 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
     part_class = getattr(part, "Config", None)
     if part_class is None:
         return part, None
-    # Begin with the options in the text. Add those of the fields that the part has.
+    # Begin with the options in the text. Add the fields that mean an option of the part.
     values: dict[str, Any] = dict(spec.options)
     for field, other, index, option_name in fields_of_part(options, name):
         value = getattr(config, field)

@@ -63,13 +63,13 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def add_settings(
     parser: argparse.ArgumentParser, config_class: type, most_used: Collection[str] = ()
 ) -> None:
-    """Add the flags of a settings class and all its groups, and those of settings files.
+    """Add the flags of a settings class and all its groups, and the flags of settings files.
 
     :func:`read_settings` turns the parsed namespace into settings. Flags that the user does not
-    type are absent from it, and the values of the others are text.
+    type are absent from it, and typed values are text.
     """
     options = all_options(config_class).values()
-    # Help begins with the flags that most people use, and ends with those that do nothing here.
+    # Help begins with the flags that most people use, and ends with flags that do nothing here.
     moved = dict.fromkeys(most_used, MOST_USED)
     moved |= {entry.name: IDLE for entry in options if _is_idle(entry)}
     titles = dict.fromkeys([*moved.values(), *(entry.heading for entry in options)])
@@ -104,7 +104,7 @@ def _is_idle(entry: Option) -> bool:
 def _add_flags(
     parser: argparse.ArgumentParser, group: Any, heading_group: Any, entry: Option, is_hidden: bool
 ) -> None:
-    """Add the flag of an option to a group of arguments, and those of its constants to ``own``.
+    """Add the flag of an option to a group of arguments, and of constants to ``heading_group``.
 
     A ``bool`` field gets ``--name`` and ``--no-name`` (only ``--no-name`` if its name starts with
     ``no_``, as in fairseq).

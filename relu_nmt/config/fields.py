@@ -23,7 +23,7 @@ Choices = Sequence[str] | Registry[Any]
 Needs = str | tuple[Any, ...] | list[str | tuple[Any, ...]]
 # The metavars of files and folders. An empty path would mean the working directory.
 PATHS = ("FILE", "DIR", "DIRS", "DATA", "CKPT")
-# The limit of a whole number without one of its own. Sums of such numbers fit into 64 bits.
+# The limit of a whole number that declares none. Sums of such numbers fit into 64 bits.
 MOST_WHOLE = 10**15
 MOST_SHOWN_NAMES = 20
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -31,10 +31,10 @@ EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One field of a settings class; ``max_tokens`` is the flag ``--max-tokens``.
+    """One field of a settings class. ``max_tokens`` is the flag ``--max-tokens``.
 
     Numbers are finite unless ``most`` is infinity. A sequence is ``tuple[int, ...]``, and its flag
-    takes ``1,2,3``. Choices and range are then those of each element. A sequence may be empty only
+    takes ``1,2,3``. Choices and range are then of each element. A sequence may be empty only
     if its default is.
     """
 
@@ -73,12 +73,12 @@ class Option:
     files: Files | None = None  # the files that it names, if it is a path
     positional: bool = False  # an argument, not a flag; ``flags`` name it too
     several: bool = False  # the flag takes the elements of a sequence as words, not with commas
-    # The title in --help of this option and of those behind it in the class. By default that of
+    # The title in --help of this option and the next ones in the class, by default the title of
     # the group.
     heading: str = ""
     stored: bool = True  # False leaves it out of checkpoints and results
-    # The class sets these: name and type without None, that of the elements if it is a sequence;
-    # and whether messages call it by its flag.
+    # The class sets these: name and type, without None and of an element if it is a sequence, and
+    # whether messages call it by its flag.
     name: str = ""
     kind: Any = str
     is_sequence: bool = False
@@ -116,7 +116,7 @@ class Option:
         return (self.show or shown)(value)
 
     def read(self, value: Any) -> Any:
-        """Return the value, checked (ConfigError); text is read as the flag's."""
+        """Return the value, checked (ConfigError). Text is read as the flag's."""
         if value is None and self.is_optional:
             return None
         value = _plain(value)
@@ -134,7 +134,7 @@ class Option:
 
     @property
     def choice_names(self) -> list[str]:
-        """The names or values to choose among, as text; none if any value is allowed."""
+        """The names or values to choose among, as text. None if any value is allowed."""
         known = self.choices.names() if isinstance(self.choices, Registry) else self.choices
         return [str(name) for name in known or ()]
 
@@ -280,7 +280,7 @@ cached: Callable[[OptionsOf], OptionsOf] = functools.cache
 
 @cached
 def options_of(config_class: Any) -> dict[str, Option]:
-    """Return the options of a class, without those of its groups, by name."""
+    """Return the options of a class, without its groups, by name."""
     annotations = get_type_hints(config_class)
     options, heading = {}, ""
     for field in dataclasses.fields(config_class):
@@ -316,7 +316,7 @@ def groups_of(config_class: Any) -> dict[str, tuple[str, type]]:
 
 @cached
 def all_options(config_class: Any) -> dict[str, Option]:
-    """Return the options of a class, and those of its groups under the titles of the groups."""
+    """Return the options of a class and of its groups, under the titles of the groups."""
     options = dict(options_of(config_class))
     for title, kind in groups_of(config_class).values():
         for name, entry in all_options(kind).items():
@@ -370,7 +370,7 @@ def spread(
     """Return the values with the options of registered parts in the fields that mean the same.
 
     ``lr_scheduler="fixed:warmup=9"`` becomes ``lr_scheduler="fixed"`` and ``warmup_updates=9``.
-    Other elements of a sequence are those of ``before``, or its defaults.
+    Other elements of a sequence come from ``before`` or the defaults.
     """
     spread_values = dict(values)
     for name, value in values.items():
@@ -402,7 +402,7 @@ def spread(
 
 
 def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
-    """Return the checked options of a registered part; ``text`` names them in errors."""
+    """Return the checked options of a registered part. ``text`` names them in errors."""
     part_class = getattr(cast(Registry[Any], entry.choices).get(spec.name), "Config", None)
     if part_class is None:
         raise ConfigError(f"{text}: {spec.name} has no options")

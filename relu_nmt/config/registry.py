@@ -1,6 +1,6 @@
 """Names in options: registered parts, ``NAME:option=value``, and files.
 
-:class:`Registry` holds parts of one kind, also those of the user's own files. :class:`Files`
+:class:`Registry` holds parts of one kind, also parts in files of the user. :class:`Files`
 declares the files that an option names, so that no output is one of the inputs.
 """
 
@@ -51,7 +51,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> "Spec":
-        """Read ``reluformer`` or ``reluformer:gamma=2``; raise a ConfigError for another form."""
+        """Read ``reluformer`` or ``reluformer:gamma=2``. Raise a ConfigError for another form."""
         name, _, items = text.partition(":")
         options: dict[str, str] = {}
         for item in filter(None, items.split(",")):
@@ -109,7 +109,7 @@ class Registry(Generic[T]):
         return name in self._modules
 
     def get(self, name: str) -> T:
-        """Return the entry called ``name``; its module is imported at the first call."""
+        """Return the entry called ``name``. Its module is imported at the first call."""
         if name not in self._entries and name in self._modules:
             importlib.import_module(self._modules[name])
         if name not in self._entries:
@@ -128,21 +128,21 @@ class Registry(Generic[T]):
         return f"did you mean {usual}?" if usual else ""
 
     def name_of(self, entry: T) -> str:
-        """Return the name under which ``entry`` is registered; raise a KeyError if it has none."""
+        """Return the name under which ``entry`` is registered. Raise a KeyError if it has none."""
         for name, registered in self._entries.items():
             if registered is entry:
                 return name
         raise KeyError(f"{entry} is not a registered {self.kind}")
 
     def check(self, text: str) -> None:
-        """Refuse ``NAME`` or ``NAME:option=value`` of an unknown name; import no module."""
+        """Refuse ``NAME`` or ``NAME:option=value`` of an unknown name. Import no module."""
         name = Spec.parse(text).name
         if name not in self.names():
             self.get(name)
 
 
 def import_user_module(path: str) -> str:
-    """Run a file of the user's, which registers parts, unless it has run already; return its path.
+    """Run a file of the user's, which registers parts, unless it has run already. Return its path.
 
     The file is a ``.py`` file, or a folder with an ``__init__.py``.
     """
@@ -199,7 +199,7 @@ def split_paths(text: str, separator: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """The files that an option names; :meth:`of` returns those of each path in its value."""
+    """The files that an option names. :meth:`of` returns the files of each path in the value."""
 
     written: bool = False  # the command writes them, or otherwise reads them
     # Regular expression of the file names if the path is a folder, or a function that returns it.

@@ -9,7 +9,7 @@ from relu_nmt.errors import ConfigError
 
 RIGHT_PADDING = "padding stands on the right, and changes no translation"
 VALIDATES = ("disable_validation", False)  # the condition of options that only a validation reads
-AUTO_TOKENS = 10**15  # the value of --max-tokens auto: no limit but that of the memory
+AUTO_TOKENS = 10**15  # the value of --max-tokens auto: the memory is the limit
 
 
 # Options of several commands, which change their defaults or help texts by keywords.
@@ -74,7 +74,7 @@ class FairseqOptions:
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """The limits of a batch; None is no limit."""
+    """The limits of a batch. None is no limit."""
 
     max_tokens: int | None = None  # longest sentence of the batch (either side) x sentences
     max_sentences: int | None = None

@@ -45,14 +45,14 @@ LineT = TypeVar("LineT")
 DEFAULT_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 """Longest reference of each length bucket in tokens, for sentences and documents."""
 DEFAULT_POSITIONS = (1, 4, 9, 19)
-"""Last position of each bucket of sentences; the first sentence is alone in its bucket."""
+"""Last position of each bucket of sentences. The first sentence is alone in its bucket."""
 Buckets = dict[str, list[int]]
 """Indices of segments by the name of their bucket, ``17-32``."""
 AlignedSentence = tuple[int, int, Line]
 """Number of a sentence in a split, from 0, its position in its window, context included, from 1,
 and its translation, if that is a line of its own."""
 BucketScore = tuple[str, int, Score | None]
-"""Name of a bucket, number of its segments, and their score; None for an empty bucket."""
+"""Name of a bucket, number of its segments, and their score. None for an empty bucket."""
 
 
 def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
@@ -120,7 +120,7 @@ def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
     """Return the documents of a text with separators, as relu-nmt-preprocess does.
 
     The separator is ``blank``, an empty line between documents, or ``tag``, a line ``<d>`` before
-    each. Several in a row count once; those at the beginning and the end do not count.
+    each. Several in a row count once. Separators at the beginning and the end do not count.
     """
     runs = itertools.groupby(lines, SEPARATOR_TESTS[separator])
     return [list(run) for is_separator, run in runs if not is_separator]
@@ -169,7 +169,7 @@ class AlignedDocuments:
     """Translated documents beside one or more sets of references, divided into segments.
 
     ``documents`` has a segment for each document, of the translations, then of each set. Likewise
-    ``sentences``; a document whose numbers of sentences differ is a mismatch and a single segment.
+    ``sentences``. A document whose numbers of sentences differ is a mismatch and a single segment.
     ``positions`` are the numbers of sentences in their document, from 1, and 0 for a mismatch.
 
     Raises:
@@ -217,7 +217,7 @@ class AlignedDocuments:
         return metric.score(hypotheses, references).labelled("d-", f"documents = {len(hypotheses)}")
 
     def sentence_score(self, metric: MetricConfig) -> Score | None:
-        """Return s-BLEU or s-chrF; None if all documents are mismatches."""
+        """Return s-BLEU or s-chrF, or None if all documents are mismatches."""
         total = len(self.documents[0])
         wrong = self.num_mismatched
         if wrong == total:
@@ -240,12 +240,12 @@ class SplitScorer:
 
     The references are raw text if the folder keeps it. A folder of fairseq-preprocess has only
     token ids. Translations and references are then compared as symbols of the dictionary, with
-    ``tok:none``, unless the task detokenises them or the language has no spaces. ``--scoring bleu``
-    and ``compound-bleu`` compare words of the tokeniser, subwords joined. ``note`` is a line about
-    the tokeniser that the language has chosen; empty for the usual one.
+    ``tok:none``, unless the task detokenizes them or the language has no spaces. ``--scoring bleu``
+    and ``compound-bleu`` compare words of the tokenizer, subwords joined. ``note`` is a line about
+    the tokenizer that the language has chosen. Empty for the usual one.
 
     Raises:
-        ConfigError: the tokeniser is unknown, or its package is missing.
+        ConfigError: the tokenizer is unknown, or its package is missing.
         DataError: the split has no references.
     """
 
@@ -262,7 +262,7 @@ class SplitScorer:
         self._references = (
             self._tokenised_references() if self._tokenised else task.references(split)
         )
-        # Choose metric and tokeniser.
+        # Choose metric and tokenizer.
         self._chrf = MetricConfig("chrf", lowercase)
         if self._tokenised:
             tokenize = "none" if config.scoring == "bleu" else COMPOUND
@@ -270,7 +270,7 @@ class SplitScorer:
         else:
             tokenize = config.sacrebleu_tokenizer or self._choose_tokenizer()
             self._bleu = MetricConfig("bleu", lowercase, tokenize)
-        self._bleu.build()  # report a bad tokeniser before the translation starts
+        self._bleu.build()  # report a bad tokenizer before the translation starts
         self._metric = self._chrf if config.scoring == "chrf" else self._bleu
 
     @property
@@ -279,10 +279,10 @@ class SplitScorer:
         return self._metric.signature
 
     def _choose_tokenizer(self) -> str:
-        """Return the tokeniser for the target language; set :attr:`note`."""
+        """Return the tokenizer for the target language. Set :attr:`note`."""
         pipeline = self._task.target_text
         name, note = choose_tokenizer(pipeline.language, self._references)
-        # Keep the words of tokenised text, which no step detokenises.
+        # Keep the words of tokenized text, which no step detokenizes.
         if name in WITH_SPACES and pipeline.keeps_text and pipeline.detokenizer == "none":
             return "none"
         self.note = note
@@ -318,9 +318,9 @@ class SplitScorer:
         group has its translation in ``groups``, and its sentences in ``counts``, int [groups].
 
         Returns:
-            ``d_bleu``, one segment per document; ``s_bleu``, one per sentence, except that a
-            mismatched document is one segment (absent if all documents are mismatched);
-            ``group_bleu``, one per group, so that its references depend on the groups; ``chrf``,
+            ``d_bleu``, one segment per document. ``s_bleu``, one per sentence, except that a
+            mismatched document is one segment (absent if all documents are mismatched).
+            ``group_bleu``, one per group, so that its references depend on the groups. ``chrf``,
             that is d-chrF2 of raw text.
 
         Raises:
@@ -342,7 +342,7 @@ class SplitScorer:
         return {name: score for name, score in scores.items() if score is not None}
 
     def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
-        """Return the statistics of ``d_bleu`` by document; see :meth:`document_scores`."""
+        """Return the statistics of ``d_bleu`` by document. See :meth:`document_scores`."""
         hypotheses, references = self._aligned(documents, self._tokenised).documents
         return SegmentStatistics.of(self._bleu, hypotheses, [references])
 

@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER by sacreBLEU, and COMET; every score has its signature."""
+"""BLEU, chrF and TER by sacreBLEU, and COMET. Every score has its signature."""
 
 import importlib.metadata
 import os
@@ -16,10 +16,10 @@ from relu_nmt.errors import ConfigError, DataError, needing
 
 METRICS = ("bleu", "chrf", "ter")
 COMPOUND = "compound"
-"""The tokeniser, beside those of sacreBLEU, that splits hyphenated words of tokenised text."""
+"""The tokenizer that sacreBLEU lacks, and that splits hyphenated words of tokenized text."""
 DEFAULT_TOKENIZER = "13a"
 FETCHED = ("spm", "flores101", "flores200", "spBLEU-1K")
-"""Tokenisers whose model sacreBLEU downloads on first use."""
+"""Tokenizers whose model sacreBLEU downloads on first use."""
 FETCH_SECONDS = 30
 COMET_BATCH_SIZE = 16
 CODES = {
@@ -28,9 +28,9 @@ CODES = {
     "ko-mecab": "ko kor",
     "char": "th tha lo lao km khm my mya bur bo bod tib dz dzo shn mnw rki blk ksw nod khb tdd",
 }
-"""Tokenisers for languages that 13a does not suit, mostly for lack of spaces between words.
+"""Tokenizers for languages that 13a does not suit, mostly for lack of spaces between words.
 
-The keys are ISO 639 codes of two and three letters; cn and jp are not ISO codes, but common."""
+The keys are ISO 639 codes of two and three letters. Of them cn and jp are common, but not ISO's."""
 SCRIPTS = {
     DEFAULT_TOKENIZER: "latn cyrl",
     "zh": "hans hant hani",
@@ -38,11 +38,11 @@ SCRIPTS = {
     "ko-mecab": "kore hang",
     "char": "thai laoo khmr mymr tibt lana talu tale java bali",
 }
-"""Tokenisers by ISO 15924 code of the script, which precedes the code of the language."""
+"""Tokenizers by ISO 15924 code of the script, which precedes the code of the language."""
 WITH_SPACES = (DEFAULT_TOKENIZER, "ko-mecab")
-"""Tokenisers of languages with spaces between words."""
+"""Tokenizers of languages with spaces between words."""
 INSTEAD = {"ja-mecab": "char", "ko-mecab": DEFAULT_TOKENIZER}
-"""Replacements of tokenisers whose package is not installed."""
+"""Replacements of tokenizers whose package is not installed."""
 LONGEST_WORDS = 15
 """Mean word length above which a text has hardly any spaces, in characters."""
 
@@ -80,7 +80,7 @@ class ScoringConfig:
 
 
 def split_compounds(line: str) -> str:
-    """Split ``X-Y`` of tokenised text into ``X ##AT##-##AT## Y``, as a tokeniser of sacreBLEU.
+    """Split ``X-Y`` of tokenized text into ``X ##AT##-##AT## Y``, as a tokenizer of sacreBLEU.
 
     The usual script for WMT14 English-German does the same, which raises BLEU. Matches do not
     overlap: of ``a-b-c`` only the first hyphen is split. Hyphens that Moses has split in its
@@ -132,7 +132,7 @@ class MetricConfig:
 
     name: str = "bleu"  # ``bleu``, ``chrf`` or ``ter`` (edits over words; lower is better)
     lowercase: bool = False  # ignore case, as TER always does
-    # BLEU's tokeniser: one of sacreBLEU, or ``compound``, see :func:`split_compounds`.
+    # BLEU's tokenizer: one of sacreBLEU, or ``compound``, see :func:`split_compounds`.
     tokenize: str = DEFAULT_TOKENIZER
     order: int = 4  # longest n-gram of BLEU
     word_order: int = 0  # longest word n-gram of chrF, 2 for chrF++
@@ -143,10 +143,10 @@ class MetricConfig:
             raise ConfigError(f"metric '{self.name}': choose one of {', '.join(METRICS)}")
 
     def build(self, effective_order: bool = False) -> Any:
-        """Return sacreBLEU's object; ``effective_order`` leaves out orders without any n-gram.
+        """Return sacreBLEU's object. ``effective_order`` leaves out orders without any n-gram.
 
         Raises:
-            ConfigError: the tokeniser is unknown, or its package is missing.
+            ConfigError: the tokenizer is unknown, or its package is missing.
         """
         from sacrebleu.metrics import BLEU, CHRF, TER
 
@@ -169,7 +169,7 @@ class MetricConfig:
                 smooth_method=self.smooth,
                 max_ngram_order=self.order,
                 effective_order=effective_order,
-                force=True,  # no advice on standard error about tokenised text
+                force=True,  # no advice on standard error about tokenized text
             )
         if self.tokenize == COMPOUND:
             metric.tokenizer, metric.tokenizer_signature = split_compounds, COMPOUND
@@ -203,7 +203,7 @@ class MetricConfig:
         return Score(score.score, str(score), str(metric.get_signature()))
 
     def sentence_score(self, hypothesis: str, references: Sequence[str]) -> Score:
-        """Return the smoothed BLEU of one sentence; orders without any n-gram are left out."""
+        """Return the smoothed BLEU of one sentence. Orders without any n-gram are left out."""
         metric = self.build(effective_order=True)
         score = metric.sentence_score(hypothesis, list(references))
         return Score(score.score, str(score), str(metric.get_signature()))
@@ -216,7 +216,7 @@ class MetricConfig:
 
 @contextmanager
 def _explained(tokenizer: str) -> Iterator[None]:
-    """Turn errors of a tokeniser into a ConfigError, and limit the time of its downloads."""
+    """Turn errors of a tokenizer into a ConfigError, and limit the time of its downloads."""
     # Limit the time of a download, and restore the earlier limit at the end.
     patience = socket.getdefaulttimeout()
     if tokenizer in FETCHED:
@@ -240,7 +240,7 @@ def _explained(tokenizer: str) -> Iterator[None]:
 
 
 def recommended_tokenizer(language: str) -> str:
-    """Return the tokeniser that sacreBLEU's documentation recommends for a language.
+    """Return the tokenizer that sacreBLEU's documentation recommends for a language.
 
     Reference: README of sacreBLEU 2.6. It recommends zh, ja-mecab and ko-mecab for their languages
     and 13a for others. Other languages without spaces get char, which needs no network.
@@ -260,7 +260,7 @@ def recommended_tokenizer(language: str) -> str:
 
 
 def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str]:
-    """Return the tokeniser for a language ("" if unknown), and a note for the user, perhaps "".
+    """Return the tokenizer for a language ("" if unknown), and a note for the user, perhaps "".
 
     If its package is not installed, the next best is returned. The note warns if the references
     lack spaces that the language should have.

@@ -69,7 +69,7 @@ class SegmentStatistics:
 
     def scores_of(self, sums: Sequence[np.ndarray] | np.ndarray) -> list[float]:
         """Return the score of each row of sums of counts, [rows, counts]."""
-        # Leave out the tokeniser, which counts do not need.
+        # Leave out the tokenizer, which counts do not need.
         metric = replace(self.metric, tokenize="none").build()
         return [float(metric._compute_score_from_stats(row.tolist()).score) for row in sums]
 
@@ -151,15 +151,15 @@ def paired_bootstrap(
     of each system, the ``p_value`` and the ``difference`` of the systems.
 
     Segments are lines, or whole documents joined by
-    :func:`relu_nmt.evaluation.document_scores.join_lines`; ``prefix`` is then ``d-``. As in
+    :func:`relu_nmt.evaluation.document_scores.join_lines`. ``prefix`` is then ``d-``. As in
     sacreBLEU, the environment variable ``SACREBLEU_SEED`` sets the seed, 12345 by default.
 
     Raises:
         DataError: the numbers of segments differ or are 0.
         ConfigError: ``samples`` is less than 1, or the seed is no number.
 
-    Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation";
-    the p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
+    Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation".
+    The p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
     """
     # Read the seed, and refuse bad settings before any work.
     seed = os.environ.get("SACREBLEU_SEED", str(DEFAULT_SEED)).lower()

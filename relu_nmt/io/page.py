@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LARGE = 1e6
 UNKNOWN = "\u2013"
-# Marker and dashes distinguish lines without colour. The colours differ in lightness too.
+# Marker and dashes distinguish lines without color. The colors differ in lightness too.
 COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
 MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
@@ -122,7 +122,7 @@ def draw_image(
     draw: Callable[["Figure"], object],
     style: Any = None,
 ) -> str:
-    """Draw a figure of so many inches; return it for the ``src`` of an image, as SVG."""
+    """Draw a figure of so many inches. Return it for the ``src`` of an image, as SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -142,13 +142,13 @@ class Line:
     """A line of a panel."""
 
     label: str  # label in the legend
-    style: int  # index of its colour, marker and dashes
+    style: int  # index of its color, marker and dashes
     points: dict[float, float]  # y by x; in a panel with names, x is the index of the name
     # Length of each point's interval below and above it, if there are intervals.
     errors: list[tuple[float, float]] | None = None
     # x and y of single values, such as seeds that are too few for an interval.
     dots: list[tuple[float, float]] = field(default_factory=list)
-    dashes: int | None = None  # index of other dashes than those of the style
+    dashes: int | None = None  # index of dashes, if not the dashes of the style
 
 
 @dataclass
@@ -165,7 +165,7 @@ class Panel:
 
 
 def curve_lines(curves: Iterable[tuple[str, Mapping[Any, float]]]) -> list[Line]:
-    """Return a line of its own style for each named curve, y by x."""
+    """Return a line for each named curve, y by x, each in another style."""
     return [
         Line(name, style, dict(sorted(points.items())))
         for style, (name, points) in enumerate(curves)
@@ -176,7 +176,7 @@ def draw_panels(panels: Sequence[Panel], share_y: bool = False) -> str:
     """Return the panels with one legend, for the ``src`` of an image.
 
     The panels of a row may share their vertical axis. Lines without points are left out, and panels
-    with a single point on the horizontal axis; without panels the text is empty.
+    with a single point on the horizontal axis. Without panels the text is empty.
     """
     panels = [replace(p, lines=[line for line in p.lines if line.points]) for p in panels]
     panels = [p for p in panels if len({x for line in p.lines for x in line.points}) > 1]

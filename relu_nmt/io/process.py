@@ -33,9 +33,9 @@ CGROUPS = (
 THREADS = "OMP_NUM_THREADS"
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 SPIN_COUNT = "1000"
-"""Turns that a thread waits for the others before it sleeps.
+"""OpenMP spin count before a waiting thread sleeps.
 
-The usual 300,000 keep the others from their cores where these are shared with other processes."""
+The usual 300,000 keep working threads from cores that other processes share."""
 PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
 """The packages whose versions :func:`describe_environment` names."""
 LOOKS, BETWEEN_LOOKS = 5, 0.02
@@ -50,7 +50,7 @@ def utf8_streams() -> Iterator[None]:
 
     Raises:
         DataError: standard output is closed.
-        OSError: standard output cannot be written; later output is dropped.
+        OSError: standard output cannot be written. Later output is dropped.
     """
     # Python sets a stream that is closed to None.
     if sys.stderr is None:
@@ -139,7 +139,7 @@ def peak_resident_bytes() -> int:
 
 
 def peak_gpu_bytes() -> int | None:
-    """Return the peak memory of tensors on the GPU; None without a GPU."""
+    """Return the peak memory of tensors on the GPU, or None without a GPU."""
     import torch
 
     return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
@@ -158,7 +158,7 @@ def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
 def other_threads(
     load_file: str = "/proc/loadavg", own_tasks: str = "/proc/self/task"
 ) -> int | None:
-    """Return the number of other processes' threads that run now; None if unknown."""
+    """Return the number of other processes' threads that run now, or None if unknown."""
     try:
         running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
         # The state stands behind the command's name, which may itself hold spaces.
@@ -175,7 +175,7 @@ def crowding_note(
     cores: int | None = os.cpu_count(),
     look: Callable[[], int | None] = other_threads,
 ) -> str:
-    """Return a warning if others compute on the cores that the threads need; else an empty text.
+    """Return a warning if others compute on the cores that the threads need, or an empty text.
 
     Several looks must find them, as one may find a command that is just ending.
     """
@@ -221,7 +221,7 @@ def _version(package: str) -> str:
 
 
 def _revision() -> str:
-    """Return the running commit, with ``+`` if files changed; empty outside a repository."""
+    """Return the running commit, with ``+`` if files changed, empty outside a repository."""
     git = ["git", "-C", str(Path(relu_nmt.__file__).parent)]
     try:
         commit, changes = (

@@ -1,4 +1,4 @@
-"""Analyse attention and training of several checkpoints, and write one page and its CSV files."""
+"""Analyze attention and training of several checkpoints, and write one page and its CSV files."""
 
 import re
 import time
@@ -47,7 +47,7 @@ from relu_nmt.translator.attention_maps import (
 )
 
 AT_ONCE = 1000
-"""Most sentences or groups to read, sort by length and analyse before the next ones."""
+"""Most sentences or groups to read, sort by length and analyze before the next ones."""
 PLACE = ("checkpoint", "slot", "sees", "layer", "head")
 MEMORY_STATISTICS = ("tokens", "size", "variance_ratio", "anisotropy", "null_fraction")
 USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
@@ -60,7 +60,7 @@ class AnalyzedModel:
     """A checkpoint, the split as it reads it in groups of sentences or one by one, and its results.
 
     See :meth:`WeightStatistics.records`, :meth:`LayerStatistics.records` and
-    :meth:`LayerStatistics.report` for the results; networks that are no memories have no report.
+    :meth:`LayerStatistics.report` for the results. Networks that are no memories have no report.
     """
 
     name: str
@@ -87,7 +87,7 @@ class AnalyzedModel:
         return source, target
 
     def numbers(self, number: int) -> Numbers | None:
-        """Return the sentence number of each source and target token; None for one sentence."""
+        """Return the sentence number of each source and target token, or None for one sentence."""
         if self.unit == "sentences":
             return None
         split, sentences = self.split, self.groups.sentences(number)
@@ -139,7 +139,7 @@ class AnalyzedModel:
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
-    """Analyse checkpoints on sentences or documents, and write the page and its CSV files.
+    """Analyze checkpoints on sentences or documents, and write the page and its CSV files.
 
     Raises:
         ConfigError: a place that a model does not have, or a setting that does not fit.
@@ -228,7 +228,7 @@ def _analyze(
 
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:
-    """Return the place; None if its attention has no weights."""
+    """Return the place, or None if its attention has no weights."""
     model = single_model(translator.ensemble)
     if not attention_of(model, place.slot, place.layer).capabilities.weights:
         return None
@@ -240,7 +240,7 @@ def _example(
     places_by_text: Mapping[str, Sequence[AttentionPlace | None]],
     number: int,
 ) -> dict[str, Any]:
-    """Return the maps of one sentence or group; ``places`` has the place in each model."""
+    """Return the maps of one sentence or group. ``places`` has the place in each model."""
     figures = []
     for text, places_in_models in places_by_text.items():
         # Leave out models without weights at this place.
@@ -420,7 +420,7 @@ def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], s
     drawn = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
     # Only translation models have a loss without smoothing. Others count examples, not tokens.
     bits = "bits per token" if (TRAIN, "nll_loss") in dict(curves) else "bits per example"
-    # Order: training loss, losses on the other splits, regulariser, scores, gradient.
+    # Order: training loss, losses on the other splits, regularizer, scores, gradient.
     splits = list(dict.fromkeys(s for s, _ in drawn if s not in (TRAIN, TELEMETRY)))
     losses = {
         (TRAIN, "loss"): f"training loss, {bits}",

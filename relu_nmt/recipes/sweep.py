@@ -152,7 +152,7 @@ def _checked_trainings(
 
 
 def _checked_evaluation(config: Settings, step: Step) -> TranslateSplitSettings:
-    """Return the settings of the first evaluation; all evaluations share their flags."""
+    """Return the settings of the first evaluation. All evaluations share their flags."""
     _refuse(
         TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
     )

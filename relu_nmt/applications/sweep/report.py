@@ -117,7 +117,7 @@ def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequenc
 
 
 def start_of(settings: SweepSettings) -> str:
-    """Return the models from which the sweep starts, and their budget, in words; perhaps empty."""
+    """Return the models from which the sweep starts, and their budget, in words, perhaps empty."""
     if settings.start_from is None:
         return ""
     earlier = read_description(Path(settings.start_from))
@@ -155,7 +155,7 @@ def statuses(cells: Sequence[Cell]) -> dict[str, int]:
 
 
 def trouble(average: Average) -> str:
-    """Return in words the status of the seeds without a result; empty if all have one."""
+    """Return in words the status of the seeds without a result, empty if all have one."""
     bad = {word: n for word, n in statuses(average.cells).items() if word != WORDS[DONE]}
     total = len(average.cells)
     return ", ".join(word if n == total else f"{n} of {total} {word}" for word, n in bad.items())
@@ -345,7 +345,7 @@ def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Line]:
 
 
 def _error(average: Average, column: str) -> tuple[float, float]:
-    """Return an interval's length below and above a mean; only d-BLEU has one, few seeds none."""
+    """Return an interval's length below and above a mean. Only d-BLEU has one, few seeds none."""
     seeds, record = len(average.values(column)), average.record
     interval = record.get(f"{column}_{'document' if seeds == 1 else 'seed'}_interval")
     if interval is None or 1 < seeds < LEAST_SEEDS:

@@ -41,7 +41,7 @@ NOT_CONVERGED = "not converged"
 DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)
 """Errors of reading a file that is damaged."""
 LOWEST_CONVERGED_BLEU = 1.0
-"""d-BLEU; a model with less at every length counts as not converged."""
+"""d-BLEU. A model with less at every length counts as not converged."""
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 # Names in the file of --results, by column.
 COUNTED = ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")
@@ -69,7 +69,7 @@ LENGTH_FIELDS = (
 SHARED = ("attention", "trained_on", "mixture", "length")
 TEXTS = (*(f"{score}_signature" for score in SCORES), "feed_forward")
 SPEEDS = {f"{kind}_relative_speed": f"{kind}_tokens_per_second" for kind in ("train", "decode")}
-"""Columns of speeds by those of the quotients with the baseline's speed."""
+"""Columns of speeds by the columns of the quotients with the baseline's speed."""
 
 Record = dict[str, Any]
 Course = dict[str, dict[int, float]]
@@ -79,7 +79,7 @@ Course = dict[str, dict[int, float]]
 class System(NamedTuple):
     """An attention with the lengths of its training: a row of the tables.
 
-    ``mixture`` holds the lengths of the ``--doc-mixture``; it is empty for a model per length.
+    ``mixture`` holds the lengths of the ``--doc-mixture``. It is empty for a model per length.
     """
 
     attention: str
@@ -363,14 +363,14 @@ def _summary(course: Course) -> dict[str, float]:
 def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
     """Return an average for each system and length, in the order of the cells and their seeds.
 
-    A mean is over the seeds whose training converged; the record counts the others. It has the
+    A mean is over the seeds whose training converged. The record counts the other seeds. It has the
     columns of the cells and
 
-    * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals;
+    * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals.
     * ``gain``, ``gain_seed_interval``, ``gain_document_interval``, ``p_value``: gain in d-BLEU
-      over the baseline, for the seeds that converged with both, ``gain_seeds``;
-    * ``train_relative_speed``, ``decode_relative_speed``: tokens per second over those of the
-      baseline;
+      over the baseline, for the seeds that converged with both, ``gain_seeds``.
+    * ``train_relative_speed``, ``decode_relative_speed``: tokens per second over the
+      baseline's.
     * ``seeds``, and the numbers of seeds by status.
     """
     # Group the seeds of each system and length.
@@ -396,7 +396,7 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
 
 
 def _add_means(average: Average) -> None:
-    """Set the means over the seeds whose training converged, and the numbers of the others."""
+    """Set the means over the seeds whose training converged, and count the other seeds."""
     cells, record = average.cells, average.record
     converged = [cell for cell in cells if cell.status == DONE]
     record |= {name: cells[0].record[name] for name in SHARED}

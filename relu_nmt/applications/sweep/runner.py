@@ -78,7 +78,7 @@ class StepRunner:
 
     On a cluster, the jobs hold the locks and write logs and states, so that sweeps on a cluster and
     others may share a folder. Every step stores the ``environment``. Only a cluster needs the
-    folder of the sweep; ``training_seconds`` is the budget, if it is a time. ``signal`` is the
+    folder of the sweep. ``training_seconds`` is the budget, if it is a time. ``signal`` is the
     number of the signal that stopped the run, if any.
 
     A runner of one step is the work of a job, see :mod:`relu_nmt.io.work`.
@@ -115,7 +115,7 @@ class StepRunner:
 
     @property
     def failed(self) -> int:
-        """Number of steps that crashed; those that diverged are results."""
+        """Number of steps that crashed. Those that diverged are results."""
         return sum(task.step.status == FAILED for task in self.tasks)
 
     @property
@@ -126,7 +126,7 @@ class StepRunner:
         return int(self.failed > 0)
 
     def run(self, after_step: Callable[[], object]) -> None:
-        """Run all steps that are not done; call ``after_step`` when the results have changed."""
+        """Run all steps that are not done. Call ``after_step`` when the results have changed."""
         self._after_step = after_step
         # Catch signals, so that trainings can save a checkpoint.
         before = handle_stop_signals(self._note_signal)
@@ -156,13 +156,13 @@ class StepRunner:
                 signal.signal(number, handler)
 
     def __call__(self) -> int | None:
-        """Run the step as a job of a cluster; return the number of the signal that stopped it."""
+        """Run the step as a job of a cluster. Return the number of the signal that stopped it."""
         self._environment = describe_environment(gpu_names())
         self.run(lambda: None)
         return self.signal
 
     def checkpoint(self) -> "DelayedSubmission":
-        """Let the training save a checkpoint; return the work that continues in another job.
+        """Let the training save a checkpoint. Return the work that continues in another job.
 
         submitit calls this in the middle of a run, before the cluster takes the machine away.
         """
@@ -216,7 +216,7 @@ class StepRunner:
         return [t for t in self.tasks if t.step.status == PENDING and t not in self._running]
 
     def _ready(self) -> list[Task]:
-        """Return the steps that may begin now; evaluations come first, as they give results."""
+        """Return the steps that may begin now. Evaluations come first, as they give results."""
         # Evaluations wait for the training of their model, locked steps for their time.
         trainings = [task.step for task in self.tasks if task.step.is_training]
         untrained = {step.model for step in trainings if step.status != DONE}
@@ -268,7 +268,7 @@ class StepRunner:
         next(work, None)  # until it waits for the first time
 
     def _run_here(self, task: Task, lock: int) -> Iterator[None]:
-        """Run the commands of a step on this machine; yield while a command runs."""
+        """Run the commands of a step on this machine. Yield while a command runs."""
         try:
             step = self._begin(task)
             exit_code, status = 0, DONE
@@ -306,7 +306,7 @@ class StepRunner:
             self._conclude(task, step)
 
     def _begin(self, task: Task) -> Step:
-        """Give a step the lowest free index; store and return it as begun."""
+        """Give a step the lowest free index. Store and return it as begun."""
         step, earlier = task.step, task.step.stored()
         taken_indices = {other.index for other in self._running if other is not task}
         task.index = min(set(range(self._config.jobs)) - taken_indices)
@@ -328,7 +328,7 @@ class StepRunner:
     def _execute(
         self, task: Task, command: Command, lock: int, log: BinaryIO
     ) -> Generator[None, None, tuple[int, int]]:
-        """Yield until a command has ended; return its exit code and its peak memory in bytes."""
+        """Yield until a command has ended. Return its exit code and its peak memory in bytes."""
         log.write(f"$ {shlex.join(shown_command(command))}\n".encode())
         log.flush()
         task.process = process = subprocess.Popen(
@@ -356,7 +356,7 @@ class StepRunner:
             yield
 
     def _run_job(self, task: Task) -> Iterator[None]:
-        """Run a step as a job, which writes its state; yield while the job waits or runs."""
+        """Run a step as a job, which writes its state. Yield while the job waits or runs."""
         assert self._submit is not None
         step = task.step
         # The sweep deletes checkpoints, not its jobs: other steps may need them.
@@ -391,7 +391,7 @@ class StepRunner:
             self._conclude(task, step)
 
     def _leave(self, task: Task) -> float:
-        """Remove a step from the running ones; return the seconds since its beginning."""
+        """Remove a step from the running ones. Return the seconds since its beginning."""
         assert task.begun is not None
         seconds = time.monotonic() - task.begun
         del self._running[task]

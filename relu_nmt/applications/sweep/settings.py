@@ -83,7 +83,7 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 
 @settings
 class JobsConfig(ClusterOptions):
-    """The processes of a sweep; these settings change the speed and no result."""
+    """The processes of a sweep. These settings change the speed and no result."""
 
     jobs: int = option(1, "trainings or evaluations at once; with --cluster: jobs at once", least=1)
     gpus: tuple[str, ...] = option(
@@ -135,7 +135,7 @@ class JobsConfig(ClusterOptions):
 class SweepSettings:
     """All settings of a sweep."""
 
-    # Parse data-bin/ as data-bin: commands are compared with those of earlier runs.
+    # Parse data-bin/ as data-bin: commands are compared with earlier runs.
     data: str = data_option(
         "",
         "data folder with document boundaries",
@@ -227,7 +227,7 @@ class SweepSettings:
                 raise ConfigError(
                     f"{flag_of(name)} {value_text}: expected different ones, at least one"
                 )
-        # Variants need names that differ from those of the attentions.
+        # Variants need names that no attention has.
         for text in self.variants:
             if not re.fullmatch(r"[\w.+-]+:\s.*\S", text, re.DOTALL):
                 raise ConfigError(f"--variants '{text}': expected 'NAME: flags of relu-nmt-train'")
@@ -266,7 +266,7 @@ class SweepSettings:
 
     @property
     def seconds(self) -> float | None:
-        """The budget in seconds; None if it counts updates."""
+        """The budget in seconds, or None if it counts updates."""
         number, unit = self.time
         return None if unit == UPDATES else number * SECONDS[unit]
 
@@ -288,7 +288,7 @@ class SweepSettings:
 
     @property
     def tokenizer_flags(self) -> tuple[str, ...]:
-        """The tokeniser flag of the commands that compute BLEU; empty for the language's own."""
+        """The tokenizer flag of the commands that compute BLEU. Empty for the language's own."""
         name = self.sacrebleu_tokenizer
         return () if name is None else (TOKENIZER, name)
 
@@ -324,7 +324,7 @@ def checked_published(values: Any) -> dict[str, Any]:
 
     It has a ``title`` and a ``source``: paper, table, data and training. ``columns`` are titles by
     column of results.csv: ``d_bleu``, or ``d_bleu@512`` for one document length. ``rows`` have a
-    value for each column, by attention or variant; the report prints texts unchanged.
+    value for each column, by attention or variant. The report prints texts unchanged.
     """
     if not isinstance(values, dict) or values.keys() != PUBLISHED_FIELDS.keys():
         raise ValueError(PUBLISHED_FORM)

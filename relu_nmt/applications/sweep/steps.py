@@ -161,7 +161,7 @@ class Step:
         return self.folder / f"{kind}{ending}"
 
     def stored(self) -> "Step":
-        """Return the step as its last run stored it; this one if it was never begun."""
+        """Return the step as its last run stored it, or this step if it has never begun."""
         return read_step(self.path(".json"), self.length) or self
 
     def finished(self) -> "Step | None":
@@ -178,7 +178,7 @@ class Step:
         old, new = (
             [word for command in step.commands for word in command[1:]] for step in (stored, self)
         )
-        # Earlier versions gave no tokeniser to variants; sweep.json has one for all models.
+        # Earlier versions gave no tokenizer to variants, but sweep.json has one for all models.
         if self.is_training and new.count(TOKENIZER) > old.count(TOKENIZER):
             place = new.index(TOKENIZER)
             del new[place : place + 2]
@@ -210,7 +210,7 @@ class Step:
 
 
 def read_step(path: Path, length: int | None = None) -> Step | None:
-    """Return the step whose state is in a file; None without a file."""
+    """Return the step whose state is in a file, or None without a file."""
     try:
         values = json.loads(plain_file(path).read_text("utf-8"))
         # Turn JSON's lists into tuples.
@@ -243,7 +243,7 @@ class SweepDescription:
 
 
 def read_description(folder: Path) -> SweepDescription | None:
-    """Return the description of a folder's sweep; None if the folder has no sweep."""
+    """Return the description of a folder's sweep, or None if the folder has no sweep."""
     path = folder / SWEEP_FILE
     try:
         content = json.loads(plain_file(path).read_text("utf-8"))
@@ -268,7 +268,7 @@ def read_description(folder: Path) -> SweepDescription | None:
 
 
 def write_description(folder: Path, description: SweepDescription) -> SweepDescription:
-    """Write the description, joined with that of earlier sweeps in the folder; return it.
+    """Write and return the description, joined with the one of earlier sweeps in the folder.
 
     Earlier attentions stay listed, and the first one stays the baseline. Earlier published figures
     stay unless the new description has others.
@@ -308,7 +308,7 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
 
 
 def has_results(folder: Path) -> bool:
-    """Return whether a folder has models; without any, the user may correct the settings."""
+    """Return whether a folder has models. Without any, the user may correct the settings."""
     return any(training.status != FAILED for training in trainings_in(folder))
 
 
@@ -335,7 +335,7 @@ def models_in(
 ) -> dict[SweepModel, tuple[int, ...]]:
     """Return all models of a sweep's folder, with the lengths of their evaluations.
 
-    The models of ``settings``, those of the last run, count even if they are not begun. Other
+    The models of ``settings``, of the last run, count even if they are not begun. Other
     models count with the lengths of their training and of the evaluations that began.
     """
     # Start with the planned models, and add those in the folder.
@@ -352,7 +352,7 @@ def models_in(
 
 
 def gpu_names() -> list[str]:
-    """Return the names of the GPUs, asked in another process: that of a sweep uses none.
+    """Return the names of the GPUs, asked in another process, since a sweep itself uses none.
 
     Raises:
         ConfigError: PyTorch cannot list them.
