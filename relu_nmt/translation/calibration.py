@@ -42,7 +42,8 @@ def changed_slots(stored: Mapping[str, Any], config: TransformerConfig) -> dict[
     changes = {}
     for slot in SLOTS:
         before = stored.get(f"{slot}_attention") or stored.get("attention") or "softmax"
-        old, new = (Spec.parse(text).name for text in (before, config.attention_of(slot)))
+        old = Spec.parse(before).name
+        new = Spec.parse(config.attention_of(slot)).name
         if old != new:
             changes[slot] = f"{old} to {new}"
     return changes
@@ -51,11 +52,17 @@ def changed_slots(stored: Mapping[str, Any], config: TransformerConfig) -> dict[
 def fit_mechanisms(
     model: nn.Module, weights: Mapping[str, Tensor], slots: Mapping[str, str]
 ) -> dict[str, Tensor]:
-    """Return weights in which the parameters of changed mechanisms are those of a new model."""
-    parts = model.named_modules()
-    inside = tuple(f"{n}." for n, m in parts if isinstance(m, Attention) and m.slot in slots)
-    kept = {name: tensor for name, tensor in weights.items() if not name.startswith(inside)}
-    return kept | {n: t.clone() for n, t in model.state_dict().items() if n.startswith(inside)}
+    """Return the weights, with parameters of a new model for changed mechanisms."""
+    changed = tuple(
+        f"{name}."
+        for name, module in model.named_modules()
+        if isinstance(module, Attention) and module.slot in slots
+    )
+    fitted = {name: tensor for name, tensor in weights.items() if not name.startswith(changed)}
+    for name, tensor in model.state_dict().items():
+        if name.startswith(changed):
+            fitted[name] = tensor.clone()
+    return fitted
 
 
 @torch.no_grad()
@@ -63,7 +70,8 @@ def calibrate(model: EncoderDecoder, batch: TranslationBatch, slots: Mapping[str
     """Scale the queries of some slots, in place, so that rows of weights sum to 1 on average.
 
     Returns:
-        the factors; layers without any have a mechanism that is not homogeneous, or no weights.
+        the factors. Layers without a factor have a mechanism that is not homogeneous, or no
+        weights.
     """
     factors: Factors = {slot: {} for slot in slots}
     names = {module: name for name, module in model.named_modules()}
@@ -71,9 +79,10 @@ def calibrate(model: EncoderDecoder, batch: TranslationBatch, slots: Mapping[str
 
     # Before a layer computes, measure its rows on the same inputs, and scale its queries.
     def scale(module: MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        attention, name = module.attention, names[module]
-        own = factors[attention.slot]
-        # Repeat it, since a bias of the scores stays as it is.
+        attention = module.attention
+        name = names[module]
+        factor_of = factors[attention.slot]
+        # Repeat the measurement, since a bias of the scores stays as it is.
         for _ in range(ROUNDS):
             with record_attention(attention, Need(weights=True)) as records:
                 module.forward(*args, **kwargs)
@@ -81,14 +90,15 @@ def calibrate(model: EncoderDecoder, batch: TranslationBatch, slots: Mapping[str
             if total <= NULL_SUM or abs(total - 1) < CLOSE_TO_1:
                 return
             factor = total ** (-1 / (attention.degree or 1))
-            own[name] = own.get(name, 1.0) * factor
+            factor_of[name] = factor_of.get(name, 1.0) * factor
             scale_queries(weights, name, factor)
 
     assert batch.prev_output_tokens is not None, "training batches have targets"
     with ExitStack() as hooks:
         for module in names:
-            own = module.attention if isinstance(module, MultiheadAttention) else None
-            if own is not None and own.slot in slots and own.degree is not None:
+            if not isinstance(module, MultiheadAttention):
+                continue
+            if module.attention.slot in slots and module.attention.degree is not None:
                 hooks.enter_context(module.register_forward_pre_hook(scale, with_kwargs=True))
         model.eval()(batch.src_tokens, batch.prev_output_tokens)
     return factors
@@ -110,15 +120,15 @@ def _mean_row_sum(records: Sequence[AttentionRecord]) -> float:
 def scale_queries(weights: Mapping[str, Tensor], name: str, factor: float) -> None:
     """Multiply the queries of the attention of this name by a factor, in the weights of a model.
 
-    The factor acts on the gain of ``qk_norm``, which would remove one of the projection, or else on
-    the rows of the projection that make queries.
+    The factor acts on the gain of ``qk_norm``, which would remove a factor of the projection.
+    Without ``qk_norm`` it acts on the rows of the projection that make queries.
     """
     width = len(weights[f"{name}.out_proj.weight"])
-    gain = weights.get(f"{name}.attention.query_gain")
-    found = [
-        weights.get(f"{name}.{part}.{kind}") for part in ("qkv", "q") for kind in ("weight", "bias")
-    ]
-    for tensor in found if gain is None else [gain]:
+    parts = ["attention.query_gain"]
+    if f"{name}.attention.query_gain" not in weights:
+        parts = ["qkv.weight", "qkv.bias", "q.weight", "q.bias"]
+    for part in parts:
+        tensor = weights.get(f"{name}.{part}")
         if tensor is not None:
             tensor[:width].mul_(factor)
 

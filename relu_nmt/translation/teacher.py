@@ -2,7 +2,7 @@
 
 For a target token the teacher keeps its k most probable symbols, the student has the logits z:
 
-    q = softmax(log probabilities / T)         the other V - k symbols share the rest evenly
+    q = softmax(log probabilities / T)         the other V - k symbols have equal probabilities
     p = softmax(z / T)
     KL(q || p) = sum_v q_v log(q_v / p_v)
 
@@ -44,17 +44,19 @@ from relu_nmt.translation.loss import TranslationObjective, real_targets, smooth
 CACHE_FILE = "teacher.sqlite"
 PATIENCE = 60.0
 """Seconds to wait for another process that writes to the cache."""
-ID, LOG = torch.int32, torch.float16
-"""Types of symbols and of log-probabilities in the cache."""
+ID = torch.int32
+"""Type of symbols in the cache."""
+LOG = torch.float16
+"""Type of log-probabilities in the cache."""
 LEAST_REST = 1e-6
 """Least probability outside the teacher's symbols, for it has a logarithm."""
 
 
 class TaughtObjective(TranslationObjective):
-    """The loss of translation that also learns from a teacher; validation is without it.
+    """The loss of translation that also learns from a teacher, in training only.
 
-    The teachers are trained models on the device of the training; their mean probabilities teach.
-    ``arguments`` are those of :class:`TranslationObjective`.
+    The teachers are trained models on the device of the training. Their mean probabilities teach.
+    ``arguments`` are the arguments of :class:`TranslationObjective`.
 
     Raises:
         ConfigError: attention is to be taught to a model of another depth or width.
@@ -68,14 +70,12 @@ class TaughtObjective(TranslationObjective):
         # Keep the teachers in a plain list, so that their weights do not learn.
         self._teachers = [model.eval().requires_grad_(False) for model in teachers]
         if config.teacher_attention_weight:
-            ours, theirs = (
-                f"{c.encoder_layers} + {c.decoder_layers} layers of width {c.decoder_embed_dim}"
-                for c in (self.model.config, teachers[0].config)
-            )
-            if ours != theirs:
+            student_shape = _shape_in_words(self.model)
+            teacher_shape = _shape_in_words(teachers[0])
+            if student_shape != teacher_shape:
                 raise ConfigError(
-                    f"--teacher-attention-weight: the teacher has {theirs}, but the model {ours}; "
-                    "leave it out, or train a model of the teacher's shape"
+                    f"--teacher-attention-weight: the teacher has {teacher_shape}, but the model "
+                    f"{student_shape}; leave it out, or train a model of the teacher's shape"
                 )
         self._cache = None if config.teacher_cache is None else open_cache(config)
         self._most_tokens = 0  # in the largest batch that the teacher ran for
@@ -84,20 +84,22 @@ class TaughtObjective(TranslationObjective):
         """Return the cross-entropy of a batch mixed with the losses of the teacher, in training."""
         if not self.training:
             return super().loss(batch)
-        config, pad = self.config, self.model.decoder.pad_index
-        with attention_outputs(self.model, config.teacher_attention_weight > 0) as own:
+        config = self.config
+        pad = self.model.decoder.pad_index
+        with attention_outputs(self.model, config.teacher_attention_weight > 0) as student:
             features, targets, weights = self.states(batch)
         # Compare the N real target positions with the teacher's.
-        ids, log_probs, taught = self.taught(batch, block_rows(features))
+        ids, log_probs, teacher = self.taught(batch, block_rows(features))
         *values, kl = self._compared(features, targets, ids, log_probs)
         output = self.output(batch, values, weights)
         # Mix: (1 - w) cross-entropy + w T^2 KL, where the output has the cross-entropy already.
-        count, scale = float(batch.num_tokens), config.teacher_temperature**2
+        count = float(batch.num_tokens)
+        scale = config.teacher_temperature**2
         metrics = {**output.metrics, "teacher_loss": (kl.detach(), count)}
         loss = output.loss + config.teacher_weight * (scale * kl - values[0])
         # Add the distance of the outputs of attention.
-        if own:
-            distance = count * attention_distance(own, taught, batch, pad)
+        if student:
+            distance = count * attention_distance(student, teacher, batch, pad)
             metrics["teacher_attention"] = (distance.detach(), count)
             loss = loss + config.teacher_attention_weight * distance
         return replace(output, loss=loss, metrics=metrics)
@@ -115,8 +117,8 @@ class TaughtObjective(TranslationObjective):
         if self._cache is not None:
             ids, log_probs = self._cached(self._cache, batch, real, rows)
             return ids.to(real.device), log_probs.to(real.device), {}
-        wanted = self.config.teacher_attention_weight > 0
-        with attention_outputs(self._teachers[0], wanted) as attention:
+        is_taught = self.config.teacher_attention_weight > 0
+        with attention_outputs(self._teachers[0], is_taught) as attention:
             ids, log_probs = self._best(batch, real, rows)
         return ids, log_probs, attention
 
@@ -127,7 +129,7 @@ class TaughtObjective(TranslationObjective):
     def _cached(
         self, database: sqlite3.Connection, batch: TranslationBatch, real: Tensor, rows: int
     ) -> tuple[Tensor, Tensor]:
-        """Return the result of :meth:`_best` from the cache; store it first if a pair is new.
+        """Return the result of :meth:`_best` from the cache, and store it first if a pair is new.
 
         Each result is read from the cache, with log-probabilities of 16 bits, so that a resumed
         training gets the same numbers.
@@ -148,8 +150,8 @@ class TaughtObjective(TranslationObjective):
 
         # Run for a batch larger than all before, so that the preflight counts this memory.
         size = batch.src_tokens.numel() + len(real)
-        found = find()  # None for each new pair
-        if size > self._most_tokens or None in found:
+        stored = find()  # None for each new pair
+        if size > self._most_tokens or None in stored:
             self._most_tokens = max(size, self._most_tokens)
             # Divide the tokens of the batch among its pairs, and store all pairs at once.
             tables = [
@@ -160,10 +162,15 @@ class TaughtObjective(TranslationObjective):
                 database.executemany(
                     "INSERT OR IGNORE INTO top VALUES (?, ?, ?)", zip(names, *tables, strict=True)
                 )
-            found = find()
+            stored = find()
         # Join the tables of the pairs to [N, k].
-        ids, logs = (bytearray().join(own) for own in zip(*filter(None, found), strict=True))
-        symbols, log_probs = torch.frombuffer(ids, dtype=ID), torch.frombuffer(logs, dtype=LOG)
+        ids = bytearray()
+        logs = bytearray()
+        for pair_ids, pair_logs in filter(None, stored):
+            ids += pair_ids
+            logs += pair_logs
+        symbols = torch.frombuffer(ids, dtype=ID)
+        log_probs = torch.frombuffer(logs, dtype=LOG)
         return symbols.view(len(real), -1).long(), log_probs.view(len(real), -1).float()
 
     def _best(self, batch: TranslationBatch, real: Tensor, rows: int) -> tuple[Tensor, Tensor]:
@@ -173,17 +180,15 @@ class TaughtObjective(TranslationObjective):
             features = model(batch.src_tokens, batch.prev_output_tokens)
             states.append(features.flatten(0, 1).index_select(0, real).split(rows))
         # Average the probabilities of the models, block by block of tokens.
-        found = []
+        tops = []
         for blocks in zip(*states, strict=True):
-            log_probs, *others = (
-                model.logits(block).log_softmax(-1)
-                for model, block in zip(self._teachers, blocks, strict=True)
-            )
-            for other in others:
-                log_probs = torch.logaddexp(log_probs, other)
-            log_probs = log_probs - math.log(len(blocks)) if others else log_probs
-            found.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
-        return torch.cat([top.indices for top in found]), torch.cat([top.values for top in found])
+            log_probs = self._teachers[0].logits(blocks[0]).log_softmax(-1)
+            for model, block in zip(self._teachers[1:], blocks[1:], strict=True):
+                log_probs = torch.logaddexp(log_probs, model.logits(block).log_softmax(-1))
+            if len(blocks) > 1:
+                log_probs = log_probs - math.log(len(blocks))
+            tops.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
+        return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
 
     def _compared(self, *tables: Tensor) -> list[Tensor]:
         """Return the sums of :meth:`cross_entropy`, then the divergence from the teacher.
@@ -196,11 +201,11 @@ class TaughtObjective(TranslationObjective):
 
         def of_block(x: Tensor, targets: Tensor, ids: Tensor, logs: Tensor) -> list[Tensor]:
             logits = self.model.logits(x)
-            log_p = own = logits.log_softmax(-1)
+            log_probs = logits.log_softmax(-1)
+            values = smoothed_loss(log_probs, targets, self.label_smoothing)
             if temperature != 1:
-                log_p = (logits / temperature).log_softmax(-1)
-            values = smoothed_loss(own, targets, self.label_smoothing)
-            return [*values, divergence(log_p, ids, logs, temperature)]
+                log_probs = (logits / temperature).log_softmax(-1)
+            return [*values, divergence(log_probs, ids, logs, temperature)]
 
         size = block_rows(tables[0])
         blocks = [
@@ -214,45 +219,46 @@ def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float
     """Return KL(q || p) at a temperature, summed over tokens, in nats.
 
     The teacher's k symbols ``ids`` [N, k] have ``log_probs`` [N, k] at temperature 1. The other
-    V - k symbols share the rest evenly, since the teacher was trained on smoothed targets.
+    V - k symbols have equal probabilities, since the teacher was trained on smoothed targets.
     ``log_p`` [N, V] are the logarithms of the student's probabilities p at this temperature.
     """
-    others = log_p.size(1) - ids.size(1)
-    rest = (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=LEAST_REST)
-    # Divide logarithms by T and normalise: k symbols, then the one value of all others.
-    scores = torch.cat([log_probs, (rest / max(others, 1)).log()], -1) / temperature  # [N, k + 1]
+    num_others = log_p.size(1) - ids.size(1)
+    share = (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=LEAST_REST)  # of the others
+    # Divide logarithms by T and normalize: k symbols, then the one value of all others.
+    log_share = (share / max(num_others, 1)).log()
+    scores = torch.cat([log_probs, log_share], -1) / temperature  # [N, k + 1]
     counts = torch.ones_like(scores[0])
-    counts[-1] = others
+    counts[-1] = num_others
     log_q = scores - (scores.exp() * counts).sum(-1, keepdim=True).log()
-    own = log_p.gather(1, ids)  # [N, k]
-    sums = torch.cat([own, (log_p.sum(-1) - own.sum(-1))[:, None]], -1)  # [N, k + 1]
+    at_ids = log_p.gather(1, ids)  # [N, k]
+    sums = torch.cat([at_ids, (log_p.sum(-1) - at_ids.sum(-1))[:, None]], -1)  # [N, k + 1]
     return (log_q.exp() * (counts * log_q - sums)).sum()
 
 
 def attention_distance(
-    own: Mapping[str, Tensor], taught: Mapping[str, Tensor], batch: TranslationBatch, pad: int
+    student: Mapping[str, Tensor], teacher: Mapping[str, Tensor], batch: TranslationBatch, pad: int
 ) -> Tensor:
     """Return the mean over attention modules of |y - t|^2 / |t|^2, sums over real tokens.
 
-    The outputs y [B, N, D] are the student's by the module's name, t the teacher's.
+    The outputs of the student are y [B, N, D] by the module's name, of the teacher t.
     """
     assert batch.prev_output_tokens is not None, "training batches have targets"
     sides = {"encoder": batch.src_tokens != pad, "decoder": batch.prev_output_tokens != pad}
     distances = []
-    for name, y in own.items():
+    for name, y in student.items():
         is_real = sides[name.partition(".")[0]][..., None]  # [B, N, 1]
-        t = taught[name].to(y.device, torch.promote_types(y.dtype, torch.float32))
-        error, size = ((x.square() * is_real).sum() for x in (y - t, t))
-        distances.append(error / size)
+        t = teacher[name].to(y.device, torch.promote_types(y.dtype, torch.float32))
+        error = ((y - t).square() * is_real).sum()
+        distances.append(error / (t.square() * is_real).sum())
     return torch.stack(distances).mean()
 
 
 @contextmanager
-def attention_outputs(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
+def attention_outputs(model: nn.Module, is_taught: bool) -> Iterator[dict[str, Tensor]]:
     """Collect the outputs [B, N, D] of all attention modules inside the block, by name."""
     outputs: dict[str, Tensor] = {}
     with ExitStack() as hooks:
-        for name, module in model.named_modules() if wanted else ():
+        for name, module in model.named_modules() if is_taught else ():
             if isinstance(module, MultiheadAttention):
                 keep = partial(lambda name, _, __, y: outputs.update({name: y}), name)
                 hooks.enter_context(module.register_forward_hook(keep))
@@ -287,6 +293,12 @@ def open_cache(config: TeacherConfig) -> sqlite3.Connection:
             "another folder"
         )
     return database
+
+
+def _shape_in_words(model: EncoderDecoder) -> str:
+    config = model.config
+    layers = f"{config.encoder_layers} + {config.decoder_layers} layers"
+    return f"{layers} of width {config.decoder_embed_dim}"
 
 
 @contextmanager

@@ -35,18 +35,17 @@ class Shortlist:
     num_symbols: int  # size of the target dictionary, which has frequent symbols first
 
     def of(self, src_tokens: Tensor, needed: Iterable[int] = ()) -> Tensor:
-        """Return the ids for a batch of sources [B, S], and those ``needed``, sorted, int64 [V'].
+        """Return the sorted ids for a batch of sources [B, S] and the ``needed`` ids, int64 [V'].
 
         Frequent symbols are added until their number is a multiple of :data:`MULTIPLE`.
         """
         # Special, common and needed symbols, and the candidates of all source tokens.
         always = torch.tensor([*range(NUM_SPECIAL), *needed])
-        own = self.candidates[src_tokens.cpu().flatten()].flatten()
-        listed = torch.cat([always, self.common, own]).unique()
+        of_sources = self.candidates[src_tokens.cpu().flatten()].flatten()
+        listed = torch.cat([always, self.common, of_sources]).unique()
         # Fill up with the most frequent other symbols.
-        more = -len(listed) % MULTIPLE
-        others = torch.ones(self.num_symbols, dtype=torch.bool).index_fill_(0, listed, False)
-        added = others.nonzero()[:more, 0]
+        is_unlisted = torch.ones(self.num_symbols, dtype=torch.bool).index_fill_(0, listed, False)
+        added = is_unlisted.nonzero()[: -len(listed) % MULTIPLE, 0]
         return torch.cat([listed, added]).sort().values.to(src_tokens.device)
 
     @classmethod
@@ -66,7 +65,9 @@ class Shortlist:
         """
         # List all pairs of tokens as keys, each with the position of its target token.
         num_source, num_target = vocab_sizes
-        keys, positions, count = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+        keys = [np.zeros(0, np.int64)]
+        positions = [np.zeros(0, np.int64)]
+        count = 0
         frequency = np.zeros(num_target, dtype=np.int64)
         for source, target in pairs:
             # Source symbol 0 stands for the empty word, which also has translations.
@@ -76,10 +77,10 @@ class Shortlist:
             count += len(target)
             frequency += np.bincount(target, minlength=num_target)
         # Expectation maximisation: share each target token among its source tokens.
-        both, index = np.unique(np.concatenate(keys), return_inverse=True)
+        pair_keys, index = np.unique(np.concatenate(keys), return_inverse=True)
         position = np.concatenate(positions)
-        sources, targets = np.divmod(both, num_target)
-        probability = np.ones(len(both))
+        sources, targets = np.divmod(pair_keys, num_target)
+        probability = np.ones(len(pair_keys))
         for _ in range(ROUNDS):
             share = probability[index]
             share /= np.bincount(position, share)[position]
@@ -87,7 +88,8 @@ class Shortlist:
             probability = counts / np.bincount(sources, counts)[sources]
         # Keep the likeliest targets of each source symbol.
         order = np.lexsort((-probability, sources))
-        sources, targets = sources[order], targets[order]
+        sources = sources[order]
+        targets = targets[order]
         rank = np.arange(len(sources)) - np.searchsorted(sources, sources)
         best = (rank < num_candidates) & (sources > 0)
         candidates = np.zeros((num_source, num_candidates), dtype=np.int64)
@@ -102,14 +104,18 @@ class Shortlist:
         ``pair``, such as ``de-en``, is named at the end of the first line.
         """
 
-        def line(first: list[str], ids: Tensor, *last: str) -> str:
+        def symbols(ids: Tensor) -> list[str]:
             # Leave out special symbols, which every list has anyway.
-            own = (target[i] for i in ids.tolist() if i >= NUM_SPECIAL)
-            return " ".join([*first, *own, *last]) + "\n"
+            return [target[i] for i in ids.tolist() if i >= NUM_SPECIAL]
 
-        rows = [line([], self.common, *([] if pair is None else [PAIR_MARK + pair]))]
-        rows += [line([source[i]], own) for i, own in enumerate(self.candidates) if own.any()]
-        return "".join(rows)
+        first_line = symbols(self.common)
+        if pair is not None:
+            first_line.append(PAIR_MARK + pair)
+        lines = [first_line]
+        for i, candidates in enumerate(self.candidates):
+            if candidates.any():
+                lines.append([source[i], *symbols(candidates)])
+        return "".join(" ".join(line) + "\n" for line in lines)
 
     @classmethod
     def load(
@@ -121,7 +127,7 @@ class Shortlist:
     ) -> "Shortlist":
         """Read a file with text from :meth:`to_text`, for a model with these dictionaries.
 
-        ``pair`` are the model's languages, such as ``de-en``; None: do not compare them.
+        ``pair`` are the model's languages, such as ``de-en``. None: do not compare them.
 
         Raises:
             DataError: the file cannot be read, is empty, is for other languages, has symbols that
@@ -139,23 +145,24 @@ class Shortlist:
                 f"relu-nmt-shortlist with --source-lang and --target-lang of the model"
             )
         # Each further line is a source symbol and its candidates.
-        found: dict[int, list[int]] = {}
-        for number, (first, *own) in enumerate(rows, start=2):
-            for symbol, dictionary in ((first, source), *((each, target) for each in own)):
+        lists: dict[int, list[int]] = {}
+        for number, (first, *candidates_of_first) in enumerate(rows, start=2):
+            pairs = [(first, source), *((symbol, target) for symbol in candidates_of_first)]
+            for symbol, dictionary in pairs:
                 if symbol not in dictionary:
                     raise DataError(
                         f"{path}: line {number}: {symbol!r} is no symbol of the model; learn the "
                         "shortlist from the data folder that it was trained on"
                     )
-            if source.index(first) in found:  # any text of known words looks like a shortlist
+            if source.index(first) in lists:  # any text of known words looks like a shortlist
                 raise DataError(
                     f"{path}: line {number}: a second list of {first!r}; give a file that "
                     "relu-nmt-shortlist wrote"
                 )
-            found[source.index(first)] = [target.index(each) for each in own]
+            lists[source.index(first)] = [target.index(symbol) for symbol in candidates_of_first]
         # Pad the lists to one length.
-        candidates = torch.zeros(len(source), max(map(len, found.values()), default=0)).long()
-        for i, ids in found.items():
+        candidates = torch.zeros(len(source), max(map(len, lists.values()), default=0)).long()
+        for i, ids in lists.items():
             candidates[i, : len(ids)] = torch.tensor(ids)
         # Ignore common symbols that the dictionary lacks, such as the named languages.
         known = [target.index(symbol) for symbol in common if symbol in target]
