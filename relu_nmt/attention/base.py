@@ -66,7 +66,7 @@ MIXES_TOKENS = Capabilities(
 
 @dataclass(frozen=True)
 class Need:
-    """Results that a caller wants besides the output; asking for less allows faster code."""
+    """Results that a caller wants besides the output. Asking for less allows faster code."""
 
     # Sum and entropy of each row of weights, differentiable, for the regulariser.
     statistics: bool = False
@@ -94,7 +94,7 @@ UNSCALED = torch.ones(1, 1, 1)  # the row scale of all but pointwise attention
 class AttentionProblem:
     """One call of a mechanism: the arguments of :meth:`Attention.forward`, and the mechanism.
 
-    ``dropout`` is the probability of dropping a weight; statistics are those before dropout. The
+    ``dropout`` is the probability of dropping a weight. Statistics are those before dropout. The
     back ends of pointwise attention get queries that are scaled by d^(-1/2), and the ``row_scale``
     c(n_i) [B or 1, 1, Nq or 1], which has no gradient.
     """
@@ -111,10 +111,10 @@ class AttentionProblem:
 
 
 class RowSums(NamedTuple):
-    """Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up."""
+    """Sums over the weights w of each row, [B, H, Nq] float32. Sums of blocks of keys add up."""
 
     total: Tensor  # sum_j w_j, differentiable
-    # Sum_j w_j log w_j with 0 log 0 = 0, differentiable; None where weights may be negative.
+    # Sum_j w_j log w_j with 0 log 0 = 0, differentiable. None where weights may be negative.
     weighted_logs: Tensor | None
     nonzero: Tensor | None  # number of weights other than 0, with telemetry
     largest: Tensor | None  # max_j |w_j|, with telemetry
@@ -141,7 +141,7 @@ class AttentionOutput:
     """The weighted sums of the values [B, H, Nq, dv], and if wanted weights and row statistics.
 
     The weights [B, H, Nq, Nk] are those before dropout. The back ends of pointwise attention return
-    the sums of h(z) instead of the statistics; the mechanism knows the scale of the rows.
+    the sums of h(z) instead of the statistics. The mechanism knows the scale of the rows.
     """
 
     values: Tensor
@@ -159,7 +159,7 @@ class Backend:
 
     Args:
         solve: takes a problem of the mechanism and returns its answer.
-        supports: returns True if it can solve a problem; otherwise the next back end gets it.
+        supports: returns True if it can solve a problem. Otherwise the next back end gets it.
         preferred: returns True if ``auto`` may take it for a problem.
         require: raises a ConfigError if it cannot run on a device (``None``: on any), although the
             user named it.
@@ -202,7 +202,7 @@ def using_backend(name: str) -> Iterator[None]:
 
 @settings(flags=False)
 class AttentionConfig:
-    """Settings that every mechanism has; a mechanism with more of them subclasses this."""
+    """Settings that every mechanism has. A mechanism with more of them subclasses this."""
 
     _: KW_ONLY
     qk_norm: bool = option(False, "LayerNorm of the queries and keys of each head")
@@ -220,7 +220,7 @@ class Attention(nn.Module):
         name: the registered name.
         slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
         layer: index of the layer, from 0.
-        backend: the name of one of ``backends``, or ``auto``; see :func:`using_backend`.
+        backend: the name of one of ``backends``, or ``auto``. See :func:`using_backend`.
     """
 
     Config: ClassVar[type] = AttentionConfig
@@ -249,7 +249,7 @@ class Attention(nn.Module):
         self.layer: int = making.get("layer", 0)
         self.backend: str = making.get("backend", "auto")
         making.get("made", []).append(self)
-        # Make the gains of qk_norm; settings of a user's mechanism may lack the option.
+        # Make the gains of qk_norm. Settings of a user's mechanism may lack the option.
         normalized = getattr(config, "qk_norm", False)
         self.query_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
         separate = normalized and not self.shares_queries_and_keys
@@ -272,7 +272,7 @@ class Attention(nn.Module):
             k: [B, H, Nk, d] keys, from :meth:`map_keys`.
             v: [B, H, Nk, d] values.
             visibility: which keys each query may see. A query that sees none gets output 0.
-            bias: added to the scores; needs ``capabilities.scores``.
+            bias: added to the scores. Needs ``capabilities.scores``.
             need: results wanted besides the output.
 
         Raises:
@@ -300,7 +300,7 @@ class Attention(nn.Module):
         return output
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """Return the outputs and the other results that the problem wants; see :meth:`forward`."""
+        """Return the outputs and the other results that the problem wants. See :meth:`forward`."""
         raise TypeError(f"{type(self).__name__} must define attend")
 
     def weights(self, problem: AttentionProblem) -> Tensor:
@@ -348,12 +348,12 @@ class Attention(nn.Module):
         """Map projected queries [B, H, Nq, d], each on its own, before anything else.
 
         ``qk_norm`` is a LayerNorm over d with a gain [d] and no bias (eps 1e-6), for queries and
-        keys; so |q k| <= d at gain 1.
+        keys. So |q k| <= d at gain 1.
         """
         return _layer_norm(q, self.query_gain)
 
     def map_keys(self, k: Tensor) -> Tensor:
-        """Map projected keys [B, H, Nk, d], each on its own; decoding caches the result."""
+        """Map projected keys [B, H, Nk, d], each on its own. Decoding caches the result."""
         gain = self.query_gain if self.shares_queries_and_keys else self.key_gain
         return _layer_norm(k, gain)
 
@@ -366,7 +366,7 @@ class Attention(nn.Module):
         return joined
 
     def most_keys(self, causal: bool) -> int | None:
-        """Return the largest number of keys, in ``causal`` use or not; None for any number."""
+        """Return the largest number of keys, in ``causal`` use or not. None for any number."""
         return None
 
 

@@ -39,14 +39,14 @@ class FeatureAttention(Attention):
     """w_ij = f(q_i) g(k_j) m_ij / D(sum_j f(q_i) g(k_j) m_ij), output sum_j w_ij v_j.
 
     A subclass defines :meth:`features` (f and g) and may define :meth:`divisor` (D). The matrix of
-    weights is computed only for weights, statistics or dropout; for long sequences by blocks of
+    weights is computed only for weights, statistics or dropout. For long sequences by blocks of
     queries.
     """
 
     exact = True
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]; those of padded keys do not matter.
+        """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]. Those of padded keys do not matter.
 
         q [B, H, Nq, d] and k [B, H, Nk, d] are float32 or float64.
         """
@@ -74,7 +74,7 @@ class FeatureAttention(Attention):
         return AttentionOutput(visibility.without_empty_rows(values))
 
     def weights(self, problem: AttentionProblem) -> Tensor:
-        """See :meth:`Attention.weights`; q and k are features here."""
+        """See :meth:`Attention.weights`. q and k are features here."""
         visibility = problem.visibility
         weights = problem.q @ problem.k.transpose(-1, -2)  # [B, H, Nq, Nk]
         if visibility.hidden is not None:
@@ -89,8 +89,8 @@ class LinearAttention(FeatureAttention):
 
     Queries are not scaled by d^(-1/2).
 
-    Reference: Katharopoulos et al. 2020, "Transformers are RNNs", Eq. 7 (map), 5 and 9 (causal);
-    the 1e-6 comes from the public code.
+    Reference: Katharopoulos et al. 2020, "Transformers are RNNs", Eq. 7 (map), 5 and 9 (causal).
+    The 1e-6 comes from the public code.
     """
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
@@ -137,7 +137,7 @@ class CosFormerAttention(FeatureAttention):
 
     As cos(a - b) = cos a cos b + sin a sin b, the weights are products of 2 d features. M is the
     sentence's own length without padding. In causal use it is the fixed ``horizon``, as later
-    tokens must not change earlier weights. Positions count the real tokens; fewer queries than keys
+    tokens must not change earlier weights. Positions count the real tokens. Fewer queries than keys
     are the last ones, as in step-by-step decoding. A query or key without positive channels gives
     output 0.
 
@@ -147,7 +147,7 @@ class CosFormerAttention(FeatureAttention):
 
     Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-12. Deviation:
     the paper's code takes M = max(Nq, Nk) of the padded batch, in causal use too. The form for
-    images: Koohpayegani and Pirsiavash 2024, "SimA", appendix A.4; the place of the class token is
+    images: Koohpayegani and Pirsiavash 2024, "SimA", appendix A.4. The place of the class token is
     ours.
     """
 
@@ -175,7 +175,7 @@ class CosFormerAttention(FeatureAttention):
     )
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """Return the features; a ConfigError beyond ``horizon`` tokens, or without patches."""
+        """Return the features. a ConfigError beyond ``horizon`` tokens, or without patches."""
         q, k = q.relu(), k.relu()
         if not self.config.reweight:
             return q, k
@@ -212,7 +212,7 @@ def _grid_places(visibility: Visibility, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return each token's row over the number of rows, and the same of columns, [1, N] each."""
     if visibility.grid is None:
         raise ConfigError("cosformer: grid=true is for the patches of images; leave it out")
-    # Number rows and columns of the patches; tokens before them get the middle.
+    # Number rows and columns of the patches. Tokens before them get the middle.
     rows, columns = visibility.grid
     # Count the tokens before the patches, such as a class token.
     num_leading = visibility.num_keys - rows * columns
@@ -236,7 +236,7 @@ class PerformerAttention(FeatureAttention):
 
     With x' = x d^(-1/4) and random directions w_r, the softmax kernel has
     f_r(x) = exp(w_r x' - |x'|^2 / 2 - c) + 1e-4, which without the 1e-4 estimates exp(q k /
-    sqrt(d)) without bias; the relu kernel has f_r(x) = max(w_r x', 0) + 1e-3. A common factor
+    sqrt(d)) without bias. The relu kernel has f_r(x) = max(w_r x', 0) + 1e-3. A common factor
     m^(-1/2) cancels. c keeps the exponentials finite: for a query it is its own largest w_r q', for
     the keys the largest w_r k' of all keys that the query sees. So in causal use c grows along the
     sequence and no later key changes it, as step-by-step decoding needs. Since
@@ -250,7 +250,7 @@ class PerformerAttention(FeatureAttention):
     themselves, as averages of checkpoints would average them (they keep the first seed).
 
     Reference: Choromanski et al. 2021, "Rethinking Attention with Performers", section 2.3-2.4 and
-    Lemma 1; c, the epsilons and the relu kernel are those of its code. Deviation: the code takes
+    Lemma 1. c, the epsilons and the relu kernel are those of its code. Deviation: the code takes
     the c of the keys over all keys of the batch.
     """
 
@@ -331,7 +331,7 @@ class PerformerAttention(FeatureAttention):
         return self._seed_and_passes
 
     def _current_directions(self) -> Tensor:
-        """Return the random directions [m, d] of this pass; count the pass in training."""
+        """Return the random directions [m, d] of this pass. Count the pass in training."""
         # Draw new directions after every ``redraw`` training passes.
         draw = self.passes // self.config.redraw if self.config.redraw else 0
         if draw != self._drawn:
@@ -384,7 +384,7 @@ def exponent_parts(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     """Return w_r x, [..., m], and |x|^2 / 2, [..., 1].
 
     Let e_r(x) be their difference: the mean over r of exp(e_r(x) + e_r(y)) estimates exp(x y)
-    without bias. x [..., d] must be multiplied by d^(-1/4) beforehand; directions w are [m, d].
+    without bias. x [..., d] must be multiplied by d^(-1/4) beforehand. Directions w are [m, d].
     """
     return x @ directions.T, x.square().sum(-1, keepdim=True) / 2
 
@@ -392,10 +392,10 @@ def exponent_parts(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
 def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
     """Return sum_j (queries_i keys_j) m_ij v_j, [B, H, Nq, dv], in the cheapest order.
 
-    queries [B, H, Nq, R] and keys [B, H, Nk, R] are features; keys must be 0 where padding, which
+    queries [B, H, Nq, R] and keys [B, H, Nk, R] are features. Keys must be 0 where padding, which
     the visibility m does not hide here.
     """
-    # Choose the order by its number of products; an exported graph, which serves all lengths,
+    # Choose the order by its number of products. An exported graph, which serves all lengths,
     # cannot choose.
     num_queries = queries.size(2)
     num_keys = keys.size(2)
@@ -421,7 +421,7 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
 
 
 def _causal_sums(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-    """Return the sums over the keys up to each query's own; the last query's is the last key."""
+    """Return the sums over the keys up to each query's own. The last query's is the last key."""
     # Each chunk of C positions attends to itself by a small matrix, and to all earlier chunks by
     # the running sum of keys^T v, [B, H, chunks, R, dv].
     # Split keys into those before the first query's own and the rest, which form chunks.

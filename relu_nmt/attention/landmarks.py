@@ -69,7 +69,7 @@ class LinformerAttention(Attention):
         return self.config.length
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`; more keys than ``length`` are a ConfigError."""
+        """See :meth:`Attention.attend`. More keys than ``length`` are a ConfigError."""
         num_keys = problem.k.size(2)
         if num_keys > self.config.length:
             raise ConfigError(
@@ -86,7 +86,7 @@ class LinformerAttention(Attention):
 
 
 def check_width(width: int) -> None:
-    """Raise a ConfigError unless a convolution of ``width`` tokens has a middle; 0 is none."""
+    """Raise a ConfigError unless a convolution of ``width`` tokens has a middle. 0 is none."""
     if width < 0 or (width > 0 and width % 2 == 0):
         raise ConfigError(f"conv={width}: expected 0 (none) or an odd number of tokens")
 
@@ -94,7 +94,7 @@ def check_width(width: int) -> None:
 def token_convolution(num_heads: int, width: int) -> nn.Module | None:
     """Return a convolution of values [B, H, N, d] over ``width`` tokens: one kernel a head.
 
-    Reference: Nystromformer, section 3.2 (skip connection of the values); its LRA experiments use
+    Reference: Nystromformer, section 3.2 (skip connection of the values). Its LRA experiments use
     35 tokens.
     """
     if width == 0:
@@ -123,17 +123,17 @@ def landmark_output(
 
 @attentions.register("nystromformer")
 class NystromformerAttention(Attention):
-    """out = K(q, k_l) K(q_l, k_l)^+ K(q_l, k) v, q and k each times d^(-1/4); l are landmarks.
+    """out = K(q, k_l) K(q_l, k_l)^+ K(q_l, k) v, q and k each times d^(-1/4). l are landmarks.
 
-    A landmark is the mean of ceil(n / m) consecutive queries, or keys, of the n real tokens; so
+    A landmark is the mean of ceil(n / m) consecutive queries, or keys, of the n real tokens. So
     padding does not move it. K is softmax(x y^T) by rows, or n^(-1/2) (x y^T)^3. ``scale`` may
     replace n^(-1/2) by 1, or by g n^(-1/2) with a learnt g a layer that starts at 1, without weight
-    decay; the output has this factor once. ``length=N`` puts a constant N in the place of n, as in
+    decay. The output has this factor once. ``length=N`` puts a constant N in the place of n, as in
     the paper. If every token is its own landmark (n <= m), the result is full attention, K(q, k) v.
     A convolution of v may be added. Outputs of the polynomial kernel grow with the length of the
-    segments; with thousands of tokens in each they overflow float16, but not bfloat16.
+    segments. With thousands of tokens in each they overflow float16, but not bfloat16.
 
-    Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1; the polynomial
+    Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1. The polynomial
     kernel is a reconstruction of "Rethinking Softmax", which does not print the formula.
     Deviation: the pseudo-inverse starts from the norms of each matrix by itself.
     """
@@ -192,10 +192,10 @@ class NystromformerAttention(Attention):
             scale = scale * self.scale
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
         mixed = landmark_v
-        # An exported graph, which serves any N, takes the general way; the result is the same.
+        # An exported graph, which serves any N, takes the general way. The result is the same.
         if not isinstance(num_tokens, int) or num_tokens > num_landmarks:
             core = self._kernel(landmark_q, landmark_k, present, scale)  # [B, H, m, m]
-            # Zero the rows and columns of landmarks without tokens; the inverse keeps them zero.
+            # Zero the rows and columns of landmarks without tokens. The inverse keeps them zero.
             core = core * (present.transpose(-1, -2) & present)
             real = visibility.key_mask
             keys = None if real is None else real[:, None, None, :]
@@ -221,8 +221,8 @@ class NystromformerAttention(Attention):
 def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Tensor) -> Tensor:
     """Return [B or 1, 1, m, N], the matrix that averages segments of tokens.
 
-    Segments have ceil(n / count) of the n real tokens of a sample, the last one perhaps fewer;
-    segments that begin after the last token have rows of zeros. m is the smaller of ``count`` and
+    Segments have ceil(n / count) of the n real tokens of a sample, the last one perhaps fewer.
+    Segments that begin after the last token have rows of zeros. m is the smaller of ``count`` and
     N, or always ``count`` in an exported graph for any N. ``like`` has the wanted dtype and device.
     """
     # Number the segment of each token.
@@ -270,7 +270,7 @@ class SOFTAttention(Attention):
     """out = g(q, l) g(l, l)^(-1) g(k, l)^T v, g(x, y) = exp(-|x - y|^2 / 2), k = q, times d^(-1/4).
 
     The landmarks l are GELU(LayerNorm(convolution(q))) of each ``stride`` tokens, with the same
-    parameters for all heads. Newton's steps invert g(l, l). The paper is for images; here the
+    parameters for all heads. Newton's steps invert g(l, l). The paper is for images. Here the
     tokens lie in one line, with zeros for padding and beyond the end.
 
     The squared length of a landmark is about 0.43 d at first, so g of a query and a landmark is
@@ -278,7 +278,7 @@ class SOFTAttention(Attention):
     vanish.
 
     Reference: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", Eq. 6-9 and
-    algorithm 2; ``normalized`` comes from its extended version. Deviation: the steps start from
+    algorithm 2. ``normalized`` comes from its extended version. Deviation: the steps start from
     A / |A|_1^2, not from twice that, which converges to 0 where all landmarks are equal, such as a
     single one. Half of it takes one more step.
     """
@@ -329,7 +329,7 @@ class SOFTAttention(Attention):
             core = core * (present & present.transpose(-1, -2))
         inverse = newton_inverse(core, self.config.iterations)
         if self.config.normalized:
-            # Take row sums of landmarks; rows of zeros keep the factor 1.
+            # Take row sums of landmarks. Rows of zeros keep the factor 1.
             totals = core.sum(-1)
             roots = totals.masked_fill(totals == 0, 1.0).rsqrt()
             inverse = roots[..., :, None] * inverse * roots[..., None, :]

@@ -8,7 +8,7 @@ The tests compare all faster code with these functions. Attention takes three st
 
 Shapes: q [B, H, Nq, d], k [B, H, Nk, d], v [B, H, Nk, dv], for B sentences, H heads of width d, Nq
 queries and Nk keys. mask is bool, broadcasts to [B, H, Nq, Nk], and is True where a query may see a
-key; every query sees at least one. Mechanisms that mix whole sequences have no mask: cut padding
+key. Every query sees at least one. Mechanisms that mix whole sequences have no mask: cut padding
 off first. With the identity as v a function returns its weights.
 """
 
@@ -168,7 +168,7 @@ def sparsemax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor
 
 
 def entmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, alpha: float = 1.5) -> Tensor:
-    """Entmax attention: entmax(z) v, see :func:`entmax`; entmax15 has alpha 1.5."""
+    """Entmax attention: entmax(z) v, see :func:`entmax`. entmax15 has alpha 1.5."""
     return entmax(scores(q, k).masked_fill(~mask, -1e9), alpha) @ v
 
 
@@ -195,7 +195,7 @@ def cosformer_attention(
     """CosFormer: w_ij = relu(q_i) relu(k_j) cos(pi (i - j) / (2 M)), w v / sum_j w_ij.
 
     M is ``horizon``, by default the number of tokens. The queries are the last Nq tokens. ``axes``,
-    [N] each, replace the positions i / M; each has a cosine.
+    [N] each, replace the positions i / M. Each has a cosine.
 
     Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-10.
     """
@@ -294,7 +294,7 @@ def nystromformer_attention(
     K is softmax(x y^T), with q and k times d^(-1/4). If each token is its own landmark, it is
     K(q, k) v.
 
-    Reference: Xiong et al. 2021, "Nystromformer", Eq. 11, 13-14; |A| makes signed kernels valid.
+    Reference: Xiong et al. 2021, "Nystromformer", Eq. 11, 13-14. |A| makes signed kernels valid.
     """
     q, k = q / q.size(-1) ** 0.25, k / k.size(-1) ** 0.25
     size = -(-k.size(-2) // landmarks)
@@ -317,7 +317,7 @@ def soft_attention(
 ) -> Tensor:
     """SOFT: g(q, l) g(l, l)^-1 g(l, k) v, g(x, y) = exp(-|x - y|^2 / 2), k = q times d^(-1/4).
 
-    Newton's steps invert g(l, l); l [B, H, m, d] are :func:`soft_landmarks`. The extended version
+    Newton's steps invert g(l, l). l [B, H, m, d] are :func:`soft_landmarks`. The extended version
     divides the inverse by the root of the row sums on both sides (``normalized``).
 
     Reference: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", Eq. 6-9,

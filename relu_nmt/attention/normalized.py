@@ -5,7 +5,7 @@ Weights of sparsemax and entmax can be exactly zero. They are p = [(alpha - 1) z
 approaches softmax. They find t in different ways. A constant added to all scores changes nothing,
 so the scores are shifted to a maximum of 0, where t lies between -1 and 0.
 
-Reference: Martins and Astudillo 2016, "From softmax to sparsemax", algorithm 1; Peters, Niculae
+Reference: Martins and Astudillo 2016, "From softmax to sparsemax", algorithm 1. Peters, Niculae
 and Martins 2019, "Sparse sequence-to-sequence models", algorithms 1 and 2. (ReLUFormer's
 appendix C names the two ends of alpha the other way round.)
 """
@@ -37,7 +37,7 @@ FLOOR = -2.0
 must enter no sum, and low scores cost precision."""
 
 BISECTIONS = 30
-"""Steps for a general alpha; they leave an error of 1e-9, and a Newton step squares it."""
+"""Steps for a general alpha. They leave an error of 1e-9, and a Newton step squares it."""
 
 
 class NormalizedAttention(Attention):
@@ -58,7 +58,7 @@ class NormalizedAttention(Attention):
     def normalize(self, scores: Tensor) -> Tensor:
         """Map scores [B, H, Nq, Nk] to weights over the last dimension, both float32 or wider.
 
-        Masked keys have the score -inf; at least one score of every row is finite.
+        Masked keys have the score -inf. At least one score of every row is finite.
         """
         raise TypeError(f"{type(self).__name__} must define normalize")
 
@@ -74,7 +74,7 @@ class NormalizedAttention(Attention):
             dtype = torch.promote_types(problem.q.dtype, torch.float32)
             q, k = problem.q.to(dtype), problem.k.to(dtype)
             scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
-        # Hide keys by -inf; rows without visible keys see all, and then get 0.
+        # Hide keys by -inf. Rows without visible keys see all, and then get 0.
         mask = visibility.score_mask(scores.dtype)
         if mask is not None:
             scores = scores.add_(mask)
@@ -108,7 +108,7 @@ class SoftmaxAttention(NormalizedAttention):
 
 @attentions.register("sparsemax")
 class SparsemaxAttention(NormalizedAttention):
-    """p = [z - t]_+ with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
+    """p = [z - t]_+ with z = q k^T / sqrt(d) and t such that sum p = 1. Output p v.
 
     Sorting finds t exactly. The key with the largest score gets all the weight once its lead is 1.
 
@@ -124,7 +124,7 @@ class SparsemaxAttention(NormalizedAttention):
 
 @attentions.register("entmax15")
 class Entmax15Attention(SparsemaxAttention):
-    """p = [z / 2 - t]_+^2 with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
+    """p = [z / 2 - t]_+^2 with z = q k^T / sqrt(d) and t such that sum p = 1. Output p v.
 
     Reference: Peters, Niculae and Martins 2019, algorithm 2.
     """
@@ -134,7 +134,7 @@ class Entmax15Attention(SparsemaxAttention):
 
 @attentions.register("entmax")
 class EntmaxAttention(NormalizedAttention):
-    """p = [(alpha - 1) z - t]_+^(1 / (alpha - 1)), z = q k^T / sqrt(d), sum p = 1; output p v.
+    """p = [(alpha - 1) z - t]_+^(1 / (alpha - 1)), z = q k^T / sqrt(d), sum p = 1. Output p v.
 
     Except for alpha 1.5 and 2, bisection finds t, which takes about 30 passes over the scores.
 
@@ -161,7 +161,7 @@ class EntmaxAttention(NormalizedAttention):
 
 
 def entmax(scores: Tensor, alpha: float) -> Tensor:
-    """Return alpha-entmax of scores [..., n], float32 or wider; it can be differentiated twice.
+    """Return alpha-entmax of scores [..., n], float32 or wider. It can be differentiated twice.
 
     Scores may be -inf where the result must be 0, but not in a whole row. Rows with NaN or infinite
     scores become NaN. The thresholds of alpha 1.5 and 2 are exact, by sorting.
@@ -210,7 +210,7 @@ def _probabilities(x: Tensor, threshold: Tensor, alpha: float) -> Tensor:
 
 
 def _power_on_support(p: Tensor, exponent: float) -> Tensor:
-    """Return p^exponent where p > 0, else 0; without the infinite derivative at 0."""
+    """Return p^exponent where p > 0, else 0, without the infinite derivative at 0."""
     support = p > 0
     if exponent == 0:
         return support.to(p.dtype)

@@ -1,6 +1,6 @@
 """Attention with pointwise weights g c(n_i) h(z_ij): the maps h, the base class, the general form.
 
-Each weight depends on its own score alone; no softmax couples the keys of a query. The three steps:
+Each weight depends on its own score alone. No softmax couples the keys of a query. The three steps:
 
     scores    z_ij = q_i k_j / sqrt(d), for the n_i keys j that query i may see
     weights   w_ij = g c(n_i) h(z_ij)
@@ -8,8 +8,8 @@ Each weight depends on its own score alone; no softmax couples the keys of a que
 
 A mechanism chooses the map h, the scale c and perhaps a learnt factor g: see ``reluformer.py``,
 ``rela.py`` and ``polynomial.py``. ``pointwise`` at the end of this file takes any h and
-c(n) = n^-alpha. :func:`relu_nmt.attention.kernels.reference.pointwise` computes the three steps;
-other back ends compute the same in another order.
+c(n) = n^-alpha. :func:`relu_nmt.attention.kernels.reference.pointwise` computes the three steps.
+Other back ends compute the same in another order.
 
 Your own map is one entry, in any file::
 
@@ -53,14 +53,14 @@ class PointwiseMap:
     Args:
         name: the registered name.
         value: returns h(z), of z's shape and dtype or wider.
-        derivative: returns h'(z), of z's shape; 0 at kinks where h is 0.
+        derivative: returns h'(z), of z's shape. 0 at kinks where h is 0.
         non_negative: h is never negative.
         rectifies: h is exactly 0, with derivative 0, for all z <= 0.
         kernels: returns two functions made with ``triton.jit``: ``value(z, POWER)`` and
-            ``times_derivative(x, z, POWER)``, x h'(z), on float32 tiles; ``POWER`` is
+            ``times_derivative(x, z, POWER)``, x h'(z), on float32 tiles. ``POWER`` is
             ``tl.constexpr``. ``None``: the Triton back end refuses the map.
         power: ``POWER`` of the Triton functions.
-        degree: p if h(a z) = a^p h(z) for all a > 0; None if there is no such p.
+        degree: p if h(a z) = a^p h(z) for all a > 0. None if there is no such p.
     """
 
     name: str
@@ -194,7 +194,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
     """a_ij = n_i^(-alpha) h(q_i k_j / sqrt(d)), output sum_j a_ij v_j.
 
     n_i is the number of keys that query i may see. h is one of relu, relu2 (its square), gelu (by
-    erf), softplus, identity, relu6 and sigmoid; weights of gelu and identity can be negative.
+    erf), softplus, identity, relu6 and sigmoid. Weights of gelu and identity can be negative.
     alpha = 1 keeps the expected sum of a row, alpha = 1/2 the variance of the output.
 
     ``qk_norm`` is on by default, so that |z| <= sqrt(d) at gain 1. A ``gate`` multiplies the joined
@@ -205,7 +205,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
 
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers",
     section 3 and Figs. 1-4; relu with alpha = 1 is its main model. We read "gated" in its Fig. 4 as
-    an output gate; :class:`relu_nmt.vision.vision_transformer.GatedAttentionUnit` is the
+    an output gate. :class:`relu_nmt.vision.vision_transformer.GatedAttentionUnit` is the
     other reading.
     """
 

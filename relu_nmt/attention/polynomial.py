@@ -14,7 +14,7 @@ SCALES = ("fixed", "none", "dynamic")
 
 @attentions.register("polynomial")
 class PolynomialAttention(PointwiseAttention):
-    """A_ij = c_i (q_i k_j / sqrt(d))^p, element by element; output sum_j A_ij v_j.
+    """A_ij = c_i (q_i k_j / sqrt(d))^p, element by element. Output sum_j A_ij v_j.
 
     ``scale`` chooses c. ``none`` is 1. ``fixed`` is 1/sqrt(n_i), with the number n_i of keys that
     query i may see, or 1/sqrt(N) with ``length=N``. ``dynamic`` is learnt, without weight decay,
@@ -24,8 +24,8 @@ class PolynomialAttention(PointwiseAttention):
     Weights of odd powers are signed. Those of even powers are not, unless the scale is dynamic.
 
     Reference: Saratchandran et al. 2024, "Rethinking softmax: self-attention with polynomial
-    activations", Theorem 4.2 and Corollary 4.3; its 1/14 is N = 196, the number of patches. It
-    has no masks; one c a row, which they need, is ours.
+    activations", Theorem 4.2 and Corollary 4.3. Its 1/14 is N = 196, the number of patches. It
+    has no masks. One c a row, which they need, is ours.
     """
 
     @settings(flags=False)
@@ -71,7 +71,7 @@ class PolynomialAttention(PointwiseAttention):
         return counts.rsqrt()
 
     def gain(self) -> Tensor | None:
-        """Return the learnt scale over the fixed one, [1] or [H]; None if it is not learnt."""
+        """Return the learnt scale over the fixed one, [1] or [H]. None if it is not learnt."""
         if self.scale is None or self.config.length is None:
             return self.scale
         return self.scale * self.config.length**0.5

@@ -1,4 +1,4 @@
-"""Records of attention in a forward pass, made by hooks; the statistics of rows, sums and means.
+"""Records of attention in a forward pass, made by hooks. The statistics of rows, sums and means.
 
 Layers need not know who watches them. A training step that computes activations a second time
 (``--checkpoint-activations``) uses :func:`without_records` and :func:`second_pass`.
@@ -55,17 +55,17 @@ class AttentionRecord:
 def record_attention(
     model: nn.Module, need: Need, take: Callable[[AttentionRecord], object] | None = None
 ) -> Iterator[list[AttentionRecord]]:
-    """Record every call of an attention in a model inside the block; blocks may be nested.
+    """Record every call of an attention in a model inside the block. Blocks may be nested.
 
     Args:
-        model: the model; or one mechanism, so that the others keep their fast code.
-        need: results to record; an empty need records nothing and costs no time.
-        take: receives each record at once; without it the yielded list collects them, in the order
+        model: the model, or one mechanism, so that the others keep their fast code.
+        need: results to record. An empty need records nothing and costs no time.
+        take: receives each record at once. Without it the yielded list collects them, in the order
             of the calls.
     """
     records: list[AttentionRecord] = []
 
-    # Before each call, add to its need; after it, keep the results.
+    # Before each call, add to its need. After it, keep the results.
     def ask(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -137,11 +137,11 @@ def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -
     """Return ``query_norm``, ``key_norm`` and ``output_square``, float32 [B, H, Nq] each.
 
     :mod:`relu_nmt.applications.statistics` defines them. The arguments are inputs and output of a
-    mechanism; q is not divided by sqrt(d).
+    mechanism. q is not divided by sqrt(d).
 
     Reference: ReLUFormer, section 4.1: without its factor the outputs grow with the number of keys.
     """
-    # Sum the lengths of the keys that each query sees; those of padded keys are 0.
+    # Sum the lengths of the keys that each query sees. Those of padded keys are 0.
     keys = visibility.without_padding(k.float().norm(dim=-1, keepdim=True))[..., 0]  # [B, H, Nk]
     if visibility.offset is None:
         visible_lengths = keys.sum(-1, keepdim=True)
@@ -203,7 +203,7 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
     """Return the mean statistics over the real query rows of a batch as scalars for the log.
 
     ``attention/SLOT.LAYER.HEAD/STATISTIC`` for every head, for example
-    ``attention/cross.0.3/entropy``; and in the causal slot
+    ``attention/cross.0.3/entropy``, and in the causal slot
     ``attention/SLOT.LAYER.nRANGE/STATISTIC``, for example ``attention/decoder.0.n4-7/entropy``: the
     mean over heads, and over the rows that see this number of keys.
     """
@@ -214,7 +214,7 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
             for head, total in enumerate(sums.heads[row]):
                 name = f"attention/{slot}.{layer}.{head}/{statistic}"
                 scalars[name] = float(total / max(1.0, sums.rows))
-            # Average over the rows of each bucket; empty buckets give no scalar.
+            # Average over the rows of each bucket. Empty buckets give no scalar.
             for index, count in enumerate(sums.bucket_rows):
                 if count:
                     name = f"attention/{slot}.{layer}.n{bucket_name(index)}/{statistic}"

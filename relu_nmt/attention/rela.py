@@ -15,13 +15,13 @@ EPSILON = 1e-6
 class RelaAttention(PointwiseAttention):
     """RMSNorm(o), or RMSNorm(o) * sigmoid(w * o), where o joins sum_j ReLU(z_ij) v_j of all heads.
 
-    z = q k^T / sqrt(d); RMSNorm(o) = g * o / sqrt(mean(o^2) + 1e-6) over all D channels, with the
-    gain g [D]. The weights need no scale, as the norm removes it; so their sums grow with the
+    z = q k^T / sqrt(d). RMSNorm(o) = g * o / sqrt(mean(o^2) + 1e-6) over all D channels, with the
+    gain g [D]. The weights need no scale, as the norm removes it. So their sums grow with the
     length, which float16 limits to 65504. A row that is zero in all heads stays zero.
 
     Reference: Zhang, Titov and Sennrich 2021, "Sparse attention with linear units", section 3. The
     norm spans the heads, as in their code, which trains the gated form. w starts at 1, g at
-    ``gain``. eps is ours; near o = 0 it makes the norm's slope 1000.
+    ``gain``. eps is ours. Near o = 0 it makes the norm's slope 1000.
     """
 
     @settings(flags=False)

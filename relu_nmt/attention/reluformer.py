@@ -19,12 +19,12 @@ class ReLUFormerAttention(PointwiseAttention):
     n_i is the number of keys that query i may see: the real keys of the sentence, i + 1 at
     causal position i, the number of cached keys in step-by-step decoding. For independent
     standard normal scores and values the output then has variance 1 / gamma^2 at every length
-    (Theorem 4.1). A row may be all zeros; its output is 0.
+    (Theorem 4.1). A row may be all zeros. Its output is 0.
 
-    Two options are not in the paper; docs/lab/study.md compares them:
+    Two options are not in the paper. docs/lab/study.md compares them:
 
     - ``centered``: the score is q_i (k_j - c_i) / sqrt(d), c_i the mean of the keys that query i
-      may see; a bias is added afterwards. A rise of all scores of a row then changes no weight, as
+      may see. A bias is added afterwards. A rise of all scores of a row then changes no weight, as
       in softmax, and no row that sees two different keys is null.
     - ``power`` 2: the weights are ReLU(z_ij)^2 / (gamma sqrt(3 n_i / 2)), by the same theorem, as
       E ReLU(z)^4 = 3 / 2. They single out one of many keys better than linear ones, though less
@@ -72,5 +72,5 @@ class ReLUFormerAttention(PointwiseAttention):
         return variance.rsqrt() / self.config.gamma
 
     def gain(self) -> Tensor | None:
-        """Return the given gamma over the learnt one, [1]; None if gamma is not learnt."""
+        """Return the given gamma over the learnt one, [1]. None if gamma is not learnt."""
         return None if self.log_gamma_change is None else (-self.log_gamma_change).exp()

@@ -27,7 +27,7 @@ POLYNOMIAL = ("kernel", "polynomial")
 def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
     """Divide each channel of x [B, H, N, d] by its norm of order 1 or 2 over the tokens.
 
-    x is 0 where padding. A zero channel gives 0 and has no gradient; x / max(norm, eps) would have
+    x is 0 where padding. A zero channel gives 0 and has no gradient. x / max(norm, eps) would have
     the gradient 1 / eps.
     """
     norms = torch.linalg.vector_norm(x, order, dim=2, keepdim=True)  # [B, H, 1, d]
@@ -36,15 +36,15 @@ def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
 
 @attentions.register("sima")
 class SimAAttention(Attention):
-    """out = (q' k'^T) v, where q'_ic = q_ic / sum_j |q_jc|, the same for k'; no d^(-1/2).
+    """out = (q' k'^T) v, where q'_ic = q_ic / sum_j |q_jc|, the same for k'. No d^(-1/2).
 
     The order q' (k'^T v) is used where it takes no more products and the weights q' k'^T are not
-    needed; with as many keys as queries, from d tokens on. The weights are signed and tiny:
+    needed. With as many keys as queries, from d tokens on. The weights are signed and tiny:
     sum_ij |w_ij| <= d. So everything is float32, as float16 would underflow at 4096 tokens.
-    ``norm=none`` leaves q and k as they are; in the paper its loss becomes NaN.
+    ``norm=none`` leaves q and k as they are. In the paper its loss becomes NaN.
 
     Reference: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
-    Transformers", Eq. 4-6; order of the products: algorithm 1; norms: its ablations.
+    Transformers", Eq. 4-6. Order of the products: algorithm 1; norms: its ablations.
     """
 
     @settings(flags=False)
@@ -95,17 +95,17 @@ class SimAAttention(Attention):
 class CrossCovarianceAttention(Attention):
     """out^T = softmax(t q'^T k') v^T, with the channels of q' and k' of l2 norm 1 over the tokens.
 
-    The matrix is [d, d]; t is a learnt temperature per head that starts at 1.
+    The matrix is [d, d]. t is a learnt temperature per head that starts at 1.
 
     With ``kernel=polynomial`` softmax(z) becomes c z^power, element by element, for z = t q'^T k'.
     "Rethinking Softmax" prints c = 1/14 for XCiT too, which is 1/sqrt(N) of its 196 tokens. In its
-    theory N is the side of the matrix, which gives 1/sqrt(d); ``count`` chooses. The paper leaves
-    open if the norm stays. With it entries of z are of order N^(-1/2); with ``unit_norm=false``,
+    theory N is the side of the matrix, which gives 1/sqrt(d). ``count`` chooses. The paper leaves
+    open if the norm stays. With it entries of z are of order N^(-1/2). With ``unit_norm=false``,
     z = t q^T k / sqrt(N), they are of order 1. The dynamic scale is c = g / sqrt(N), with a learnt
     g that starts at 1, without weight decay.
 
     Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", Eq. 2 (its
-    transpose, as in the public code); Saratchandran et al. 2024, "Rethinking softmax:
+    transpose, as in the public code). Saratchandran et al. 2024, "Rethinking softmax:
     self-attention with polynomial activations", Corollary 4.3 and Table 2.
     """
 

@@ -84,7 +84,7 @@ class IndexedDataset:
     against each other.
 
     Attributes:
-        sizes: int32 [N], tokens of each sentence with ``</s>``; read-only.
+        sizes: int32 [N], tokens of each sentence with ``</s>``. Read-only.
         dtype: dtype of the ``.bin``.
 
     Raises:
@@ -177,7 +177,7 @@ class IndexedDataset:
 
 
 class AlignmentDataset(IndexedDataset):
-    """The word alignments of a split; ``swapped`` ones of the other direction are turned round."""
+    """The word alignments of a split. ``swapped`` ones of the other direction are turned round."""
 
     def __init__(self, prefix: str | os.PathLike[str], swapped: bool = False) -> None:
         super().__init__(prefix)
@@ -323,7 +323,7 @@ def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarra
 def binarize(
     sides: Sequence[Side], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
 ) -> Iterator[dict[str, int]]:
-    """Write the ``.bin`` and ``.idx`` of each side; yield its counts when it is complete.
+    """Write the ``.bin`` and ``.idx`` of each side. Yield its counts when it is complete.
 
     Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of ``unknown`` tokens.
     """

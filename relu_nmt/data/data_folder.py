@@ -38,7 +38,7 @@ OTHER_FOLDERS = {
     "a folder of text, and ": r"\.[a-z]{2}(\.gz)?$|\.txt$",
 }
 NO_LANGUAGE = str(None)  # the target language in the names of source-only data, as in fairseq
-# Regular expression of the names of a data folder's files; a manifest may list further ones.
+# Regular expression of the names of a data folder's files. A manifest may list further ones.
 FILE_NAMES = (
     r"dict\.[^.]+\.txt|[^.]+\.[^.-]+-[^.-]+\.(documents|[^.]+\.(bin|idx|raw))"
     r"|[^.]+\.align\.[^.-]+-[^.-]+\.(bin|idx)|manifest\.json"
@@ -53,7 +53,7 @@ def dictionary_path(folder: str | os.PathLike[str], language: str) -> Path:
 
 
 def pair_name(source_lang: str, target_lang: str | None) -> str:
-    """Return the middle of the file names: ``de-en``; ``de-None`` for source-only data."""
+    """Return the middle of the file names: ``de-en``. ``de-None`` for source-only data."""
     return f"{source_lang}-{target_lang}"
 
 
@@ -158,7 +158,7 @@ def file_record(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def write_manifest(folder: str | os.PathLike[str], content: dict[str, Any]) -> dict[str, Any]:
-    """Write the manifest atomically; return it, with format name and version."""
+    """Write the manifest atomically. Return it, with format name and version."""
     content = {"format": FORMAT_NAME, "version": FORMAT_VERSION, **content}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(Path(folder) / MANIFEST_NAME, text)
@@ -197,7 +197,7 @@ def read_manifest(
 
 
 def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dict[str, Any] | None:
-    """Return the manifest of a data folder, its files unchecked; None without a manifest."""
+    """Return the manifest of a data folder, its files unchecked. None without a manifest."""
     path = Path(folder) / MANIFEST_NAME
     if not path.exists():
         return None
@@ -254,7 +254,7 @@ class Journal:
 
     @staticmethod
     def read(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-        """Return the journal of a working folder; None if it is missing or damaged."""
+        """Return the journal of a working folder. None if it is missing or damaged."""
         try:
             content = json.loads(plain_file(Path(folder) / JOURNAL_NAME).read_bytes())
         except (OSError, ValueError, RecursionError):
@@ -267,7 +267,7 @@ class Journal:
         write_text(self.folder / JOURNAL_NAME, json.dumps(self._content))
 
     def result(self, step: str) -> Any:
-        """Return the result of a finished step; None if its files have changed since."""
+        """Return the result of a finished step. None if its files have changed since."""
         entry = self._content["steps"].get(step)
         if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
             return None
@@ -279,9 +279,9 @@ class Journal:
     def finish_all(
         self, steps: Mapping[str, Sequence[Path]], work: Callable[[list[str]], Iterable[Any]]
     ) -> dict[str, Any]:
-        """Return the results of steps, given their files; ``work`` does the unfinished ones.
+        """Return the results of steps, given their files. ``work`` does the unfinished ones.
 
-        It yields the JSON result of each step once its files are complete; None becomes True.
+        It yields the JSON result of each step once its files are complete. None becomes True.
         """
         results = {step: self.result(step) for step in steps}
         todo = [step for step, result in results.items() if result is None]
@@ -298,7 +298,7 @@ class Journal:
         return results
 
     def finish(self, step: str, make: Callable[[], Any], files: Sequence[Path]) -> Any:
-        """Return the result of a step; call ``make`` to do it unless it is finished."""
+        """Return the result of a step. Call ``make`` to do it unless it is finished."""
         return self.finish_all({step: files}, lambda _: [make()])[step]
 
     def record(self, path: Path) -> dict[str, Any]:
@@ -314,7 +314,7 @@ class Journal:
 
 
 def _files(entry: Any) -> dict[str, Any]:
-    """Return the files of a step in a journal, each with its record; none if it is damaged."""
+    """Return the files of a step in a journal, each with its record. None if it is damaged."""
     files = entry.get("files") if isinstance(entry, dict) else None
     return files if isinstance(files, dict) else {}
 

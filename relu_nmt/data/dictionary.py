@@ -21,7 +21,7 @@ OVERWRITE_FLAG = "#fairseq:overwrite"
 class Dictionary:
     """Symbols with ids from 0, beginning with ``<s> <pad> </s> <unk>``.
 
-    ``counts`` are the occurrences of each further symbol in the training text; 0 if unknown. A
+    ``counts`` are the occurrences of each further symbol in the training text. 0 if unknown. A
     symbol that stands twice is a DataError.
 
     Example:
@@ -86,11 +86,11 @@ class Dictionary:
         return dict(self._indices)
 
     def with_symbol(self, symbol: str, index: int | None = None) -> "Dictionary":
-        """Return a dictionary with one more symbol; all others keep their ids.
+        """Return a dictionary with one more symbol. All others keep their ids.
 
         ``index`` is its id: that of a ``madeupword``, which it replaces, or the size of the
         dictionary. By default, and if ``index`` is taken, the symbol replaces the first
-        ``madeupword``; without one it comes last.
+        ``madeupword``. Without one it comes last.
         """
         if symbol in self:
             raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
@@ -185,7 +185,7 @@ class Dictionary:
 
     @classmethod
     def from_text(cls, text: str, origin: str = "dictionary") -> "Dictionary":
-        """Read the contents of a ``dict.xx.txt``; a wrong line is a DataError."""
+        """Read the contents of a ``dict.xx.txt``. A wrong line is a DataError."""
         dictionary = cls()
         for number, line in enumerate(split_lines(text), 1):
             # A symbol may contain spaces, so that its count is the last field.

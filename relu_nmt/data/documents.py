@@ -1,7 +1,7 @@
 """Documents: settings, boundaries in files, and the groups of sentences that models read.
 
 The side file ``train.de-en.documents`` has one line per document: its number of sentences. A model
-reads a group of consecutive sentences at once; a sentence is a group of one. Groups are planned
+reads a group of consecutive sentences at once. A sentence is a group of one. Groups are planned
 from the lengths alone, so that one data folder serves every length. The windows of a translation
 are groups that may also have the last sentences of the group before as context.
 
@@ -95,7 +95,7 @@ class DocumentConfig:
 
     @property
     def training_lengths(self) -> tuple[int, ...]:
-        """The limits of training in tokens; each gets an equal share."""
+        """The limits of training in tokens. Each gets an equal share."""
         return self.doc_mixture or ((self.max_doc_tokens,) if self.max_doc_tokens else ())
 
     @property
@@ -105,7 +105,7 @@ class DocumentConfig:
         return self.max_doc_tokens or max(self.doc_mixture)
 
     def check_fits(self, max_tokens: int | None) -> None:
-        """Refuse lengths above ``max_tokens`` of a training batch; None is no limit."""
+        """Refuse lengths above ``max_tokens`` of a training batch. None is no limit."""
         longest = max(self.training_lengths, default=0)
         if max_tokens is not None and longest > max_tokens:
             flag = "--doc-mixture" if self.doc_mixture else "--max-doc-tokens"
@@ -149,7 +149,7 @@ class WindowOptions:
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """Division of documents for decoding; single sentences cannot overlap (ConfigError)."""
+    """Division of documents for decoding. Single sentences cannot overlap (ConfigError)."""
 
     max_doc_tokens: int = SINGLE_SENTENCES  # most tokens of a window with its context
     window_overlap: int = 0  # number of sentences before a window that it gets as context
@@ -249,7 +249,7 @@ def join_texts(sentences: Iterable[str], language: str) -> str:
 class Window(NamedTuple):
     """The numbers of a group's document and sentences.
 
-    ``context`` to ``first - 1`` are context, translated already; ``first`` to ``end - 1`` are new.
+    ``context`` to ``first - 1`` are context, translated already. ``first`` to ``end - 1`` are new.
     """
 
     document: int
@@ -382,7 +382,7 @@ def deal_lengths(
     """Draw a length for each document, so that each length gets the same number of sentences.
 
     Returns the limit of each document in tokens, int64 [documents]. A length that stands twice gets
-    two shares. ``seed`` is that of the run and the epoch; each epoch has a draw of its own.
+    two shares. ``seed`` is that of the run and the epoch. Each epoch has a draw of its own.
     """
     if len(lengths) == 1:
         return np.full(len(documents), lengths[0], dtype=np.int64)
@@ -399,7 +399,7 @@ def deal_lengths(
 
 
 def join_sentences(sentences: Sequence[np.ndarray]) -> np.ndarray:
-    """Join the token ids of sentences to one, int64 [n]; only the last ``</s>`` stays.
+    """Join the token ids of sentences to one, int64 [n]. Only the last ``</s>`` stays.
 
     Example:
         >>> join_sentences([np.array([4, 5, 2]), np.array([2]), np.array([6, 2])]).tolist()

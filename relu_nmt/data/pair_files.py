@@ -1,8 +1,8 @@
 """Files with both sides of a text: translation memories (``.tmx``) and tables (``.tsv``).
 
 A translation memory is in TMX, the exchange format of translation tools. A table has one pair a
-line and tabs between its columns; quotes have no meaning. The columns are source and target, or
-document, segment, source and target; a first line with the languages names other columns. Without
+line and tabs between its columns. Quotes have no meaning. The columns are source and target, or
+document, segment, source and target. A first line with the languages names other columns. Without
 a column for the document, an empty line ends a document.
 """
 
@@ -79,7 +79,7 @@ def _names_document(kind: str) -> bool:
 
 
 class _TmxUnits:
-    """Handlers of the XML parser; they append complete units to ``done``."""
+    """Handlers of the XML parser. They append complete units to ``done``."""
 
     def __init__(self, path: str) -> None:
         self.done: list[Unit] = []
@@ -192,7 +192,7 @@ def read_tmx(path: str) -> Iterator[Unit]:
 def _columns(
     cells: Sequence[str], languages: Sequence[str]
 ) -> tuple[bool, int | None, list[int]] | None:
-    """Find the columns in the first line: is it a header, the document, the texts; or None."""
+    """Find the columns in the first line: is it a header, the document, the texts, or None."""
     names = [cell.strip().lower() for cell in cells]
     columns = []
     for language, side in zip(languages, ("source", "target"), strict=False):
@@ -248,7 +248,7 @@ def read_pairs(
 ) -> Iterator[tuple[str, Pair]]:
     """Yield the pairs of a file, each text as one line, with their documents ("" if not known).
 
-    The languages are source and target, or the source alone; a file without a pair of them is a
+    The languages are source and target, or the source alone. A file without a pair of them is a
     DataError. ``counts`` counts the pairs that are left out.
     """
     path = os.fspath(path)
@@ -288,7 +288,7 @@ def _blocks(
         if any(map(separates, pair)):
             counts[LEFT_OUT] += 1
             continue
-        # Put a separator between documents; a tag also begins the first.
+        # Put a separator between documents. A tag also begins the first.
         if document != last:
             counts["documents"] += 1
             if separator == "tag" or (separator == "blank" and last is not None):

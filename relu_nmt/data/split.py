@@ -38,11 +38,11 @@ class Split:
 
     Args:
         source: the source sentences.
-        target: the target sentences in the same order; None for source-only data.
-        source_vocab_size: token ids at or above it are an error; None skips the check.
+        target: the target sentences in the same order. None for source-only data.
+        source_vocab_size: token ids at or above it are an error. None skips the check.
         target_vocab_size: the same for the target.
         separators: ids of the symbols that end each source and each target sentence, before
-            ``</s>``; the files do not contain them.
+            ``</s>``. The files do not contain them.
         alignments: word alignments (:class:`AlignmentDataset`) to train on.
     """
 
@@ -69,7 +69,7 @@ class Split:
         self.separators = None if separators is None else Separators(*separators)
         self._added = int(separators is not None)
         # Sentences up to the end of each corpus of a chained split, int64 [C], and the id of the
-        # symbol that begins its source groups, int64 [C]; -1 for none.
+        # symbol that begins its source groups, int64 [C]. -1 for none.
         self.corpus_ends: np.ndarray | None = None
         self.corpus_tags = np.array([-1])
         # Cut longer source sentences to this many tokens, of which </s> is still the last.
@@ -117,7 +117,7 @@ class Split:
         return -1 if self.corpus_ends is None else int(self.corpus_tags[self.corpus_of(sentence)])
 
     def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
-        """Divide the split into equal parts; return all before part ``shard`` (from 0), and this.
+        """Divide the split into equal parts. Return all before part ``shard`` (from 0), and this.
 
         Known documents stay whole.
         """
@@ -180,12 +180,12 @@ class Split:
 
     @property
     def target_sizes(self) -> np.ndarray | None:
-        """Tokens of each target sentence with ``</s>``, int32 [N]; None for source-only data."""
+        """Tokens of each target sentence with ``</s>``, int32 [N]. None for source-only data."""
         return None if self.target is None else self.target.sizes + self._added
 
     @cached_property
     def documents(self) -> np.ndarray | None:
-        """Sentences of each document, int64 [documents]; None if unknown."""
+        """Sentences of each document, int64 [documents]. None if unknown."""
         if not self.has_documents:
             return None
         return read_documents(plain_file(f"{self.stem}.documents"), len(self))
@@ -212,12 +212,12 @@ class Split:
 
     @cached_property
     def raw_source(self) -> list[str] | None:
-        """The source sentences before any text step; kept for validation and test sets only."""
+        """The source sentences before any text step. Kept for validation and test sets only."""
         return self._raw(self.source)
 
     @cached_property
     def raw_target(self) -> list[str] | None:
-        """The target sentences before any text step; None for source-only data too."""
+        """The target sentences before any text step. None for source-only data too."""
         return None if self.target is None else self._raw(self.target)
 
     def _raw(self, side: Dataset) -> list[str] | None:
@@ -233,9 +233,9 @@ class Split:
         return lines
 
     def groups(self, lengths: tuple[int, ...] = (), seed: tuple[int, int] = (0, 0)) -> Groups:
-        """Return all groups of the split; together they hold every sentence once, in order.
+        """Return all groups of the split. Together they hold every sentence once, in order.
 
-        ``lengths`` are the limits of a group in tokens; each document gets one of several, which
+        ``lengths`` are the limits of a group in tokens. Each document gets one of several, which
         ``seed``, of the run and the epoch, draws. None of them: single sentences.
         """
         sizes = longer_side(self.source_sizes, self.target_sizes)
@@ -332,7 +332,7 @@ class Split:
     def _sentence(
         self, side: Dataset, index: int, number: int, separators: Separators | None
     ) -> np.ndarray:
-        """Return the checked token ids of a sentence; ``number`` is 0 for the source side."""
+        """Return the checked token ids of a sentence. ``number`` is 0 for the source side."""
         vocab_size = self._vocab_sizes[number]
         separator = None if separators is None else separators[number]
         ids = side[index]

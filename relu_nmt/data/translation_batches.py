@@ -24,7 +24,7 @@ FIRST_EPOCH = 1
 PAIRS_AS_TOKEN = 1024
 DRAW = 1  # seed of the draws of corpus weights, apart from those that shuffle
 Longest = tuple[int | None, int | None]
-"""Longest source and target that a model accepts, in tokens with ``</s>``; None is no limit."""
+"""Longest source and target that a model accepts, in tokens with ``</s>``. None is no limit."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TranslationBatch:
     alignments: Tensor | None = None
 
     def to(self, device: torch.device | str) -> "TranslationBatch":
-        """Return the batch on ``device``; a copy from pinned memory does not block."""
+        """Return the batch on ``device``. A copy from pinned memory does not block."""
         return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "TranslationBatch":
@@ -121,15 +121,15 @@ class TranslationBatches:
     Args:
         split: the sentence pairs, and document boundaries if sentences are joined.
         limits: most tokens and sentences of a batch.
-        lengths: limits of a group in tokens; of several, each epoch draws one for each document.
-        seed: shuffles batches and draws lengths; sentences over the limit of their group are left
+        lengths: limits of a group in tokens. Of several, each epoch draws one for each document.
+        seed: shuffles batches and draws lengths. Sentences over the limit of their group are left
             out. None (validation) sorts batches by length and keeps such sentences.
         skip_too_long: leave out groups that are longer than the model accepts, and in training
             those longer than ``limits.max_tokens``. Otherwise the former are an error, and each of
             the latter gets a batch of its own.
         longest: longest source and target that the model accepts.
         longest_sentences: the same of each sentence, if positions restart there.
-        weights: number of times that an epoch reads each corpus of the split, by default once; for
+        weights: number of times that an epoch reads each corpus of the split, by default once. For
             a fraction each epoch draws documents.
     """
 
@@ -220,7 +220,7 @@ class TranslationBatches:
         return fits
 
     def _usable(self, groups: Groups) -> Groups:
-        """Return the groups; in training, without those that exceed their limit."""
+        """Return the groups. In training, without those that exceed their limit."""
         return groups if self._seed is None else groups.select(~groups.over_long)
 
     def _drawn(self, groups: Groups, epoch: int) -> Groups:
@@ -304,7 +304,7 @@ class TranslationBatches:
         return self._read(self._plan[index])
 
     def sample(self, num_tokens: int) -> TranslationBatch:
-        """Read one batch of groups that lie evenly in the split; their padded rows fit."""
+        """Read one batch of groups that lie evenly in the split. Their padded rows fit."""
         sizes = longer_side(*self._sizes)
         count = num_tokens
         while True:
@@ -325,7 +325,7 @@ class TranslationBatches:
 
 
 class ShardedBatches:
-    """The batches of several data folders; each epoch reads one of them, in turn, as in fairseq.
+    """The batches of several data folders. Each epoch reads one of them, in turn, as in fairseq.
 
     Only the plan of this folder, ``batches``, is in memory. The number of the epoch determines the
     folder, so that a resumed training continues in the right one.
@@ -365,7 +365,7 @@ class ShardedBatches:
 
 
 def least_limit(limits: Iterable[int | None]) -> int | None:
-    """Return the least of several limits; None stands for no limit."""
+    """Return the least of several limits. None stands for no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -379,7 +379,7 @@ def plan_batches(
 
     Sentences are sorted by the longer side, then source, then target length. One that is longer
     than ``max_tokens`` gets a batch of its own. The seed (seed, epoch) gives the order of the
-    batches and of equally long sentences; without it batches are sorted by length.
+    batches and of equally long sentences. Without it batches are sorted by length.
 
     Example:
         >>> [one.tolist() for one in plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))]
@@ -388,7 +388,7 @@ def plan_batches(
     count = len(source_sizes)
     targets = source_sizes if target_sizes is None else target_sizes
     longer = longer_side(source_sizes, target_sizes)
-    # Sort by length; lexsort is stable, so equal lengths stay in a random order if there is a seed.
+    # Sort by length. Lexsort is stable, so equal lengths stay in a random order if there is a seed.
     generator = None
     shuffled = np.arange(count)
     if shuffle_seed is not None:

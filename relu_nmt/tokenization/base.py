@@ -22,7 +22,7 @@ from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.io.work import progress_bar
 
-# Symbols that are joined without spaces; their mark then becomes the space between words.
+# Symbols that are joined without spaces. Their mark then becomes the space between words.
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
 POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
@@ -37,9 +37,9 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer:
-    """Raw sentence to words and back; by itself the words between white space.
+    """Raw sentence to words and back. By itself the words between white space.
 
-    A new one overrides :meth:`split` and :meth:`join`; ``@tokenizers.register("name")`` registers
+    A new one overrides :meth:`split` and :meth:`join`. ``@tokenizers.register("name")`` registers
     it.
     """
 
@@ -99,11 +99,11 @@ class SubwordModel(ABC):
     """Words to pieces of words and back.
 
     A new model overrides :meth:`learn`, :meth:`load`, :meth:`split`, :meth:`join` and
-    ``file_name``; ``@subword_models.register("name")`` registers it. The ``content`` is that of the
-    model's file; None for a model without a file.
+    ``file_name``. ``@subword_models.register("name")`` registers it. The ``content`` is that of the
+    model's file. None for a model without a file.
     """
 
-    # Name of the model's file in a data folder, "subword.codes"; None for no file. If each language
+    # Name of the model's file in a data folder, "subword.codes". None for no file. If each language
     # has a model, the language stands before the ending.
     file_name: ClassVar[str | None] = None
     package: ClassVar[str | None] = None  # the pip package whose version decides the result
@@ -113,7 +113,7 @@ class SubwordModel(ABC):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn a model; return the bytes of its file (ConfigError: it needs more text)."""
+        """Learn a model. Return the bytes of its file (ConfigError: it needs more text)."""
         raise TypeError(f"{cls.__name__} must define learn")
 
     @classmethod
@@ -126,7 +126,7 @@ class SubwordModel(ABC):
         """Return the pieces of ``words``."""
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Return the pieces of a random split; ``strength`` is its deviation from the usual one."""
+        """Return the pieces of a random split. ``strength`` is its deviation from the usual one."""
         raise ConfigError(f"--subword-sampling: {type(self).__name__} splits in one way only")
 
     @abstractmethod
@@ -134,7 +134,7 @@ class SubwordModel(ABC):
         """Return the words of ``pieces``, the inverse of :meth:`split`."""
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
-        """Return the characters of each piece without marks; None for the rest of a character."""
+        """Return the characters of each piece without marks. None for the rest of a character."""
         return list(pieces)
 
     def spelled(self, piece: str) -> str:
@@ -190,7 +190,7 @@ def make_tokenizer(name: str, language: str, version: int) -> Tokenizer:
 
 @subword_models.register("none")
 class WholeWords(SubwordModel):
-    """Splits no words; with a symbol it joins the pieces in which text arrives.
+    """Splits no words. With a symbol it joins the pieces in which text arrives.
 
     The symbol is ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``, ``letter``,
     ``_EOW``, or ``none``, which leaves the pieces as they are.
@@ -245,18 +245,18 @@ class WholeWords(SubwordModel):
 
 
 def with_bytes(piece: str) -> str:
-    """Return a piece; one that stands for a byte becomes the byte, as a surrogate above 127."""
+    """Return a piece. One that stands for a byte becomes the byte, as a surrogate above 127."""
     if not _BYTE_PIECE.fullmatch(piece):
         return piece
     return bytes([int(piece[3:5], 16)]).decode("utf-8", "surrogateescape")
 
 
 def _with_characters(pieces: Sequence[str]) -> list[str]:
-    """Replace the byte pieces of SentencePiece by characters; a wrong byte becomes U+FFFD."""
+    """Replace the byte pieces of SentencePiece by characters. A wrong byte becomes U+FFFD."""
     texts: list[str] = []
     for is_byte, run in itertools.groupby(pieces, lambda p: bool(_BYTE_PIECE.fullmatch(p))):
         if is_byte:
-            # Decode a run of bytes; wrong ones become surrogates, then U+FFFD.
+            # Decode a run of bytes. Wrong ones become surrogates, then U+FFFD.
             text = bytes(int(piece[3:5], 16) for piece in run).decode("utf-8", "surrogateescape")
             texts.append(SURROGATE.sub("\ufffd", text))
         else:
@@ -271,13 +271,13 @@ def subword_of_state(state: Mapping[str, Any]) -> SubwordModel:
 
 
 def subword_file_name(name: str, language: str | None) -> str:
-    """Return the name of a subword model's file; ``language`` is None for a joint model."""
+    """Return the name of a subword model's file. ``language`` is None for a joint model."""
     stem, ending = os.path.splitext(str(subword_models.get(name).file_name))
     return f"{stem}{ending}" if language is None else f"{stem}.{language}{ending}"
 
 
 def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel:
-    """Return the subword model of a file (DataError: it is none); without a file, whole words."""
+    """Return the subword model of a file (DataError: it is none). Without a file, whole words."""
     if path is None:
         return WholeWords()
     with reporting(f"{path}: cannot read the subword model"):
@@ -287,7 +287,7 @@ def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel
 
 
 class SentenceSplitter:
-    """Cuts paragraphs into sentences; a blank paragraph has none.
+    """Cuts paragraphs into sentences. A blank paragraph has none.
 
     Abbreviations and quotes are those of the language. Languages that the library does not know get
     rules that suit many. A boundary that is in doubt is none: behind an initial or an ordinal

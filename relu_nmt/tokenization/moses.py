@@ -178,7 +178,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
 
     def _unmarked(self, word: str) -> tuple[str, str, str]:
         """Return the mark at the start of a word, the word, and the mark at its end."""
-        # Cut off marks at both ends; a lone character is no mark.
+        # Cut off marks at both ends. A lone character is no mark.
         begin = end = ""
         if len(word) > 1 and word[0] in _ESCAPES:
             begin = word[0]

@@ -1,4 +1,4 @@
-"""From raw sentences to the tokens of the dictionary, and back; and whole files on all cores."""
+"""From raw sentences to the tokens of the dictionary, and back, and whole files on all cores."""
 
 import itertools
 import os
@@ -37,7 +37,7 @@ LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}
 
 @dataclass(eq=False)
 class TextPipeline:
-    """All text steps of one language: tokenise, lower-case, split into subwords; and their inverse.
+    """All text steps of one language: tokenise, lower-case, split into subwords, and their inverse.
 
     White space is normalised first, so that every sentence is one line of tokens. Decoding undoes
     all steps but lower-casing.
@@ -54,7 +54,7 @@ class TextPipeline:
     tokenizer: str = "none"  # name of the tokeniser
     lowercase: bool = False  # lower-case the words after tokenising
     subword: SubwordModel = field(default_factory=WholeWords)
-    # Name of the tokeniser that joins words, if text arrives tokenised; ``tokenizer`` by default.
+    # Name of the tokeniser that joins words, if text arrives tokenised. ``tokenizer`` by default.
     detokenizer: str = ""
     # A token that ends each sentence, for models of documents: encoding adds it, decoding drops it.
     sentence_separator: str | None = None
@@ -112,7 +112,7 @@ class TextPipeline:
         )
 
     def encode(self, raw: str, marks: bool = True) -> list[str]:
-        """Return the tokens of a raw sentence; ``marks`` keeps the marks of unusual spaces.
+        """Return the tokens of a raw sentence. ``marks`` keeps the marks of unusual spaces.
 
         A blank sentence has no tokens, not even a separator.
         """
@@ -121,7 +121,7 @@ class TextPipeline:
         return self.between_symbols(self.subword.split(words))
 
     def between_symbols(self, tokens: list[str]) -> list[str]:
-        """Return the tokens of a sentence with the symbols around it; no tokens stay none."""
+        """Return the tokens of a sentence with the symbols around it. No tokens stay none."""
         first = [] if self.first_symbol is None else [self.first_symbol]
         last = [] if self.sentence_separator is None else [self.sentence_separator]
         return [*first, *tokens, *last] if tokens else tokens
@@ -172,7 +172,7 @@ class TextPipeline:
     ) -> "TextPipeline":
         """Return a pipeline for text that arrives in pieces, which decoding joins.
 
-        ``remove_bpe`` is the kind of pieces, as in fairseq's ``--remove-bpe``; the detokenizer is
+        ``remove_bpe`` is the kind of pieces, as in fairseq's ``--remove-bpe``. The detokenizer is
         ``moses`` if Moses tokenised the words, or ``none``/``space``. None changes nothing.
         """
         subword = self.subword if remove_bpe is None else WholeWords(remove_bpe)
@@ -248,7 +248,7 @@ class Conversion:
     step: str
     separator: str
     outputs: Mapping[Path, str]  # the files to write: ``step``, or ``keep`` for raw sentences
-    # Strength and seed of random subword splits; None for the usual split.
+    # Strength and seed of random subword splits. None for the usual split.
     sampling: tuple[float, int] | None = None
 
     @property
@@ -274,7 +274,7 @@ def _convert_chunk(
     separates = SEPARATOR_TESTS[conversion.separator]
     sentences: list[str] = []
     boundaries: Boundaries = []
-    # Take separators out; note the sentences before each, and its line number.
+    # Take separators out. Note the sentences before each, and its line number.
     for number, line in enumerate(read_chunk(chunk), chunk.first_line):
         if separates(line):
             boundaries.append((len(sentences), number))
@@ -308,7 +308,7 @@ def convert_texts(
     workers: int,
     advance: Advance,
 ) -> Iterator[dict[str, Any]]:
-    """Convert text files; yield the result of each conversion when its files are complete.
+    """Convert text files. Yield the result of each conversion when its files are complete.
 
     The result is its number of ``sentences`` and its ``boundaries``, as JSON values.
     """

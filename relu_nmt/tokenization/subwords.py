@@ -42,7 +42,7 @@ LONGEST_LINE = 4192  # bytes of a line; SentencePiece learns nothing from a long
 _MOST = f".{{1,{LONGEST_LINE // 4 - 1}}}"
 # A part of a long line ends at a space if possible, or else at the end of a sentence.
 _PART = re.compile(f"{_MOST}(?: |$)|{_MOST}[。．！？.!?]|{_MOST}", re.DOTALL)
-# Below, SentencePiece's error does not name the number that the text needs; above, it is slow.
+# Below, SentencePiece's error does not name the number that the text needs. Above, it is slow.
 LEAST_PIECES = 4
 MOST_PIECES = 10_000_000
 LEARNING_SENTENCES = 1_000_000
@@ -100,7 +100,7 @@ class SubwordNmt(SubwordModel):
         return cls(content.removeprefix(codecs.BOM_UTF8))
 
     def split(self, words: Sequence[str]) -> list[str]:
-        """Return the pieces of ``words``; all but the last of a word end in ``@@``."""
+        """Return the pieces of ``words``. All but the last of a word end in ``@@``."""
         pieces_of = self._pieces_of
         pieces = []
         for word in words:
@@ -139,7 +139,7 @@ class SubwordNmt(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn ``size`` merges, fewer if no pair of symbols occurs twice; nothing is random."""
+        """Learn ``size`` merges, fewer if no pair of symbols occurs twice. Nothing is random."""
         counts = text.word_counts()
         codes = io.StringIO()
         # Learn only if a word has two letters to merge.
@@ -195,7 +195,7 @@ class SentencePiece(SubwordModel):
         return [self._processor.id_to_piece(i) for i in range(len(self._processor))]
 
     def split(self, words: Sequence[str]) -> list[str]:
-        """Return the pieces of ``words``; the first of a word begins with ``▁``."""
+        """Return the pieces of ``words``. The first of a word begins with ``▁``."""
         pieces = self._processor.encode(_escaped(" ".join(words)), out_type=str)
         return list(itertools.chain.from_iterable(map(_unlike_symbols, pieces)))
 
@@ -231,7 +231,7 @@ class SentencePiece(SubwordModel):
         return ways, [sum(processor.get_score(processor.piece_to_id(p)) for p in w) for w in ways]
 
     def join(self, pieces: Sequence[str]) -> list[str]:
-        """Return the words, decoded by the model itself; ``<unk>`` stays as it is."""
+        """Return the words, decoded by the model itself. ``<unk>`` stays as it is."""
         processor = self._processor
         unk = self._processor.unk_id()
         escaped: list[str] = []
@@ -246,7 +246,7 @@ class SentencePiece(SubwordModel):
         return _unescaped(processor.decode_pieces(escaped)).split()
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
-        """Return the pieces without ``▁``; the first byte piece of a character has all of it."""
+        """Return the pieces without ``▁``. The first byte piece of a character has all of it."""
         letters: list[str | None] = []
         content = b""
         begin = 0
@@ -254,7 +254,7 @@ class SentencePiece(SubwordModel):
             if not self._processor.is_byte(self._processor.piece_to_id(piece)):
                 letters.append(_unescaped(piece.replace(SPACE_MARK, "")))
                 continue
-            # Collect the bytes of a character; only its first byte does not begin with 10.
+            # Collect the bytes of a character. Only its first byte does not begin with 10.
             byte = int(piece[3:5], 16)
             if byte & 0xC0 != 0x80:
                 content = b""
@@ -271,7 +271,7 @@ class SentencePiece(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn a unigram model of at most ``size`` pieces; the characters stay as they are.
+        """Learn a unigram model of at most ``size`` pieces. The characters stay as they are.
 
         A sample of sentences bounds the memory, and long lines are cut: they would be skipped.
         """

@@ -21,7 +21,7 @@ vision_models: "Registry[Callable[[VisionTransformerConfig, int], VisionModel]]"
         "cvt": "relu_nmt.vision.swin_and_cvt",
     },
 )
-"""Called with (config, number of classes); see :mod:`relu_nmt.vision.base`."""
+"""Called with (config, number of classes). See :mod:`relu_nmt.vision.base`."""
 
 vision_blocks: "Registry[Callable[[VisionTransformerConfig, int], nn.Module]]" = Registry(
     "vision block",
@@ -30,4 +30,4 @@ vision_blocks: "Registry[Callable[[VisionTransformerConfig, int], nn.Module]]" =
         "gau": "relu_nmt.vision.vision_transformer",
     },
 )
-"""Called with (config, index of the block); see :mod:`relu_nmt.vision.vision_transformer`."""
+"""Called with (config, index of the block). See :mod:`relu_nmt.vision.vision_transformer`."""

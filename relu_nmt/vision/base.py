@@ -52,7 +52,7 @@ class VisionOutput:
 
 
 class VisionModel(nn.Module):
-    """An image classifier; each family is a subclass, registered in ``vision_models``.
+    """An image classifier. Each family is a subclass, registered in ``vision_models``.
 
     A subclass takes (config, number of classes). It defines ``forward``, or ``encode`` and
     ``features``, which let it be the backbone of another model.
@@ -71,7 +71,7 @@ class VisionModel(nn.Module):
         self.config = config
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """Classify images [B, 3, Y, X], normalised; also return the output of ``blocks``."""
+        """Classify images [B, 3, Y, X], normalised. Also return the output of ``blocks``."""
         intermediate = {}
         class_tokens = {}
         for index, (x, grid) in enumerate(self.encode(images)):
@@ -223,7 +223,7 @@ def growing(rate: float, index: int, count: int) -> float:
 def mechanism(
     config: VisionTransformerConfig, layer: int, num_heads: int, head_dim: int | None = None
 ) -> Attention:
-    """Return the attention of a block; heads have the width D / ``config.heads`` by default."""
+    """Return the attention of a block. Heads have the width D / ``config.heads`` by default."""
     spec = Spec.parse(config.attention)
     dropout = config.attention_dropout
     head_dim = head_dim or config.embed_dim // config.heads
@@ -250,7 +250,7 @@ class Convolutions(nn.Sequential):
 
 
 def convolved(convolution: nn.Module, x: Tensor) -> Tensor:
-    """Return the convolution of a map; parts of the kernel may see nothing but padding.
+    """Return the convolution of a map. Parts of the kernel may see nothing but padding.
 
     On a CPU in bfloat16 oneDNN leaves the gradient of such parts unset (PyTorch 2.13), unless the
     padding is part of the map.

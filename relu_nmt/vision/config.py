@@ -27,7 +27,7 @@ IMAGE_SUFFIXES = (
 _ENDINGS = "|".join((*IMAGE_SUFFIXES, ".zip", ".npz", ".parquet")).replace(".", "")
 IMAGES = Files(names=rf"(?i:.*\.({_ENDINGS}))")
 LARGEST_PADDED = 96
-"""The largest image size at which ``--train-crop auto`` is padded; above, it is resized."""
+"""The largest image size at which ``--train-crop auto`` is padded. Above, it is resized."""
 CROSS_ENTROPY = "cross_entropy"
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -37,7 +37,7 @@ SIDES = "expected one number, or height and width, as 16x8"
 
 
 def _parsed_sides(text: str) -> list[str]:
-    """Return the numbers of ``224`` or ``192x256``; else raise a ValueError."""
+    """Return the numbers of ``224`` or ``192x256``, else raise a ValueError."""
     sides = text.split("x")
     if not all(side.isdecimal() for side in sides):
         raise ValueError(f"'{text}': {SIDES}")
@@ -71,7 +71,7 @@ _staged = ("family", "swin", "cvt")  # families whose blocks come in stages
 
 @settings
 class VisionTransformerConfig(TransformerOptions):
-    """Shape of a vision transformer of any family; the defaults are ViT-Ti/16.
+    """Shape of a vision transformer of any family. The defaults are ViT-Ti/16.
 
     Raises:
         ConfigError: settings that contradict each other.
@@ -196,7 +196,7 @@ class VisionTransformerConfig(TransformerOptions):
 
     @property
     def num_blocks(self) -> int:
-        """The number of blocks, in the order of their indices; class attention comes last."""
+        """The number of blocks, in the order of their indices. Class attention comes last."""
         if self.family in _staged[1:]:
             return sum(self.stage_layers)
         return self.layers + (self.class_layers if self.family == "xcit" else 0)

@@ -1,4 +1,4 @@
-"""Image files in folders, zip files and parquet tables, pixels in NumPy archives; decoding one.
+"""Image files in folders, zip files and parquet tables, pixels in NumPy archives. Decoding one.
 
 Tables, with compressed image files, and archives are read into memory when they are opened.
 """
@@ -40,7 +40,7 @@ Rows = tuple[Path, Callable[[int], "Image"], np.ndarray]
 UTF8_FLAG = 0x800
 ENCRYPTED_FLAG = 0x1
 MOST_BYTES = 1 << 28
-"""The largest image file in an archive, in bytes; a few bytes may unpack to very many."""
+"""The largest image file in an archive, in bytes. A few bytes may unpack to very many."""
 
 
 def is_hidden(path: str) -> bool:
@@ -52,12 +52,12 @@ def is_hidden(path: str) -> bool:
 
 
 def composed(name: str) -> str:
-    """Return a name in Unicode's composed form (NFC); macOS writes decomposed ones."""
+    """Return a name in Unicode's composed form (NFC). macOS writes decomposed ones."""
     return unicodedata.normalize("NFC", name)
 
 
 def spelled(name: str) -> str:
-    """Return a name in quotes; if it is not ASCII, with its Unicode form and code points."""
+    """Return a name in quotes. If it is not ASCII, with its Unicode form and code points."""
     if name.isascii():
         return f"'{name}'"
     form = next((f for f in ("NFC", "NFD") if unicodedata.is_normalized(f, name)), "mixed forms")
@@ -65,7 +65,7 @@ def spelled(name: str) -> str:
 
 
 def composed_names(names: Sequence[str], origin: object) -> tuple[str, ...]:
-    """Return names of classes in Unicode's composed form; refuse two that become equal."""
+    """Return names of classes in Unicode's composed form. Refuse two that become equal."""
     first: dict[str, str] = {}
     for name in names:
         if (other := first.setdefault(composed(name), name)) is not name:
@@ -106,7 +106,7 @@ class FileTree:
         self._entries.pop("./", None)
 
     def _path_of(self, entry: zipfile.ZipInfo) -> str:
-        """Return the path of an entry, without ``./`` and ``//``; a folder's ends with ``/``."""
+        """Return the path of an entry, without ``./`` and ``//``. A folder's ends with ``/``."""
         # Decode the name.
         name = entry.filename
         if not entry.flag_bits & UTF8_FLAG:  # the Finder of macOS writes UTF-8 without the flag
@@ -185,7 +185,7 @@ class FileTree:
         return sorted(by_file.values())
 
     def read(self, path: str) -> bytes:
-        """Return a file's bytes; may be called from several threads."""
+        """Return a file's bytes. May be called from several threads."""
         if self._zip is not None:
             return self._zip.read(self._entries[path])
         file = self.origin / path
@@ -199,7 +199,7 @@ class FileTree:
 
 
 def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
-    """Decode an image file to 8-bit red, green and blue; for ``upright`` see :func:`to_rgb`.
+    """Decode an image file to 8-bit red, green and blue. For ``upright`` see :func:`to_rgb`.
 
     Raises:
         DataError: the file is missing, or cannot be decoded.
@@ -214,7 +214,7 @@ def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
 
 
 def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> "Image":
-    """Decode the bytes from ``read``, as :func:`to_rgb`; errors give the file's ``name``."""
+    """Decode the bytes from ``read``, as :func:`to_rgb`. Errors give the file's ``name``."""
     pillow = import_pillow()
     try:
         # Read inside the block, as damaged archives raise errors of many kinds.
@@ -241,7 +241,7 @@ def first_line(error: Exception) -> str:
 
 
 def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
-    """Return an image as 8-bit red, green and blue; 16-bit greys are scaled.
+    """Return an image as 8-bit red, green and blue. 16-bit greys are scaled.
 
     ``upright`` turns it by its EXIF data, which cameras write instead of turning pixels.
     """
@@ -362,7 +362,7 @@ def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
 
 
 def _pixel_rows(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) -> Rows:
-    """Check the shapes of the pixels called ``name`` and of labels; return them as rows."""
+    """Check the shapes of the pixels called ``name`` and of labels. Return them as rows."""
     # Accept grey pictures, with or without an axis of channels, and colour.
     channels = pixels.shape[3:]
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or channels not in ((), (1,), (3,)):

@@ -301,13 +301,13 @@ def some_of(names: Sequence[str], between: str = ", ") -> str:
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """Some samples of a set; the fields of a subclass have tensors."""
+    """Some samples of a set. The fields of a subclass have tensors."""
 
     ids: Tensor  # [B] int64, indices of the samples in their set
 
     @property
     def num_sentences(self) -> int:
-        """The number of samples; the trainer's log calls them sentences."""
+        """The number of samples. The trainer's log calls them sentences."""
         return self.ids.size(0)
 
     @property
@@ -316,7 +316,7 @@ class SampleBatch:
         return self.ids.size(0)
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the batch on ``device``; from pinned memory the copy does not block."""
+        """Return the batch on ``device``. From pinned memory the copy does not block."""
         return self._with(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:

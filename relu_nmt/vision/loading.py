@@ -58,7 +58,7 @@ def describe_task(
 
 
 def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the classes in these metadata; refuse metadata of another kind of checkpoint."""
+    """Return the classes in these metadata. Refuse metadata of another kind of checkpoint."""
     task = metadata.get("task")
     if not isinstance(task, dict) or task.get("name") != TASK_NAME:
         raise CheckpointError(f"{path}: not the checkpoint of an image classifier")
@@ -71,7 +71,7 @@ def start_weights(
     classes: Sequence[str],
     say: Callable[[str], object],
 ) -> dict[str, Tensor]:
-    """Return the weights of another image classifier as initial weights; report their changes.
+    """Return the weights of another image classifier as initial weights. Report their changes.
 
     If the classes differ, the head keeps its new weights. Learned positions of another image size
     and position biases of other windows are interpolated.
@@ -211,7 +211,7 @@ class ImageClassifier:
         image: "Picture",
         damaged: Callable[[DataError], object] | None,
     ) -> np.ndarray | None:
-        """Return the pixels of a picture; None if ``damaged`` was called with its error."""
+        """Return the pixels of a picture. None if ``damaged`` was called with its error."""
         try:
             if isinstance(image, str | os.PathLike):
                 return self.transform.evaluation(read_image(image))
@@ -254,7 +254,7 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
     """Load a public model's weights, and return notes for the log.
 
     ``path`` is a file of timm or the authors: ``.safetensors``, or tensors of ``torch.save``. The
-    model has the same shape and attention. A head for other classes is left out; positions that
+    model has the same shape and attention. A head for other classes is left out. Positions that
     were learned for images of another size are interpolated.
 
     Raises:
@@ -327,7 +327,7 @@ def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """Return our name of a tensor; a name without an entry in the table stays."""
+    """Return our name of a tensor. A name without an entry in the table stays."""
     for theirs, ours in names.items():
         # Each # matches a number, and a leaf such as .weight may follow.
         pattern = re.escape(theirs).replace(r"\#", r"(\d+)") + r"(\.[a-z_]+)?"

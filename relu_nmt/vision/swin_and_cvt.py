@@ -143,7 +143,7 @@ class Windows:
 
 
 class WindowAttention(SelfAttention):
-    """Self-attention inside windows; scores, if there are any, get a bias by relative position.
+    """Self-attention inside windows. Scores, if there are any, get a bias by relative position.
 
     Reference: Liu et al. 2021, "Swin Transformer", Eq. 4.
     """
@@ -205,7 +205,7 @@ def patch_merging(config: VisionTransformerConfig, stage: int) -> nn.Sequential:
 
 
 def joined_patches(x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-    """Join each 2 x 2 patches: [B, N, D] to [B, about N / 4, 4 D]; also return the new grid.
+    """Join each 2 x 2 patches: [B, N, D] to [B, about N / 4, 4 D]. Also return the new grid.
 
     Odd sides are padded with zeros.
 
@@ -221,7 +221,7 @@ def joined_patches(x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
 
 @vision_models.register("swin")
 class SwinTransformer(VisionModel):
-    """Stages of blocks with attention inside windows; between stages, patches are merged.
+    """Stages of blocks with attention inside windows. Between stages, patches are merged.
 
     Images of any size are padded to whole patches with zeros, the mean colour. n of a query is the
     number of patches in its window, or in its region of a shifted window.
@@ -334,7 +334,7 @@ class ConvolutionalAttention(MultiheadAttention):
         self.q, self.k, self.v = self.draw_projections(1, 1, 1)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """Map [B, N, D] to [B, N, D]; the last height * width of the N are the patches."""
+        """Map [B, N, D] to [B, N, D]. The last height * width of the N are the patches."""
         # Split off the class tokens, and lay out the patches as a map [B, D, height, width].
         first = x[:, : x.size(1) - grid.num_patches]
         image = map_of(x, grid)
@@ -414,7 +414,7 @@ class ConvolutionalTransformer(VisionModel):
         exempt_from_decay(self, self.class_token)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """See :meth:`VisionModel.encode`; raise a ConfigError if the images are too small."""
+        """See :meth:`VisionModel.encode`. Raise a ConfigError if the images are too small."""
         # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):

@@ -1,4 +1,4 @@
-"""Views of pictures: crops and normalisation; random changes and mixtures in training.
+"""Views of pictures: crops and normalisation. Random changes and mixtures in training.
 
 Changes are RandAugment, colour jitter, random erasing, mixup and cutmix. All random numbers come
 from the generator of an image (or batch) in its epoch, so a resumed training sees the same
@@ -181,7 +181,7 @@ class ImageTransform:
         return (pixels * self._scale - self._shift).transpose(2, 0, 1)  # [3, height, width]
 
     def _centre_crop(self, image: "Image", ratio: float) -> np.ndarray:
-        """Return the middle of an image, resized; see :func:`middle_box` for ``ratio``."""
+        """Return the middle of an image, resized. See :func:`middle_box` for ``ratio``."""
         if image.size == self.sides[::-1] and ratio == 1.0:
             return np.asarray(image)
         return self._resize(image, middle_box(image.size, ratio, self._aspect))
@@ -230,7 +230,7 @@ FORMS: dict[str, dict[str, Argument | None]] = {
         "cutout": lambda level, _: level * 40 / PIXELS_OF_CONSTANTS,  # half a side, of the width
     },
 }
-"""The arguments of the operations, by form; None for an operation without an argument."""
+"""The arguments of the operations, by form. None for an operation without an argument."""
 PROBABILITIES = {"increasing": 0.5, "original": 1.0}
 """The probability that a chosen operation is applied, by form."""
 
@@ -313,7 +313,7 @@ def erased(pixels: np.ndarray, probability: float, generator: np.random.Generato
 
 @functools.cache
 def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
-    """Return the operations by name; each takes an image and its argument. ``fill``: 0 to 255."""
+    """Return the operations by name. Each takes an image and its argument. ``fill``: 0 to 255."""
     from PIL import ImageEnhance, ImageOps
     from PIL.Image import Resampling, Transform
 

@@ -94,7 +94,7 @@ class TransformerBlock(nn.Module):
 class GatedAttentionUnit(nn.Module):
     """out = (u * (A v)) W_o, with A = n^-alpha h(q k^T / sqrt(s)) of a single head.
 
-    u = silu(x W_u) and v = silu(x W_v) have width e, 2 D in the paper; q = b * g1 + b1 and
+    u = silu(x W_u) and v = silu(x W_v) have width e, 2 D in the paper. q = b * g1 + b1 and
     k = b * g2 + b2 share the base b = silu(x W_b) of width s. With 6 D^2 + s D weights, two units
     take the place of attention (4 D^2) and feed-forward network (8 D^2). Like a sublayer, a unit
     has neither norm nor residual connection. The gains start at 1 and the shifts at 0, so that
@@ -129,7 +129,7 @@ class GatedAttentionUnit(nn.Module):
         self.draw_by_xavier()
 
     def matrices(self) -> tuple[Tensor, ...]:
-        """Return W_u, W_v, W_b and W_o; the first three are views of one parameter."""
+        """Return W_u, W_v, W_b and W_o. The first three are views of one parameter."""
         return (*self.in_proj.weight.split(self.widths), self.out_proj.weight)
 
     def draw_by_xavier(self) -> None:
@@ -138,7 +138,7 @@ class GatedAttentionUnit(nn.Module):
             nn.init.xavier_uniform_(weight)
 
     def forward(self, x: Tensor, visibility: Visibility) -> Tensor:
-        """Map [B, N, D] to [B, N, D]; the visibility may be causal."""
+        """Map [B, N, D] to [B, N, D]. The visibility may be causal."""
         # u and v: [B, N, e]; base: [B, N, s].
         u, v, base = F.silu(self.in_proj(x)).split(self.widths, dim=-1)
         # Add the axis of the single head: [B, 1, N, s].
@@ -216,7 +216,7 @@ class VisionTransformer(VisionModel):
         >>> tuple(VisionTransformer(config, 10)(torch.zeros(2, 3, 32, 32)).logits.shape)
         (2, 10)
 
-    Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", Eq. 1-4; Touvron et al.
+    Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", Eq. 1-4. Touvron et al.
     2021, "Training data-efficient image transformers" (DeiT), without the distillation token. With
     ``big_vision`` the form of the code of Wortsman et al. 2023, "Replacing softmax with ReLU in
     vision transformers", which is Beyer et al. 2022, "Big Vision".

@@ -105,7 +105,7 @@ def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
 
     They map [B, 3, Y, X] to [B, D, height, width].
 
-    Reference: El-Nouby et al. 2021, appendix A; Graham et al. 2021, "LeViT", section 4.2.
+    Reference: El-Nouby et al. 2021, appendix A. Graham et al. 2021, "LeViT", section 4.2.
     """
     halvings = [side.bit_length() - 1 for side in config.patch_sides]
     steps = max(halvings)
@@ -158,7 +158,7 @@ def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
 def local_patch_interaction(config: VisionTransformerConfig) -> Convolutions:
     """Return two depth-wise 3 x 3 convolutions of a map, with activation and BatchNorm between.
 
-    Reference: El-Nouby et al. 2021, section 3.3; the activation precedes the BatchNorm, as in the
+    Reference: El-Nouby et al. 2021, section 3.3. The activation precedes the BatchNorm, as in the
     public code.
     """
     dim = config.embed_dim
@@ -173,7 +173,7 @@ def local_patch_interaction(config: VisionTransformerConfig) -> Convolutions:
 
 
 def xcit_block(config: VisionTransformerConfig, index: int) -> Block:
-    """Return a new block; all have the same rate of stochastic depth."""
+    """Return a new block. All have the same rate of stochastic depth."""
     placement = pre_norm(config, config.embed_dim, config.drop_path)
     attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
     initialize(attention.qkv.weight, attention.out_proj.weight)

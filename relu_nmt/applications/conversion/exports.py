@@ -132,7 +132,7 @@ def _symbols(dictionary: Dictionary) -> list[str]:
 
 
 def _prepare(model: EncoderDecoder, side: str, limit: int | None) -> int:
-    """Prepare a side of the model for its graph; return its longest sequence in tokens."""
+    """Prepare a side of the model for its graph. Return its longest sequence in tokens."""
     positions = getattr(model, side).embedding.positions
     longest = min(LONGEST, limit or LONGEST)
     positions.embed(longest)  # fill the table now, as it cannot grow within a graph

@@ -126,7 +126,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
 def transformer_config(
     theirs: Mapping[str, Any], path: str | os.PathLike[str]
 ) -> TransformerConfig:
-    """Return relu_nmt's settings from fairseq's; messages name the path of the checkpoint.
+    """Return relu_nmt's settings from fairseq's. Messages name the path of the checkpoint.
 
     Raises:
         CheckpointError: relu_nmt has no such model.
@@ -143,7 +143,7 @@ def transformer_config(
     # Copy the settings of the same name, and translate the others.
     ours = {name: theirs[name] for name in SAME_SETTINGS if theirs.get(name) is not None}
     ours["feed_forward"] = FEED_FORWARDS[function]
-    # Choose the positions of both sides; a table of learned ones limits the length.
+    # Choose the positions of both sides. A table of learned ones limits the length.
     for side, text in (("encoder", "source"), ("decoder", "target")):
         learned = theirs.get(f"{side}_learned_pos")
         ours[f"{side}_positions"] = "learned" if learned else "sinusoidal-fairseq"
@@ -166,7 +166,7 @@ def read_config(ours: Mapping[str, Any], path: str | os.PathLike[str]) -> Transf
 def transformer_tensors(
     theirs: Mapping[str, Tensor], config: TransformerConfig
 ) -> dict[str, Tensor]:
-    """Return fairseq's weights under relu_nmt's names, in float32; unknown names stay."""
+    """Return fairseq's weights under relu_nmt's names, in float32. Unknown names stay."""
     # Bring the weights of all versions into the form of the last one.
     tensors = {n: t.float() for n, t in theirs.items() if not _UNUSED.fullmatch(n)}
     # Name the norms, which were numbers until fairseq 0.6.
@@ -174,13 +174,13 @@ def transformer_tensors(
         _NUMBERED_NORM.sub(lambda m: f"{m[1]}.{_NORMS[m[2]][int(m[3])]}.", name): t
         for name, t in tensors.items()
     }
-    # Split queries, keys and values, stored as one until 0.8; then join them as here.
+    # Split queries, keys and values, stored as one until 0.8. Then join them as here.
     for name in [name for name in tensors if "in_proj_" in name]:
         start, _, kind = name.rpartition("in_proj_")
         for part, weight in zip("qkv", tensors.pop(name).chunk(3), strict=True):
             tensors[f"{start}{part}_proj.{kind}"] = weight
     tensors = joined_projections(tensors)
-    # Rename embeddings, norms and layers; drop the rows of positions before the first.
+    # Rename embeddings, norms and layers. Drop the rows of positions before the first.
     ours = {}
     for name, tensor in tensors.items():
         if name.endswith(".embed_positions.weight"):
@@ -189,7 +189,7 @@ def transformer_tensors(
         name = re.sub(r"^(\w+)\.embed_tokens\.", r"\1.embedding.tokens.", name)
         name = re.sub(r"^(\w+)\.layernorm_embedding\.", r"\1.embedding.norm.", name)
         ours[our_name(name)] = tensor
-    # Find the output projection; it may be the table of the embeddings.
+    # Find the output projection. It may be the table of the embeddings.
     output = ours.pop("decoder.embed_out", None)  # until fairseq 0.8
     output = ours.pop("decoder.output_projection.weight", output)
     if config.share_all_embeddings or config.share_decoder_input_output_embed:

@@ -41,7 +41,7 @@ from relu_nmt.translation.task import TranslationTask
 
 MARIAN = "marian"
 M2M100 = "m2m_100"
-"""Kinds of models, by their ``model_type``; NLLB is the second."""
+"""Kinds of models, by their ``model_type``. NLLB is the second."""
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 LAYERDROPS = ("encoder_layerdrop", "decoder_layerdrop")
@@ -54,9 +54,9 @@ MOST_NAMED = 6
 NEVER = -100.0
 """Bias of the padding symbol, which Marian's vocabulary lacks, so that it is never predicted."""
 MOST_POSITIONS = 2**16
-"""Most positions of an undamaged model; models have 512 or 1024."""
+"""Most positions of an undamaged model. Models have 512 or 1024."""
 MOST_ADDED = 2**16
-"""Most symbols that an undamaged tokenizer adds; NLLB's adds 203."""
+"""Most symbols that an undamaged tokenizer adds. NLLB's adds 203."""
 Vocabulary = tuple[list[str], tuple[str, str], tuple[str | None, str | None]]
 """Symbols in the order of their ids there, languages and first symbols of source and target."""
 LANGUAGE_CODE = re.compile(r">>(.+)<<")
@@ -88,14 +88,14 @@ def read_hub_model(
     read = _marian_vocabulary if is_marian else _m2m100_vocabulary
     symbols, languages, codes = read(folder, source_lang, target_lang)
     theirs = _read_weights(folder)
-    # Take the table [V, D] of embeddings under any of its names; [0] without one.
+    # Take the table [V, D] of embeddings under any of its names. [0] without one.
     tables = (
         t for name in TABLES for stored_name, t in theirs.items() if stored_name.endswith(name)
     )
     table = next(tables, torch.zeros(0))
     if not is_marian:  # rows behind the last symbol have no name
         symbols += [f"{FILLER}_{i}" for i in range(len(symbols), len(table))]
-    # Put the symbols in the order of relu_nmt's ids; -1 is padding, which Marian lacks.
+    # Put the symbols in the order of relu_nmt's ids. -1 is padding, which Marian lacks.
     order = list(range(len(symbols)))
     if is_marian:
         pad, eos, unk = (symbols.index(name) for name in (PAD, EOS, UNK))
@@ -282,7 +282,7 @@ def _symbols_of_pieces(folder: Path) -> list[str]:
 def _added_symbols(folder: Path, first: int) -> list[str]:
     """Return the symbols from the id ``first`` on, which the tokenizer adds: codes of languages."""
     names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
-    # Files of recent versions have ids, with gaps; earlier ones list the codes in their order.
+    # Files of recent versions have ids, with gaps. Earlier ones list the codes in their order.
     if entries := names.get("added_tokens_decoder"):
         ids = {int(i): str(entry["content"]) for i, entry in entries.items() if int(i) >= first}
         end = max(ids, default=first - 1) + 1
@@ -337,7 +337,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 def _waves(num_positions: int, embed_dim: int) -> Tensor:
     """Return Marian's positions [N, D]: sines, then cosines, of 10000^(-2i/D) radians each.
 
-    Reference: Vaswani et al. 2017, section 3.5; the rates of fairseq's end at 1/10000.
+    Reference: Vaswani et al. 2017, section 3.5. The rates of fairseq's end at 1/10000.
     """
     steps = torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
     rates = torch.exp(-math.log(10000.0) * steps)

@@ -1,6 +1,6 @@
 """Pointwise attention by blocks of queries: memory linear in the length, in both directions.
 
-The matrix of weights exists for one block of queries at a time; the backward pass computes it
+The matrix of weights exists for one block of queries at a time. The backward pass computes it
 again. Only sums couple the keys of a row, so that no running maximum or rescaling is needed, unlike
 in flash attention for softmax.
 """
@@ -21,9 +21,9 @@ from relu_nmt.attention.masks import Visibility
 
 @dataclass
 class Block:
-    """A block of queries of a part; they see no key from ``num_keys`` on.
+    """A block of queries of a part. They see no key from ``num_keys`` on.
 
-    ``live`` are the indices of the keys whose weights are not all zero, ``None`` for all keys;
+    ``live`` are the indices of the keys whose weights are not all zero, ``None`` for all keys.
     ``scores`` are kept for the backward pass, unless it computes them again.
     """
 
@@ -43,7 +43,7 @@ class Block:
 class Part:
     """Heads that are computed together: few on a CPU, all on a GPU."""
 
-    # Index of a sample; or a range of samples with all their heads; None for all.
+    # Index of a sample, or a range of samples with all their heads. None for all.
     sample: int | slice | None
     heads: slice  # range of its heads
     num_keys: int  # keys from here on are hidden from all queries
@@ -64,7 +64,7 @@ class Part:
 
 
 def make_parts(visibility: Visibility, q: Tensor, k: Tensor, seed: int = 0) -> list[Part]:
-    """Return the parts into which samples and heads are divided; ``seed`` is the first block's."""
+    """Return the parts into which samples and heads are divided. ``seed`` is the first block's."""
     parts, rows = _parts(visibility, q, k)
     num_queries = visibility.num_queries
     offset = visibility.offset
@@ -148,13 +148,13 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     """Return the outputs of pointwise attention and the row sums, if wanted.
 
     Reference: the products of FlashAttention (Dao et al. 2022, algorithms 1 and 4) without its
-    softmax; ReLUFormer Eq. 5 for the weights and Eq. 7 for the sums.
+    softmax. ReLUFormer Eq. 5 for the weights and Eq. 7 for the sums.
     """
     return by_function(_Blockwise, problem, problem, 1 << 62)
 
 
 def supports(problem: AttentionProblem) -> bool:
-    """Return True if no weights are wanted; trees of hypotheses have too few queries to gain."""
+    """Return True if no weights are wanted. Trees of hypotheses have too few queries to gain."""
     return not problem.need.weights and problem.visibility.ancestry is None
 
 
@@ -219,7 +219,7 @@ class _Blockwise(torch.autograd.Function):
                 step.begin_backward(grad_values[at], of_sums)
                 for block in part.blocks:
                     step.backward(block, grads[0][at], grad_table)
-                # Copy the part's gradients; keys behind its last one keep 0.
+                # Copy the part's gradients. Keys behind its last one keep 0.
                 for grad, total in zip(grads[1:], (step.grad_keys, step.grad_values), strict=True):
                     if total is not None:
                         grad[at][..., : part.num_keys, :] = total
@@ -232,13 +232,13 @@ def _heads_inside(like: Tensor, length: int) -> Tensor:
 
 
 class _Steps:
-    """Computes block by block, forward or backward; all blocks use the same memory."""
+    """Computes block by block, forward or backward. All blocks use the same memory."""
 
     def __init__(self, plan: AttentionProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
         self.plan = plan
         self.all = (q.contiguous(), k.contiguous(), v.contiguous())
         self.exact = torch.promote_types(q.dtype, torch.float32)
-        # In float16 unscaled sums over many keys would overflow; otherwise scaling the outputs is
+        # In float16 unscaled sums over many keys would overflow. Otherwise scaling the outputs is
         # cheaper.
         self.scale_first = v.dtype == torch.float16
         # Look for zero weights only where reading them does not wait for the device.
@@ -257,10 +257,10 @@ class _Steps:
             self.bias = self.bias.part(part.sample, part.heads)
 
     def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
-        """Write the rows of ``block`` into outputs and sums, which are 0; find its live keys."""
+        """Write the rows of ``block`` into outputs and sums, which are 0. Find its live keys."""
         if block.num_keys == 0:
             return
-        # Keep the scores while there is room; otherwise leave out keys whose weights are zero.
+        # Keep the scores while there is room. Otherwise leave out keys whose weights are zero.
         z = self._scores(block)
         if z.nbytes <= self.room:
             block.scores = z
@@ -302,7 +302,7 @@ class _Steps:
         self.grad_values: Tensor | None = None
 
     def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
-        """Write the rows of ``block`` into the gradient of the queries; add to the others."""
+        """Write the rows of ``block`` into the gradient of the queries. Add to the others."""
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
         rows = block.rows
@@ -324,7 +324,7 @@ class _Steps:
             dw = dw.float() * self.row_scale[..., rows, :]
         if factors is not None:
             dw.mul_(factors)
-        # Add the gradients of the row sums; where w is 0 the derivative of the map removes them.
+        # Add the gradients of the row sums. Where w is 0 the derivative of the map removes them.
         if self.grad_total is not None:
             dw.add_(self.grad_total[..., rows, :])
         if self.grad_logs is not None:
@@ -340,7 +340,7 @@ class _Steps:
         self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
 
     def _scores(self, block: Block) -> Tensor:
-        """Return z of the block's live keys; rectified and 0 where hidden, if the map rectifies."""
+        """Return z of the block's live keys. Rectified and 0 where hidden, if the map rectifies."""
         k = self._seen(self.k, block)
         z = self._product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
         if self.bias is not None:
@@ -380,7 +380,7 @@ class _Steps:
             # Query i sees keys up to offset + i, so only the last columns have hidden entries.
             first = max(0, offset + rows.start + 1)
             if block.live is None:
-                # Clear above the diagonal; all rows see the columns before.
+                # Clear above the diagonal. All rows see the columns before.
                 weights[..., first:].tril_(offset + rows.start - first)
             else:
                 # Compare each live key with the last visible one of the row.
@@ -416,7 +416,7 @@ class _Steps:
         self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: Block
     ) -> Tensor:
         """Return ``total`` [..., num_keys, d] plus weights^T x at the block's keys; None: zeros."""
-        # A block of all keys starts the sum; the only block needs no copy.
+        # A block of all keys starts the sum. The only block needs no copy.
         weights = weights.transpose(-1, -2)
         is_whole = block.live is None and block.num_keys == self.part.num_keys
         if total is None and is_whole:

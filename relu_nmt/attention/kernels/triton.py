@@ -29,7 +29,7 @@ _DROPOUT_LEVELS = 1 << 24  # as DROPOUT_BITS of the kernels
 
 
 def supports(problem: AttentionProblem) -> bool:
-    """Return True if the kernels can solve the problem here; they never return the weights."""
+    """Return True if the kernels can solve the problem here. They never return the weights."""
     q, k, v = problem.q, problem.k, problem.v
     tree = problem.visibility.ancestry
     # Refuse weights, maps without kernels, and trees of hypotheses.
@@ -86,7 +86,7 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
 
 
 def _threshold(plan: AttentionProblem) -> int:
-    """Return the random number of 24 bits below which a weight is dropped; 0 without dropout."""
+    """Return the random number of 24 bits below which a weight is dropped. 0 without dropout."""
     return round(plan.dropout * _DROPOUT_LEVELS)
 
 
@@ -231,7 +231,7 @@ def _gradients(
 
     # Each pass as a function of its block sizes, to be measured.
     def by_rows(blocks: Blocks) -> Tensor | None:
-        """Write the gradient of q; return that of the bias's table [H, R], if wanted."""
+        """Write the gradient of q. Return that of the bias's table [H, R], if wanted."""
         grad_table = None
         if bias_grad and plan.bias is not None:
             # One table a sample, so that fewer threads wait for the same entry.

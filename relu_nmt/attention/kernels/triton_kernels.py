@@ -10,7 +10,7 @@ Sums are float32 throughout.
 Reference: the division into row and column passes is that of Dao 2023, "FlashAttention-2".
 """
 
-# Arguments are pointers and numbers whose types Triton infers; triton.py gives their shapes.
+# Arguments are pointers and numbers whose types Triton infers. triton.py gives their shapes.
 # ruff: noqa: ANN001, ANN201, ANN202
 
 import triton
@@ -346,7 +346,7 @@ def _columns_step(
         if MASKED:
             w = tl.where(visible, w, 0.0)
             dz = tl.where(visible, dz, 0.0)
-        # Add to the gradients of values and keys; if FUSED also to that of the queries.
+        # Add to the gradients of values and keys. If FUSED also to that of the queries.
         dv = matmul(w.to(do_tile.dtype), do_tile, dv)
         dz_tile = dz.to(q_tile.dtype)
         dk = matmul(dz_tile, q_tile, dk)
@@ -374,7 +374,7 @@ def columns_kernel(
     WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr,
     VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys: the gradients of keys and values; if FUSED, their share of the queries'.
+    """One block of keys: the gradients of keys and values. If FUSED, their share of the queries'.
 
     Hidden keys and values are read as 0 and their gradients are not stored, so that the stream of
     queries needs no mask for them.

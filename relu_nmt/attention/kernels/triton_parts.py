@@ -18,7 +18,7 @@ TINY = tl.constexpr(1.1754943508222875e-38)
 """The smallest normal float32."""
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 DROPOUT_BITS = 24
-"""Bits of the random numbers; a weight is dropped if its number is below a threshold."""
+"""Bits of the random numbers. A weight is dropped if its number is below a threshold."""
 
 
 @triton.jit
@@ -35,7 +35,7 @@ def tile(
     matrix, start, stride, real, SIZE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Load rows start .. start + SIZE of a matrix, padded with 0 in width; 0 where not real."""
+    """Load rows start .. start + SIZE of a matrix, padded with 0 in width. 0 where not real."""
     columns = tl.arange(0, PADDED)[None, :]
     # A long sequence times a wide row exceeds 32 bits.
     pointers = matrix + tl.cast(start, tl.int64) * stride
@@ -72,7 +72,7 @@ def dropped(w, rows, columns, head, seed, threshold, keep_scale):
 
 @triton.jit
 def score_bias(bias, query_codes, key_codes, visible):
-    """Return the bias of each score, 0 where it is not visible; ``bias`` points at code 0."""
+    """Return the bias of each score, 0 where it is not visible. ``bias`` points at code 0."""
     return tl.load(bias + (query_codes - key_codes), mask=visible, other=0.0)
 
 
@@ -100,7 +100,7 @@ def key_range(
         seen_by_first = first_row + num_keys - num_queries + 1
         plain = tl.minimum(plain, seen_by_first)
         end = tl.minimum(end, seen_by_first + ROWS - 1)
-    # Round down to whole blocks; the rest gets the mask.
+    # Round down to whole blocks. The rest gets the mask.
     return plain // COLUMNS * COLUMNS, end
 
 
@@ -109,7 +109,7 @@ def score_gradient(
     z, dw, c, grad_total, grad_logs, VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr,
     TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, SCALE_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """Return dZ from the gradient dw of the weights; c and the others are broadcast to z."""
+    """Return dZ from the gradient dw of the weights. c and the others are broadcast to z."""
     if SCALE_FIRST:
         dw = dw * c
     if TOTAL_GRAD:
@@ -128,7 +128,7 @@ def row_range(
 ):  # fmt: skip
     """Return ``low, diagonal, high, plain, tail``: first blocks and numbers of blocks of rows.
 
-    From ``low`` on, ``diagonal`` blocks need a mask; from ``high`` on, ``plain`` blocks need none.
+    From ``low`` on, ``diagonal`` blocks need a mask. From ``high`` on, ``plain`` blocks need none.
     ``tail`` is 1 if the last block is not full and not on the diagonal: it needs a mask, too.
     """
     # Blocks of rows, and how many of them are full.

@@ -1,8 +1,8 @@
 """Tuned numbers of the attention kernels: thresholds and block sizes that were measured.
 
 This is the only file of the kernels that distinguishes machines. Another machine may want other
-values; results do not depend on them beyond rounding. Measure with
-``python benchmarks/attention.py``; docs/lab/performance.md has the figures. If a constant names no
+values. Results do not depend on them beyond rounding. Measure with
+``python benchmarks/attention.py``. docs/lab/performance.md has the figures. If a constant names no
 machine, none was recorded. The sizes of the Triton kernels are fixed for short inputs, and measured
 at run time for long ones.
 """
@@ -35,12 +35,12 @@ two products, forward and backward."""
 CPU_BLOCK_BYTES = 1 << 22
 """Size of a block of weights on a CPU, so that it stays in the cache between two products.
 
-Short sequences share a block by samples or heads; a long one has a block of some queries of one
-head. 16-bit weights get twice as much. 4 MB take 5 to 20 % less time than 2 MB; in float32 8 MB
+Short sequences share a block by samples or heads. A long one has a block of some queries of one
+head. 16-bit weights get twice as much. 4 MB take 5 to 20 % less time than 2 MB. In float32 8 MB
 take 17 % more at 2,048 tokens, and in bfloat16 2 MB take 2 to 5 % more."""
 
 CPU_LEAST_ROWS = 256
-"""Queries of a block on a CPU: at least, as fewer make the products slow; in the causal case also
+"""Queries of a block on a CPU: at least, as fewer make the products slow. In the causal case also
 at most, so that a block leaves out the keys after its last query."""
 
 KEPT_BYTES = 1 << 24
@@ -62,17 +62,17 @@ PROBED_ROWS = 4
 """Rows of a block that are searched for zero keys first: dense weights then cost no full pass."""
 
 MOST_LIVE = 0.75
-"""Skip zero keys of a block if this share of its keys or less is left; selecting keys costs time,
+"""Skip zero keys of a block if this share of its keys or less is left. Selecting keys costs time,
 too."""
 
 ROWS_BLOCK_WEIGHTS = 1 << 22
-"""Weights of a block of whole rows, of all samples and heads together; fewer are made at once."""
+"""Weights of a block of whole rows, of all samples and heads together. Fewer are made at once."""
 
 ROWS_LEAST_ROWS = 16
 """Fewest queries of a block of whole rows."""
 
 FEATURE_CHUNK = 128
-"""Positions whose causal weights feature attention computes as a matrix; sums serve all before."""
+"""Positions whose causal weights feature attention computes as a matrix. Sums serve all before."""
 
 TRITON_LONG = 1024
 """Measure the block sizes of the Triton kernels from this many queries and keys on."""
@@ -149,7 +149,7 @@ def candidates(
     """Return the block sizes to try, the most promising first, the smallest last.
 
     The kernel is ``forward``, ``rows``, ``columns``, or ``fused``: ``columns`` with the gradient of
-    the queries. ``width`` is the larger of the padded widths of keys and values; ``rectifies`` is
+    the queries. ``width`` is the larger of the padded widths of keys and values. ``rectifies`` is
     True if whole blocks of weights may be exactly zero.
     """
     if dtype == torch.float32:
@@ -175,7 +175,7 @@ def choose(
     several times, with outputs that do not matter. Without ``measure`` the first sizes that fit
     into the memory of the device are chosen.
     """
-    # Try the sizes until one runs; with ``measure`` all but the smallest.
+    # Try the sizes until one runs. With ``measure`` all but the smallest.
     if key not in _chosen:
         times: dict[Blocks, float] = {}
         for blocks in tried:
