@@ -23,7 +23,7 @@ from relu_nmt.attention.base import (
 from relu_nmt.attention.kernels import reference, tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import second_pass
-from relu_nmt.config import option, settings
+from relu_nmt.config import MOST_SIZE, option, settings
 from relu_nmt.errors import ConfigError
 
 LINEAR_EPSILON = 1e-6
@@ -258,7 +258,7 @@ class PerformerAttention(FeatureAttention):
     class Config(AttentionConfig):
         """Options behind the colon."""
 
-        features: int = option(256, "number of random features m", least=1)
+        features: int = option(256, "number of random features m", least=1, most=MOST_SIZE)
         kernel: str = option("softmax", "softmax or relu", choices=("softmax", "relu"))
         redraw: int = option(
             1000, "passes in training between new random features; 0 = never", least=0

@@ -22,7 +22,7 @@ from relu_nmt.attention.base import (
 )
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.polynomial import SCALES
-from relu_nmt.config import option, settings
+from relu_nmt.config import MOST_SIZE, option, settings
 from relu_nmt.errors import ConfigError
 
 POLYNOMIAL_POWER = 3
@@ -46,8 +46,10 @@ class LinformerAttention(Attention):
     class Config(AttentionConfig):
         """Options behind the colon."""
 
-        length: int = option(1024, "most keys; shorter sentences use the first columns", least=1)
-        rank: int = option(256, "number of mixtures k", least=1)
+        length: int = option(
+            1024, "most keys; shorter sentences use the first columns", least=1, most=MOST_SIZE
+        )
+        rank: int = option(256, "number of mixtures k", least=1, most=MOST_SIZE)
 
     exact = True
     capabilities = replace(
@@ -142,7 +144,7 @@ class NystromformerAttention(Attention):
     class Config(AttentionConfig):
         """Options behind the colon."""
 
-        landmarks: int = option(64, "number of landmarks m", least=1)
+        landmarks: int = option(64, "number of landmarks m", least=1, most=MOST_SIZE)
         kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
         scale: str = option(
             "fixed",
@@ -157,7 +159,9 @@ class NystromformerAttention(Attention):
             needs=[("kernel", "polynomial"), ("scale", "fixed", "dynamic")],
         )
         iterations: int = option(6, "steps towards the pseudo-inverse", least=1)
-        conv: int = option(0, "width of the convolution of the values, odd; 0 = none, LRA has 35")
+        conv: int = option(
+            0, "width of the convolution of the values, odd; 0 = none, LRA has 35", most=MOST_SIZE
+        )
 
         def check(self) -> None:
             """See that the convolution has a middle."""
@@ -292,7 +296,9 @@ class SOFTAttention(Attention):
         normalized: bool = option(
             False, "divide the inverse by the root of the row sums on both sides"
         )
-        conv: int = option(0, "width of the convolution of the values, odd; 0 = none")
+        conv: int = option(
+            0, "width of the convolution of the values, odd; 0 = none", most=MOST_SIZE
+        )
 
         def check(self) -> None:
             """See that the convolution has a middle."""

@@ -111,7 +111,11 @@ class ScoreSettings:
         None, "translations of another system, to compare by paired bootstrap"
     )
     paired_bs_n: int = option(
-        DEFAULT_SAMPLES, "resamples of the paired bootstrap", least=1, needs="baseline"
+        DEFAULT_SAMPLES,
+        "resamples of the paired bootstrap",
+        least=1,
+        most=1_000_000,
+        needs="baseline",
     )
     length_buckets: tuple[int, ...] = option(
         (),

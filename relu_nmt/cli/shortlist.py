@@ -21,7 +21,9 @@ class ShortlistSettings:
     data: str = data_option(REQUIRED, "data folder that the model was trained on")
     output: str = option(REQUIRED, "shortlist to write", files=WRITTEN)
     gen_subset: str = subset_option(default="train", help="split to learn from")
-    candidates: int = option(20, "number of likeliest translations of each source symbol", least=1)
+    candidates: int = option(
+        20, "number of likeliest translations of each source symbol", least=1, most=10**6
+    )
     common: int = option(1000, "number of frequent symbols that every translation may use", least=0)
     pairs: int = option(100_000, "most sentence pairs to learn from, evenly spread", least=1)
 

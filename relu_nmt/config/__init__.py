@@ -9,11 +9,12 @@ reads.
 
 from relu_nmt.config.classes import build_part, from_dict, from_flat, group, settings, to_dict
 from relu_nmt.config.command_line import add_settings, read_settings, read_settings_file, to_yaml
-from relu_nmt.config.fields import REQUIRED, checked_by, flag_of, like, option, shown
+from relu_nmt.config.fields import MOST_SIZE, REQUIRED, checked_by, flag_of, like, option, shown
 from relu_nmt.config.registry import CHECKPOINTS, READ, WRITTEN, Files, split_paths
 
 __all__ = [
     "CHECKPOINTS",
+    "MOST_SIZE",
     "READ",
     "REQUIRED",
     "WRITTEN",

@@ -25,6 +25,8 @@ Needs = str | tuple[Any, ...] | list[str | tuple[Any, ...]]
 PATHS = ("FILE", "DIR", "DIRS", "DATA", "CKPT")
 # The limit of a whole number that declares none. Sums of such numbers fit into 64 bits.
 MOST_WHOLE = 10**15
+# The limit of sizes, beyond any memory: it refuses a typing error at once.
+MOST_SIZE = 1_000_000
 MOST_SHOWN_NAMES = 20
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -200,7 +202,8 @@ class Option:
         if high is None or high == math.inf:
             return f"more than {low:g}" if self.above is not None else f"{low:g} or more"
         from_low = f"above {low:g}" if self.above is not None else f"{low:g}"
-        return f"{from_low} to {'below ' if self.below is not None else ''}{high:g}"
+        end = f"{high}" if isinstance(high, int) else f"{high:g}"
+        return f"{from_low} to {'below ' if self.below is not None else ''}{end}"
 
     def _error(self, value: Any, text: str) -> ConfigError:
         return ConfigError(f"{self.with_value(value)}: {text}")

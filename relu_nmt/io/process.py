@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 import relu_nmt
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, OutOfMemoryError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """The signals of Ctrl-C, a shell, a closed terminal and a cluster's queue."""
@@ -30,6 +30,8 @@ CGROUPS = (
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 """Folder, limit and use of a control group's memory, in versions 2 and 1."""
+UNCHECKED_BYTES = 2**26
+"""Do not compare smaller needs with the free memory."""
 THREADS = "OMP_NUM_THREADS"
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 SPIN_COUNT = "1000"
@@ -131,6 +133,19 @@ def free_memory(root: str = "/") -> int:
             cached = counts.get("total_inactive_file") or counts.get("inactive_file", "0")
             free = min(free, limit - used + int(cached))
     return max(0, free)
+
+
+def require_memory(subject: str, num_bytes: int, remedy: str) -> None:
+    """Refuse to begin what needs more memory than is free.
+
+    Raises:
+        OutOfMemoryError: ``subject`` needs ``num_bytes``, which are not free.
+    """
+    if num_bytes > UNCHECKED_BYTES and num_bytes > (free := free_memory()):
+        raise OutOfMemoryError(
+            f"out of memory: {subject} would take {num_bytes / 1e9:,.1f} GB at least, and "
+            f"{free / 1e9:,.1f} GB are free; {remedy}"
+        )
 
 
 def peak_resident_bytes() -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tqdm import tqdm
 
 from relu_nmt.errors import ConfigError, ReluNmtError, needing, printable
+from relu_nmt.io.process import require_memory
 
 if TYPE_CHECKING:
     from submitit import Job
@@ -40,6 +41,8 @@ worker busy, few enough to keep results out of memory."""
 FORKS = sys.platform == "linux"
 """True where workers are forked, which takes milliseconds and copies no memory. On other systems
 than Linux forking is not safe, and each worker starts as a program of its own."""
+BYTES_OF_WORKER = 2**25
+"""Least memory of a worker process: what it does not share with its parent."""
 MINUTES_OF_A_WEEK = 7 * 24 * 60
 
 _hidden: ContextVar[bool] = ContextVar("hidden", default=False)
@@ -169,6 +172,8 @@ def _worker_pool(
     workers: int, prepare: Callable[[Any], None] | None, argument: Any
 ) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of workers, which end with the block, at once if it raises."""
+    needed = workers * BYTES_OF_WORKER
+    require_memory(f"{workers:,} worker processes", needed, "try fewer --workers")
     context = multiprocessing.get_context("fork" if FORKS else "spawn")
     pool = ProcessPoolExecutor(workers, context, _start_worker, (prepare, argument))
     try:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from relu_nmt.attention import attentions
-from relu_nmt.config import checked_by, option, settings
+from relu_nmt.config import MOST_SIZE, checked_by, option, settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import feed_forwards, norms
 
@@ -41,9 +41,7 @@ attention_preset_option = partial(
     metavar="NAME",
 )
 probability_option = partial(option, least=0, below=1, metavar="P")
-size_option = partial(option, least=1, metavar="N")
-# Beyond any memory: refuse a typing error at once.
-width_option = partial(size_option, most=1_000_000)
+size_option = partial(option, least=1, most=MOST_SIZE, metavar="N")
 depth_option = partial(size_option, most=10_000)
 
 

@@ -362,7 +362,9 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
     if split.target is None:
         raise DataError(f"{split.stem}: has no target side, from which translations are learnt")
     # Choose pairs at equal distances; a small split gives each pair once.
-    chosen = np.unique(np.linspace(0, len(split) - 1, settings.pairs).round().astype(int))
+    chosen = np.unique(
+        np.linspace(0, len(split) - 1, min(settings.pairs, len(split))).round().astype(int)
+    )
     pairs = (split.pair(int(i)) for i in chosen[chosen >= 0])
     dictionaries = task.source_dictionary, task.target_dictionary
     source_size, target_size = map(len, dictionaries)

@@ -15,7 +15,6 @@ from relu_nmt.modules.config import (
     depth_option,
     probability_option,
     size_option,
-    width_option,
 )
 
 
@@ -45,16 +44,16 @@ class TransformerConfig(TransformerOptions):
     cross_attention: str | None = attention_option(
         None, "attention from decoder to encoder (default: --attention)"
     )
-    encoder_embed_dim: int = width_option(512, "width of the encoder")
-    encoder_ffn_embed_dim: int = width_option(2048, "inner width of the encoder's FFN")
+    encoder_embed_dim: int = size_option(512, "width of the encoder")
+    encoder_ffn_embed_dim: int = size_option(2048, "inner width of the encoder's FFN")
     encoder_layers: int = depth_option(6, "number of encoder layers")
     encoder_attention_heads: int = size_option(8, "heads of the encoder")
     encoder_normalize_before: bool = option(False, "pre-norm in the encoder")
     encoder_layerdrop: float = probability_option(
         0.0, "probability of leaving a layer out of a batch (LayerDrop)"
     )
-    decoder_embed_dim: int = width_option(512, "width of the decoder")
-    decoder_ffn_embed_dim: int = width_option(2048, "inner width of the decoder's FFN")
+    decoder_embed_dim: int = size_option(512, "width of the decoder")
+    decoder_ffn_embed_dim: int = size_option(2048, "inner width of the decoder's FFN")
     decoder_layers: int = depth_option(6, "number of decoder layers")
     decoder_attention_heads: int = size_option(8, "heads of the decoder")
     decoder_normalize_before: bool = option(False, "pre-norm in the decoder")
@@ -190,7 +189,9 @@ class TeacherConfig:
     teacher_temperature: float = _taught(
         1.0, "divides the logarithms of both models' probabilities", above=0, metavar="T"
     )
-    teacher_top_k: int = _taught(32, "symbols of the teacher per token", least=1, metavar="K")
+    teacher_top_k: int = _taught(
+        32, "symbols of the teacher per token", least=1, most=10**6, metavar="K"
+    )
     teacher_cache: str | None = _taught(
         None,
         "folder that keeps the teacher's probabilities",

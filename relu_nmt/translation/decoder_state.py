@@ -17,12 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.io.process import require_memory
 
 LEAST_STEPS = 8
 MOST_STEPS = 32
 """Bounds of the number of steps for which caches get capacity at once.
 
 Adding capacity copies the caches and drops dead entries, whose keys cost products until then."""
+
+
+SMALLER_SEARCH = "a smaller --max-tokens, --batch-size or --beam needs less"
 
 
 class LayerCache:
@@ -157,6 +161,7 @@ class DecoderState:
         steps = min(max(LEAST_STEPS, self.length), MOST_STEPS) if self.length else 1
         room = ancestry.size(1) * steps
         entries = order[:, : self._used]
+        self._check_memory(len(trees) * (self._used + room))
         # Gather the ancestry of the kept entries, [R', k, M'].
         ancestry = ancestry.gather(2, entries[:, None].expand(-1, ancestry.size(1), -1))
         # Index whole vectors among all heads of all trees. The new entries repeat the first one:
@@ -168,6 +173,16 @@ class DecoderState:
             cache.take(index)  # [R', H, M' + room]
         self._ancestry = F.pad(ancestry, (0, room))
         return entries
+
+    def _check_memory(self, num_entries: int) -> None:
+        """Refuse caches of so many entries for which a CPU has no memory (OutOfMemoryError)."""
+        keys = self.caches[0].source[0]  # [B, H, S, d]
+        if keys.is_cpu:
+            of_heads = 2 * len(self.caches) * keys.size(1) * keys.size(3) * keys.element_size()
+            # Count the ancestry, with copies while it grows.
+            num_bytes = num_entries * (of_heads + 3 * self._ancestry.size(1))
+            subject = f"{num_entries:,} tokens of hypotheses"
+            require_memory(subject, num_bytes, SMALLER_SEARCH)
 
     def _make_cross_visibility(self) -> Visibility:
         return Visibility(self._beam_size, self._key_mask.size(1), key_mask=self._key_mask)

@@ -15,7 +15,8 @@ from relu_nmt.config.fields import known_fields
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.data.translation_batches import least_limit
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError
+from relu_nmt.modules.building import build_in_memory
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.positions import LearnedPositions
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_metadata
@@ -141,14 +142,17 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDeco
 
     Raises:
         ConfigError: settings contradict each other or the dictionaries.
+        OutOfMemoryError: the weights need more memory than is free.
     """
-    return EncoderDecoder(
-        config,
-        len(task.source_dictionary),
-        len(task.target_dictionary),
-        # Pass the target's padding symbol for both sides: special symbols have equal ids.
-        task.target_dictionary.pad_index,
-        task.separators,
+    return build_in_memory(
+        lambda: EncoderDecoder(
+            config,
+            len(task.source_dictionary),
+            len(task.target_dictionary),
+            # Pass the target's padding symbol for both sides: special symbols have equal ids.
+            task.target_dictionary.pad_index,
+            task.separators,
+        )
     )
 
 
@@ -217,7 +221,7 @@ def load_model(
     # Build the model and load its weights.
     try:
         model = build_model(from_dict(TransformerConfig, {**stored, **changed}), task)
-    except ConfigError as error:  # for example an attention from a user's file
+    except (ConfigError, OutOfMemoryError) as error:  # such as an attention from a user's file
         raise CheckpointError(f"{path}: {error}") from error
     advice = f"leave out what changes its shapes: --model-overrides {overrides}" if changed else ""
     load_weights(model, checkpoint.model_tensors, path, advice=advice)

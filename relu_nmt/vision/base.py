@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.config.registry import Spec
+from relu_nmt.modules.building import build_in_memory
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.objective import LossOutput, RegularizedObjective
@@ -101,13 +102,14 @@ def build_vision_model(config: VisionTransformerConfig, num_classes: int) -> Vis
 
     Raises:
         ConfigError: the family or the attention cannot work with these settings.
+        OutOfMemoryError: the weights need more memory than is free.
 
     Example:
         >>> config = VisionTransformerConfig(image_size=32, patch_size=4, layers=1)
         >>> tuple(build_vision_model(config, 10)(torch.zeros(2, 3, 32, 32)).logits.shape)
         (2, 10)
     """
-    return vision_models.get(config.family)(config, num_classes)
+    return build_in_memory(lambda: vision_models.get(config.family)(config, num_classes))
 
 
 def initialize(*weights: Tensor) -> None:

@@ -16,7 +16,6 @@ from relu_nmt.modules.config import (
     depth_option,
     probability_option,
     size_option,
-    width_option,
 )
 from relu_nmt.vision import vision_blocks, vision_models
 
@@ -99,7 +98,7 @@ class VisionTransformerConfig(TransformerOptions):
         "pixels a side of a patch, or its height and width: 16x8",
         needs=("family", "vit", "xcit", "swin"),
     )
-    embed_dim: int = width_option(192, "width of the model; of its first stage, if it has several")
+    embed_dim: int = size_option(192, "width of the model; of its first stage, if it has several")
     layers: int = depth_option(12, "number of blocks", needs=_alike)
     heads: int = size_option(3, "attention heads of a block", needs=_alike)
     ffn_ratio: float = option(
@@ -225,6 +224,7 @@ class PreprocessingConfig:
         4,
         "black pixels that the padded crop adds a side",
         least=0,
+        most=10_000,
         needs=("train_crop", "auto", "padded"),
     )
     crop_min_area: float = _share(
@@ -289,7 +289,7 @@ class AugmentationConfig:
     """Random changes of training images, besides crops and mirroring."""
 
     rand_augment: int = option(
-        0, "number of random changes of each image (RandAugment); 0: none", least=0
+        0, "number of random changes of each image (RandAugment); 0: none", least=0, most=1000
     )
     rand_augment_magnitude: float = option(
         9.0,
@@ -316,7 +316,7 @@ class AugmentationConfig:
     mixup: float = _beta(0.0, "mix two images and their classes by Beta(A, A); 0: none")
     cutmix: float = _beta(0.0, "paste a box of another image, area by Beta(A, A); 0: none")
     repeated_augmentation: int = option(
-        1, "views of an image in a batch; an epoch has fewer images", least=1
+        1, "views of an image in a batch; an epoch has fewer images", least=1, most=1000
     )
 
     @property

@@ -18,6 +18,7 @@ from typing_extensions import Self
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.translation_batches import plan_batches
 from relu_nmt.errors import DataError, counted
+from relu_nmt.io.process import require_memory
 from relu_nmt.vision.config import IMAGE_SUFFIXES, AugmentationConfig
 from relu_nmt.vision.image_files import (
     ARRAY_SUFFIX,
@@ -30,7 +31,7 @@ from relu_nmt.vision.image_files import (
     open_table,
     spelled,
 )
-from relu_nmt.vision.transforms import ImageTransform, mix_images, sample_generator
+from relu_nmt.vision.transforms import BYTES_OF_PIXEL, ImageTransform, mix_images, sample_generator
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -392,6 +393,10 @@ class ImageBatches(PlannedBatches):
         damaged: Callable[[DataError], object] | None = None,
     ) -> None:
         super().__init__(len(images), batch_size, seed)
+        count, (height, width) = min(batch_size, len(images)), transform.sides
+        subject = f"a batch of {count:,} images of {height} x {width} pixels"
+        num_bytes = BYTES_OF_PIXEL * count * height * width
+        require_memory(subject, num_bytes, "take a smaller --batch-size or --image-size")
         self.images = images
         self._transform = transform
         self._augmentation = augmentation

@@ -15,7 +15,14 @@ from torch import Tensor
 from relu_nmt.attention.base import using_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.config.yaml_text import parse_yaml
-from relu_nmt.errors import CheckpointError, ConfigError, DataError, refuse_unordered, reporting
+from relu_nmt.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    OutOfMemoryError,
+    refuse_unordered,
+    reporting,
+)
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_tensors
 from relu_nmt.vision.base import (
     Grid,
@@ -160,7 +167,8 @@ class ImageClassifier:
         checkpoint = load_checkpoint(path)
         classes = classes_of(checkpoint.metadata, path)
         # Report settings at fault, such as an attention that only a user's file registers.
-        with using_backend(attention_backend), reporting(path, CheckpointError, ConfigError):
+        unfit = ConfigError, OutOfMemoryError
+        with using_backend(attention_backend), reporting(path, CheckpointError, unfit):
             config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
             task = checkpoint.metadata["task"]
             preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from relu_nmt.io.process import require_memory
 from relu_nmt.vision.config import AugmentationConfig, PreprocessingConfig
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 RATIO_LIMITS = (3 / 4, 4 / 3)
 CROP_TRIALS = 10
+BYTES_OF_PIXEL = 12
+"""Size of three colors in float32."""
 Box = tuple[float, float, float, float]
 FULL_LEVEL = 10
 """The level at which RandAugment's operations reach the ends of their ranges."""
@@ -120,6 +123,9 @@ class ImageTransform:
         self.config = config
         self._squeeze = squeeze
         self.sides = (size, size) if isinstance(size, int) else (size[0], size[-1])
+        num_bytes = BYTES_OF_PIXEL * self.sides[0] * self.sides[1]
+        subject = "an image of {} x {} pixels".format(*self.sides)
+        require_memory(subject, num_bytes, "take a smaller --image-size")
         self._aspect = self.sides[1] / self.sides[0]
         changes = augmentation is not None and augmentation.changes_images
         self._augmentation = augmentation if changes else None

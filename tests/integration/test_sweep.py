@@ -235,7 +235,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monke
             "--score-reference in --generate-flags: translations are scored",
         ),
         ("--budget 4u --generate-flags=--path=a", "", "--path in --generate-flags: it is set by"),
-        ("--budget 4u --generate-flags=--beam=0", "", "--beam 0: expected 1 or more"),
+        ("--budget 4u --generate-flags=--beam=0", "", "--beam 0: expected 1 to 100000"),
         ("--budget 4u --generate-flags=--bean=2", "", "--generate-flags: unrecognized arguments"),
         ("", "", "--budget: say how long"),
         ("--budget 4u --gen-subset dev", "", "there is no split 'dev'"),

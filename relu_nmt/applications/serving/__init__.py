@@ -18,11 +18,15 @@ class ServerOptions:
         (), "host names that browsers may use (default: those of this machine)", metavar="NAMES"
     )
     max_request_bytes: int = option(
-        131_072, "longest request, in bytes; longer ones get status 413", least=1, metavar="BYTES"
+        131_072,
+        "longest request, in bytes; longer ones get status 413",
+        least=1,
+        most=2**30,
+        metavar="BYTES",
     )
     # The server translates a sentence when it starts, which needs some tokens.
     max_request_tokens: int = option(
-        4096, "most tokens of a request, source and forced; else status 413", least=16
+        4096, "most tokens of a request, source and forced; else status 413", least=16, most=10**7
     )
     max_waiting: int = option(
         64, "most requests that wait; further ones get status 429", least=1, most=1024

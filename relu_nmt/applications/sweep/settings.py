@@ -85,7 +85,9 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 class JobsConfig(ClusterOptions):
     """The processes of a sweep. These settings change the speed and no result."""
 
-    jobs: int = option(1, "trainings or evaluations at once; with --cluster: jobs at once", least=1)
+    jobs: int = option(
+        1, "trainings or evaluations at once; with --cluster: jobs at once", least=1, most=1024
+    )
     gpus: tuple[str, ...] = option(
         (),
         "GPUs of the processes, in turn: --gpus 0,1,2,3 --jobs 4",
@@ -93,7 +95,7 @@ class JobsConfig(ClusterOptions):
         metavar="N,N,...",
     )
     training_processes: int = option(
-        1, "processes that train a model together, by torchrun, each on a GPU", least=1
+        1, "processes that train a model together, by torchrun, each on a GPU", least=1, most=1024
     )
     delete_checkpoints: bool = option(False, "keep only the evaluated checkpoint of each model")
     report_only: bool = option(False, "run nothing, write the report of the present results")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.config import READ, checked_by, option, settings
+from relu_nmt.config import MOST_SIZE, READ, checked_by, option, settings
 from relu_nmt.config.shared import batch_size_option, max_tokens_option, seed_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search import scorers, step_scores
@@ -20,6 +20,8 @@ SEARCHED = ("score_reference", False)
 """Need of options that only a search uses."""
 PRINTED = ("quiet", False)
 """Need of options for the printed translations, in commands that have ``--quiet``."""
+MOST_BEAMS = 100_000
+"""Limit beyond any use, which refuses a typing error before it fills the memory."""
 _searched = partial(option, needs=SEARCHED)
 
 
@@ -36,9 +38,13 @@ class GenerationConfig:
     """
 
     batch_size: int | None = batch_size_option()
-    beam: int = _searched(5, "beam size; 1 is greedy search", least=1, metavar="K")
+    beam: int = _searched(5, "beam size; 1 is greedy search", least=1, most=MOST_BEAMS, metavar="K")
     nbest: int = option(
-        1, "hypotheses to output for each sentence", least=1, needs=[SEARCHED, PRINTED]
+        1,
+        "hypotheses to output for each sentence",
+        least=1,
+        most=MOST_BEAMS,
+        needs=[SEARCHED, PRINTED],
     )
     scorer: str = option(
         "length",
@@ -74,9 +80,11 @@ class GenerationConfig:
         most=math.inf,
         metavar="U",
     )
-    min_len: int = _searched(1, "fewest output tokens before the end symbol", least=0)
+    min_len: int = _searched(
+        1, "fewest output tokens before the end symbol", least=0, most=MOST_SIZE
+    )
     no_repeat_ngram_size: int = _searched(
-        0, "no n-gram of this size twice in a hypothesis; 0 allows all", least=0
+        0, "no n-gram of this size twice in a hypothesis; 0 allows all", least=0, most=MOST_SIZE
     )
     free_sentence_count: bool = _searched(
         False, "a translation may have another number of sentences than its source"
@@ -110,7 +118,7 @@ class GenerationConfig:
         1.0, "divides the logits; below 1 is sharper", above=0, metavar="T"
     )
     diverse_beam_groups: int = _searched(
-        -1, "groups of diverse beam search; -1: plain beam search", least=-1
+        -1, "groups of diverse beam search; -1: plain beam search", least=-1, most=MOST_BEAMS
     )
     diverse_beam_strength: float = option(
         0.5,
@@ -118,7 +126,9 @@ class GenerationConfig:
         needs="diverse_beam_groups",
         metavar="S",
     )
-    prefix_size: int = _searched(0, "begin with so many tokens of the reference", least=0)
+    prefix_size: int = _searched(
+        0, "begin with so many tokens of the reference", least=0, most=MOST_SIZE
+    )
     score_reference: bool = option(False, "do not search, score the reference")
     replace_unk: str | None = _searched(
         None,
@@ -156,6 +166,7 @@ class GenerationConfig:
         "longest output: a * source + b "
         f"(default: {SENTENCE_LENGTHS[1]}, of documents {DOCUMENT_LENGTHS[1]})",
         least=0,
+        most=MOST_SIZE,
         metavar="B",
     )
 

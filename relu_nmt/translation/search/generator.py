@@ -13,7 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators, join_sentences
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
+from relu_nmt.io.process import require_memory
 from relu_nmt.io.work import FORKS
+from relu_nmt.translation.decoder_state import SMALLER_SEARCH
 from relu_nmt.translation.search.batches import Found, plan_batches, run_batches
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
@@ -24,6 +26,7 @@ from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import Ensemble
 
+FLOAT_BYTES = 4
 MOST_LEFT = 0.4
 """Begin the next batch when at most this fraction of the hypotheses of the last is open."""
 
@@ -233,6 +236,7 @@ class Generator:
                 return None
             # Advance all searches by one token.
             searches = list(running.values())
+            self._check_memory(searches)
             with self._memory_advice(*(each.src_tokens for each in searches)):
                 steps = [each.next_steps for each in searches]
                 outputs = self.ensemble.step(steps, self.config.temperature, wants_weights)
@@ -298,6 +302,15 @@ class Generator:
         padded = pad_sequence(tensors, batch_first=True, padding_value=self.symbols.pad_index)
         return padded.to(self.ensemble.device)
 
+    def _check_memory(self, searches: Sequence[BeamSearch]) -> None:
+        """Refuse scores of a step for which a CPU has no memory (OutOfMemoryError)."""
+        # Count logits and log-probabilities of all symbols for each live hypothesis.
+        num_rows = sum(search.num_live for search in searches)
+        if self.ensemble.device.type == "cpu" and self._shortlist is None:
+            subject = f"the scores of {num_rows:,} hypotheses (--beam {self.config.beam})"
+            num_bytes = 2 * FLOAT_BYTES * num_rows * len(self.symbols)
+            require_memory(subject, num_bytes, SMALLER_SEARCH)
+
     @contextmanager
     def _memory_advice(self, *src_tokens: Tensor) -> Iterator[None]:
         """Add a remedy to errors of missing memory while sources [B, S] are translated at once."""
@@ -309,6 +322,5 @@ class Generator:
             number, longest = sum(map(len, src_tokens)), max(each.size(1) for each in src_tokens)
             raise OutOfMemoryError(
                 f"out of memory with {number} sentences of up to {longest} tokens at once and "
-                f"--beam {self.config.beam}; a smaller --max-tokens, --batch-size or --beam needs "
-                "less"
+                f"--beam {self.config.beam}; {SMALLER_SEARCH}"
             ) from error

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.io.process import require_memory
 from relu_nmt.translation.search.hypotheses import Continuations
 from relu_nmt.translation.step_decoder import StepScores
 
@@ -86,6 +87,8 @@ def draw_uniforms(
 ) -> np.ndarray:
     """Return numbers in [0, 1), float64 [B, T, K], from the seed and each sentence's number."""
     shape = (num_steps, beam_size)
+    subject, num_bytes = "the draws of --sampling", 8 * len(sentence_ids) * num_steps * beam_size
+    require_memory(subject, num_bytes, "a smaller --max-len-b, --batch-size or --beam needs less")
     # Seed a generator for each sentence, so that batches do not change the draws.
     return np.stack([np.random.default_rng([seed, int(i)]).random(shape) for i in sentence_ids])
 

@@ -2,12 +2,15 @@
 
 import pytest
 
+from relu_nmt.errors import OutOfMemoryError
+from relu_nmt.io import process
 from relu_nmt.io.process import (
     available_cores,
     choose_threads,
     crowding_note,
     free_memory,
     other_threads,
+    require_memory,
 )
 
 
@@ -111,3 +114,16 @@ def test_a_container_bounds_the_memory(tmp_path, below, limit_name, used_name, c
 
 def test_without_a_count_of_free_memory_all_of_the_machine_counts(tmp_path):
     assert free_memory(str(tmp_path)) >= free_memory()
+
+
+def test_more_memory_than_is_free_is_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(process, "free_memory", lambda: 2 * 10**9)
+    require_memory("a batch", 2 * 10**9, "take less")
+    told = "a batch would take 3.0 GB at least, and 2.0 GB are free; take less"
+    with pytest.raises(OutOfMemoryError, match=told):
+        require_memory("a batch", 3 * 10**9, "take less")
+
+
+def test_little_memory_is_not_compared(monkeypatch):
+    monkeypatch.setattr(process, "free_memory", lambda: 0)
+    require_memory("a sentence", 1000, "")

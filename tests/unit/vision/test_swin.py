@@ -252,7 +252,7 @@ def test_weight_decay_spares_norms_biases_and_the_position_biases():
     [
         ({"stage_heads": (2,)}, "--stage-heads 2: expected as many numbers as in --stage-layers"),
         ({"embed_dim": 9}, "--embed-dim 9 must be a multiple of the first of --stage-heads 2,4"),
-        ({"window_size": 0}, "--window-size 0: expected 1 or more"),
+        ({"window_size": 0}, "--window-size 0: expected 1 to 1000000"),
         ({"stage_layers": (2, 0)}, "--stage-layers 2,0: expected 1 to 10000"),
     ],
 )

@@ -4,6 +4,8 @@ import torch
 from toy_models import EOS, ToyModel
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import OutOfMemoryError
+from relu_nmt.io import process
 from relu_nmt.translation.search import batches as batches_module
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.scoring import build_scorer, score_references
@@ -55,6 +57,15 @@ def test_sampling_numbers_sentences_through_the_whole_input():
     whole = sample(sources, 0)
     assert len({tuple(tokens) for tokens in whole}) > 1
     assert sample(sources[:4], 0) + sample(sources[4:], 4) == whole
+
+
+def test_a_search_beyond_the_memory_is_refused_with_its_flags(monkeypatch):
+    monkeypatch.setattr(process, "free_memory", lambda: 0)
+    monkeypatch.setattr(process, "UNCHECKED_BYTES", 0)
+    source = SourceSentence(np.array([4, 5, EOS]))
+    generator = Generator([ToyModel()], GenerationConfig(beam=3), Dictionary())
+    with pytest.raises(OutOfMemoryError, match=r"\(--beam 3\).*a smaller --max-tokens"):
+        generator.translate([source])
 
 
 def test_references_are_scored_in_order():

@@ -1,0 +1,69 @@
+"""Building of models whose weights fit into memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
+
+from relu_nmt.errors import OutOfMemoryError
+from relu_nmt.io.process import require_memory
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+class _WithoutMemory(TorchFunctionMode):
+    """Makes empty tensors without memory, and skips functions that would fill these.
+
+    The device ``meta`` for all tensors would import large parts of PyTorch.
+    """
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        keywords = dict(kwargs or {})
+        if func is torch.empty:
+            return func(*args, **{**keywords, "device": "meta"})
+        # Functions of nn.init come with the keyword.
+        tensor = args[0] if args else keywords.get("tensor")
+        name = getattr(func, "__name__", "")
+        is_in_place = name.endswith("_") and not name.endswith("__")
+        if is_in_place and isinstance(tensor, Tensor) and tensor.is_meta:
+            return tensor
+        return func(*args, **keywords)
+
+
+def build_in_memory(build: Callable[[], ModelT]) -> ModelT:
+    """Return the model of ``build``, which is called a first time without memory, for its size.
+
+    Raises:
+        OutOfMemoryError: the weights need more memory than is free.
+    """
+    weights: set[Tensor] = set()
+    num_bytes = 0
+
+    def count(_module: nn.Module, _name: str, weight: Tensor | None) -> None:
+        nonlocal num_bytes
+        if weight is not None and weight not in weights:
+            weights.add(weight)
+            num_bytes += weight.numel() * weight.element_size()
+            require_memory("the weights of this model", num_bytes, "take a smaller model")
+
+    counting = register_module_parameter_registration_hook(count)
+    try:
+        # Keep the random state for the second call.
+        with torch.random.fork_rng(devices=[]), _WithoutMemory():
+            build()
+    except OutOfMemoryError:
+        raise
+    except Exception:  # a wrong setting, or a part that needs its numbers: see the second call
+        weights.clear()
+    finally:
+        counting.remove()
+    return build()
