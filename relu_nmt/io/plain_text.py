@@ -39,7 +39,7 @@ _TIME = r"(\d+:)?\d\d?:\d\d[.,]\d+"
 _TIME_LINE = re.compile(rf"{_TIME}\s*(-->|,)\s*{_TIME}(\s.*)?")
 _TIME_BEFORE = re.compile(rf"\[{_TIME}\]|\{{\d+\}}\{{\d+\}}|Dialogue: \d+,{_TIME},")
 _LYRICS_TAG = re.compile(r"\[(al|ar|au|by|length|offset|re|ti|ve):[^\]]*\]")
-# Elements that may begin a sentence; so may those of a single letter.
+# Elements that may begin a sentence, beside all elements of a single letter.
 _INLINE = r"(?!(?:br|code|em|font|img|mark|ph|small|span|strong|sub|sup|term|tt)\b)"
 _MARKUP = re.compile(
     r"<(?:!DOCTYPE\s|\?xml\s|!--|(?:html|head|body|div|p|table|ul|ol|h[1-6]|section|svg)\b[^<>]*>"
@@ -97,7 +97,7 @@ def refuse_markup(lines: Sequence[str], origin: str) -> None:
 
 
 def markup_kind(lines: Sequence[str]) -> str | None:
-    """Return the kind of markup that the first lines of a text have; None for plain text.
+    """Return the kind of markup in the first lines of a text, or None for plain text.
 
     Example:
         >>> markup_kind(["1", "00:00:01,000 --> 00:00:02,500", "Hello."])

@@ -29,7 +29,7 @@ LEARNED_POSITIONS = 1024
 
 @settings
 class TransformerConfig(TransformerOptions):
-    """Shape of an encoder-decoder; the defaults are the Transformer base model.
+    """Shape of an encoder-decoder. The defaults are the Transformer base model.
 
     Raises:
         ConfigError: settings that contradict each other.

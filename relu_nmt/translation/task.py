@@ -29,7 +29,7 @@ from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
 TASK_NAME = "translation"
 """Name of the task in checkpoints."""
 ESCAPED_UNK = f"<{UNK}>"
-"""Form of unknown words in references; no unknown word of a translation matches it."""
+"""Form of unknown words in references. No unknown word of a translation matches it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class TranslationTask:
     """Text steps, which map raw sentences to tokens and back, and dictionaries of a language pair.
 
     A task comes from a data folder (:meth:`from_data_folder`) or from a checkpoint
-    (:meth:`from_state`). Only the former can load splits; ``agreement.at_folder`` gives the latter
+    (:meth:`from_state`). Only the former can load splits. ``agreement.at_folder`` gives the latter
     a folder.
 
     Example:
@@ -161,7 +161,7 @@ class TranslationTask:
 
     @property
     def separators(self) -> Separators | None:
-        """Ids of ``<sep>`` in source and target; None if sentences do not end in it."""
+        """Ids of ``<sep>`` in source and target. None if sentences do not end in it."""
         if self.target_text.sentence_separator is None:
             return None
         source = self.source_dictionary.index(SENTENCE_SEPARATOR)
@@ -177,7 +177,7 @@ class TranslationTask:
         folder = self.folder
         if folder is None:
             raise DataError("this task comes from a checkpoint and has no data folder; give one")
-        # Open both sides; data may be source-only.
+        # Open both sides. Data may be source-only.
         pair = find_pair(folder, split, self.source_lang, self.target_lang)
         source = IndexedDataset(split_path(folder, split, pair, self.source_lang))
         target = None

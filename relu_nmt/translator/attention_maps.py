@@ -50,7 +50,7 @@ AXES = {
 DIGITS = 4
 """Significant digits of the weights in JSON."""
 MOST_LABELS = 60
-"""Label every token of a side up to this many; label some of more tokens, with numbers."""
+"""Label every token of a side up to this many. Label some of more tokens, with numbers."""
 FEW_LARGE, FEW_SMALL = 48, 28
 """Number of labels of a side with more tokens, in a large map and in one of many."""
 STEP, LETTER = 0.115, 0.058
@@ -77,7 +77,7 @@ def layers_of(model: EncoderDecoder, slot: str) -> Sequence[TransformerLayer]:
 
 
 def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
-    """Return the attention mechanism of a layer; a ConfigError if the layer does not exist."""
+    """Return the attention mechanism of a layer. Raise ConfigError if there is no such layer."""
     layers = layers_of(model, slot)
     if not -len(layers) <= layer < len(layers):
         raise ConfigError(
@@ -95,7 +95,7 @@ def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlac
         ConfigError: the layer or head does not exist, or the mechanism has no weights.
     """
     attention = attention_of(model, place.slot, place.layer)
-    # Check the head; the lookup has already checked the layer.
+    # Check the head. The lookup has already checked the layer.
     if place.head is not None and not 0 <= place.head < attention.num_heads:
         raise ConfigError(f"attention {place}: its heads are 0 to {attention.num_heads - 1}")
     if not attention.capabilities.weights:
@@ -168,7 +168,7 @@ def input_batches(
 
 
 def single_model(ensemble: Ensemble) -> EncoderDecoder:
-    """Return the model of an ensemble of one; a ConfigError if it has several."""
+    """Return the model of an ensemble of one. Raise ConfigError if it has several."""
     if len(ensemble.models) != 1:
         raise ConfigError(
             "attention and memories can be shown of one model only, and --path names "
@@ -185,7 +185,7 @@ class AttentionMap:
     layer: int  # from 0
     head: int | None  # from 0; None for all
     queries: list[str]  # Nq labels of the rows; in the decoder the predicted tokens
-    # Nk labels of the columns; in the decoder's self-attention the tokens before the predicted one.
+    # Nk labels of the columns. In the decoder's self-attention the tokens before the predicted one.
     keys: list[str]
     weights: np.ndarray  # [Nq, Nk], or [H, Nq, Nk] for all heads; rows need not sum to 1
     # Number of each query's and each key's sentence, [Nq] and [Nk]; None: a single sentence.
@@ -232,10 +232,10 @@ def large_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> s
 
 
 def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> str:
-    """Draw maps of all heads, grouped by checkpoint; see :func:`large_maps`."""
+    """Draw maps of all heads, grouped by checkpoint. See :func:`large_maps`."""
     groups = []
     for name, own in maps.items():
-        # Write the name of the checkpoint above its first head; other heads leave the line free.
+        # Write the name of the checkpoint above its first head. Other heads leave the line free.
         above = [f"{name}\n" if head == 0 else "\n" for head in range(len(own.weights))]
         groups.append(
             [
@@ -254,7 +254,7 @@ def picture(shown: AttentionMap) -> str:
     sides = {"source": shown.keys, "target": shown.queries}
     for side in {"encoder": ("source",), "decoder": ("target",)}.get(shown.slot, sides):
         tokens = [token for token in sides[side] if token != EOS]
-        # Join pieces of SentencePiece by their marks, those of BPE by theirs.
+        # Join pieces of SentencePiece and of BPE by their marks.
         text = " ".join(tokens)
         if SPACE in text:
             text = "".join(tokens).replace(SPACE, " ")
@@ -264,7 +264,7 @@ def picture(shown: AttentionMap) -> str:
 
 
 def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -> str:
-    """Draw maps in rows, each group from a new row on; ``few`` labels for a side of many tokens."""
+    """Draw maps in rows, each group from a new row on. ``few`` labels for a side of many tokens."""
     # Measure a map with its labels, in inches.
     maps = [own for group in groups for _, _, own in group]
     height = max(_side(own.queries, few) for own in maps)
@@ -320,7 +320,7 @@ def _side(tokens: Sequence[str], few: int) -> float:
 
 
 def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
-    """Return the indices of labelled tokens, and the labels; with numbers if some have none."""
+    """Return indices and labels of labeled tokens. Labels have numbers if some tokens have none."""
     names = [t if len(t) <= MOST_LETTERS else f"{t[: MOST_LETTERS - 1]}…" for t in tokens]
     if len(tokens) <= MOST_LABELS:
         return range(len(tokens)), names
@@ -329,7 +329,7 @@ def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
 
 
 def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> None:
-    """Label the axes and tokens; queries only if those of the map to the left differ."""
+    """Label the axes and tokens. Leave out queries that the map to the left labels."""
     sides = (axes.yaxis, shown.queries), (axes.xaxis, shown.keys)
     for (axis, tokens), name in zip(sides, AXES[shown.slot], strict=True):
         places, labels = _ticks(tokens, few)
@@ -346,7 +346,7 @@ def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> N
 
 
 def _add_scale(figure: "Figure", image: Any, panels: Any, exceeded: bool) -> None:
-    """Draw the scale of colors; its end is an arrow if weights exceed it."""
+    """Draw the scale of colors. Its end is an arrow if weights exceed it."""
     least, most = image.get_clim()
     beyond = "neither" if not exceeded else "both" if least else "max"
     shrink = min(0.8, 2.6 / figure.get_figheight())
@@ -369,7 +369,7 @@ def _divide(axes: "Axes", shown: AttentionMap) -> None:
     for axis, numbers, line in sides:
         ends = [] if numbers is None else list(np.flatnonzero(np.diff(numbers)) + 0.5)
         axis.set_ticks(ends, minor=True)
-        # Draw lines only for a few sentences; many would hide the map.
+        # Draw lines only for a few sentences. Many would hide the map.
         for end in ends if len(ends) <= MOST_LINES else []:
             line(end, color=SENTENCES, linewidth=0.5, alpha=0.5)
     # Show the marks on the sides without labels.

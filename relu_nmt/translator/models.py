@@ -36,7 +36,7 @@ def load_models(
 ) -> tuple[list[EncoderDecoder], TranslationTask, int]:
     """Load a model or an ensemble with its task and ``max_doc_tokens``, the least of all models.
 
-    The arguments and errors are those of :meth:`Translator.from_checkpoint`.
+    See :meth:`Translator.from_checkpoint` for the arguments and errors.
     """
     # Split joined names of checkpoints, and refuse empty ones.
     if isinstance(path, str | os.PathLike):
@@ -63,7 +63,7 @@ def model_state(model: EncoderDecoder) -> dict[str, Any]:
     """Return a model as values that any process can read.
 
     Raises:
-        ConfigError: the model has hooks; they exist in this process only.
+        ConfigError: the model has hooks, which exist in this process only.
     """
     # Hooks are functions of this process.
     modules = dict(model.named_modules())

@@ -22,7 +22,7 @@ from relu_nmt.translation.task import TranslationTask
 
 
 class SourceEncoder:
-    """Encodes raw text as token ids; ``separators`` are the symbols that end sentences, if any.
+    """Encodes raw text as token ids. ``separators`` are the symbols that end sentences, if any.
 
     Hold ``text_lock`` for other work with the task's text, since tokenizers keep state.
     """
@@ -42,7 +42,7 @@ class SourceEncoder:
     def splitter(
         self, asked: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES
     ) -> SentenceSplitter | None:
-        """Return what cuts lines into sentences; None if lines stay whole.
+        """Return what cuts lines into sentences. None if lines stay whole.
 
         By default a model that was trained on single sentences translates single sentences.
 
@@ -55,7 +55,7 @@ class SourceEncoder:
         return SentenceSplitter(self.task.source_lang, is_required=asked is True)
 
     def encode_lines(self, lines: Iterable[str], *terms: Any, **more: Any) -> SourceDocuments:
-        """Return lines as one document of token ids; arguments and errors of :meth:`sentences`."""
+        """Return lines as one document of token ids. See :meth:`sentences` for the arguments."""
         found = list(self.sentences(lines, *terms, **more))
         return self.documents(found, [len(found)])
 
@@ -71,8 +71,8 @@ class SourceEncoder:
         numbers: Iterable[Iterable[int]] | None = None,
         split: SentenceSplitter | None = None,
     ) -> SourceDocuments:
-        """Return documents as token ids; the arguments of :meth:`sentences` for each of them."""
-        # Read each document before the next one: those of itertools.groupby end there.
+        """Return documents as token ids, from the arguments of :meth:`sentences` for each one."""
+        # Read each document before the next one: groups of itertools.groupby end there.
         if isinstance(documents, str):
             raise DataError("documents are lists of lines, not one text; give [[text]] for a line")
         refuse_unordered(documents, "documents")
@@ -120,16 +120,16 @@ class SourceEncoder:
 
         Args:
             lines: raw sentences.
-            prefixes: the beginning of each line's translation, in whole words; "" for none.
+            prefixes: the beginning of each line's translation, in whole words. "" for none.
             forced: terms that each line's translation must contain. The search needs a place of
                 its own for each term.
             ordered: force the terms of a line in their order.
             banned: terms of one or more words that no translation may contain outside forced text.
             match_case: allow banned terms in other capitals.
             inside_words: forced terms may be parts of words, and banned terms are banned there too.
-            numbers: line numbers for error messages; by default from 1.
+            numbers: line numbers for error messages. By default from 1.
             split: cuts lines without prefix and forced terms into sentences, which become parts of
-                the line; by default a line is a sentence.
+                the line. By default a line is a sentence.
 
         Raises:
             DataError: a list is a single text or its length differs from the number of lines, the
@@ -173,7 +173,7 @@ class SourceEncoder:
     ) -> SourceSentence:
         """Return a raw sentence, its prefix and its terms as token ids.
 
-        The arguments are those of :meth:`sentences`, for a line. Blank terms are ignored.
+        See :meth:`sentences` for the arguments. Blank terms are ignored.
 
         Raises:
             DataError: the model cannot write a term or the prefix, or the sentence is blank.
@@ -219,7 +219,7 @@ class SourceEncoder:
     def banned_terms(
         self, terms: Iterable[str], match_case: bool = False, inside_words: bool = False
     ) -> BannedTerms | None:
-        """Return banned terms for the search; None for none."""
+        """Return banned terms for the search. None for none."""
         terms = tuple(_terms(terms))
         key = terms, match_case, inside_words
         with self.text_lock:
@@ -244,7 +244,7 @@ class SourceEncoder:
         return ids
 
     def _forced_ids(self, text: str, kind: str, is_blank: bool) -> np.ndarray:
-        """Return the token ids of a forced term or prefix; none for a blank text."""
+        """Return the token ids of a forced term or prefix. None for a blank text."""
         ids = self._target_ids(text)
         # Refuse terms in blank lines, whose translation stays empty.
         if text.split() and is_blank:
@@ -262,5 +262,5 @@ class SourceEncoder:
 
 
 def _terms(terms: Iterable[str]) -> list[str]:
-    """Return banned terms as a list; they may come in any order."""
+    """Return banned terms as a list. They may come in any order."""
     return sorted(terms) if isinstance(terms, set | frozenset) else as_lines(terms)

@@ -61,10 +61,10 @@ class Translator:
         models: models with the same dictionaries.
         task: tokenization and dictionaries.
         device: by default a GPU, if there is one.
-        dtype: compute dtype: ``torch.float16`` or ``torch.bfloat16``; float32 by default.
-            ``torch.int8`` replaces the models' products by those of 8-bit integers (CPU only).
+        dtype: compute dtype: ``torch.float16`` or ``torch.bfloat16``. By default float32.
+            ``torch.int8`` replaces the models' products by products of 8-bit integers (CPU only).
         max_doc_tokens: most tokens of a group of sentences in training; 1: single sentences.
-        packed: pack the weights for fast decoding; the models can no longer be trained.
+        packed: pack the weights for fast decoding. The models can no longer be trained.
         shortlist: restricts the target vocabulary by the source words; None: no restriction.
 
     Attributes:
@@ -107,9 +107,9 @@ class Translator:
             if is_out_of_memory(error):
                 raise
             raise ConfigError(f"device {device}: {str(error).splitlines()[0]}") from error
-        # 8-bit products replace modules of the models; their other modules compute in float32.
+        # 8-bit products replace modules of the models. Their other modules compute in float32.
         self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
-        # Install the engine if asked; 8-bit products need it in any case.
+        # Install the engine if asked. 8-bit products need it in any case.
         self.decoders: list[StepDecoder] = []
         for model in self.models:
             is_fast = dtype == torch.int8 or (packed and self.device.type == "cpu")
@@ -132,12 +132,12 @@ class Translator:
         """Load a checkpoint, or several as an ensemble.
 
         Args:
-            path: a file; ``a.safetensors:b.safetensors``; or a list of files.
+            path: a file, files joined by colons (``a.safetensors:b.safetensors``), or a list.
             device: by default a GPU, if there is one.
-            dtype: compute dtype; float32 by default.
+            dtype: compute dtype, by default float32.
             attention_backend: a backend that every attention of the model supports, or ``auto``.
             model_overrides: model settings that replace those in the checkpoint.
-            int8: multiply 8-bit integers, as ``--int8``; the same as ``dtype=torch.int8``.
+            int8: multiply 8-bit integers, as ``--int8``. The same as ``dtype=torch.int8``.
 
         Raises:
             CheckpointError: a file is missing or damaged, or its text processing differs from the
@@ -150,7 +150,7 @@ class Translator:
         return cls(models, task, device, torch.int8 if int8 else dtype, max_doc_tokens, packed=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return plain values for pickle and copy; a ConfigError for hooks or a user's classes."""
+        """Return plain values for pickle and copy. Raise ConfigError for a user's hook or class."""
         state = {
             # List foreign classes first: reading imports and registers them before the models.
             "classes": foreign_classes(self.models, self.task),
@@ -185,25 +185,25 @@ class Translator:
         split_sentences: bool | None = None,
         **settings: Any,
     ) -> TranslatedLines:
-        """Return the best translation of each line; a blank line gives an empty one.
+        """Return the best translation of each line. A blank line gives an empty one.
 
         ``at_limit`` of the result lists translations that reached the longest output and may be cut
-        off; a warning counts them.
+        off. A warning counts them.
 
         Args:
             lines: raw sentences.
             config: settings of the search.
-            prefixes: beginning of each translation, in whole words; "" for none.
+            prefixes: beginning of each translation, in whole words. "" for none.
             banned: terms of one or more words that no translation may contain outside forced text,
                 in upper or lower case.
-            forced: terms that each translation must contain, [] for none; a term that is given
+            forced: terms that each translation must contain, [] for none. A term that is given
                 twice occurs twice.
             ordered: force the terms of a line in their order.
             match_case: allow banned terms in other capitals.
             inside_words: forced terms may be parts of words, and banned terms are banned there too.
             split_sentences: translate the sentences of a line one by one, and join the
-                translations; by default if the model was trained on single sentences. Lines with a
-                prefix or forced terms stay whole.
+                translations. By default, do so if the model was trained on single sentences. Lines
+                with a prefix or forced terms stay whole.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``beam=5``).
 
         Raises:
@@ -237,9 +237,9 @@ class Translator:
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, best first.
 
-        ``reached_limit`` of a translation says that it may be cut off; a warning counts the lines
+        ``reached_limit`` of a translation says that it may be cut off. A warning counts the lines
         whose best one is. ``first_id`` is the number of the first line, which seeds the draws of
-        sampling. All other arguments, and the errors, are those of :meth:`translate` (``nbest=5``).
+        sampling. See :meth:`translate` for the other arguments (``nbest=5``) and the errors.
         """
         config = _config_of(config, settings)
         sources = self._encoded(
@@ -270,15 +270,15 @@ class Translator:
         ``--sentence-separator`` writes as many sentences as there are lines, unless
         ``free_sentence_count`` is set. A model trained without gives one line for each group of
         lines. The result also has ``mismatch_rate``, ``num_at_limit`` and more
-        (:class:`TranslatedDocuments`); a warning counts translations that may be cut off.
+        (:class:`TranslatedDocuments`). A warning counts translations that may be cut off.
 
         At most ``max_doc_tokens`` source tokens are translated at once, by default as in training;
         1: each line on its own. A longer line is not cut. Each window repeats ``window_overlap``
-        previous lines as context. A line may be a paragraph. All other arguments are those of
-        :meth:`translate`; prefixes and forced terms come as a list for each document.
+        previous lines as context. A line may be a paragraph. See :meth:`translate` for the other
+        arguments. Prefixes and forced terms come as a list for each document.
 
         Raises:
-            ConfigError: as in :meth:`translate`; or prefixes and forced terms for lines that are
+            ConfigError: as in :meth:`translate`, or prefixes and forced terms for lines that are
                 translated together by a model that does not separate sentences.
             DataError: as in :meth:`translate`, for a document and a group of lines.
         """
@@ -301,14 +301,14 @@ class Translator:
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, a line for each of its lines.
 
-        ``settings`` are the arguments of :meth:`translate_documents`; the errors are the same.
+        ``settings`` are the arguments of :meth:`translate_documents`. The errors are the same.
         """
         return self.translate_documents([lines], **settings)[0]
 
     def _encoded(
         self, lines: Iterable[str], split_sentences: bool | None, *terms: Any
     ) -> SourceDocuments:
-        """Return lines as token ids; ``terms`` are arguments of :meth:`SourceEncoder.sentences`."""
+        """Return lines as token ids. ``terms`` are arguments of :meth:`SourceEncoder.sentences`."""
         split = self.sources.splitter(split_sentences)
         encoded = self.sources.encode_lines(plain_lines(lines), *terms, split=split)
         self._warn_of_whole_lines(split, stacklevel=4)
@@ -338,9 +338,9 @@ class Translator:
         Args:
             documents: token ids of :attr:`sources`, or of a data folder.
             config: settings of the search.
-            windows: how to divide the documents; by default each line is a window of its own.
+            windows: how to divide the documents. By default each line is a window of its own.
             search: searches windows, by default a new :meth:`searcher`. Commands use one for all
-                of their input; the server's joins the windows of several requests in one batch.
+                of their input. The server's joins the windows of several requests in one batch.
 
         Raises:
             ConfigError: the settings do not fit the model or the documents.
@@ -366,8 +366,8 @@ class Translator:
     ) -> Search:
         """Return a function that translates sentences given as token ids.
 
-        ``first_id`` is the number of the first one, which seeds the draws of sampling; later calls
-        go on counting. ``on_progress`` is called after each batch with its number of sentences.
+        ``first_id`` is the number of the first sentence, which seeds the draws of sampling. Later
+        calls go on counting. ``on_progress`` gets the number of sentences of each finished batch.
 
         Raises:
             ConfigError: the settings do not fit the model.
@@ -435,15 +435,15 @@ class Translator:
         """Return the attention weights of any slot, layer and head for a sentence.
 
         ``weights`` of the result have shape [H, queries, keys], or [queries, keys] for one head,
-        before dropout; ``queries`` and ``keys`` name the tokens.
+        before dropout. ``queries`` and ``keys`` name the tokens.
 
         Args:
             source: raw sentence.
             target: its translation: raw text, or a result of :meth:`translate_nbest`. By default
                 the best translation that the search finds.
             slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
-            layer: from 0; -1 is the last.
-            head: from 0; all heads by default.
+            layer: from 0, or -1 for the last layer.
+            head: from 0, by default all heads.
 
         Raises:
             ConfigError: an ensemble, no such layer or head, or a mechanism without weights.
@@ -451,7 +451,7 @@ class Translator:
         # Translate the sentence first, if the caller gives no translation.
         if target is None:
             target = self.translate_nbest([source])[0][0]
-        # Take the ids of a found translation, which its text may not give back.
+        # Take the ids of the translation: encoding its text may give others.
         if isinstance(target, Translation):
             ids = target.hypothesis.tokens
         else:

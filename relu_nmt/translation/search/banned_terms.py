@@ -163,10 +163,10 @@ class TermBans(StepRule):
     """Forbids every symbol that would complete a banned term.
 
     Args:
-        banned: the terms of each sentence of a batch, [B]; None for none.
+        banned: the terms of each sentence of a batch, [B]. None for none.
         num_forced: tokens of each sentence's forced beginning, [B].
         written: the lengths of the hypotheses.
-        tracker: progress with forced terms, which may have banned terms in them; None for none.
+        tracker: progress with forced terms, which may have banned terms in them. None for none.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class TermBans(StepRule):
         self._banned, self._num_forced = list(banned), list(num_forced)
         self._written, self._tracker = written, tracker
         self._num_tokens = 0
-        # The ending of each beam, [B][K]; of one hypothesis before the first token.
+        # The ending of each beam, [B][K]. Before the first token there is one hypothesis.
         self._endings = [[Ending()] if terms else [] for terms in banned]
 
     def _may_be_last(self, step: int, log_probs: Tensor) -> list[list[bool]]:

@@ -16,7 +16,7 @@ Translate = Callable[[Sequence[np.ndarray]], Iterator[tuple[np.ndarray, Found]]]
 """Yields batches, as indices [B] of sentences, and their hypotheses."""
 
 DEFAULT_MAX_TOKENS = 12000
-"""Most source tokens of a batch if no batch size is given; several workers share them."""
+"""Most source tokens of a batch if no batch size is given. Several workers share them."""
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**26}
 """Most entries of the [B, K, V] logits of a step if no batch size is given: 16 MB on a CPU, near
 the size of its caches, and 256 MB on a GPU."""
@@ -27,7 +27,7 @@ LEAST_SENTENCES = 8
 LEAST_MAX_TOKENS = 2048
 """Smallest share of ``DEFAULT_MAX_TOKENS`` for each of several workers."""
 MOST_BATCHES = 3
-"""Most batches in one task of a worker; after each task it reports its results."""
+"""Most batches in one task of a worker. After each task it reports its results."""
 
 
 def plan_batches(
@@ -69,7 +69,7 @@ def plan_batches(
 
 def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[np.ndarray]]:
     """Return tasks of several batches that one worker translates together, of similar work."""
-    # Blocks of batches, longest first; worker w gets every workers-th batch of a block.
+    # Blocks of batches, longest first. Worker w gets every workers-th batch of a block.
     rounds = -(-len(batches) // (workers * MOST_BATCHES))
     size = workers * -(-len(batches) // (workers * rounds))
     blocks = [batches[first : first + size] for first in range(0, len(batches), size)]

@@ -22,7 +22,7 @@ from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uni
 from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepScores
 
 MOST_DONE = 0.4
-"""Drop finished sentences when they are more than this fraction of the batch; that copies the
+"""Drop finished sentences when they are more than this fraction of the batch. A drop copies the
 others."""
 
 
@@ -31,17 +31,17 @@ class BeamSearch:
 
     The hypotheses of a sentence are stored as soon as it is done, so its result does not depend on
     the other sentences. It leaves the batch later, together with others. Sources [B, S] are
-    right-padded; ``is_word`` [B, S] are the positions of words. ``ids`` [B], the numbers of the
+    right-padded. ``is_word`` [B, S] are the positions of words. ``ids`` [B], the numbers of the
     sentences, seed the draws of sampling. If only ``listed`` symbols [V'] may be written, special
     ones first, tokens of the search are indices into them.
 
     Attributes:
         src_tokens: the sources.
         is_done: nothing is left to search.
-        num_live: open hypotheses of all sentences; at first all beams count.
+        num_live: open hypotheses of all sentences. At first all beams count.
 
     Reference: Huang, Zhao and Ma 2017, "When to finish? Optimal beam search for neural text
-    generation", for the bound behind the stop rules ``exact`` and, looser, ``ahead``; ``full`` is
+    generation", for the bound behind the stop rules ``exact`` and, looser, ``ahead``. ``full`` is
     fairseq's rule.
     """
 
@@ -123,7 +123,7 @@ class BeamSearch:
             self._finish(candidates, ends, attention)
             self._has_ended = True
         # Store sentences that are done. An open hypothesis may have fallen behind although nothing
-        # ends now; to find it must not depend on the ends in other sentences.
+        # ends now. The result must not depend on the ends in other sentences.
         if self._has_ended:
             done = self._done(live).cpu().numpy() & self._open
             if done.any():
@@ -135,7 +135,7 @@ class BeamSearch:
             self.num_live = 0
             return
         self._is_live = self._count_live(live.totals)
-        # Let the states follow the chosen beams; the first step has a single one.
+        # Let the states follow the chosen beams. The first step has a single one.
         if step > 0 and live.parents is not None:
             for state in self._states:
                 state.reorder(live.parents)
@@ -195,7 +195,7 @@ class BeamSearch:
         size = self._group_size
         tokens, parents, totals = candidates.tokens, candidates.parents, candidates.totals
         if any_ends:
-            # Candidates come best first; move the ended ones behind all others.
+            # Candidates come best first. Move the ended ones behind all others.
             count = ends.size(2)
             rank = torch.arange(count, device=ends.device) + count * ends
             order = rank.topk(size, dim=2, largest=False).indices
@@ -212,7 +212,7 @@ class BeamSearch:
         return Continuations(tokens, parents, totals, of_beams(attention, parents))
 
     def _finish(self, candidates: Continuations, ends: Tensor, attention: Tensor | None) -> None:
-        """Store the hypotheses that end now; only candidates within the beam count."""
+        """Store the hypotheses that end now. Only candidates within the beam count."""
         # Ended candidates among the first k of each group, [B, G, k].
         size, step = self._group_size, self._step
         totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
@@ -262,7 +262,7 @@ class BeamSearch:
         return done.all(1)
 
     def _take(self, done: np.ndarray, live: Continuations) -> Continuations:
-        """Store the sentences that are done [B]; return the beams that stay in the batch."""
+        """Store the sentences that are done [B]. Return the beams that stay in the batch."""
         device = live.tokens.device
         rows = torch.from_numpy(np.flatnonzero(done)).to(device)
         self._finished.take(self._sentences[done], rows)
@@ -283,7 +283,7 @@ class BeamSearch:
         return live.keep(rows)
 
     def _count_live(self, totals: Tensor) -> Tensor | None:
-        """Count the open hypotheses; return the mask of their beams [B, K], None for all beams."""
+        """Count the open hypotheses. Return the mask of their beams [B, K], None for all beams."""
         if self._config.beam_threshold is None and self._open.all():
             self.num_live = totals.numel()
             return None

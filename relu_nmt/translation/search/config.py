@@ -13,7 +13,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search import scorers, step_scores
 
 SENTENCE_LENGTHS = (0.0, 200)
-"""Defaults of ``max_len_a`` and ``max_len_b`` for sentences; fairseq's."""
+"""Defaults of ``max_len_a`` and ``max_len_b`` for sentences, as in fairseq."""
 DOCUMENT_LENGTHS = (1.5, 50)
 """Defaults for documents, whose translations grow with the source."""
 SEARCHED = ("score_reference", False)
@@ -27,7 +27,7 @@ _searched = partial(option, needs=SEARCHED)
 
 @settings
 class GenerationConfig:
-    """Settings of the search; the defaults are fairseq's.
+    """Settings of the search. The defaults are fairseq's.
 
     The length limit of each sentence depends on its own source only, so the result does not depend
     on the other sentences of the batch. Options that are None depend on the use:
@@ -199,7 +199,7 @@ class GenerationConfig:
             )
 
     def resolved(self, documents: bool = False, workers: int = 1) -> "GenerationConfig":
-        """Return the settings with values for all options; documents have longer outputs."""
+        """Return the settings with values for all options. Documents have longer outputs."""
         defaults: dict[str, Any] = {"workers": workers}
         if not self.score_reference:  # a reference has its length
             lengths = DOCUMENT_LENGTHS if documents else SENTENCE_LENGTHS
@@ -220,7 +220,7 @@ class GenerationConfig:
 
         Args:
             source_lengths: tokens of each source with the end symbol, [B].
-            max_positions: tokens that the models can write, the end symbol included; None for any.
+            max_positions: tokens that the models can write, the end symbol included. None for any.
 
         Raises:
             ConfigError: the models cannot write ``--min-len`` tokens.
@@ -245,7 +245,7 @@ class GenerationConfig:
 
     @property
     def not_for_terms(self) -> str:
-        """The flag of a search that cannot force terms; empty for plain beam search."""
+        """The flag of a search that cannot force terms. Empty for plain beam search."""
         given = {
             "--sampling": self.sampling,
             "--diverse-beam-groups": self.diverse_beam_groups > 1,

@@ -52,7 +52,7 @@ class TokenConstraints:
     The limits leave room for all sentences, and for their prefixes and terms.
 
     Attributes:
-        terms: progress with forced terms; None for none.
+        terms: progress with forced terms. None for none.
         idle_token: token for beams without a hypothesis, so that no sentence of theirs gets long.
     """
 

@@ -4,7 +4,7 @@ The context of a window is part of the source. Its translation is known from ear
 forced as the beginning of the target, as in training, where the target of a group is one text. A
 second translation of the context could differ, and a separator too many in it would shift all later
 sentences. Hypotheses are ranked by the new sentences alone, else a long context would favour short
-ones. So the windows of a document wait for each other; those of different documents share batches.
+ones. So the windows of a document wait for each other. Those of different documents share batches.
 """
 
 from collections import deque
@@ -54,7 +54,7 @@ class TranslatedDocuments(list[TranslatedLines]):
     """A list with the lines of each translated document, and statistics of the search.
 
     Args:
-        windows: all windows in order; each sentence is new in one window.
+        windows: all windows in order. Each sentence is new in one window.
         num_groups: windows that were planned.
         num_mismatched: planned windows whose translation had another number of sentences.
         num_repeated: windows, planned ones or halves, that were translated again in halves.
@@ -62,7 +62,7 @@ class TranslatedDocuments(list[TranslatedLines]):
     Attributes:
         lines: lines of each document, with their tokens.
         num_undivided: windows of several sentences that became one line.
-        num_at_limit: translations that reached the longest output and may be cut off; see
+        num_at_limit: translations that reached the longest output and may be cut off. See
             :attr:`TranslatedLines.at_limit` for their lines.
     """
 
@@ -95,7 +95,7 @@ class TranslatedDocuments(list[TranslatedLines]):
 
     @property
     def mismatch_rate(self) -> float | None:
-        """Share of the planned windows that were mismatched, 0 to 1; None if it is unknown."""
+        """Share of the planned windows that were mismatched, 0 to 1. None if it is unknown."""
         return None if self.num_undivided else self.num_mismatched / max(1, self.num_groups)
 
 
@@ -113,7 +113,7 @@ def search_documents(
     decode: Decode,
     search: Search,
 ) -> TranslatedDocuments:
-    """Translate documents window by window; ``search`` gets all windows that are ready at a time.
+    """Translate documents window by window. ``search`` gets all windows that are ready at a time.
 
     ``config`` and ``max_positions`` bound the output (:meth:`GenerationConfig.length_limits`).
 
@@ -208,7 +208,7 @@ class _Contexts:
         """Return a window with as much context as fits and has a translation, and its source."""
         documents, limit = self._documents, self._windows.max_doc_tokens
         document, _, first, end = window
-        # Begin with the longest context; a window without words needs none.
+        # Begin with the longest context. A window without words needs none.
         least = max(self._begins[document], first - self._windows.window_overlap)
         start = first_context(self._totals, least, first, end, limit)
         if not documents.with_words(first, end):
@@ -220,7 +220,7 @@ class _Contexts:
         return window, replace(documents.joined(window), context=context)
 
     def _context(self, window: Window) -> np.ndarray | None:
-        """Return the translation of the context; None if it is unknown or too long."""
+        """Return the translation of the context. None if it is unknown or too long."""
         documents = self._documents
         # All its sentences must have been translated.
         numbers = documents.with_words(window.context, window.first)
@@ -238,7 +238,7 @@ class _Contexts:
 def _parts_of(
     documents: SourceDocuments, window: Window, best: Translation
 ) -> dict[int, slice] | None:
-    """Return the slice of each new sentence with words in the tokens; None if they do not fit."""
+    """Return the slice of each new sentence with words in the tokens. None if they do not fit."""
     tokens = best.hypothesis.tokens[:-1]
     numbers = documents.with_words(window.first, window.end)
     # A single sentence gets the whole translation, even with separators in it.
@@ -252,7 +252,7 @@ def _parts_of(
 def _lines_of(
     window: Window, best: Translation, parts: dict[int, slice] | None, decode: Decode
 ) -> list[Line]:
-    """Return a line for each new sentence, or one for all; sentences without words are empty."""
+    """Return a line for each new sentence, or one for all. Sentences without words are empty."""
     if parts is None or window.num_new == 1:
         return [Line(best.text, best.tokens)]
     every = range(window.first, window.end)

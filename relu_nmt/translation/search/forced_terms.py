@@ -27,11 +27,11 @@ from relu_nmt.translation.step_decoder import StepScores
 
 Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]
-"""Terms that are not begun, and the rest of the term that is being written; () for none."""
+"""Terms that are not begun, and the rest of the term that is being written. () for none."""
 WORD_END: Term = (-1,)
 """Rest of a term that is written, but whose last word could go on: it counts once the word ends."""
 MOST_WAYS = 32
-"""Follow this many ways of reading one hypothesis; only terms that overlap much have more."""
+"""Follow this many ways of reading one hypothesis. Only terms that overlap much have more."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class ForcedTerms:
     It is a state of an automaton that is built on demand.
 
     Args:
-        terms: token ids of each term; a term that is given twice must occur twice.
+        terms: token ids of each term. A term that is given twice must occur twice.
         ordered: the terms come in this order.
-        prefix: token ids with which the translation begins; they may contain terms. In the middle
+        prefix: token ids with which the translation begins. They may contain terms. In the middle
             of it, its rest.
-        later: the terms of each sentence after the first; ``terms`` are then those of the first.
+        later: the terms of each sentence after the first. ``terms`` are then those of the first.
             Empty: one sentence, or terms anywhere in several.
-        ways: all ways of reading the sentence so far; at least one is in the middle of no term.
+        ways: all ways of reading the sentence so far. At least one is in the middle of no term.
             By default nothing is written.
         texts: texts of the symbols, for terms of whole words; None: terms may be parts of words.
         is_open: the last word of the sentence so far may go on.
@@ -154,7 +154,7 @@ class ForcedTerms:
             first = self.prefix[0]
             read = replace(self, prefix=()).advance(first)
             return {first: replace(read, prefix=self.prefix[1:])}
-        # Each way goes on with its term; a way between terms begins one, with a new word.
+        # Each way goes on with its term. A way between terms begins one, with a new word.
         ways: dict[int, list[Way]] = defaultdict(list)
         for left, rest in self.ways:
             if rest and rest != WORD_END:
@@ -227,7 +227,7 @@ class TermTracker(StepRule):
         written: the lengths of the hypotheses.
 
     Attributes:
-        rows: the terms of each beam, [B][K]; of one hypothesis before the first token.
+        rows: the terms of each beam, [B][K]. Before the first token there is one hypothesis.
         model: scores of the models at this step, [B, K, V].
     """
 
@@ -347,7 +347,7 @@ def share_among_terms(
             for total, token, parent in zip(*(c.tolist() for c in columns), strict=True)
         }
         sums |= _further(beams, log_probs[row], totals[row])
-        # Write the divided beam back; unused entries are no hypotheses.
+        # Write the divided beam back. Unused entries are no hypotheses.
         ranked = _shared_out(beams, sums)[: len(columns[0])]
         for column, values in zip(columns, zip(*ranked, strict=True), strict=False):
             column[: len(values)] = torch.tensor(values, dtype=column.dtype)

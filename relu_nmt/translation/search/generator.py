@@ -40,7 +40,7 @@ class Generator:
         symbols: the target dictionary.
         separators: the symbol that ends each sentence of a source, and of a target: a translation
             then has as many as its source, unless ``config.free_sentence_count``. None for none.
-        shortlist: restricts the symbols of the translations; None for all. It is ignored if
+        shortlist: restricts the symbols of the translations. None for all. It is ignored if
             prefixes or terms are forced, terms banned, or tokens have a bonus.
         first_symbol: forced first token of each translation, such as the code of its language. It
             counts as a token, but costs nothing. None for none.
@@ -98,7 +98,7 @@ class Generator:
         A source without words has one empty hypothesis with score 0, without a call of the model.
 
         Args:
-            sources: any number of sentences; a batch has sentences of similar length.
+            sources: any number of sentences. A batch has sentences of similar length.
             first_id: number of the first sentence, for the random numbers of sampling.
             on_progress: called with the number of sentences without words, and that of each batch.
 
@@ -112,7 +112,7 @@ class Generator:
         if needed and any(source.reference is None for source in sources):
             flag = "--score-reference" if config.score_reference else "--prefix-size"
             raise ConfigError(f"{flag} needs references: a data folder with a target side")
-        # Begin with empty translations; only sources with words need a search.
+        # Begin with empty translations. Only sources with words need a search.
         end, score = np.array([symbols.eos_index]), np.zeros(1, np.float32)
         results = [[Hypothesis(end, 0.0, score, np.zeros(1, int))] for _ in sources]
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
@@ -172,7 +172,7 @@ class Generator:
             yield batches[number], found
 
     def _workers(self) -> int:
-        """Return the number of processes; a ConfigError for several on a GPU."""
+        """Return the number of processes. Raise ConfigError for several on a GPU."""
         asked = self.config.workers or 0
         if self.ensemble.device.type != "cpu":
             if asked > 1:
@@ -200,7 +200,7 @@ class Generator:
             batches: sentences with words, and their numbers, int64 [B], for the random numbers of
                 sampling.
         """
-        # Score references batch by batch; a search runs several batches together.
+        # Score references batch by batch. A search runs several batches together.
         if self.config.score_reference:
             for number, (sources, _) in enumerate(batches):
                 yield number, self._score(sources)
@@ -219,7 +219,7 @@ class Generator:
         running: dict[int, BeamSearch],
         waiting: Iterator[tuple[int, tuple[Sequence[SourceSentence], np.ndarray]]],
     ) -> int | None:
-        """Advance searches, begin waiting ones, until one is done; return its number, or None."""
+        """Advance searches, begin waiting ones, until one is done. Return its number, or None."""
         wants_weights = self.config.wants_alignment or self._scorer.needs_attention
         while True:
             # Begin the next batch if few hypotheses are open.
@@ -259,7 +259,7 @@ class Generator:
         is_alike = separators is None or separators.alone
         if config.free_sentence_count and most_of_a_sentence is None and is_alike:
             separators = None
-        # List the allowed symbols; prefixes and terms may need any.
+        # List the allowed symbols. Prefixes and terms may need any.
         listed = None
         has_terms = any(own.forced.num_tokens or own.banned for own in sources)
         is_free = prefixes is None and config.step_score is None and not has_terms
@@ -280,7 +280,7 @@ class Generator:
             )
 
     def _beginning(self, source: SourceSentence) -> np.ndarray:
-        """Return the forced first tokens, int64 [P]; a context begins with the first symbol."""
+        """Return the forced first tokens, int64 [P]. A context begins with the first symbol."""
         first = source.context if len(source.context) else self._first
         given = [first, source.prefix]
         if source.reference is not None:  # it has the first symbol, too

@@ -15,7 +15,7 @@ class Hypothesis:
 
     Args:
         tokens: target symbols, int64 [T], ending in the end symbol.
-        score: rank among the hypotheses of the sentence, from the search's scorer; by default
+        score: rank among the hypotheses of the sentence, from the search's scorer. By default
             the total log-probability (nats) over the length penalty.
         positional_scores: log-probability of each token in nats, float32 [T].
         alignment: source position that each token attends to most, int64 [T], if asked for.
@@ -33,7 +33,7 @@ class Hypothesis:
 class Continuations:
     """Hypotheses with their newest token: candidates in groups of beams, or the chosen K beams.
 
-    Plain beam search is one group of K beams; diverse beam search has several smaller ones, and
+    Plain beam search is one group of K beams. Diverse beam search has several smaller ones, and
     sampling K groups of one beam.
     """
 
@@ -65,7 +65,7 @@ class SearchHistory:
     """The finished hypotheses of one batch, and back-pointers, so that no step copies hypotheses.
 
     For each live sentence it holds the best k finished hypotheses of every group of beams.
-    :meth:`take` stores those of sentences that are done; :meth:`results` follows the back-pointers.
+    :meth:`take` stores those of sentences that are done. :meth:`results` follows the back-pointers.
     ``limits`` and ``context_sizes`` are those of the constraints.
 
     Attributes:
@@ -110,7 +110,7 @@ class SearchHistory:
     def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
         """Add the hypotheses that end at ``step``, if they are among the best.
 
-        Totals, beams from which they end, and scores are [B, G, M]; -inf or NaN is no hypothesis.
+        Totals, beams from which they end, and scores are [B, G, M]. -inf or NaN is no hypothesis.
         """
         # Merge with the best so far, [B, G, k + M], and keep k.
         real = totals > -torch.inf
@@ -139,7 +139,7 @@ class SearchHistory:
             setattr(self, name, getattr(self, name).index_select(0, rows))
 
     def results(self, symbols: np.ndarray | None = None) -> list[list[Hypothesis]]:
-        """Return each sentence's hypotheses, best first; ``symbols`` [V'] are the ids of tokens."""
+        """Return each sentence's hypotheses, best first. ``symbols`` [V'] are the ids of tokens."""
         hypotheses: list[list[Hypothesis]] = [[] for _ in self._limits]
         if not self._ended:
             return hypotheses
@@ -148,7 +148,7 @@ class SearchHistory:
         real = columns[0].ravel() > -np.inf
         sentences = np.repeat(sentences, columns[0].shape[1])[real]
         scores, totals, origins = (column.ravel()[real] for column in columns)
-        # Read tokens and partial sums; the score of a token is a difference of sums.
+        # Read tokens and partial sums. The score of a token is a difference of sums.
         steps, beams = np.divmod(origins, self._config.beam)
         tokens, partial, alignment = self._trace(sentences, steps, beams)
         for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):

@@ -29,7 +29,7 @@ from relu_nmt.translation.search.selection import exclude_token
 from relu_nmt.translation.step_decoder import Ensemble, average_log_probs
 
 CHUNK = 1024
-"""Target tokens whose logits exist at a time; 128 MB for 32,000 symbols."""
+"""Target tokens whose logits exist at a time: 128 MB for 32,000 symbols."""
 LEAST_COVERAGE = 1e-6
 """Smallest coverage of a word: attention weights may be exactly 0, whose logarithm is infinite."""
 
@@ -42,8 +42,8 @@ class Outputs:
         totals: log-probabilities in nats, [B, M].
         lengths: tokens that count for the score, the end symbol included, int64 [B].
         attention: weight that each source position got from all output tokens together,
-            [B, M, S]; None unless the scorer ``needs_attention``.
-        is_word: bool [B, S]; False for padding, separators and end symbols of the source.
+            [B, M, S]. None unless the scorer ``needs_attention``.
+        is_word: bool [B, S]. False for padding, separators and end symbols of the source.
     """
 
     totals: Tensor
@@ -66,7 +66,7 @@ class Scorer(ABC):
     """Record the cross-attention that also aligns tokens, for :attr:`Outputs.attention`."""
 
     uses_length_penalty: ClassVar[bool] = False
-    """The score depends on ``--lenpen`` and its kind; without, these flags are refused."""
+    """The score depends on ``--lenpen`` and its kind. Without, these flags are refused."""
 
     def __init_subclass__(cls) -> None:
         with_own_config(cls)
@@ -77,7 +77,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def score(self, outputs: Outputs) -> Tensor:
-        """Return the scores [B, M]; the highest is the best."""
+        """Return the scores [B, M]. The highest is the best."""
 
     def joined(self, scores: np.ndarray, lengths: np.ndarray, length: int) -> float:
         """Return the score of a line of ``length`` tokens from those of its sentences.
@@ -90,7 +90,7 @@ class Scorer(ABC):
         """Return scores [B, M] that no continuation of open hypotheses exceeds.
 
         Infinity, the default, lets the stop rule ``exact`` search to the longest output. Totals so
-        far, [B, M], can only fall; a continuation has ``shortest`` to ``longest`` tokens, int64
+        far, [B, M], can only fall. A continuation has ``shortest`` to ``longest`` tokens, int64
         [B].
         """
         return torch.full_like(totals, torch.inf)
@@ -143,7 +143,7 @@ class CoverageScorer(LengthScorer):
     needs_attention = True
 
     def score(self, outputs: Outputs) -> Tensor:
-        """See :meth:`Scorer.score`; the penalty is at most 0, so the bound stays."""
+        """See :meth:`Scorer.score`. The penalty is at most 0, so the bound stays."""
         assert outputs.attention is not None, "needs_attention"
         logs = outputs.attention.clamp(LEAST_COVERAGE, 1.0).log()  # [B, M, S]
         penalty = logs.masked_fill(~outputs.is_word[:, None], 0.0).sum(2)
@@ -171,7 +171,7 @@ def build_scorer(search: GenerationConfig) -> Scorer:
 def words_of(
     src_tokens: Tensor, symbols: Dictionary, separators: Separators | None = None
 ) -> Tensor:
-    """Return the positions of words in sources [B, S], bool [B, S]; separators are no words."""
+    """Return the positions of words in sources [B, S], bool [B, S]. Separators are no words."""
     special = (src_tokens == symbols.pad_index) | (src_tokens == symbols.eos_index)
     return ~(special if separators is None else special | (src_tokens == separators[0]))
 

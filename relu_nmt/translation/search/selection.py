@@ -17,12 +17,12 @@ def best_of_groups(
     """Extend each of ``num_groups`` groups of k beams by its 2k best continuations.
 
     At most k candidates are the end symbol, so at least k can go on. Groups are extended one after
-    the other; each pays ``strength`` for each time that an earlier group chose a token. The penalty
+    the other. Each pays ``strength`` for each time that an earlier group chose a token. The penalty
     only steers the choice, and the reported scores are the model's own. The totals of the beams are
     [B, K].
 
     Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
-    neighbours here; fairseq interleaves the groups and adds the penalty to the score.
+    neighbours here. Fairseq interleaves the groups and adds the penalty to the score.
     """
     scores = scores.of_all(*totals.shape)
     log_probs = scores.log_probs_of(totals)
@@ -51,13 +51,13 @@ def best_of_groups(
 def draw(
     scores: StepScores, totals: Tensor, uniforms: Tensor, topk: int = -1, topp: float = -1.0
 ) -> Continuations:
-    """Draw one token for each beam, by random numbers in [0, 1), [B, K]; the beams never mix.
+    """Draw one token for each beam, by random numbers in [0, 1), [B, K]. The beams never mix.
 
     Draw from the ``topk`` likeliest tokens, and of these from the fewest whose probabilities,
-    renormalised, sum to ``topp`` or more; -1 from all. The reported log-probabilities are the
+    renormalised, sum to ``topp`` or more. -1 from all. The reported log-probabilities are the
     model's, not those of the cut distribution.
 
-    Reference: Holtzman et al. 2020, section 3.1 (``topp``); Fan et al. 2018, section 5.1
+    Reference: Holtzman et al. 2020, section 3.1 (``topp``), and Fan et al. 2018, section 5.1
     (``topk``).
     """
     log_probs = scores.log_probs_of(totals)
@@ -96,7 +96,7 @@ def draw_uniforms(
 def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:
     """Forbid, in place, every token that would repeat an n-gram of its hypothesis.
 
-    log_probs are [B, K, V], the history the tokens of each hypothesis so far, [B, K, t]; the size
+    log_probs are [B, K, V], the history the tokens of each hypothesis so far, [B, K, t]. The size
     is n, 1 or more, and ``spare_index`` a symbol that is always forbidden.
 
     Example:
@@ -108,7 +108,7 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_i
     length = history.size(2)
     if length < size:
         return
-    # The n-grams so far are a context of n - 1 tokens and the token that followed it; a token is
+    # The n-grams so far are a context of n - 1 tokens and the token that followed it. A token is
     # forbidden if the context is also the end of the hypothesis.
     followers = history[:, :, size - 1 :]  # [B, K, t - n + 1]
     if size > 1:
@@ -124,7 +124,7 @@ def exclude_token(log_probs: Tensor, token: int, where: Tensor | None = None) ->
     Args:
         log_probs: [B, K, V].
         token: its id.
-        where: the beams, bool [B, K] or [B, 1]; None for all.
+        where: the beams, bool [B, K] or [B, 1]. None for all.
 
     Example:
         >>> log_probs = torch.tensor([[[0.5, 0.25, 0.25]]]).log()

@@ -72,11 +72,11 @@ class Written:
 
     Args:
         symbols: the target dictionary.
-        separator: the symbol that ends each sentence; -1 for none.
+        separator: the symbol that ends each sentence. -1 for none.
         limits: most tokens before the end symbol, int64 [B].
         context_sizes: tokens of a known context, int64 [B].
         left: sentences to write, int64 [B, 1]; None: they are not counted.
-        most_of_a_sentence: tokens at which the separator is forced; None for any.
+        most_of_a_sentence: tokens at which the separator is forced. None for any.
 
     Attributes:
         left: sentences to write during the search, int64 [B, K].
@@ -199,7 +199,7 @@ class NoUnknownWords(StepRule):
 
 
 class NoRepeatedNgrams(StepRule):
-    """Forbids n-grams of a size that a hypothesis has already; ends of sentences may repeat."""
+    """Forbids n-grams of a size that a hypothesis has already. Ends of sentences may repeat."""
 
     def __init__(self, size: int, pad_index: int, written: Written) -> None:
         self._size, self._pad_index, self._written = size, pad_index, written
@@ -291,9 +291,9 @@ class Prefixes(StepRule):
 
 
 class SentenceCount(StepRule):
-    """Ends after the last sentence, not before; forces separators where nothing else fits.
+    """Ends after the last sentence, not before. Forces separators where nothing else fits.
 
-    ``where`` are sources without separator, bool [B, 1], whose end is free; None for none.
+    ``where`` are sources without separator, bool [B, 1], whose end is free. None for none.
     """
 
     def __init__(self, written: Written, where: Tensor | None) -> None:

@@ -59,7 +59,7 @@ def compact(text: str) -> str:
 
 
 def without_case(text: str) -> str:
-    """Return a text in lower case; both small sigmas of Greek are one letter."""
+    """Return a text in lower case. Both small sigmas of Greek are one letter."""
     return text.lower().replace("ς", "σ")
 
 

@@ -29,9 +29,9 @@ class SourceSentence:
         context: token ids, without end symbol, of the known translation of the first part of the
             source. The translation continues it and does not include it.
         prefix: token ids, without end symbol, with which the translation begins.
-        forced: terms that the translation must have; they may be in the prefix, not in the context.
-        banned: terms that it may not have, except in a forced prefix or term; None for none.
-        parts: the sentences of a line that are translated one by one; none if it is a sentence.
+        forced: terms that the translation must have. They may be in the prefix, not in the context.
+        banned: terms that it may not have, except in a forced prefix or term. None for none.
+        parts: the sentences of a line that are translated one by one. None if it is a sentence.
     """
 
     ids: np.ndarray
@@ -71,7 +71,7 @@ class Translation:
 
     Args:
         text: raw text.
-        tokens: the dictionary's tokens; with ``--replace-unk`` unknown words are replaced.
+        tokens: the dictionary's tokens. With ``--replace-unk`` unknown words are replaced.
         hypothesis: token ids, scores by position, alignment.
     """
 
@@ -81,7 +81,7 @@ class Translation:
 
     @property
     def score(self) -> float:
-        """Score from the scorer; by default log-probability (nats) over length penalty."""
+        """Score from the scorer. By default log-probability (nats) over length penalty."""
         return self.hypothesis.score
 
     @property
@@ -167,7 +167,7 @@ class SourceLimit:
     """
 
     tokens: int | None = None  # most tokens that are read, </s> included; None: any length
-    # Cut longer sources; otherwise they lose all words and their translation is empty.
+    # Cut longer sources. Otherwise they lose all words and their translation is empty.
     truncate: bool = False
     separators: Separators | None = None  # they end each sentence, before </s>
 
@@ -204,7 +204,7 @@ class SourceDocuments:
     """Documents to translate, sentence by sentence."""
 
     # Each ends in the separator, if the model has one, and </s>. A sentence without words is left
-    # out of its window; its translation is empty. Sentences of a document have the same banned
+    # out of its window. Its translation is empty. Sentences of a document have the same banned
     # terms.
     sentences: Sequence[SourceSentence]
     counts: np.ndarray  # sentences of each document, int [documents]
@@ -227,7 +227,7 @@ class SourceDocuments:
         return [i for i in range(begin, end) if len(self.sentences[i].ids) > least]
 
     def lines(self) -> list[SourceSentence]:
-        """Return each sentence by itself; one without words is the end symbol alone."""
+        """Return each sentence by itself. One without words is the end symbol alone."""
         have_words = set(self.with_words(0, len(self.sentences)))
         return [
             own if i in have_words else SourceSentence(own.ids[-1:], [], own.reference)
@@ -236,7 +236,7 @@ class SourceDocuments:
 
     def joined(self, window: Window) -> SourceSentence:
         """Return a window as one sentence, with prefixes and terms of its new sentences."""
-        # Join source, tokens and references; sentences without words are left out.
+        # Join source, tokens and references. Sentences without words are left out.
         read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
         new = [self.sentences[i].reference for i in range(window.first, window.end)]
         references = [reference for reference in new if reference is not None]
@@ -269,7 +269,7 @@ def replace_unknown_words(
 ) -> list[str]:
     """Return ``tokens`` with every ``unk`` replaced by its source token or that one's translation.
 
-    Source tokens have unknown words as in the text; the alignment is the source position of each
+    Source tokens have unknown words as in the text. The alignment is the source position of each
     output token, [T]. Source tokens without translation are copied.
 
     Reference: Luong et al. 2015, "Addressing the rare word problem", section 3, with attention
