@@ -402,6 +402,7 @@ def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
         for name, report in reports.items():
             sums = report["sides"][side].get("top_sums", {}).items()
             curves.append((name, {float(p): 100 * share for p, share in sums if share is not None}))
-        title, x_label = f"{side}: share of the sum, %", "largest p % of a token's weights"
+        title = f"{side}: share of the sum, %"
+        x_label = "largest p % of a token's weights"
         panels.append(Panel(title, x_label, curve_lines(curves), log_x=True, from_zero=True))
     return draw_panels(panels, share_y=True)

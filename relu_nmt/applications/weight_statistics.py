@@ -89,7 +89,8 @@ class WeightStatistics:
     """
 
     def __init__(self, ensemble: Ensemble, dictionaries: tuple[Dictionary, Dictionary]) -> None:
-        self._ensemble, self._model = ensemble, single_model(ensemble)
+        self._ensemble = ensemble
+        self._model = single_model(ensemble)
         self._able = []
         for module in self._model.modules():
             if isinstance(module, Attention) and module.capabilities.weights:

@@ -164,7 +164,8 @@ def _check(self: Any) -> None:
             object.__setattr__(self, name, kind(**group_values))
         elif not isinstance(group_settings, kind):
             raise ConfigError(f"{name}: expected an instance of {kind.__name__}")
-    options, values = all_options(type(self)), flat(to_dict(self))
+    options = all_options(type(self))
+    values = flat(to_dict(self))
     for entry, text in idle_options(type(self), values):
         if not entry.no_effect:  # read_settings prints a note for such flags
             raise ConfigError(text)
@@ -203,7 +204,8 @@ def idle_options(
             continue
         for needed, *allowed in entry.conditions:
             if needed in options and not _is_met(entry, options[needed], values[needed], allowed):
-                current, is_typed = values[needed], needed in typed
+                current = values[needed]
+                is_typed = needed in typed
                 # Accept a default typed together with the default of the needed option.
                 if not (is_default and is_typed and current == options[needed].default):
                     yield (
@@ -313,7 +315,8 @@ def merged(
     would do nothing beside the given ones, or forbid one of them, are left out.
     """
     values = all_values(config_class, user_values, base or {})
-    options, typed = all_options(config_class), {*user_values, *(base or {})}
+    options = all_options(config_class)
+    typed = {*user_values, *(base or {})}
     # Drop values of presets that must be off beside a value of the user.
     for entry, _ in list(idle_options(config_class, values, user_values)):
         for needed, *allowed in entry.conditions if entry.name in user_values else ():
@@ -340,7 +343,8 @@ def _preset_note(
     config_class: type, values: Mapping[str, Any], typed: Collection[str], error: ConfigError
 ) -> str:
     """Return a note on the flags in a message that a preset set, and not the user."""
-    options, named = all_options(config_class), re.findall(r"--[\w-]+", str(error))
+    options = all_options(config_class)
+    named = re.findall(r"--[\w-]+", str(error))
     notes = [
         f"{options[name].with_value(values[name])} is the default of {entry.with_value(preset)}"
         for entry in options.values()
@@ -403,7 +407,8 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
     user's own ignores flags that have their defaults. The part's own defaults count.
     """
     options = options_of(type(config))
-    entry, spec = options[name], Spec.parse(getattr(config, name))
+    entry = options[name]
+    spec = Spec.parse(getattr(config, name))
     registry: Any = entry.choices
     part = registry.get(spec.name)
     part_class = getattr(part, "Config", None)

@@ -141,7 +141,8 @@ def _add_flags(
 
 def _help_text(entry: Option) -> str:
     """Return the help with default and needs, as argparse takes it."""
-    text, default = entry.help, entry.default
+    text = entry.help
+    default = entry.default
     if _is_idle(entry):
         return str(entry.no_effect).replace("%", "%%")
     # Name the options that this one needs, unless they must be off, with values if they are short.
@@ -165,7 +166,8 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
 
     With ``--dump-config`` print them as YAML and end the program, as with ``--help``.
     """
-    options, file = all_options(config_class), namespace.config
+    options = all_options(config_class)
+    file = namespace.config
     typed = _given(options, vars(namespace))
     base = {} if file is None else read_settings_file(config_class, file)
     config = merged(config_class, typed, base)

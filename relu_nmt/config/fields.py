@@ -252,7 +252,8 @@ def _converted(value: Any, kind: Any) -> Any:
     if kind is bool and isinstance(value, str):
         value = {"true": True, "false": False}.get(value.lower())
     # Refuse bools, which Python counts as numbers, and NaN, which no comparison would find.
-    is_bool, number = isinstance(value, bool), {int: numbers.Integral, float: numbers.Real}
+    is_bool = isinstance(value, bool)
+    number = {int: numbers.Integral, float: numbers.Real}
     # Take 5.0 as 5, which computations and JSON may write so.
     if kind is int and isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -285,7 +286,8 @@ cached: Callable[[OptionsOf], OptionsOf] = functools.cache
 def options_of(config_class: Any) -> dict[str, Option]:
     """Return the options of a class, without its groups, by name."""
     annotations = get_type_hints(config_class)
-    options, heading = {}, ""
+    options = {}
+    heading = ""
     for field in dataclasses.fields(config_class):
         if "option" not in field.metadata:
             continue
@@ -380,11 +382,13 @@ def spread(
         entry = options[name]
         if not entry.with_options:
             continue
-        spec, text = Spec.parse(entry.read(value)), entry.with_value(value)
+        spec = Spec.parse(entry.read(value))
+        text = entry.with_value(value)
         if not spec.options:
             spread_values[name] = spec.name  # without a colon that has no options behind it
             continue
-        chosen, fieldless = _part_values(entry, spec, text), dict(spec.options)
+        chosen = _part_values(entry, spec, text)
+        fieldless = dict(spec.options)
         for field, other, index, part in fields_of_part(options, name):
             fieldless.pop(part, None)
             if part not in chosen:

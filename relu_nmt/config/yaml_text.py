@@ -62,7 +62,8 @@ def dump_value(value: Any) -> str:
         >>> dump_value("no"), dump_value([1, "010", "y", "plain"])
         ("'no'", "[1, '010', 'y', plain]")
     """
-    yaml, file = _yaml(), io.StringIO()
+    yaml = _yaml()
+    file = io.StringIO()
     yaml.version = (1, 1)
     yaml.dump([value], file)
     text = file.getvalue().partition("--- ")[2].strip()[1:-1]
@@ -82,7 +83,8 @@ def _yaml() -> Any:
         Constructor.add_constructor(f"tag:yaml.org,2002:{kind}", SafeConstructor.construct_yaml_str)
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = Constructor
-    yaml.default_flow_style, yaml.width = True, 10**6
+    yaml.default_flow_style = True
+    yaml.width = 10**6
     return yaml
 
 

@@ -398,7 +398,8 @@ class SplitScorer:
         return " ".join(self._task.target_text.join_words(tokens)) if tokenised else text
 
     def _tokenised_references(self) -> list[str]:
-        raw, pipeline = self._split.raw_target, self._task.target_text
+        raw = self._split.raw_target
+        pipeline = self._task.target_text
         if raw is not None:
             # Encode and join, so that text that arrived in pieces is joined too.
             return [" ".join(pipeline.join_words(pipeline.encode(line))) for line in raw]

@@ -100,7 +100,8 @@ def resampled_scores(
 
 def resampling_interval(scores: np.ndarray) -> float:
     """Return half the width of the interval that holds 95% of the resamples' scores [samples]."""
-    ordered, cut = np.sort(scores), len(scores) // 40
+    ordered = np.sort(scores)
+    cut = len(scores) // 40
     return float(ordered[-1 - cut] - ordered[cut]) / 2
 
 
@@ -179,7 +180,8 @@ def paired_bootstrap(
     resampled = resampled_scores(counted, samples, None if seed == "none" else int(seed))
     estimates = []
     for system_counts, scores in zip(counted, resampled, strict=True):
-        value, mean = system_counts.score(), float(scores.mean())
+        value = system_counts.score()
+        mean = float(scores.mean())
         estimates.append({"value": value, "mean": mean, "interval": resampling_interval(scores)})
     difference = estimates[0]["value"] - estimates[1]["value"]
     by_chance = p_value(resampled[0], resampled[1], difference)

@@ -158,7 +158,8 @@ def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
         with hidden_progress(settings.no_progress_bar or not progress):
             models, examples, facts = _analyze(settings, names)
     # Write the page and its CSV files.
-    page, texts = Path(settings.output), csv_texts(models, courses)
+    page = Path(settings.output)
+    texts = csv_texts(models, courses)
     files = [page.with_name(f"{page.stem}_{name}.csv") for name in texts]
     for file, text in zip(files, texts.values(), strict=True):
         write_file("--output", str(file), text)
@@ -196,7 +197,8 @@ def _analyze(
         )
     # Use the groups of the first model for all, although separators count as tokens.
     groups = splits[0].groups(() if limit is None else (limit,))
-    total, unit = len(groups), "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
+    total = len(groups)
+    unit = "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
     inputs = zip(names, settings.path, translators, splits, strict=True)
     models = [AnalyzedModel(*values, groups, unit) for values in inputs]
     for number in settings.examples:
@@ -259,7 +261,8 @@ def _example(
         figures.append((f"{name}, {layer}, {head}", large_maps(maps)))
         if place.head is None:
             figures.append((f"{name}, {layer}, every head", head_maps(maps)))
-    task, (source, target) = models[0].translator.task, models[0].pair(number)
+    task = models[0].translator.task
+    (source, target) = models[0].pair(number)
     return {
         "number": number,
         "source": task.source_tokens(source),

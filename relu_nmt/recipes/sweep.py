@@ -256,7 +256,8 @@ def _settings_of(steps: Sequence[Step], settings_class: type[SettingsT]) -> list
 
 def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
     """Check that a training will write the checkpoint to evaluate."""
-    which, number = config.checkpoint, config.averaged
+    which = config.checkpoint
+    number = config.averaged
     # A single checkpoint: the training must write its kind.
     if which == "best" and trainer.disable_validation:
         raise ConfigError(
@@ -290,7 +291,8 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
 
 def _check_start(settings: Settings, model: SweepModel) -> None:
     """Check that the sentence model that a training starts from is there and finished."""
-    sentences, folder = _sentence_model(settings, model), settings.start_from
+    sentences = _sentence_model(settings, model)
+    folder = settings.start_from
     start = _checkpoint(settings, sentences)
     if not Path(start).exists():
         raise ConfigError(

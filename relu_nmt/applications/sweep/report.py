@@ -220,12 +220,11 @@ def commands_of(cells: Sequence[Cell]) -> dict[str, list[str]]:
 
 def buckets(averages: Sequence[Average], counted: str) -> dict[str, float]:
     """Return the number of segments by bucket, from columns such as ``documents[1-19]``."""
-    segments = {
-        column[len(counted) : -1]: value
-        for average in averages
-        for column, value in average.record.items()
-        if column.startswith(counted)
-    }
+    segments = {}
+    for average in averages:
+        for column, value in average.record.items():
+            if column.startswith(counted):
+                segments[column[len(counted) : -1]] = value
     # Sort by the lowest value of a bucket, ``>19`` behind ``10-19`` and ``19``.
     order = sorted((float(b.strip(">").split("-")[0]), b[0] == ">", b) for b in segments)
     return {bucket: segments[bucket] for *_, bucket in order}
@@ -325,7 +324,8 @@ def length_figure(
 
 def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Line]:
     """Return a line for each system, with its values in the column."""
-    lines, labels = [], labels_of(rows)
+    lines = []
+    labels = labels_of(rows)
     for style, (system, row) in enumerate(rows.items()):
         # Collect the averages by the index of their length.
         means = {
@@ -346,7 +346,8 @@ def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Line]:
 
 def _error(average: Average, column: str) -> tuple[float, float]:
     """Return an interval's length below and above a mean. Only d-BLEU has one, few seeds none."""
-    seeds, record = len(average.values(column)), average.record
+    seeds = len(average.values(column))
+    record = average.record
     interval = record.get(f"{column}_{'document' if seeds == 1 else 'seed'}_interval")
     if interval is None or 1 < seeds < LEAST_SEEDS:
         return 0.0, 0.0

@@ -131,8 +131,9 @@ def read_results(folder: Path, description: SweepDescription) -> tuple[list[Cell
     mixtures, attentions, lengths and seeds.
     """
     attentions = description.attentions
-    models = models_in(folder, description.settings).items()
-    cells = [cell for model, lengths in models for cell in _cells_of(folder, model, lengths)]
+    cells: list[Cell] = []
+    for model, lengths in models_in(folder, description.settings).items():
+        cells += _cells_of(folder, model, lengths)
 
     def order(cell: Cell) -> tuple[object, ...]:
         name, mixture = cell.system
@@ -187,7 +188,8 @@ def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
 
 def _add_scores(cell: Cell, step: Step) -> None:
     # Copy scores and speeds from the results of relu-nmt-generate.
-    record, results = cell.record, _read_json(step.path(".results.json"))
+    record = cell.record
+    results = _read_json(step.path(".results.json"))
     # Refuse results without the score that every table needs.
     if not results["d_bleu"]:
         raise ValueError("no d-BLEU; are there references?")
@@ -350,10 +352,8 @@ def _summary(course: Course) -> dict[str, float]:
         summary["largest_gradient_norm"] = max(norms.values())
     for name in (*VECTORS, GROWTH):
         if values := course.get(name):
-            summary[f"first_{name}"], summary[f"last_{name}"] = (
-                values[min(values)],
-                values[max(values)],
-            )
+            summary[f"first_{name}"] = values[min(values)]
+            summary[f"last_{name}"] = values[max(values)]
     return summary
 
 
@@ -438,13 +438,13 @@ def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
     scores = [dict(zip(side.resampled, side.values("d_bleu"), strict=True)) for side in sides]
     gains = [scores[0][seed] - scores[1][seed] for seed in seeds]
     gain = sum(gains) / len(gains)
-    own, base = (np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides)
+    means = [np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides]
     # Add the intervals over seeds and over resamples of the documents.
     record = {
         "gain": gain,
         "gain_seed_interval": mean_interval(gains),
-        "gain_document_interval": resampling_interval(own - base),
-        "p_value": p_value(own, base, gain),
+        "gain_document_interval": resampling_interval(means[0] - means[1]),
+        "p_value": p_value(means[0], means[1], gain),
         "gain_seeds": ",".join(map(str, seeds)),
     }
     return _known(record), gains

@@ -188,7 +188,8 @@ class StepRunner:
         if not num_left:
             return "nothing left"
         # Subtract the time already spent from the mean of each kind of step, as far as it is known.
-        total, num_estimated = 0.0, 0
+        total = 0.0
+        num_estimated = 0
         for is_training in (True, False):
             tasks = [task for task in self.tasks if task.step.is_training is is_training]
             seconds = [task.step.seconds for task in tasks if task.step.status == DONE]
@@ -262,7 +263,8 @@ class StepRunner:
             self.say(f"{task.step}: done by another sweep")
             self._delete_checkpoints(task.step)
             return
-        task.begun, task.is_ending = time.monotonic(), False
+        task.begun = time.monotonic()
+        task.is_ending = False
         work = self._run_job(task) if lock is None else self._run_here(task, lock)
         self._running[task] = work
         next(work, None)  # until it waits for the first time
@@ -271,7 +273,8 @@ class StepRunner:
         """Run the commands of a step on this machine. Yield while a command runs."""
         try:
             step = self._begin(task)
-            exit_code, status = 0, DONE
+            exit_code = 0
+            status = DONE
             log_file = step.path(".log")
             with reporting(f"{log_file}: cannot be written"):
                 # A training that continues appends to its log.
@@ -307,7 +310,8 @@ class StepRunner:
 
     def _begin(self, task: Task) -> Step:
         """Give a step the lowest free index. Store and return it as begun."""
-        step, earlier = task.step, task.step.stored()
+        step = task.step
+        earlier = task.step.stored()
         taken_indices = {other.index for other in self._running if other is not task}
         task.index = min(set(range(self._config.jobs)) - taken_indices)
         variables = self._config.environment(task.index)
@@ -373,7 +377,8 @@ class StepRunner:
                 break
         seconds = self._leave(task)
         # Fetch the result. A job that the cluster ended has none.
-        note, stopped = f"job {job.job_id} ended without a result", None
+        note = f"job {job.job_id} ended without a result"
+        stopped = None
         try:
             stopped = result_of(job)
         except ReluNmtError as error:
@@ -395,7 +400,8 @@ class StepRunner:
         assert task.begun is not None
         seconds = time.monotonic() - task.begun
         del self._running[task]
-        task.begun, task.job = None, None
+        task.begun = None
+        task.job = None
         return seconds
 
     def _conclude(self, task: Task, step: Step) -> None:
@@ -412,19 +418,13 @@ class StepRunner:
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the unused checkpoints of a model when all its steps are done."""
         steps = [task.step for task in self.tasks if task.step.model == step.model]
-        if self._config.delete_checkpoints and all(
-            step_of_model.status in FINAL for step_of_model in steps
-        ):
-            # Keep those that a command names: it evaluates them.
-            words = {
-                word
-                for step_of_model in steps
-                for command in step_of_model.commands
-                for word in command
-            }
-            for path in step.checkpoints.glob("*.safetensors"):
-                if str(path) not in words:
-                    path.unlink(missing_ok=True)
+        if not self._config.delete_checkpoints or {step.status for step in steps} - {*FINAL}:
+            return
+        # Keep the checkpoints that a command names, which evaluates them.
+        words = set().union(*(step.words for step in steps))
+        for path in step.checkpoints.glob("*.safetensors"):
+            if str(path) not in words:
+                path.unlink(missing_ok=True)
 
 
 def last_line(path: Path) -> str:

@@ -20,7 +20,8 @@ from relu_nmt.modules.config import ATTENTION_PRESETS
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
 TOKENIZER = "--sacrebleu-tokenizer"
-UPDATES, SECONDS = "u", {"s": 1, "m": 60, "h": 3600}
+UPDATES = "u"
+SECONDS = {"s": 1, "m": 60, "h": 3600}
 BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
 PUBLISHED_FIELDS = {"title": str, "source": str, "columns": dict, "rows": dict}
 PUBLISHED_FORM = (

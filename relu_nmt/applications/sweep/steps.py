@@ -155,6 +155,11 @@ class Step:
         """The commands as a user types them, in one line."""
         return " && ".join(shlex.join(shown_command(command)) for command in self.commands)
 
+    @property
+    def words(self) -> list[str]:
+        """The words of all commands but the path of Python, which may differ between machines."""
+        return [word for command in self.commands for word in command[1:]]
+
     def path(self, ending: str) -> Path:
         """Return the path of one of the step's files, ``train.log`` or ``evaluate-128.log``."""
         kind = {None: "train", CONTRASTS: "contrasts"}.get(self.length, f"evaluate-{self.length}")
@@ -174,29 +179,28 @@ class Step:
             ConfigError: an earlier run of the step had other commands.
         """
         stored = self.stored()
-        # Compare without the path of Python: it may differ between machines.
-        old, new = (
-            [word for command in step.commands for word in command[1:]] for step in (stored, self)
-        )
+        old = stored.words
+        new = self.words
         # Earlier versions gave no tokenizer to variants, but sweep.json has one for all models.
         if self.is_training and new.count(TOKENIZER) > old.count(TOKENIZER):
-            place = new.index(TOKENIZER)
-            del new[place : place + 2]
+            first = new.index(TOKENIZER)
+            del new[first : first + 2]
         has_checkpoint = self.is_training and any(self.checkpoints.glob("*.safetensors"))
         if old != new and (stored.status != FAILED or has_checkpoint):
-            was, now = differences(old, new)
+            old_words, new_words = differences(old, new)
             # A training continues from its checkpoints, so all go. An evaluation needs them.
             mark = self.folder if self.is_training else self.path(".json")
             raise ConfigError(
                 f"{self.path('.json')}: '{self}' was {stored.status} with another command: it has "
-                f"'{was}' where there is '{now}' now. Type the old flags, choose another "
-                f"--save-dir, or delete {mark} to run it again"
+                f"'{old_words}' where there is '{new_words}' now. Type the old flags, choose "
+                f"another --save-dir, or delete {mark} to run it again"
             )
         return stored if stored.status in FINAL else None
 
     def write(self) -> None:
         """Store the state."""
-        path, values = self.path(".json"), asdict(self)
+        path = self.path(".json")
+        values = asdict(self)
         with reporting(f"{path}: cannot write it"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps({n: values[n] for n in STORED}, indent=1) + "\n")
@@ -274,7 +278,8 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     stay unless the new description has others.
     """
     # Join with the earlier description. New attentions come last, so that the baseline stays.
-    attentions, published = description.settings.systems, description.published
+    attentions = description.settings.systems
+    published = description.published
     earlier = read_description(folder)
     if earlier is not None:
         _check_same_setting(folder, earlier.settings, description.settings)
@@ -292,10 +297,12 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
     """Check that all models of a report share data, split, checkpoint and flags."""
     # Refuse other data, splits and checkpoints, even without results.
     for name in ("data", "gen_subset", "checkpoint"):
-        if (was := getattr(old, name)) != (now := getattr(new, name)):
+        old_value = getattr(old, name)
+        new_value = getattr(new, name)
+        if old_value != new_value:
             raise ConfigError(
-                f"--save-dir {folder}: its results have {name.replace('_', '-')} {was}, not {now}; "
-                "choose another --save-dir"
+                f"--save-dir {folder}: its results have {name.replace('_', '-')} {old_value}, not "
+                f"{new_value}; choose another --save-dir"
             )
     # Other flags are fine only as long as the folder has no results.
     flags = old.shared_flags, new.shared_flags
