@@ -4,9 +4,9 @@ r"""Compare the attention of models on sentences or documents of a data folder.
       softmax/checkpoint_best.safetensors --examples 0,5 --output report.html
 
 The page is one file: entropies by every definition, row sums, zeros, null rows, sums of the largest
-weights, distances, and the kinds of tokens with the weight, by slot, layer and head; the use of the
-feed-forward networks' memories; heat maps of some sentences; and the course of training. CSV files
-beside it hold the numbers. Targets are the references, read in one pass.
+weights, distances, and the kinds of tokens with the weight, by slot, layer and head. It also shows
+the use of the feed-forward networks' memories, heat maps of some sentences, and the course of
+training. CSV files beside it hold the numbers. Targets are the references, read in one pass.
 
   relu-nmt-analyze --log train.log other/results.json --output curves.html
 

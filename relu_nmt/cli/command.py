@@ -33,7 +33,7 @@ ADVICE = Path(__file__).with_name("advice.yaml")
 MOST_NAMED = 3
 """Most commands that an error message names."""
 USER_ERROR, INTERRUPTED, READER_LEFT = 2, 130, 141
-"""Exit codes; those of a signal are 128 + SIGINT and 128 + SIGPIPE, as in a shell."""
+"""Exit codes. After a signal: 128 + SIGINT and 128 + SIGPIPE, as in a shell."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def advice_on(flag: str, words: str = "") -> str:
-    """Return the advice on a flag in :data:`ADVICE`; an empty text without any.
+    """Return the advice on a flag in :data:`ADVICE`, an empty text without any.
 
     The number that stands behind the flag in ``words`` replaces the letter N.
     """
@@ -105,7 +105,7 @@ class RecipeCommand:
     Args:
         description: first text of ``--help``, most often the module's docstring.
         settings_class: settings whose flags the command has.
-        recipe: module of ``relu_nmt.recipes`` whose ``run`` is called, or ``module.function``; or a
+        recipe: module of ``relu_nmt.recipes`` whose ``run`` is called, or ``module.function``, or a
             function, of a script that has imported PyTorch already. The exit code is that of its
             result, if it has one.
         user_modules: let the user add parts of their own.
@@ -134,10 +134,10 @@ class RecipeCommand:
         return parser
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
-        """Run the command with these arguments, by default those of the command line."""
+        """Run the command with these arguments, by default the command line's."""
         is_named = isinstance(self.recipe, str)
         if is_named and self.settings_class.__module__ == "__main__":
-            # Under python -m, leave to the imported module, whose classes are those of the recipe.
+            # Under python -m, leave to the imported module, whose classes the recipe reads.
             name = self.prog.removeprefix("relu-nmt-").replace("-", "_")
             return importlib.import_module(f"relu_nmt.cli.{name}").main(argv)
         # Leave the threads to the processes that a command starts.
@@ -193,7 +193,7 @@ def run_command(
         _print_error(f"{parser.prog}: error: {error}")
         return USER_ERROR
     except (RuntimeError, MemoryError) as error:
-        # Report a lack of memory in one line; other errors of these kinds are bugs.
+        # Report a lack of memory in one line. Other errors of these kinds are bugs.
         if debug or not is_out_of_memory(error):
             raise
         reason = f" ({' '.join(str(error).split())})" if str(error) else ""
@@ -206,6 +206,6 @@ def run_command(
 
 
 def _print_error(text: str) -> None:
-    """Print on standard error; ignore an error there, as the exit code reports it too."""
+    """Print on standard error. Ignore an error there, as the exit code reports it too."""
     with suppress(OSError):
         print(printable(text), file=sys.stderr)

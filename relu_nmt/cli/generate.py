@@ -8,7 +8,7 @@ as tokens, D- score and translation as text, P- score of each token. Scores are 
 If the model was trained on documents and the folder has their boundaries, or with
 --max-doc-tokens, documents are translated, and these lines are for groups of sentences. With
 --window-overlap, S- also shows the context, the other lines only the new sentences. --scoring bleu
-makes the BLEU of documents that of tokenised text; chrF is always given.
+computes the BLEU of documents on tokenized text. chrF is always given.
 """
 
 import ast
@@ -228,7 +228,7 @@ class TranslateSplitSettings(WindowOptions, BannedTermOptions):
 
     @property
     def results_file(self) -> Path | None:
-        """The file for the lines; None: standard output."""
+        """The file for the lines. None: standard output."""
         if self.results_path is None:
             return None
         part = f"-{self.shard_id}-of-{self.num_shards}" if self.num_shards > 1 else ""

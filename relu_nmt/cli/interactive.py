@@ -2,13 +2,13 @@
 
   relu-nmt-interactive --path checkpoints/checkpoint_best.safetensors < text.de > text.en
 
-Every line is translated on its own and gives one line; an empty line gives an empty one.
+Every line is translated on its own and gives one line. An empty line gives an empty one.
 relu-nmt-translate-document joins the lines of documents.
 
 --nbest N gives N lines of number, score and text, best first: D-0, D-0, D-1... --format fairseq
 gives all of fairseq's lines (grep ^H): S- source, H- score and translation as tokens, D- score and
-translation as text, P- score of each token. These scores are log-probabilities in base 2; those of
---format json are in nats (1 nat is 1.44 in base 2).
+translation as text, P- score of each token. These scores are log-probabilities in base 2. The
+scores of --format json are in nats (1 nat is 1.44 in base 2).
 """
 
 from typing import ClassVar

@@ -1,15 +1,15 @@
 r"""Make a data folder from text files.
 
-It has dictionaries, binarised text, and everything needed to start from raw text and to end in raw
-text. The text is either tokenised (tokens between spaces, as for fairseq-preprocess; the folder is
-then the same as fairseq's) or raw:
+It has dictionaries, binarized text, and everything needed to start from raw text and to end in raw
+text. The text is either tokenized (tokens between spaces, as for fairseq-preprocess, and the folder
+is then the same as fairseq's) or raw:
 
   relu-nmt-preprocess -s de -t en --trainpref corpus/train --validpref corpus/valid \
       --testpref corpus/test --destdir data-bin/corpus --joined-dictionary \
       --tokenizer moses --lowercase --subword subword-nmt --subword-size 8000
 
 Large text comes in shards, which become data folders of their own, one after the other or as jobs
-of a cluster; each epoch of relu-nmt-train data-bin/shard0:data-bin/shard1:... reads one:
+of a cluster. Each epoch of relu-nmt-train data-bin/shard0:data-bin/shard1:... reads one:
 
   relu-nmt-preprocess -s de -t en --trainpref corpus/a,corpus/b,corpus/c --destdir data-bin ... \
       --cluster slurm --cluster-parameters cpus_per_task=16,timeout_min=600
@@ -282,7 +282,7 @@ class PreprocessSettings(ClusterOptions):
         return split_paths(self.trainpref, ",") if self.trainpref else []
 
     def shards(self) -> list["PreprocessSettings"]:
-        """Return the settings of each shard; the first also gets validation and test text."""
+        """Return the settings of each shard. The first also gets validation and test text."""
         folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
         own = replace(self, cluster=None, cluster_parameters=None, trainpref=self.training_texts[0])
         # Give the other shards dictionaries and subwords of the first, unless a model has them.

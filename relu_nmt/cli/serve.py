@@ -5,9 +5,9 @@ r"""Serve a model on this machine, for programs and for people.
       http://127.0.0.1:8000/translate
 
 The page at http://127.0.0.1:8000/ translates typed or dropped text, sentence beside sentence, and
-shows the attention of each word. /openapi.json describes the API; /health and /metrics (Prometheus)
+shows the attention of each word. /openapi.json describes the API. /health and /metrics (Prometheus)
 are for monitoring. Simultaneous requests share batches. The server has neither encryption nor
-passwords: to let others in, put a proxy with both before it.
+passwords: to let other people in, put a proxy with both before it.
 """
 
 from typing import ClassVar

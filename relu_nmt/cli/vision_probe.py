@@ -5,8 +5,8 @@
   relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method linear --epochs 100
   relu-nmt-vision-probe --path CKPT --train {pets,cars}/train --test {pets,cars}/test --method ridge
 
-Accuracies are in percent; those of ridge are the mean over choices of 10 images of each class. For
-several data sets the mean is also printed.
+Accuracies are in percent, with ridge the mean over choices of 10 images of each class. For several
+data sets the mean is also printed.
 """
 
 from relu_nmt.cli.command import RecipeCommand

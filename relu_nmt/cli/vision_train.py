@@ -1,7 +1,7 @@
 r"""Train an image classifier.
 
-DATA is a folder or zip file that holds class folders (cat/1.jpg, dog/1.jpg), or folders train and
-val that hold them; or a NumPy archive or parquet file of images:
+DATA is a folder or zip file that holds class folders (cat/1.jpg, dog/1.jpg) or folders train and
+val with class folders. It may also be a NumPy archive or parquet file of images:
 
   relu-nmt-vision-train images.zip --valid-fraction 0.1 --arch vit_ti --image-size 32 \
       --patch-size 4 --attention sima --batch-size 128 --lr 1e-3 --warmup-updates 500 \
@@ -40,7 +40,7 @@ from relu_nmt.vision.config import (
 )
 
 RECIPES = read_presets(Path(relu_nmt.vision.__file__).with_name("recipes.yaml"))
-"""The ``--recipe`` presets by name; docs/reference/images.md has the table."""
+"""The ``--recipe`` presets by name. docs/reference/images.md has the table."""
 
 
 @settings

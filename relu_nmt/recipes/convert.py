@@ -1,4 +1,4 @@
-"""Write models: in other forms, from other toolkits, or as a mean; and shortlists for them."""
+"""Write models in other forms, from other toolkits, or as a mean, and shortlists for them."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ MOST_SHOWN = 60
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:
-    """Write a checkpoint in another form; return the path of the output.
+    """Write a checkpoint in another form. Return the path of the output.
 
     Raises:
         CheckpointError: the checkpoint is damaged, or the form does not support its model.
@@ -170,7 +170,7 @@ def save_model(
     origin: str,
     progress: bool,
 ) -> Path:
-    """Write a model of another toolkit as a checkpoint; return the path."""
+    """Write a model of another toolkit as a checkpoint. Return the path."""
     # Compare the embeddings with the dictionaries, and the names with those of the built model.
     for side, dictionary in (
         ("encoder", task.source_dictionary),
@@ -208,7 +208,7 @@ def save_model(
 
 
 def output_path(text: str, kind: str | None = TRANSLATION) -> Path:
-    """Return the checkpoint path that ``--output`` gives; see :func:`check_replaceable`.
+    """Return the checkpoint path that ``--output`` gives. See :func:`check_replaceable`.
 
     Raises:
         ConfigError: the name does not end like a checkpoint's.
@@ -251,7 +251,7 @@ def _kind(path: str | Path) -> str | None:
 
 
 def average(settings: AverageSettings, *, progress: bool = True) -> Path:
-    """Write a checkpoint with the mean weights of others; return its path.
+    """Write a checkpoint with the mean weights of others. Return its path.
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
@@ -349,7 +349,7 @@ def _last_checkpoints(folder: Path, count: int, pattern: str, most: int | None) 
 
 
 def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
-    """Write a shortlist of target symbols for each source symbol; return its path.
+    """Write a shortlist of target symbols for each source symbol. Return its path.
 
     Raises:
         DataError: the folder is missing, damaged or without target side, or the file not written.
@@ -361,7 +361,7 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
     split = task.load_split(settings.gen_subset)
     if split.target is None:
         raise DataError(f"{split.stem}: has no target side, from which translations are learnt")
-    # Choose pairs at equal distances; a small split gives each pair once.
+    # Choose pairs at equal distances. A small split gives each pair once.
     chosen = np.unique(
         np.linspace(0, len(split) - 1, min(settings.pairs, len(split))).round().astype(int)
     )

@@ -52,7 +52,7 @@ class Accuracy:
     image_size: tuple[int, int]  # height and width of the model's input, in pixels
     images: int  # number of images, without damaged ones
     top1: float  # percent of images whose class has the highest score
-    top5: float | None  # percent of those among the five best; None with five classes or fewer
+    top5: float | None  # percent among the five best, None with five classes or fewer
     seconds: float
     damaged: int = 0  # number of images that could not be decoded
 
@@ -70,7 +70,7 @@ def candidates(
     """Return the classes to choose among: those in a file, or all classes of the model.
 
     Return their names, those that the model has first, and int64 [K], the indices of its outputs
-    for the first K. A line of ``file`` is a class; text after a space is a remark, unless the whole
+    for the first K. A line of ``file`` is a class. Text after a space is a remark, unless the whole
     line is a class of the model or of the images, ``known``.
     """
     number = {composed(name): index for index, name in enumerate(classes)}
@@ -94,7 +94,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or cannot work at an image size.
         ConfigError: settings that do not fit the model or the device.
-        DataError: images are missing, damaged or of other classes; a file cannot be read or
+        DataError: images are missing, damaged or of other classes. A file cannot be read or
             written.
     """
     # Open the images.
@@ -118,7 +118,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
                     f"as wrong: {printable(some_of(absent))}"
                 )
             for name, images in sets.items():
-                # Number the labels like the candidates; labels of absent classes come last.
+                # Number the labels like the candidates. Labels of absent classes come last.
                 images = with_classes_of(images, names, origin)
                 found.append(accuracy(name, images, classifier, outputs, settings))
                 if progress:
@@ -171,7 +171,7 @@ def accuracy(
 
 
 class Classified(list[dict[str, float]]):
-    """The probabilities of classes for each picture; empty if the picture cannot be read.
+    """The probabilities of classes for each picture, empty if the picture cannot be read.
 
     The exit code is 2 if there are such pictures.
     """
@@ -219,7 +219,7 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
 def load_classifier(
     path: str, options: PrecisionOptions, image_size: Sequence[int] | None = None
 ) -> ImageClassifier:
-    """Return the classifier of a checkpoint; a ReluNmtError names the flag that does not fit."""
+    """Return the classifier of a checkpoint. A ReluNmtError names the flag that does not fit."""
     # Choose device and dtype.
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     dtype = autocast_dtype(options, torch.device(device))

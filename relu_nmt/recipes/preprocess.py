@@ -1,8 +1,8 @@
 """Make a data folder from text files: dictionaries, binarised data and a manifest.
 
-Steps: scan all files and convert raw text to tokens (:mod:`relu_nmt.recipes.preprocess_text`);
-build the dictionaries; binarise; write the manifest. A journal records each finished step, so that
-an interrupted run continues where it stopped. A file gets its name only when it is complete.
+The steps scan all files, convert raw text to tokens (:mod:`relu_nmt.recipes.preprocess_text`),
+build the dictionaries, binarize, and write the manifest. A journal records each finished step, so
+that an interrupted run continues where it stopped. A file gets its name only when it is complete.
 """
 
 import hashlib
@@ -53,10 +53,10 @@ SMALL_SHARE = 0.01  # share of changed lines that is too small for advice
 
 
 def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
-    """Make a data folder, or one for each shard; or finish an interrupted one.
+    """Make a data folder, or one for each shard, or finish an interrupted one.
 
-    Returns the manifest, with shards that of the first, which has dictionaries and subwords; with
-    ``dict_only`` it is empty.
+    Returns the manifest, of several shards the first manifest, which has dictionaries and subwords.
+    With ``dict_only`` it is empty.
 
     Raises:
         DataError: a file is missing, damaged or not parallel to its counterpart, or the folder
@@ -93,7 +93,7 @@ def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
         job = make_job(settings, lambda text: print(printable(text)) if progress else None)
         with hidden_progress(settings.no_progress_bar or not progress), job.open_files:
             return _make_folder(job)
-    except BrokenPipeError:  # the reader of standard output has ended; no file is at fault
+    except BrokenPipeError:  # the reader of standard output has ended, and no file is at fault
         raise
     except OSError as error:
         path = error.filename or settings.destdir
@@ -103,7 +103,7 @@ def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
 
 
 def _make_folder(job: Job) -> dict[str, Any]:
-    """Do all unfinished steps in the locked folder; return the manifest."""
+    """Do all unfinished steps in the locked folder. Return the manifest."""
     # Read through all inputs first, for the key, so that mistakes are reported early.
     key = _key(job)
     job.folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def _make_folder(job: Job) -> dict[str, Any]:
 
 
 def _build(job: Job, key: str) -> dict[str, Any]:
-    """Do all unfinished steps; the journal skips finished ones."""
+    """Do all unfinished steps. The journal skips finished ones."""
     journal = Journal(job.folder / WORK_FOLDER, key, _given_files(job).values())
     texts = job.tokens(journal)
     # Test on a sample that tokens decode to the original text.
@@ -184,8 +184,8 @@ def _versions(job: Job) -> dict[str, str]:
 
 
 def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
-    """Return the manifest if the folder is complete; refuse to replace another folder."""
-    # Read the manifest; remove a damaged one only with --overwrite.
+    """Return the manifest if the folder is complete. Refuse to replace another folder."""
+    # Read the manifest. Remove a damaged one only with --overwrite.
     advice = "give another --destdir, or --overwrite to replace it"
     try:
         manifest = manifest_content(job.folder, advice)
@@ -249,7 +249,7 @@ def _dictionary(
 ) -> Dictionary:
     """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
     config = job.config
-    # Take a model's or a given dictionary; a joined one may come from either flag.
+    # Take a model's or a given dictionary. A joined one may come from either flag.
     if job.dictionaries:
         return job.dictionaries[languages[0]]
     given = getattr(config, f"{side}dict") or (config.joined_dictionary and config.tgtdict)
@@ -275,7 +275,7 @@ def _binarize(
     texts: Mapping[SideKey, TextFile],
     dictionaries: dict[str, Dictionary],
 ) -> dict[SideKey, dict[str, int]]:
-    """Write the ``.bin`` and ``.idx`` files; return the counts of each side."""
+    """Write the ``.bin`` and ``.idx`` files. Return the counts of each side."""
     sides = {
         f"{split}.{language}.binarized": (language, job.path(split, language), text)
         for (split, language), text in texts.items()
@@ -301,7 +301,7 @@ def _binarize(
 
 
 def _binarize_alignments(job: Job, journal: Journal) -> dict[str, dict[str, int]]:
-    """Write the word alignments; return the counts of each split with alignments."""
+    """Write the word alignments. Return the counts of each split with alignments."""
     finished = {}
     for split, text in job.alignments.items():
         prefix = alignment_path(job.folder, split, job.config.pair)

@@ -46,10 +46,10 @@ class Job:
     config: Settings  # with the languages of the model of --like
     say: Callable[[str], None]  # prints a line
     endings: Mapping[str, str]  # the ending of the files of each language
-    # Text steps and dictionary of the model by language; empty without a model.
+    # Text steps and dictionary of the model by language, empty without a model.
     texts: Mapping[str, TextPipeline] = field(default_factory=dict)
     dictionaries: Mapping[str, Dictionary] = field(default_factory=dict)
-    # Documents of each split with known boundaries; separator lines of each split's source text.
+    # Documents of each split with known boundaries. Separator lines of each split's source text.
     num_documents: dict[str, int] = field(default_factory=dict, init=False)
     separators: dict[str, list[int]] = field(default_factory=dict, init=False)
     model_paths: dict[str, Path] = field(default_factory=dict, init=False)  # by language
@@ -118,7 +118,7 @@ class Job:
     def _through(
         self, journal: Journal, texts: Mapping[SideKey, TextFile], step: str
     ) -> dict[SideKey, TextFile]:
-        """Take texts through a step; return the input itself for texts that it does not change."""
+        """Take texts through a step. Return the input itself for texts that it does not change."""
         pipelines = self.pipelines()
         plans = (self._plan(key, text, pipelines, step) for key, text in texts.items())
         planned = {conversion.name: conversion for conversion in plans if conversion is not None}
@@ -145,7 +145,7 @@ class Job:
     def _plan(
         self, key: SideKey, text: TextFile, pipelines: Mapping[str, TextPipeline], step: str
     ) -> Conversion | None:
-        """Return the conversion that a text needs; None if it needs none."""
+        """Return the conversion that a text needs, or None."""
         split, language = key
         separator = "none" if step == "pieces" else self.config.document_separator
         is_train = split == "train"
@@ -155,7 +155,7 @@ class Job:
             step = "keep"
             if is_train and separator == "none":
                 return None
-        # Keep the raw text of other splits, from which references come; it may be the tokens.
+        # Keep the raw text of other splits, from which references come. It may be the tokens.
         outputs = {}
         if is_train or step != "keep":
             outputs[self.folder / WORK_FOLDER / f"{split}.{language}.{step}"] = step
@@ -169,7 +169,7 @@ class Job:
     def _check_sides(
         self, journal: Journal, split: str, found: Mapping[SideKey, Mapping[str, Any]]
     ) -> None:
-        """Compare sentences and document boundaries of a split's sides; write the boundaries."""
+        """Compare sentences and document boundaries of a split's sides. Write the boundaries."""
         config = self.config
         sides = {self.inputs[split, la].path: found[split, la] for la in config.languages}
         for path, side in sides.items():
@@ -351,7 +351,7 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
         for split in config.splits()
         for language in config.languages
     }
-    # Compare the sides; with separators, the text steps compare documents and sentences.
+    # Compare the sides. With separators, the text steps compare documents and sentences.
     for text in inputs.values():
         if text.num_lines == 0:
             raise DataError(f"{text.path}: the file is empty")
@@ -394,7 +394,7 @@ def _find_texts(
 
 
 def scan_alignments(job: Job) -> dict[str, TextFile]:
-    """Read through the word alignments of each split that has some; the training text must."""
+    """Read through the word alignments of each split that has some, as the training text must."""
     config = job.config
     if config.align_suffix is None:
         return {}

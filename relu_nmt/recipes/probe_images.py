@@ -38,15 +38,15 @@ LINEAR_STD = 0.01
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
-    """Probe the features of a checkpoint on each data set; return the results as in the file.
+    """Probe the features of a checkpoint on each data set. Return the results as in the file.
 
-    Accuracies are in percent. ``top1`` is a mean over the seeds of ridge regression, which
-    ``by_seed`` has one by one; ``top5`` is None with five classes or fewer.
+    Accuracies are in percent. ``top1`` is a mean over the seeds of ridge regression. ``by_seed``
+    has the accuracy of each seed. ``top5`` is None with five classes or fewer.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
         ConfigError: settings that do not fit the model or the device.
-        DataError: images are missing, damaged or of other classes; the results cannot be written.
+        DataError: images are missing, damaged or of other classes. The results cannot be written.
         TrainingError: the linear classifier diverges.
     """
     # Open the images.
@@ -137,7 +137,7 @@ def joined_features(output: VisionOutput) -> Tensor:
     token is first normalised to mean 0 and variance 1 over its channels.
 
     Reference: Koohpayegani and Pirsiavash 2024, "SimA", section 4.3: XCiT's last four blocks, two
-    of them class attention; Caron et al. 2021 (DINO): ViT's last four. Deviation: the papers'
+    of them class attention. Caron et al. 2021 (DINO): ViT's last four. Deviation: the papers'
     final norm has gains, which the probe's weights can learn.
     """
     found = []
@@ -204,7 +204,7 @@ def neighbour_scores(
     are ``train`` [N, D], of the classes ``labels`` [N] int64, and ``test`` [M, D].
 
     Reference: Wu et al. 2018, "Unsupervised feature learning via non-parametric instance
-    discrimination", section 3.4; Caron et al. 2021 (DINO), appendix F.1.
+    discrimination", section 3.4. Caron et al. 2021 (DINO), appendix F.1.
 
     Example:
         >>> known, test = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[5.0, 0.0]])
@@ -254,7 +254,7 @@ def _ridge(
 
 
 def choose_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> np.ndarray:
-    """Draw ``shots`` images of each class, or all of a smaller class; return their indices."""
+    """Draw ``shots`` images of each class, or all of a smaller class. Return their indices."""
     generator = np.random.default_rng(seed)
     # Shuffle the images of each class, and keep the first ones.
     return np.concatenate(
@@ -268,11 +268,11 @@ def ridge_scores(
     """Return scores [M, C] of a linear classifier, (X^T X + l2 I)^-1 X^T Y in closed form.
 
     X holds the features ``shots`` [N, D] minus their mean, divided by their standard deviation (+
-    1e-5), and a last column of 100; Y is 1 at the class in ``labels`` [N] int64 and -1 elsewhere.
+    1e-5), and a last column of 100. Y is 1 at the class in ``labels`` [N] int64 and -1 elsewhere.
     The features ``test`` [M, D] are mapped alike. It computes in float64.
 
     Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", section 4.1 (few-shot
-    accuracies); constants as in Big Vision's public few-shot evaluation.
+    accuracies), with the constants of Big Vision's public few-shot evaluation.
     """
     shots, test = shots.double(), test.double()
     # Measure mean and deviation on the shots alone, [D] each.
@@ -293,7 +293,7 @@ def ridge_scores(
 def _linear(
     classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
 ) -> list[list[float]]:
-    """Train a linear classifier on random crops, mirrored or not; return its accuracies.
+    """Train a linear classifier on random crops, mirrored or not. Return its accuracies.
 
     Reference: Caron et al. 2021 (DINO), section 4.1: SGD with momentum .9 and without decay.
     """
@@ -301,7 +301,7 @@ def _linear(
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     damaged = damaged_images(options.skip_damaged_images)
     batches = ImageBatches(train, transform, size, options.seed, damaged=damaged)
-    # Make the classifier; a blank image gives the width of the features.
+    # Make the classifier. A blank image gives the width of the features.
     torch.manual_seed(options.seed)
     blank = torch.zeros(1, 3, *transform.sides)
     width = features_of_batch(classifier, blank, options.features).size(1)
@@ -334,7 +334,7 @@ def _linear(
 
 
 def percent_right(scores: Tensor, labels: Tensor) -> list[float]:
-    """Return top-1 and top-5 accuracy in percent; scores [M, C], labels [M]."""
+    """Return top-1 and top-5 accuracy in percent, from scores [M, C] and labels [M]."""
     best = scores.topk(min(TOP, scores.size(1))).indices
     right = (best == labels[:, None]).double().mean(0).cumsum(0).mul(100).tolist()
     return [right[0], right[-1]]

@@ -2,7 +2,7 @@
 
 A contrastive test asks if a model prefers the right of several translations. Its file has one JSON
 object a line, a :class:`Contrast` (``test.contrasts.jsonl`` of the grammar corpus). All lists of
-texts but ``contrasts`` may be empty; ``phenomenon`` and ``distance`` may be absent.
+texts but ``contrasts`` may be empty. ``phenomenon`` and ``distance`` may be absent.
 """
 
 import itertools
@@ -258,7 +258,7 @@ class Contrast:
     """A sentence with its right and its wrong translations.
 
     Args:
-        source_language: language of the sentence; the test leaves out sentences in another
+        source_language: language of the sentence. The test leaves out sentences in another
             language than the model's.
         source: the sentence.
         reference: the right translation.
@@ -298,7 +298,7 @@ def _parse(line: str, place: str) -> Contrast:
         ) from error
     if not isinstance(record, dict):
         raise DataError(f"{place}: expected a JSON object, found {line[:40]!r}")
-    # Check the types of all fields; the last two are optional. True and False are ints, too.
+    # Check the types of all fields. The last two are optional. True and False are ints, too.
     values: dict[str, Any] = {name: record.get(name) for name in (*TEXTS, *LISTS, "distance")}
     values["phenomenon"] = record.get("phenomenon", "")
     for name in TEXTS:
@@ -387,7 +387,7 @@ def contrast_scores(
 
     task, sources, prefixes = translator.task, [], []
     for contrast in contrasts:
-        # Join the sentence with the nearest sentences before it; the target's context has no </s>.
+        # Join the sentence with the nearest sentences before it. The target's context has no </s>.
         first = 0 if context is None else max(0, len(contrast.source_context) - context)
         read = [*contrast.source_context[first:], contrast.source]
         source = join_sentences([task.encode_source(text) for text in read])

@@ -47,7 +47,7 @@ ENLARGED = 2
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
-    """Train until a limit or a signal; resume from the last checkpoint of the folder, if any.
+    """Train until a limit or a signal. Resume from the last checkpoint of the folder, if any.
 
     Raises:
         ConfigError: settings that contradict each other, the images or the device.
@@ -185,7 +185,7 @@ class ImageTraining(Training):
         return model
 
     def _damaged(self, sets: Sequence[ImageSet]) -> Callable[[DataError], None] | None:
-        """Check images before the training; return a function that reports skipped ones."""
+        """Check images before the training. Return a function that reports skipped ones."""
         is_first = self.process.is_first
         report = reporter_of_damaged(self.say if is_first else partial(print, file=sys.stderr))
         config, skips = self.settings.trainer, self.settings.skip_damaged_images

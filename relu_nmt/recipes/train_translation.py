@@ -250,7 +250,7 @@ class TranslationTraining(Training):
         return train, valid
 
     def _with_sizes(self, train: ShardedBatches, objective: nn.Module) -> ShardedBatches:
-        """Set the numbers of ``--max-tokens auto`` and ``--update-tokens``; return such batches."""
+        """Set the numbers of ``--max-tokens auto`` and ``--update-tokens``. Return such batches."""
         batching, trainer, process = self.settings.batching, self.settings.trainer, self.process
         tokens, wanted, told = batching.max_tokens, batching.update_tokens, []
         if not wanted and tokens != AUTO_TOKENS:

@@ -47,7 +47,7 @@ WITHOUT_NOTE = {
 
 
 class Training(ABC):
-    """One training; the subclass of a recipe makes its parts.
+    """One training. The subclass of a recipe makes its parts.
 
     Its settings have the groups ``model`` and ``trainer``.
     """
@@ -100,7 +100,7 @@ class Training(ABC):
             "task": task,
             "args": to_dict(self.settings, stored_only=True),
         }
-        # Note changed settings; a training that goes on needs the same model.
+        # Note changed settings. A training that goes on needs the same model.
         if (path := self.checkpoint_to_continue) is not None:
             stored = read_metadata(path)
             if self.goes_on:
@@ -251,7 +251,7 @@ def _is_equal(stored: Any, settings: Any) -> bool:
 
 
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
-    """Return a note on the settings that changed since a checkpoint; empty if none did."""
+    """Return a note on the settings that changed since a checkpoint, empty if none did."""
     changes = _changes(_noted(flat(stored), settings), _noted(_as_stored(settings), settings))
     were = _of_today(stored.get("model") or {}, settings.model)
     # Leave out fixed settings if training goes on, since they were compared before.

@@ -1,6 +1,6 @@
 """Translate a split of a data folder, sentence by sentence or as whole documents, and score it.
 
-The model translates windows of consecutive sentences; single sentences are windows of one. Windows
+The model translates windows of consecutive sentences. Single sentences are windows of one. Windows
 are not repaired here, so that the scores measure the model's own output.
 """
 
@@ -98,9 +98,9 @@ class SplitTranslation:
     # has another number of sentences.
     documents: list[list[Line]] = field(default_factory=list)
     num_tokens: int = 0  # target tokens of the best translations, ``</s>`` included
-    seconds: float = 0.0  # time of the search; with ``--results`` without loading and compiling
+    seconds: float = 0.0  # time of the search, with ``--results`` without loading and compiling
     num_at_limit: int = 0  # groups whose translation reached the longest output
-    num_mismatched: int | None = 0  # with another number of sentences; None without separators
+    num_mismatched: int | None = 0  # with another number of sentences, None without separators
     num_undivided: int = 0  # groups of several sentences that became one line
     scores: dict[str, Score] = field(default_factory=dict)  # the main one first
     # Lengths of the groups (:func:`relu_nmt.data.split.describe_lengths`).
@@ -113,7 +113,7 @@ class SplitTranslation:
 
     @property
     def score(self) -> Score | None:
-        """The main score; None without references."""
+        """The main score, or None without references."""
         return next(iter(self.scores.values()), None)
 
 
@@ -173,7 +173,7 @@ class _Run:
         return length_note(asked, trained, is_divided)
 
     def _counts_of(self, split: Split) -> np.ndarray:
-        """Return the sentences of each document, int [documents]; single ones are documents."""
+        """Return the sentences of each document, int [documents]. Single ones are documents."""
         if not self._has_documents:
             return np.ones(len(split), dtype=np.int64)
         return split.require_documents("--max-doc-tokens", self._windows.max_doc_tokens)

@@ -62,7 +62,7 @@ from relu_nmt.translator import Translator
 
 READ_BYTES = 1 << 16
 MOST_BYTES = 1 << 28
-"""Longest line. A longer one is no text; a device that never ends, for example."""
+"""Longest line. A longer one is no text, but a device that never ends, for example."""
 LAST_CROSS = AttentionPlace("cross", -1)
 is_blank = SEPARATOR_TESTS["blank"]
 
@@ -100,7 +100,7 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
                 number = len(texts)
                 if source.parts:
                     split_lines.append(number)
-                # A line that is too long is marked; pictures are drawn of all others.
+                # A line that is too long is marked. Pictures are drawn of all others.
                 if limit.refuses(source):
                     too_long.append(number)
                     if not limit.truncate:
@@ -169,11 +169,11 @@ def _translated(
     """Yield each line, its token ids before the limit, and its translations, as lines arrive."""
     done, has_tabs = 0, False
     config = settings.search.resolved(workers=0)
-    # Make one search for all buffers; it moves the progress bar of the current one.
+    # Make one search for all buffers. It moves the progress bar of the current one.
     search = translator.searcher(config, on_progress=lambda number: advance(number))
     prefixes = None if settings.prefixes is None else read_lines(settings.prefixes)
     banned = () if settings.banned_terms is None else read_lines(settings.banned_terms)
-    # Read lines as they arrive; ``done`` counts the lines of earlier buffers.
+    # Read lines as they arrive. ``done`` counts the lines of earlier buffers.
     beginning: list[str] = []
     for lines in read_buffers(file, settings.input, settings.buffer_size):
         # Look for markup at the beginning, which may arrive line by line.
@@ -241,11 +241,11 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
     A read waits only while no byte has arrived.
     """
     origin = named_input(origin)
-    # Parts of a line without its end yet; join them once, as a line may be as long as a file.
+    # Parts of a line without its end yet. Join them once, as a line may be as long as a file.
     rest: list[bytes] = []
     number, unended = 1, 0
     while True:
-        # Read a block; keep the bytes after its last line end for the next block.
+        # Read a block. Keep the bytes after its last line end for the next block.
         with reading(origin):
             block = file.read1(READ_BYTES)
         end = block.rfind(b"\n") + 1
@@ -271,7 +271,7 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
 def translate_documents(
     settings: TranslateDocumentsSettings, *, progress: bool = True
 ) -> tuple[list[str], TranslatedDocuments]:
-    """Translate a text, and print it; return its lines, and the same by document.
+    """Translate a text, and print it. Return its lines, and the same by document.
 
     Raises:
         ConfigError: the settings do not fit the model.
@@ -300,7 +300,7 @@ def translate_documents(
     is_whole = split is None
     if is_whole:  # lines that are translated on their own may be cut by default
         split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
-    # Encode the sentences; find long ones before the limit cuts or empties them.
+    # Encode the sentences. Find long ones before the limit cuts or empties them.
     sources = translator.sources.encode_documents(
         [[one for _, one in own] for own in documents],
         [[prefixes[i] for i in own] for own in places] if is_whole else None,
@@ -394,7 +394,7 @@ def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> 
 
 
 def _joined(lines: Sequence[str], numbers: Sequence[int], language: str) -> list[str]:
-    """Join sentences with the same number of their line; if some are missing, leave them apart."""
+    """Join sentences with the same number of their line. If some are missing, leave them apart."""
     if len(numbers) != len(lines):
         return list(lines)
     rest = iter(lines)
@@ -425,7 +425,7 @@ def _report(
 
 
 def serve(settings: ServeSettings, *, progress: bool = True) -> None:
-    """Serve until a signal; answer the requests that have begun before the end.
+    """Serve until a signal. Answer the requests that have begun before the end.
 
     Raises:
         ConfigError: the settings do not fit the model, or the address cannot be used.

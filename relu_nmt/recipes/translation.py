@@ -66,9 +66,9 @@ def _adapted_task(
         if asked is not None and asked != own:
             raise ConfigError(f"--{side}-lang {asked}: the checkpoint's is {own}")
     if data is not None:
-        # Use the first folder; only training reads several, as in fairseq.
+        # Use the first folder. Only training reads several, as in fairseq.
         task = at_folder(task, split_paths(data, ":")[0], options.path)
-    # Text that this package split is joined anyway; the flag then only changes the printed tokens.
+    # Text that this package split is joined anyway. The flag then only changes the printed tokens.
     symbol = options.post_process if task.target_text.keeps_text else None
     return task.with_post_processing(symbol, options.tokenizer)
 
@@ -104,7 +104,7 @@ class LineFormat:
         return lines
 
     def hypothesis(self, number: int, translation: Translation) -> list[str]:
-        """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines; scores are in base 2."""
+        """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines. Scores are in base 2."""
         # Convert the scores from nats to base 2.
         score = translation.score / math.log(2)
         by_position = translation.hypothesis.positional_scores / math.log(2)
@@ -121,14 +121,14 @@ class LineFormat:
         return lines
 
     def nbest(self, number: int, translations: Sequence[Translation], count: int) -> list[str]:
-        """Return ``count`` ``D-`` lines; those without a translation are empty and come last."""
+        """Return ``count`` ``D-`` lines. Lines without a translation are empty and come last."""
         lines = [self._text(number, own) for own in translations]
         return lines + [f"D-{number}\t{-math.inf}\t"] * (count - len(lines))
 
     def json(
         self, number: int, line: str, source: SourceSentence, translations: Sequence[Translation]
     ) -> str:
-        """Return a line and its translations as JSON; scores are in nats, not base 2."""
+        """Return a line and its translations as JSON. Scores are in nats, not base 2."""
         found = []
         for own in translations:
             values = own.hypothesis.positional_scores.tolist()
@@ -213,7 +213,7 @@ def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], l
 
 
 def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> str:
-    """Return a note on tabs that are translated as text; "" without any."""
+    """Return a note on tabs that are translated as text, or an empty text."""
     # Ignore tabs at both ends of a line, which are white space.
     numbers = [number for number, line in enumerate(lines, first) if "\t" in line.strip()]
     if constraints is not None or not numbers:
@@ -225,7 +225,7 @@ def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> s
 
 
 def limit_note(number: int, config: GenerationConfig) -> str:
-    """Return a note on translations that may be cut off; "" if ``number`` is 0."""
+    """Return a note on translations that may be cut off, or an empty text."""
     if not number:
         return ""
     a, b = config.longest_output
@@ -247,7 +247,7 @@ def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
 
 
 def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
-    """Return a note on the lines that are too long, by their numbers from 0; "" without any."""
+    """Return a note on the lines that are too long, by their numbers from 0, or an empty text."""
     if not numbers:
         return ""
     done = "only their beginning is translated" if limit.truncate else "their translation is empty"

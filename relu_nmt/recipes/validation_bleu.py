@@ -25,7 +25,7 @@ CHECKED_SENTENCES = 2
 class ValidationBleu:
     """Translates a split and scores it against its references.
 
-    Each group of sentences is translated at once; single sentences are groups of one. With
+    Each group of sentences is translated at once. Single sentences are groups of one. With
     ``of_documents`` groups are joined and whole documents scored (d-BLEU), so the score does not
     depend on the division into groups. Sources of more than ``longest`` tokens get empty
     translations. The processes share the work, and ``say`` prints signature, score and samples.
@@ -98,7 +98,7 @@ class ValidationBleu:
     def check(self, largest: bool) -> None:
         """Translate the shortest sentences or groups, and with ``largest`` the longest batch.
 
-        Its translations get about as many tokens; an untrained model would go on to the limit.
+        Its translations get about as many tokens. An untrained model would go on to the limit.
         """
         # First a small batch, then the one that needs most memory.
         numbers, config = self._by_length, self._generator.config
@@ -112,7 +112,7 @@ class ValidationBleu:
         self, numbers: Sequence[int], generator: Generator | None = None
     ) -> list[list[str]]:
         """Return the best translation of each sentence or group, as dictionary tokens."""
-        # Join each group; a source that is too long keeps its end symbol only.
+        # Join each group. A source that is too long keeps its end symbol only.
         joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
         longest = self._longest
         read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]

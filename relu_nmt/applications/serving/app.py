@@ -256,9 +256,9 @@ def make_app(
     windows: WindowConfig | None = None,
     limits: ServerOptions | None = None,
 ) -> FastAPI:
-    """Return an ASGI application that translates; nothing else may use the translator meanwhile.
+    """Return an ASGI application that translates. Nothing else may use the translator meanwhile.
 
-    Documents are divided into ``windows`` by default; None: as long as in training.
+    Documents are divided into ``windows`` by default. None: as long as in training.
 
     Raises:
         ReluNmtError: the settings do not fit the model.
@@ -282,7 +282,7 @@ def make_app(
         close()
         raise
 
-    # Close in a thread, as this waits for requests in progress; start it while there is memory.
+    # Close in a thread, as this waits for requests in progress. Start it while there is memory.
     closer = ThreadPoolExecutor(1, "closer")
 
     @asynccontextmanager

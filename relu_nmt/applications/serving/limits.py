@@ -65,7 +65,7 @@ class Metrics:
 
 
 def run_server(app: ASGIApp, listener: socket.socket, limits: ServerOptions) -> None:
-    """Serve an application on an open port until a signal; finish the requests in progress."""
+    """Serve an application on an open port until a signal. Finish the requests in progress."""
     attributes = {
         "seconds": limits.request_seconds,
         "most_connections": limits.max_waiting + SPARE_CONNECTIONS,
@@ -83,7 +83,7 @@ def run_server(app: ASGIApp, listener: socket.socket, limits: ServerOptions) -> 
 
 
 class _LingeringTransport:
-    """A transport that calls ``end`` instead of closing; all else is that of the transport."""
+    """A transport that calls ``end`` instead of closing, and is otherwise unchanged."""
 
     def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
         self._transport = transport
@@ -107,7 +107,7 @@ class ImpatientProtocol(H11Protocol):
     """
 
     # Most time for the head of a request, from the opening of a connection or the first byte of a
-    # further request; and again for a client to read an answer.
+    # further request, and again for a client to read an answer.
     seconds = 60.0
     most_connections = 320  # number of open connections above which silent ones are closed
     _silent_since = 0.0
@@ -139,7 +139,7 @@ class ImpatientProtocol(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes; drop those behind the answer that ends the connection."""
+        """Receive bytes. Drop those behind the answer that ends the connection."""
         if not self.transport.is_closing():
             super().data_received(data)
             self._watch_head()
@@ -154,13 +154,13 @@ class ImpatientProtocol(H11Protocol):
         self._start("answer", self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on with the answer; stop its timer if no answer is being sent."""
+        """Go on with the answer. Stop its timer if no answer is being sent."""
         super().resume_writing()
         if not (self._has_request and self.cycle.response_started):
             self._stop("answer")
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; stop the timer of an answer that is read."""
+        """Wait for the next request. Stop the timer of an answer that is read."""
         self._silent_since = self.loop.time()
         if not self.flow.write_paused:
             self._stop("answer")
@@ -228,7 +228,7 @@ def guarded(
                 status = message["status"]
             await send(message)
 
-        # Count the answer even after an error; without a status it counts as 500.
+        # Count the answer even after an error. Without a status it counts as 500.
         try:
             await _answer(app, limits, scope, receive, sending)
         except (RuntimeError, MemoryError) as error:
@@ -247,7 +247,7 @@ async def _answer(
     app: ASGIApp, limits: ServerOptions, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """Answer one request by the application, or refuse it."""
-    # Read the body unless the head is refused; send nothing to a client that left.
+    # Read the body unless the head is refused. Send nothing to a client that left.
     body = None
     problem = _problem(scope, limits.allowed_hosts)
     try:
@@ -272,13 +272,13 @@ async def _answer(
     async def replayed() -> Message:
         return first.pop() if first else await receive()
 
-    # Answer HEAD like GET; uvicorn leaves the body out.
+    # Answer HEAD like GET. The server leaves the body out.
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
     await app({**scope, "method": method}, replayed, send)
 
 
 async def _read(request: Request, most: int) -> bytes | None:
-    """Return the body; None if it has more than ``most`` bytes."""
+    """Return the body, or None if it has more than ``most`` bytes."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -289,7 +289,7 @@ async def _read(request: Request, most: int) -> bytes | None:
 
 def _problem(scope: Scope, allowed_hosts: Sequence[str]) -> tuple[int, str] | None:
     """Return status and message for a request whose headers are refused."""
-    # Header names and values in lower case; a header may occur several times.
+    # Header names and values in lower case. A header may occur several times.
     headers: dict[str, list[str]] = defaultdict(list)
     for name, value in scope["headers"]:
         headers[name.decode("latin-1").lower()].append(value.decode("latin-1").lower())

@@ -25,7 +25,7 @@ TOO_MANY = "too many requests for large answers; come back later, or ask for a l
 
 
 class Ticket:
-    """One request, which another thread can give up; it then uses the model no more."""
+    """One request, which another thread can give up. It then uses the model no more."""
 
     def __init__(self) -> None:
         self._gone: Future[None] = Future()
@@ -46,7 +46,7 @@ class Ticket:
             raise HTTPException(504, GIVEN_UP)
 
     def wait(self, future: "Future[ResultT]") -> ResultT:
-        """Return the result; refuse if the request is given up, or the server stops."""
+        """Return the result. Refuse if the request is given up, or the server stops."""
         # Take callbacks: futures.wait does not wake up when a future is cancelled.
         is_over = threading.Event()
         for own in (future, self._gone):
@@ -151,8 +151,8 @@ class Batcher:
     that no request fails because of another.
 
     Args:
-        search: translates sentences; only the batcher's thread calls it.
-        max_tokens: most source tokens of a batch; a longer sentence is a batch of its own.
+        search: translates sentences. Only the batcher's thread calls it.
+        max_tokens: most source tokens of a batch. A longer sentence is a batch of its own.
         wait: seconds that a batch waits for more sentences if it is not full.
         on_batch: called with the number of sentences, their source tokens and the seconds of each
             batch.
@@ -251,7 +251,7 @@ class Batcher:
         return batch
 
     def _serve(self, batch: list[tuple[Ticket, SourceSentence, "Future[Any]"]]) -> None:
-        """Translate a batch; after an error, repeat it request by request."""
+        """Translate a batch. After an error, repeat it request by request."""
         sources = [source for _, source, _ in batch]
         start = time.perf_counter()
         results: list[Any] = []

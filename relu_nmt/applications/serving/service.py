@@ -39,14 +39,14 @@ DECIMALS = 4
 WINDOW = 16
 """Most letters of text and tokens together to skip at once where they differ."""
 Span = tuple[int, int]
-"""Characters ``begin`` to ``end - 1`` of a text; empty if ``begin == end``."""
+"""Characters ``begin`` to ``end - 1`` of a text. Empty if ``begin == end``."""
 
 
 class TranslationService:
-    """Answers requests with one translator; many threads may call its methods.
+    """Answers requests with one translator. Many threads may call its methods.
 
     All requests share the settings of the search. ``windows`` divides documents, unless a request
-    says how. The ``batcher`` runs the model, in a thread of its own; it calls ``on_batch``.
+    says how. The ``batcher`` runs the model, in a thread of its own. It calls ``on_batch``.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TranslationService:
         # Text steps are made once, since each makes its tokeniser.
         self._texts = [translator.task.source_text, translator.task.target_text]
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
-        # Make large answers in one thread; they leave an eighth of the queue to other requests.
+        # Make large answers in one thread. They leave an eighth of the queue to other requests.
         places = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
         self._turns, self._places = ThreadPoolExecutor(1, "turn"), threading.Semaphore(places)
         max_tokens = config.max_tokens or BATCH_TOKENS
@@ -73,7 +73,7 @@ class TranslationService:
         self.batcher = Batcher(search, max_tokens, limits.batch_wait, on_batch)
 
     def close(self) -> None:
-        """Wait for the large answer in progress; the desk, which calls the others, is closed."""
+        """Wait for the large answer in progress. The queue of requests is closed already."""
         self._turns.shutdown(cancel_futures=True)
 
     def describe(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class TranslationService:
     ) -> dict[str, Any]:
         """Return the translation of a document, as JSON values.
 
-        ``max_doc_tokens`` are translated at once; by default as the server's flags say. ``terms``
+        ``max_doc_tokens`` are translated at once, by default as the server's flags say. ``terms``
         are further arguments of :meth:`SourceEncoder.sentences`.
         """
         # Encode the document.
@@ -117,7 +117,7 @@ class TranslationService:
         encoded = translator.sources.sentences(plain_lines(lines), split=split, **terms)
         sentences = self._read(encoded, len(lines), ticket)
         documents = translator.sources.documents(sentences, [len(lines)])
-        # Divide it as the request says; single lines have no context.
+        # Divide it as the request says. Single lines have no context.
         if max_doc_tokens is not None:
             overlap = 0 if max_doc_tokens == SINGLE_SENTENCES else windows.window_overlap
             windows = WindowConfig(max_doc_tokens, overlap, repair=True)
@@ -188,7 +188,7 @@ class TranslationService:
         key_side = target if slot == "decoder" else source
         rows = _rows(query_side[1], line)
         # Count the weights before the model computes them, and refuse too many. The model computes
-        # all queries; the answer may have the rows of one line only.
+        # all queries. The answer may have the rows of one line only.
         num_queries, num_keys = (len(_rows(side[1], None)) for side in (query_side, key_side))
         num_layers = len(layers_of(translator.models[0], slot))
         num_heads = num_layers * attention_of(translator.models[0], slot, 0).num_heads
@@ -228,7 +228,7 @@ class TranslationService:
     def _as_read(
         self, sources: list[SourceSentence], targets: list[SourceSentence]
     ) -> tuple[list[SourceSentence], list[SourceSentence], list[TextPipeline]]:
-        """Return both sides and their text steps; a single sentence as the model reads it."""
+        """Return both sides, a single sentence as the model reads it, and their text steps."""
         task = self._translator.task
         texts, separators = self._texts, task.separators
         is_single = sum(bool(own.tokens) for own in sources) < 2
@@ -301,7 +301,7 @@ class TranslationService:
 
 
 def _rows(sentences: Sequence[SourceSentence], line: int | None) -> list[int]:
-    """Return the indices of the tokens of a line, at least one; without a line all and the end."""
+    """Return the indices of a line's tokens, at least one. Without ``line``, all and the end."""
     counts = [len(own.tokens) for own in sentences]
     if line is None:
         return list(range(sum(counts) + 1))
@@ -366,14 +366,14 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
 
 @lru_cache(maxsize=2**16)
 def folded(character: str) -> str:
-    """Return a character without case and compatibility form; "" if it is invisible."""
+    """Return a character without case and compatibility form, "" if it is invisible."""
     plain = unicodedata.normalize("NFKD", character).casefold()
     letters = unicodedata.normalize("NFKD", plain)
     return "".join(c for c in letters if unicodedata.category(c) not in ("Cc", "Cf", "Zs"))
 
 
 def _same(written: str, read: str) -> Iterator[tuple[int, int]]:
-    """Yield the indices of equal letters; where the texts differ, skip the fewest letters."""
+    """Yield the indices of equal letters. Where the texts differ, skip the fewest letters."""
     i = j = 0
     while i < len(written) and j < len(read):
         if written[i] == read[j]:
@@ -384,7 +384,7 @@ def _same(written: str, read: str) -> Iterator[tuple[int, int]]:
 
 
 def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, int]]:
-    """Yield the next indices with three equal letters, nearest first; then those with one."""
+    """Yield the next indices with three equal letters, nearest first, then with one."""
     # Prefer a meeting of three letters, as single letters meet by chance.
     for run in (3, 1):
         for skipped in range(1, WINDOW + 1):
