@@ -4,10 +4,10 @@ r"""Time and peak memory of pointwise attention by length, beside softmax's fuse
     python benchmarks/attention.py --device cuda --lengths 2048 4096 8192 16384 --causal
     python benchmarks/attention.py --regularizer
 
-The back ends compute ReLUFormer attention; ``sdpa`` is softmax by PyTorch's
+The back ends compute ReLUFormer attention. ``sdpa`` is softmax by PyTorch's
 scaled_dot_product_attention. Each round runs all back ends in turn, so that all meet the same state
-of the machine; times are medians over rounds. Memory does not count the inputs. On a CPU it is the
-growth of the peak resident set, with a process for each figure; on a GPU it is the allocator's
+of the machine. Times are medians over rounds. Memory does not count the inputs. On a CPU it is the
+growth of the peak resident set, with a process for each figure. On a GPU it is the allocator's
 peak. ``x sdpa`` and ``x ref`` are times divided by those of sdpa and reference.
 
 --regularizer also computes sums and entropies of the rows, and their gradients, except for
@@ -34,7 +34,7 @@ WARM_UP_TOKENS = 64
 
 @dataclass(frozen=True)
 class Cell:
-    """The settings of one figure; ``threads`` 0 keeps PyTorch's choice."""
+    """The settings of one figure. ``threads`` 0 keeps PyTorch's choice."""
 
     backend: str
     length: int
@@ -107,7 +107,7 @@ def peak_bytes(run: Callable[[], None], device: str) -> int:
 
 
 def measure_memory(cell: Cell) -> int | None:
-    """Return the peak bytes of a cell; ``None`` if memory ran out.
+    """Return the peak bytes of a cell. ``None`` if memory ran out.
 
     A figure of a CPU comes from a process of its own. The allocator of a GPU can be reset.
     """
@@ -129,7 +129,7 @@ def measure_memory(cell: Cell) -> int | None:
 
 
 def own_peak(cell: Cell) -> int:
-    """Return the peak bytes of a cell; on a CPU call it once per process."""
+    """Return the peak bytes of a cell. On a CPU call it once per process."""
     # Run briefly first, to load libraries and make their buffers.
     make_run(Cell(**{**vars(cell), "length": WARM_UP_TOKENS}))()
     return peak_bytes(make_run(cell), cell.device)
@@ -137,7 +137,8 @@ def own_peak(cell: Cell) -> int:
 
 def measure_times(cells: list[Cell], rounds: int) -> dict[Cell, float]:
     """Return the median seconds of each cell that does not run out of memory."""
-    runs, times = {cell: make_run(cell) for cell in cells}, {cell: [] for cell in cells}
+    runs = {cell: make_run(cell) for cell in cells}
+    times = {cell: [] for cell in cells}
     for round_number in range(rounds + 1):
         for cell, run in list(runs.items()):
             start = time.perf_counter()
@@ -153,7 +154,7 @@ def measure_times(cells: list[Cell], rounds: int) -> dict[Cell, float]:
 
 
 def table(arguments: argparse.Namespace) -> list[dict]:
-    """Measure and print everything; return the rows."""
+    """Measure and print everything. Return the rows."""
     rows = []
     print(
         "dtype  pass       length  backend            ms   x sdpa    x ref    peak MB", flush=True

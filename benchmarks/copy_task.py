@@ -4,8 +4,8 @@
     python benchmarks/copy_task.py --attentions rela sima   only these
     python benchmarks/copy_task.py --task sort --updates 1500
 
-An attention with a causal form stands in the decoder's self-attention, any other in the encoder;
-the other slots have the attention of the preset. Sequences are 1 to 12 of 16 symbols; the model has
+An attention with a causal form stands in the decoder's self-attention, any other in the encoder.
+The other slots have the attention of the preset. Sequences are 1 to 12 of 16 symbols. The model has
 two layers of width 64. Prints BLEU and perplexity on held-out sequences.
 """
 
@@ -41,7 +41,7 @@ class Learnt:
 
 
 def write_data(folder: Path, task: str) -> Path:
-    """Write and binarise a corpus of sequences to copy or to sort; return the data folder."""
+    """Write and binarise a corpus of sequences to copy or to sort. Return the data folder."""
     rng = random.Random(task)
     for split, size in SIZES.items():
         sources = [rng.choices(SYMBOLS, k=rng.randint(1, LONGEST)) for _ in range(size)]

@@ -18,7 +18,7 @@ NAMES = {"train": ("train",), "valid": ("valid", "val"), "test": ("test", "test_
 
 
 def document_split(length: int) -> str:
-    """Return the name of the documents of ``length`` tokens; they sort by length."""
+    """Return the name of the documents of ``length`` tokens. They sort by length."""
     return f"test{length:06}"
 
 
@@ -62,7 +62,8 @@ def prepare(arguments: argparse.Namespace, folder: Path, text: Path) -> None:
 def _fetched(folder: Path) -> Path:
     """Fetch the help of LibreOffice, or else generate text from the examples' grammar."""
     if not (folder / "corpus.json").is_file():
-        scripts, out = ROOT / "data_prep", ["--out", str(folder)]
+        scripts = ROOT / "data_prep"
+        out = ["--out", str(folder)]
         help_text = [str(scripts / "libreoffice_help.py"), "--lang", "de"]
         help_text += ["--scratch", str(folder.with_name("packages"))]
         try:

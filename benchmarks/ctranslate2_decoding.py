@@ -1,6 +1,6 @@
-"""Translate a file by CTranslate2; benchmarks/run.py calls it in that toolkit's environment.
+"""Translate a file by CTranslate2. benchmarks/run.py calls it in that toolkit's environment.
 
-Every translation has TOKENS tokens; with 0 the model decides, up to MOST. The script needs only the
+Every translation has TOKENS tokens. With 0 the model decides, up to MOST. The script needs only the
 standard library and CTranslate2.
 """
 

@@ -1,4 +1,4 @@
-r"""Measure time and memory per token by length, of training and decoding; write CSV and plot.
+r"""Measure time and memory per token by length, of training and decoding. Write CSV and plot.
 
     python benchmarks/lengths.py --csv lengths.csv --plot lengths.png
     python benchmarks/lengths.py --document-attention full aligned --lengths 128 256 512 1024
@@ -8,8 +8,8 @@ r"""Measure time and memory per token by length, of training and decoding; write
 Every attention runs with all its back ends for the device, in training with and without activation
 checkpointing. A training step is a forward and a backward pass, with the regulariser if the
 attention has one, without the optimiser. Decoding has 4 beams. Batches have about --tokens tokens,
-in documents of random words in sentences of 5 to 45; in decoding a quarter. Each figure comes from
-processes of its own, which take turns; times are medians over rounds. Memory is PyTorch's largest
+in documents of random words in sentences of 5 to 45. In decoding a quarter. Each figure comes from
+processes of its own, which take turns. Times are medians over rounds. Memory is PyTorch's largest
 allocation on a GPU, else the growth of the peak resident set. A case with more memory than
 --most-memory has no figures.
 
@@ -48,9 +48,14 @@ from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.step_decoder import SearchStep, StepDecoder
 
-PAD, EOS, SEPARATOR, VOCAB = 1, 2, 4, 4000
-SHORTEST, LONGEST = 5, 45
-BEAMS, DECODED_SHARE = 4, 4
+PAD = 1
+EOS = 2
+SEPARATOR = 4
+VOCAB = 4000
+SHORTEST = 5
+LONGEST = 45
+BEAMS = 4
+DECODED_SHARE = 4
 WAVES = "sinusoidal"
 WARM_UP_RUNS = {"plain": 1, "compiled": 3, "graph": 1}
 """Steps before a measurement: torch.compile compiles again when gradients exist."""
@@ -96,7 +101,7 @@ class Case:
 
 @dataclass
 class Figures:
-    """The figures of a case; both are ``None`` after a problem."""
+    """The figures of a case. Both are ``None`` after a problem."""
 
     tokens: int = 0
     seconds: float | None = None
@@ -106,7 +111,8 @@ class Figures:
 
 def documents(length: int, tokens: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return pairs of documents with about the given tokens each, and in all."""
-    draw, pairs = random.Random(length), []
+    draw = random.Random(length)
+    pairs = []
     for _ in range(max(1, tokens // length)):
         ids: list[int] = []
         while len(ids) < length - 1:
@@ -141,7 +147,8 @@ def make_model(arguments: argparse.Namespace, case: Case) -> EncoderDecoder:
 
 def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], None], int]:
     """Return a function that runs the case once, and its number of target tokens."""
-    model, device = make_model(arguments, case), torch.device(arguments.device)
+    model = make_model(arguments, case)
+    device = torch.device(arguments.device)
     share = 1 if case.what == "training" else DECODED_SHARE
     batch = collate(documents(case.length, arguments.tokens // share), [0]).to(device)
     autocast = torch.autocast(
@@ -202,7 +209,7 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def measure(arguments: argparse.Namespace, case: Case) -> Figures:
-    """Return the figures of a case; call it once per process."""
+    """Return the figures of a case. Call it once per process."""
     on_gpu = arguments.device != "cpu"
     torch.set_num_threads(arguments.threads)
     try:
@@ -264,7 +271,7 @@ def measured(arguments: argparse.Namespace, case: Case) -> Figures:
 
 
 def table(arguments: argparse.Namespace) -> dict[Case, Figures]:
-    """Measure the cases that the CSV file lacks, in turn; return the medians of all cases."""
+    """Measure the cases that the CSV file lacks, in turn. Return the medians of all cases."""
     found = read_csv(arguments)
     for number in range(arguments.rounds):
         in_turn = list(cases(arguments))
@@ -305,7 +312,8 @@ def shared_settings(arguments: argparse.Namespace) -> str:
 def write_csv(found: dict[Case, list[Figures]], arguments: argparse.Namespace) -> None:
     """Write a line for each measurement."""
     names = [f.name for f in (*fields(Case), *fields(Figures))]
-    path, settings = arguments.csv, shared_settings(arguments)
+    path = arguments.csv
+    settings = shared_settings(arguments)
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*names, "us_per_token", "kb_per_token", "settings"])
@@ -316,7 +324,7 @@ def write_csv(found: dict[Case, list[Figures]], arguments: argparse.Namespace) -
 
 
 def read_csv(arguments: argparse.Namespace) -> dict[Case, list[Figures]]:
-    """Return the measurements in a file of :func:`write_csv`; empty without a file."""
+    """Return the measurements in a file of :func:`write_csv`. Empty without a file."""
     found: dict[Case, list[Figures]] = {}
     if arguments.csv is None or not arguments.csv.exists():
         return found

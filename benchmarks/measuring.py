@@ -15,7 +15,7 @@ SHARE_OF_SAMPLES = 0.01
 
 
 class FailedCommand(Exception):
-    """An error of a command; the message has the command and its last line."""
+    """An error of a command. The message has the command and its last line."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Run:
         lines: printed lines with their seconds since the start.
         seconds: wall time.
         cpu_seconds: user and system time of all its processes.
-        peak_bytes: largest proportional set size of all its processes together; ``None`` on
+        peak_bytes: largest proportional set size of all its processes together. ``None`` on
             systems other than Linux.
     """
 
@@ -52,13 +52,14 @@ def run(
     Args:
         command: program and arguments.
         environment: additional environment variables.
-        stdin: input file; empty by default.
+        stdin: input file. Empty by default.
         folder: working directory.
 
     Raises:
         FailedCommand: the command cannot start, or ended with an error.
     """
-    done, ended = Run(), threading.Event()
+    done = Run()
+    ended = threading.Event()
     with open(stdin or os.devnull, "rb") as source:
         started = time.perf_counter()
         try:
@@ -115,7 +116,8 @@ def peak_resident() -> int:
 
 def _memory_of_tree(root: int) -> int:
     """Return the proportional set size of a process and all its descendants, in bytes."""
-    total, todo = 0, [root]
+    total = 0
+    todo = [root]
     while todo:
         process = todo.pop()
         try:

@@ -100,7 +100,7 @@ class OpenNMT(Program):
         }
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
-        """See :meth:`Program.updates`; ``bsz`` has source and target tokens, and sentences."""
+        """See :meth:`Program.updates`. ``bsz`` has source and target tokens, and sentences."""
         line_of_update = re.compile(r"Step\s+\d+/.*bsz:\s*\d+/\s*(\d+)/")
         matches = ((seconds, line_of_update.search(line)) for seconds, line in run.lines)
         return [(seconds, float(match[1])) for seconds, match in matches if match]
@@ -149,9 +149,10 @@ class JoeyNMT(Program):
         return Command(words, PEER_ENVIRONMENT)
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
-        """See :meth:`Program.updates`; the tokens are the printed rate times the seconds."""
+        """See :meth:`Program.updates`. The tokens are the printed rate times the seconds."""
         line_of_update = re.compile(r"Step:\s+\d+, Batch Loss.*Tokens per Sec:\s+([\d.]+)")
-        found, previous = [], None
+        found = []
+        previous = None
         for seconds, line in run.lines:
             if match := line_of_update.search(line):
                 tokens = float(match[1]) * (seconds - previous) if previous is not None else 0.0
@@ -168,7 +169,7 @@ class JoeyNMT(Program):
         return Command(words, PEER_ENVIRONMENT, self.text / f"{task.split}.de")
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`; the output ends with them, as ``-o`` is broken."""
+        """See :meth:`Program.translated`. The output ends with them, as ``-o`` is broken."""
         match = re.search(r"Generation took ([\d.]+)", run.text)
         if match is None:
             raise FailedCommand(f"{self.name} printed no 'Generation took'")
@@ -252,7 +253,7 @@ def _joeynmt_model(shape: Shape) -> dict[str, Any]:
 def fixed_length(text: Path, task: Decoding) -> int:
     """Return the length of the translations of a program with a model of its own.
 
-    Documents have the forced length; sentences have the mean length of the references.
+    Documents have the forced length. Sentences have the mean length of the references.
     """
     if task.tokens:
         return task.tokens

@@ -3,8 +3,8 @@ r"""Measure products of decoding on CPUs: kernels, oneDNN's packed products, and
     python benchmarks/products.py --shapes 256x256 256x1024 --rows 1 5 48 250
 
 Each figure is the processor time of one thread for x W^T + b with the given rows of x. The sides
-take turns; figures are medians over rounds. The time of 8-bit integers includes the conversion from
-float32; plain PyTorch has no such product.
+take turns. Figures are medians over rounds. The time of 8-bit integers includes the conversion from
+float32. Plain PyTorch has no such product.
 """
 
 import argparse

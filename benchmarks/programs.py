@@ -68,7 +68,7 @@ class Decoding:
         split: name of the text, and of its part of the binarised data.
         subset: name of that part for ``--gen-subset``.
         batch_size: sentences or documents in a batch.
-        tokens: forced length of every translation; ``None`` if the model decides.
+        tokens: forced length of every translation. ``None`` if the model decides.
         device: ``cpu`` or ``cuda``.
         threads: threads of the program, or of all its workers.
     """
@@ -111,7 +111,10 @@ class Program(ABC):
     decoding_variants: Sequence[str] = ("float32",)
 
     def __init__(self, name: str, folder: Path, text: Path, data: Path) -> None:
-        self.name, self.folder, self.text, self.data = name, folder, text, data
+        self.name = name
+        self.folder = folder
+        self.text = text
+        self.data = data
         self.models = folder / "models"
 
     @property
@@ -141,11 +144,11 @@ class Program(ABC):
         return _call([str(self.bin / "python"), "-c", code]).strip()
 
     def preprocess(self, destination: Path, workers: int) -> Command | None:
-        """Return the command that makes a data folder; ``None`` if the program has no such step."""
+        """Return the command that makes a data folder. ``None`` if the program has no such step."""
         return None
 
     def train(self, task: Training, variant: str, destination: Path) -> Command | None:
-        """Return the command that trains a model into a folder; ``None`` if it cannot."""
+        """Return the command that trains a model into a folder. ``None`` if it cannot."""
         return None
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
@@ -158,7 +161,7 @@ class Program(ABC):
 
     @abstractmethod
     def decode(self, task: Decoding, variant: str) -> Command | None:
-        """Return the command that translates with a model in ``models``; ``None`` if none can."""
+        """Return the command that translates with a model in ``models``. ``None`` if none can."""
 
     @abstractmethod
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
@@ -166,7 +169,7 @@ class Program(ABC):
 
 
 def _call(words: Sequence[str]) -> str:
-    """Run a command and return its output; raise FailedCommand with the last line on error."""
+    """Run a command and return its output. Raise FailedCommand with the last line on error."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -204,7 +207,7 @@ class FairseqLike(Program):
         return [*sides, *flags.split(), *device, "--save-dir", str(destination)]
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
-        """See :meth:`Program.updates`; every update is a line of JSON."""
+        """See :meth:`Program.updates`. Every update is a line of JSON."""
         found = []
         for seconds, line in run.lines:
             start = line.find("{")
@@ -222,7 +225,7 @@ class FairseqLike(Program):
         return [*flags, *limits.split(), *device]
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`; read the lines ``Translated`` and ``H-``."""
+        """See :meth:`Program.translated`. Read the lines ``Translated`` and ``H-``."""
         seconds = _seconds_told(self.name, run)
         hypotheses = re.findall(r"^H-(\d+)\t\S+\t(.*)$", run.text, re.MULTILINE)
         found = {int(number): text for number, text in hypotheses}
@@ -263,12 +266,12 @@ class Ours(FairseqLike):
         self.checkout = checkout
 
     def install(self) -> None:
-        """See :meth:`Program.install`; only check that it exists."""
+        """See :meth:`Program.install`. Only check that it exists."""
         if not (self.checkout / "relu_nmt/__init__.py").is_file():
             raise FailedCommand(f"{self.checkout}: no checkout of relu_nmt")
 
     def version(self) -> str:
-        """See :meth:`Program.version`; the revision of the checkout."""
+        """See :meth:`Program.version`. The revision of the checkout."""
         git = ["git", "-C", str(self.checkout), "describe", "--always", "--dirty"]
         try:
             return f"revision {_call(git).strip()}"
@@ -290,7 +293,7 @@ class Ours(FairseqLike):
         return self.command("preprocess", *flags)
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
-        """See :meth:`Program.train`; the variant may end with a number of processes."""
+        """See :meth:`Program.train`. The variant may end with a number of processes."""
         attention, dtype, *more = variant.split(", ")
         arch = {"softmax": "transformer", "reluformer": "reluformer"}[attention]
         precision = ["--bf16"] if dtype == "bfloat16" else []
@@ -315,7 +318,7 @@ class Ours(FairseqLike):
         return self.command("generate", str(self.data), "--path", str(model), *flags, *faster)
 
 
-# Allow the peers' pickled checkpoints; PyTorch 2.6 and later refuse them by default.
+# Allow the peers' pickled checkpoints. PyTorch 2.6 and later refuse them by default.
 PEER_ENVIRONMENT = {"PYTHONPATH": "", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
@@ -364,7 +367,8 @@ class CTranslate2(Program):
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
-        source, output = self.text / f"{task.split}.de", self.folder / "translations"
+        source = self.text / f"{task.split}.de"
+        output = self.folder / "translations"
         words = [str(self.bin / "python"), str(ROOT / "benchmarks/ctranslate2_decoding.py")]
         dtype, *more = variant.split(", ")
         workers, threads = (task.threads, 1) if more else (1, task.threads)

@@ -36,8 +36,10 @@ class Machine:
     """
 
     def __init__(self, threads: int, device: str) -> None:
-        self.threads, self.device = threads, device
-        self.load, self.cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+        self.threads = threads
+        self.device = device
+        self.load = os.getloadavg()[0]
+        self.cores = len(os.sched_getaffinity(0))
         self.started = datetime.datetime.now(datetime.timezone.utc)
 
     def lines(self) -> list[str]:

@@ -27,7 +27,7 @@ WAYS = {
 
 
 def command(name: str, *words: str, given: bytes = b"") -> str:
-    """Run a command with standard input; return its standard output."""
+    """Run a command with standard input. Return its standard output."""
     call = [sys.executable, "-m", f"relu_nmt.cli.{name}", *words]
     ended = subprocess.run(call, capture_output=True, check=False, input=given)
     if ended.returncode:
@@ -49,7 +49,8 @@ def walk(table: Path, way: str, size: int, most: int, folder: Path) -> list[str]
     for language, lines in zip((source, target), sides, strict=True):
         write_lines(folder / f"all.{language}", lines)
         write_lines(folder / f"few.{language}", lines[:100])
-    data, save = str(folder / "bin"), str(folder / "ck")
+    data = str(folder / "bin")
+    save = str(folder / "ck")
     pair = ["--source-lang", source, "--target-lang", target]
     texts = ["--trainpref", str(folder / "all"), "--validpref", str(folder / "few")]
     steps = [*WAYS[way], "--subword-size", str(size), "--joined-dictionary"]

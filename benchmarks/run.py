@@ -1,4 +1,4 @@
-r"""Speed and memory of this toolkit beside its peers; writes the table of docs/lab/benchmarks.md.
+r"""Speed and memory of this toolkit beside its peers. Writes the table of docs/lab/benchmarks.md.
 
     python benchmarks/run.py --text FOLDER --output docs/lab/benchmarks.md
 
@@ -57,7 +57,7 @@ class Measurement:
 
     Args:
         title: title of the table.
-        columns: figures to show; the first one has a ratio to the first row.
+        columns: figures to show. The first one has a ratio to the first row.
         rows: functions by name that measure a row once and return its figures.
         found: figures of each round, by name.
         problems: reason of missing figures, by name.
@@ -70,7 +70,7 @@ class Measurement:
     problems: dict[str, str] = field(default_factory=dict)
 
     def measure(self, round_number: int) -> None:
-        """Run every row once; leave out a failed row from then on."""
+        """Run every row once. Leave out a failed row from then on."""
         names = [name for name in self.rows if name not in self.problems]
         for name in names if round_number % 2 == 0 else reversed(names):
             try:
@@ -93,7 +93,8 @@ class Benchmark:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.folder = arguments.folder.resolve()
-        self.text, self.data = self.folder / "text", self.folder / "data"
+        self.text = self.folder / "text"
+        self.data = self.folder / "data"
         self.problems: dict[str, str] = {}
         self.ours = self._ours(ROOT, "relu_nmt")
         self.programs = self._programs()
@@ -103,7 +104,7 @@ class Benchmark:
         return Ours(name, self.folder / name.replace(" ", "-"), self.text, self.data, checkout)
 
     def _programs(self) -> list[Program]:
-        """Install the requested programs; note those that do not install."""
+        """Install the requested programs. Note those that do not install."""
         ours: list[Program] = [self.ours]
         for checkout in self.arguments.revision:
             ours.append(self._ours(checkout.resolve(), f"relu_nmt {checkout.resolve().name}"))
@@ -252,7 +253,7 @@ class Benchmark:
         """Train the models for the decoding, unless they exist.
 
         This toolkit imports fairseq's model and converts it for CTranslate2, so that all three
-        have the same model; without fairseq this toolkit trains its own.
+        have the same model, without fairseq this toolkit trains its own.
         """
         named = {program.name: program for program in self.programs}
         for program in self.programs:
@@ -297,7 +298,7 @@ class Benchmark:
             self._make(f"{program.name}, {attention}", model, lambda c=trained: c)
 
     def _make(self, name: str, folder: Path, command: Callable[[], Command | None]) -> bool:
-        """Make a model by a command, unless its folder has a stamp; return False on failure."""
+        """Make a model by a command, unless its folder has a stamp. Return False on failure."""
         stamp = folder / f"made-{self.arguments.model_updates}"
         if stamp.exists():
             return True

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 
-CLASSES, RESAMPLED = 10, 1000
+CLASSES = 10
+RESAMPLED = 1000
 COLUMNS = ("attention", "ms", "ratio", "low", "high")
 
 
@@ -71,7 +72,7 @@ def with_updates(loss: Callable[[], Tensor], model: nn.Module) -> Callable[[], T
 
 
 def times(steps: dict[str, Callable[[], Tensor]], turns: int, device: str) -> dict[str, np.ndarray]:
-    """Return the seconds of each step in each turn; a first turn warms up."""
+    """Return the seconds of each step in each turn. a first turn warms up."""
     clock = time.process_time if device == "cpu" else time.perf_counter
     found: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(turns + 1):

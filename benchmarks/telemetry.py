@@ -4,8 +4,8 @@
 
 Steps with and without the statistics alternate on one batch of random tokens, so that both meet the
 same state of the machine. Figures are medians, on a CPU of the processor time of all threads, which
-other programs disturb least. A training measures one step in --telemetry-interval (default: 100);
-its cost is that share of the difference. The regulariser, which needs sums and entropies in every
+other programs disturb least. A training measures one step in --telemetry-interval (default: 100).
+Its cost is that share of the difference. The regulariser, which needs sums and entropies in every
 step, is off without --regularizer.
 """
 
@@ -23,7 +23,9 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
 
-VOCABULARY, PAD, EOS = 4000, 1, 2
+VOCABULARY = 4000
+PAD = 1
+EOS = 2
 
 
 def made_batch(sentences: int, length: int) -> TranslationBatch:
@@ -86,7 +88,8 @@ def main() -> None:
             torch.cuda.synchronize()
         if step >= 2:  # the first of each kind warms up
             seconds[telemetry].append(clock() - started)
-    plain, measured = statistics.median(seconds[False]), statistics.median(seconds[True])
+    plain = statistics.median(seconds[False])
+    measured = statistics.median(seconds[True])
     interval = TrainerConfig().telemetry_interval
     print(
         f"{arguments.attention}, {arguments.layers} + {arguments.layers} layers, "

@@ -49,7 +49,7 @@ class Walk:
     """The files whose functions run, or hold the followed value.
 
     Args:
-        holds: test if a value is, or contains, the followed one; None counts all functions.
+        holds: test if a value is, or contains, the followed one. None counts all functions.
         until: name of a function whose call ends the walk.
     """
 

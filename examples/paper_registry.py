@@ -90,10 +90,10 @@ def mean_of(values: Sequence[float], sign: str = "") -> str:
 
 
 def published_rows(entry: str) -> dict[str, list[str]]:
-    """Return the rows that a paper prints for an entry, by name; none where it prints none.
+    """Return the rows that a paper prints for an entry, by name. None where it prints none.
 
     Args:
-        entry: id of the entry; its first word is the name of the paper.
+        entry: id of the entry. Its first word is the name of the paper.
     """
     entries = read_paper(entry.partition("-")[0])["entries"]
     return next(one.get("published", {}) for one in entries if one["id"] == entry)

@@ -6,7 +6,7 @@ r"""Run the experiment behind a table or figure of the papers.
 
 --dry-run prints the commands and runs none. Interrupted, the same --run goes on: commands that are
 done are not run again, and most of them continue a stopped training. Its result is a JSON file,
-named at the end. The registry is examples/papers/*.yaml; docs/lab/papers.md shows it.
+named at the end. The registry is examples/papers/*.yaml. docs/lab/papers.md shows it.
 """
 
 import argparse
@@ -36,7 +36,9 @@ sys.path.insert(0, str(ROOT))
 from examples.paper_registry import read_measurements, read_papers  # noqa: E402
 
 SETTINGS = ("small", "paper")
-MEASURED, COMMAND, GAP = "measured", "command only", "gap"
+MEASURED = "measured"
+COMMAND = "command only"
+GAP = "gap"
 SPREADS = ("seeds", "interval", "exact", "one seed")
 VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*):-([^}]*)\}")
 SHOWS_ITS_COMMANDS = re.compile(r"(examples/(?:vision_study|pinnsformer)/run\.py)")
@@ -51,9 +53,9 @@ class Form:
     Args:
         commands: lines for bash, run in the root of the repository.
         on: the machine of the time and memory.
-        minutes: time of all commands; ``~`` before an estimate.
-        memory_gb: memory of the processes at once; ``~`` before an estimate.
-        results: files that the commands write; may have ``*``.
+        minutes: time of all commands. ``~`` before an estimate.
+        memory_gb: memory of the processes at once. ``~`` before an estimate.
+        results: files that the commands write. May have ``*``.
     """
 
     commands: tuple[str, ...]
@@ -76,7 +78,7 @@ class Entry:
     Args:
         paper: name of its file in the registry.
         values: its part of the file, all scalars as text.
-        forms: commands by setting; none for some gaps.
+        forms: commands by setting. None for some gaps.
     """
 
     paper: str
@@ -102,7 +104,7 @@ class Entry:
 
     @property
     def spread(self) -> str:
-        """The spread that its first measured table shows, one of SPREADS; "" without a number.
+        """The spread that its first measured table shows, one of SPREADS. "" without a number.
 
         ``interval`` is one training with an interval over test data, or a time with one over turns.
         ``exact`` is a count, and ``one seed`` has no interval.
@@ -211,12 +213,13 @@ def result_path(entry: Entry, setting: str, out: Path) -> Path:
 
 
 def run_entry(entry: Entry, setting: str, out: Path) -> int:
-    """Run the commands that are not done yet and write the result; return the exit code.
+    """Run the commands that are not done yet and write the result. Return the exit code.
 
     Raises:
         DataError: the file of an earlier run is damaged, or the result cannot be written.
     """
-    form, path = form_of(entry, setting), result_path(entry, setting, out)
+    form = form_of(entry, setting)
+    path = result_path(entry, setting, out)
     commands = [expanded(command) for command in form.commands]
     done = _done_before(path, commands)
     print(f"{entry.id}, {setting}: {entry.title}\n{form.cost}", flush=True)
@@ -268,7 +271,7 @@ def _files(pattern: str) -> Iterator[str]:
 
 
 def _content(file: str) -> Any:
-    """Return the rows of a table, the value of a JSON file, or a short text; None of a page."""
+    """Return the rows of a table, the value of a JSON file, or a short text. None of a page."""
     path = ROOT / file
     if path.suffix == ".csv":
         with open(path, encoding="utf-8", newline="") as rows:
@@ -300,7 +303,7 @@ def _write(
 
 
 def chosen(names: Sequence[str]) -> dict[str, Entry]:
-    """Return entries by id; the name of a paper stands for all of its entries.
+    """Return entries by id. The name of a paper stands for all of its entries.
 
     Raises:
         ConfigError: a name is unknown.
@@ -318,7 +321,7 @@ def chosen(names: Sequence[str]) -> dict[str, Entry]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command. Return its exit code."""
     parser = make_parser("papers", __doc__)
     actions = parser.add_mutually_exclusive_group(required=True)
     names = "name of an entry, or of a paper for all of its entries"

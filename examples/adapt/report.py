@@ -49,7 +49,7 @@ COLUMNS = ("model", "way", "tokens_at_once", "seed", "updates", "bleu")
 CURVE_COLUMNS = ("model", "way", "seed", "updates", "valid_bleu")
 
 Record = dict[str, Any]
-"""A training: model, way, seed, updates; curve, BLEU by updates; scores, BLEU by length."""
+"""A training: model, way, seed, updates. Curve, BLEU by updates. Scores, BLEU by length."""
 
 
 def read_trainings(folder: Path) -> list[Record]:
@@ -198,7 +198,7 @@ def write_report(folder: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, and write the report; return the exit code."""
+    """Print the table, and write the report. Return the exit code."""
 
     def run(arguments: argparse.Namespace) -> None:
         print(write_report(arguments.folder))

@@ -80,7 +80,7 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, and write its numbers; return the exit code."""
+    """Print the table, and write its numbers. Return the exit code."""
 
     def run(arguments: argparse.Namespace) -> None:
         records = [record for path in arguments.results for record in read(path)]

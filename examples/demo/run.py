@@ -8,8 +8,8 @@
     make demo SRC=mine.de TGT=mine.en               a parallel text of your own
 
 Every command is shown before it runs, so that it can be run by hand with other flags. A step that
-is done does not run again; training continues from its last checkpoint. ``make`` runs this script
-in its own virtual environment; without make: ``python examples/demo/run.py --help``.
+is done does not run again. Training continues from its last checkpoint. ``make`` runs this script
+in its own virtual environment, without make: ``python examples/demo/run.py --help``.
 """
 
 import argparse
@@ -34,7 +34,7 @@ PYTHON = Path(sys.executable) if ".." in PYTHON.parts else PYTHON
 # ------------------------------------------------------------------------------- the settings
 
 MINUTES = 8.0
-"""Minutes of training; installation, corpus and translation take about four more."""
+"""Minutes of training. Installation, corpus and translation take about four more."""
 
 MODEL = """
     --arch reluformer_tiny --share-all-embeddings
@@ -56,7 +56,7 @@ REPORTING = """
 SEARCH = "--beam 5 --lenpen 1.0 --max-len-a 1.2 --max-len-b 10"
 
 MOST_PIECES = 8000
-"""Size of the joint subword vocabulary; less for a small corpus, see :func:`subword_size`."""
+"""Size of the joint subword vocabulary. Less for a small corpus, see :func:`subword_size`."""
 
 COMMAND_WIDTH = 88
 DRY_RUN = "DRY_RUN"
@@ -66,7 +66,7 @@ USUAL_PAIRS = 48_665
 
 
 class DemoError(Exception):
-    """An error: a step has failed or cannot run; the message names the remedy."""
+    """An error: a step has failed or cannot run. The message names the remedy."""
 
 
 # ------------------------------------------------------------------------------------ the steps
@@ -78,7 +78,7 @@ def say(text: str = "") -> None:
 
 
 def format_command(command: Sequence[str]) -> str:
-    """Return a command in lines to copy; a flag and its values stay on one line."""
+    """Return a command in lines to copy. a flag and its values stay on one line."""
     groups: list[list[str]] = [[]]
     for word in command:
         if word.startswith("--") and groups[-1]:
@@ -209,7 +209,8 @@ def grammar_run(runs: Path) -> Run:
 
 def corpus_run(arguments: argparse.Namespace) -> Run:
     """Make the corpus named by the arguments."""
-    runs, language = arguments.runs, arguments.lang.lower()
+    runs = arguments.runs
+    language = arguments.lang.lower()
     if arguments.src or arguments.tgt:
         if not (arguments.src and arguments.tgt):
             raise DemoError("give both --src FILE and --tgt FILE (make demo SRC=... TGT=...)")
@@ -218,10 +219,8 @@ def corpus_run(arguments: argparse.Namespace) -> Run:
         return grammar_run(runs)
     if arguments.corpus == "libreoffice":
         return libreoffice_run(runs, language)
-    fetched, written = (
-        Run(runs / f"libreoffice-{language}", language, "en"),
-        Run(runs / "grammar", "de", "en"),
-    )
+    fetched = Run(runs / f"libreoffice-{language}", language, "en")
+    written = Run(runs / "grammar", "de", "en")
     if language == "de" and written.is_done("corpus") and not fetched.is_done("corpus"):
         say("going on with the embedded corpus; CORPUS=libreoffice tries to fetch the other again")
         return grammar_run(runs)
@@ -251,7 +250,8 @@ def has_fast_bfloat16() -> bool:
     import torch
 
     def seconds(dtype: torch.dtype) -> float:
-        x, weight = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+        x = torch.ones(512, 512, dtype=dtype)
+        weight = torch.ones(512, 512, dtype=dtype)
         times = []
         for _ in range(20):
             started = time.process_time()
@@ -363,7 +363,8 @@ def report(run: Run, minutes: float) -> None:
     ):
         say(f"  {title:<16} {path}")
     say("\nTo go on")
-    interactive, board = PYTHON.with_name("relu-nmt-interactive"), PYTHON.with_name("tensorboard")
+    interactive = PYTHON.with_name("relu-nmt-interactive")
+    board = PYTHON.with_name("tensorboard")
     for title, command in (
         ("translate what you type", f"{interactive} --path {run.checkpoint}"),
         ("watch losses and attention", f"{board} --logdir {run.folder}/tensorboard"),
@@ -405,7 +406,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do all steps; return the exit code."""
+    """Do all steps. Return the exit code."""
     arguments = parse_arguments(argv)
     if arguments.dry_run:
         os.environ[DRY_RUN] = "1"

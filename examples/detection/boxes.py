@@ -32,7 +32,7 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
 
     Args:
         boxes: [N, 4].
-        scores: [N]; of equal scores the first counts as higher.
+        scores: [N]. Of equal scores the first counts as higher.
         threshold: greatest intersection over union of two kept boxes.
 
     Returns:
@@ -56,7 +56,7 @@ def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float)
     Args:
         boxes: [N, 4].
         scores: [N].
-        groups: [N] int64; boxes of different groups do not suppress each other.
+        groups: [N] int64. Boxes of different groups do not suppress each other.
         threshold: greatest intersection over union of two kept boxes of a group.
 
     Returns:
@@ -97,7 +97,7 @@ def encode(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
 
 
 def decode(offsets: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
-    """Return the boxes [N, K, 4] of offsets [N, K, 4] from anchors [N, 4]; inverts `encode`."""
+    """Return the boxes [N, K, 4] of offsets [N, K, 4] from anchors [N, 4]. Inverts `encode`."""
     offsets = offsets.to(anchors.dtype)
     centres, sides = (each[:, None] for each in _centres_and_sides(anchors))
     centres = centres + offsets[..., :2] / weights[0] * sides
@@ -119,12 +119,12 @@ def roi_align(
     Samples more than one position outside the map count as 0.
 
     Args:
-        features: maps [B, C, Y, X]; the result is differentiable in them.
+        features: maps [B, C, Y, X]. The result is differentiable in them.
         boxes: [K, 4], in units of the image.
         owners: [K] int64, the index of the map of each box.
         output_size: rows and columns of the grid.
         spatial_scale: positions of the map in a unit of the image.
-        sampling_ratio: samples of a cell along each axis; 0 or less: one for each position of the
+        sampling_ratio: samples of a cell along each axis. 0 or less: one for each position of the
             map that the cell covers, rounded up.
         aligned: the centre of the first position is at 0.5 instead of 0. Without it a box has at
             least a side of 1.
@@ -137,7 +137,8 @@ def roi_align(
     maps = features if features.dtype == torch.float64 else features.float()
     # Start and sides of the boxes, first along y, in positions of the map: [K, 2] each.
     scaled = boxes.to(maps.dtype) * spatial_scale - (0.5 if aligned else 0.0)
-    start, sides = scaled[:, [1, 0]], (scaled[:, 2:] - scaled[:, :2])[:, [1, 0]]
+    start = scaled[:, [1, 0]]
+    sides = (scaled[:, 2:] - scaled[:, :2])[:, [1, 0]]
     sides = sides if aligned else sides.clamp(min=1)
     # Count the samples of a cell along each axis.
     if sampling_ratio > 0:
@@ -149,7 +150,8 @@ def roi_align(
     groups, group_of = torch.cat([owners[:, None], counts.long()], 1).unique(
         dim=0, return_inverse=True
     )
-    parts, order = [], []
+    parts = []
+    order = []
     for group, (owner, *samples) in enumerate(groups.tolist()):
         if min(samples) > 0:
             order.append((group_of == group).nonzero()[:, 0])

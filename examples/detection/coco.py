@@ -25,7 +25,7 @@ ANNOTATED = replace(IMAGES, names=rf"annotations/.*\.json|{IMAGES.names}")
 """The files of a folder of images with their boxes."""
 FLIP = 0.5
 LEAST_SIDE = 1.0
-"""Pixels; boxes that are thinner are left out in training."""
+"""Pixels. Boxes that are thinner are left out in training."""
 
 
 def quiet_coco(path: Path) -> "COCO":
@@ -55,7 +55,7 @@ class CocoSet:
 
     Attributes:
         numbers: ids of the images.
-        categories: ids of the categories in the file; label i of a model is category i - 1.
+        categories: ids of the categories in the file. Label i of a model is category i - 1.
         names: names of the categories.
 
     Raises:
@@ -79,7 +79,8 @@ class CocoSet:
             DataError: the file is missing or no image, or has another size than its annotation.
         """
         [entry] = self.annotations.loadImgs([number])
-        file, annotated = self.images / entry["file_name"], (entry["width"], entry["height"])
+        file = self.images / entry["file_name"]
+        annotated = (entry["width"], entry["height"])
         image = read_image(file, upright=False)
         if image.size != annotated:
             own, theirs = (f"{width} x {height}" for width, height in (image.size, annotated))
@@ -94,12 +95,14 @@ class CocoSet:
         """Return the objects of an image, without crowds and boxes thinner than a pixel.
 
         Returns:
-            ``boxes`` float32 [N, 4], left, top, right and bottom in pixels; ``labels`` int64 [N],
-            from 1; ``masks`` uint8 [N, Y, X].
+            ``boxes`` float32 [N, 4], left, top, right and bottom in pixels. ``labels`` int64 [N],
+            from 1. ``masks`` uint8 [N, Y, X].
         """
         [entry] = self.annotations.loadImgs([number])
         wanted = self.annotations.getAnnIds([number], iscrowd=False)
-        boxes, labels, masks = [], [], []
+        boxes = []
+        labels = []
+        masks = []
         for one in self.annotations.loadAnns(wanted):
             x, y, wide, high = one["bbox"]
             left, top = max(0.0, x), max(0.0, y)
@@ -155,9 +158,11 @@ class DetectionBatches(PlannedBatches):
             DataError: an image is missing or damaged.
         """
         numbers = [self.numbers[place] for place in self._plan[index]]
-        images, targets = [], []
+        images = []
+        targets = []
         for number in numbers:
-            image, target = self._data.read(number), self._data.target(number)
+            image = self._data.read(number)
+            target = self._data.target(number)
             if sample_generator(self._seed, self._epoch, number).random() < FLIP:
                 image, target = mirrored(image, target)
             images.append(image)

@@ -29,7 +29,7 @@ PYRAMID_DIM = 256
 STRIDES = (4, 8, 16, 32)
 """Distance of neighbouring positions of each map, in pixels of the image."""
 DEPTHS = ((1, 3), (1, 2), (2, 3), (1, 1))
-"""Share of the blocks before each map, as a fraction; of 12 blocks 4, 6, 8 and 12."""
+"""Share of the blocks before each map, as a fraction. Of 12 blocks 4, 6, 8 and 12."""
 
 
 @settings
@@ -73,11 +73,11 @@ class FeaturePyramid(nn.Module):
     """The blocks of a vision transformer, with layers that give maps of strides 4, 8, 16 and 32.
 
     Swin and CvT give the normalised map of each stage. In ViT and XCiT all blocks have the stride
-    of a patch. Their maps come after a third, a half, two thirds and all of the blocks; transposed
+    of a patch. Their maps come after a third, a half, two thirds and all of the blocks. Transposed
     convolutions make them finer and max pooling makes them coarser. The classifier is removed.
 
     Args:
-        model: gives the maps by its ``encode``; the pyramid removes its classifier.
+        model: gives the maps by its ``encode``. The pyramid removes its classifier.
 
     Attributes:
         channels: of each map.
@@ -86,8 +86,8 @@ class FeaturePyramid(nn.Module):
     Raises:
         ConfigError: the size of a patch is none of the strides.
 
-    Reference: El-Nouby et al. 2021, "XCiT", section 4.3; Liu et al. 2021, "Swin Transformer",
-    section 4.2, with the norms of its public code; the layers that change strides are those of
+    Reference: El-Nouby et al. 2021, "XCiT", section 4.3. Liu et al. 2021, "Swin Transformer",
+    section 4.2, with the norms of its public code. The layers that change strides are those of
     XCiT's public code.
 
     Example:
@@ -196,7 +196,7 @@ def build_detector(
     Args:
         config: sizes, anchors and colours.
         backbone: the vision transformer.
-        num_kinds: number of categories; label 0 is the background.
+        num_kinds: number of categories. Label 0 is the background.
 
     Raises:
         ConfigError: the backbone's patches do not suit a pyramid.

@@ -109,7 +109,7 @@ def detections(
 
 
 def average_precision(data: CocoSet, found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return AP, AP50 and AP75 of boxes and masks, in percent; 0 without a detection."""
+    """Return AP, AP50 and AP75 of boxes and masks, in percent. 0 without a detection."""
     from pycocotools.cocoeval import COCOeval
 
     if not found:

@@ -2,7 +2,7 @@
 
 The names of the parameters are those of torchvision's Mask R-CNN: weights of either load in both.
 
-Reference: He et al. 2017, "Mask R-CNN"; Lin et al. 2017, "Feature pyramid networks for object
+Reference: He et al. 2017, "Mask R-CNN". Lin et al. 2017, "Feature pyramid networks for object
 detection".
 """
 
@@ -21,7 +21,8 @@ PADDED_TO = 32
 """Sides of a batch are multiples of it, in pixels."""
 HEAD_WEIGHTS = (10.0, 5.0)
 """Factors of the offsets of centres and sides that the box head predicts."""
-CANONICAL_SIDE, CANONICAL_LEVEL = 224, 4
+CANONICAL_SIDE = 224
+CANONICAL_LEVEL = 4
 """A box of this side, in pixels, is looked up in the map of stride 2 ** level."""
 
 
@@ -35,7 +36,8 @@ class FeaturePyramidNetwork(nn.Module):
 
     def __init__(self, channels: Sequence[int], dim: int) -> None:
         super().__init__()
-        self.inner_blocks, self.layer_blocks = nn.ModuleList(), nn.ModuleList()
+        self.inner_blocks = nn.ModuleList()
+        self.layer_blocks = nn.ModuleList()
         for width in channels:
             self.inner_blocks.append(convolution(width, dim, 1))
             self.layer_blocks.append(convolution(dim, dim, 3))
@@ -67,12 +69,19 @@ class RegionHeads(nn.Module):
         sampled: proposals of an image that the heads learn from.
     """
 
-    box_side, mask_side, share, overlap = 7, 14, 0.25, 0.5
-    least_score, threshold, most, least_side = 0.05, 0.5, 100, 1e-2
+    box_side = 7
+    mask_side = 14
+    share = 0.25
+    overlap = 0.5
+    least_score = 0.05
+    threshold = 0.5
+    most = 100
+    least_side = 1e-2
 
     def __init__(self, dim: int, strides: Sequence[int], num_classes: int, sampled: int) -> None:
         super().__init__()
-        self.strides, self.sampled = strides, sampled
+        self.strides = strides
+        self.sampled = sampled
         width = 1024
         self.box_head = nn.Sequential(
             OrderedDict(
@@ -144,12 +153,16 @@ class RegionHeads(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the losses of classes, boxes and masks on a sample of the proposals."""
         # Draw proposals, the objects themselves among them.
-        boxes, labels, wanted, owners = [], [], [], []
+        boxes = []
+        labels = []
+        wanted = []
+        owners = []
         for own, target in zip(proposals, targets, strict=True):
             own = torch.cat([own, target["boxes"]])
             matches = match(target["boxes"], own, self.overlap, self.overlap, all_objects=False)
             chosen = torch.cat(sample(matches, self.sampled, self.share)).sort().values
-            own, matches = own[chosen], matches[chosen]
+            own = own[chosen]
+            matches = matches[chosen]
             positive = matches >= 0
             owner = matches[positive]
             boxes.append(own)
@@ -190,11 +203,14 @@ class RegionHeads(nn.Module):
             boxes.split(counts), logits.float().softmax(1).split(counts), sizes, strict=True
         ):
             # Every proposal is a candidate for every class but the background.
-            own, score = clip(own[:, 1:], size).flatten(0, 1), score[:, 1:]
+            own = clip(own[:, 1:], size).flatten(0, 1)
+            score = score[:, 1:]
             label = torch.arange(1, score.size(1) + 1, device=own.device).expand_as(score).flatten()
             score = score.flatten()
             good = (score > self.least_score) & (own[:, 2:] - own[:, :2] >= self.least_side).all(1)
-            own, score, label = own[good], score[good], label[good]
+            own = own[good]
+            score = score[good]
+            label = label[good]
             kept = batched_nms(own, score, label, self.threshold)[: self.most]
             found.append({"boxes": own[kept], "labels": label[kept], "scores": score[kept]})
         labels = torch.cat([each["labels"] for each in found])
@@ -209,7 +225,8 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: Size) -> Tensor:
     side = masks.size(-1)
     # Pad by a position on each side, so that a mask fades out at its border.
     padded = F.pad(masks.float(), (1, 1, 1, 1))
-    centres, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    half = (boxes[:, 2:] - boxes[:, :2]) / 2
     half = half * ((side + 2) / side)
     corners = torch.cat([centres - half, centres + half], 1).long().tolist()
     found = padded.new_zeros(len(masks), 1, *size)
@@ -228,16 +245,16 @@ class MaskRCNN(nn.Module):
     """Mask R-CNN on a backbone with a feature pyramid network.
 
     Args:
-        backbone: maps images [B, 3, Y, X] to a list of maps [B, C, Y / stride, X / stride]; has
+        backbone: maps images [B, 3, Y, X] to a list of maps [B, C, Y / stride, X / stride]. Has
             ``out_channels`` and ``strides``, in pixels.
         num_classes: with the background, class 0.
-        min_size: shorter side of an image in pixels; of several one is drawn in training, and
+        min_size: shorter side of an image in pixels. Of several one is drawn in training, and
             the last one is that of evaluation.
         max_size: greatest longer side in pixels.
         pixel_mean: subtracted from red, green and blue.
         pixel_std: divisors after the subtraction.
         anchor_scale: side of an anchor in strides.
-        proposals: most proposals of an image in training; half in evaluation.
+        proposals: most proposals of an image in training. Half in evaluation.
         sampled_boxes: proposals of an image that the heads learn from.
     """
 
@@ -255,8 +272,10 @@ class MaskRCNN(nn.Module):
         sampled_boxes: int,
     ) -> None:
         super().__init__()
-        self.min_size, self.max_size = min_size, max_size
-        self.pixel_mean, self.pixel_std = pixel_mean, pixel_std
+        self.min_size = min_size
+        self.max_size = max_size
+        self.pixel_mean = pixel_mean
+        self.pixel_std = pixel_std
         self.backbone = backbone
         dim: int = backbone.out_channels
         strides: list[int] = backbone.strides
@@ -276,7 +295,7 @@ class MaskRCNN(nn.Module):
                 training.
 
         Returns:
-            The losses by name; or boxes, labels, scores and masks [N, 1, Y, X] from 0 to 1, the
+            The losses by name, or boxes, labels, scores and masks [N, 1, Y, X] from 0 to 1, the
             best first, in pixels of the given images.
         """
         pixels, scaled = self.resized(images, targets)
@@ -297,7 +316,8 @@ class MaskRCNN(nn.Module):
         self, images: Sequence[Tensor], targets: Sequence[Target]
     ) -> tuple[list[Tensor], list[Target]]:
         """Return normalised images of the size for the model, and their objects."""
-        found, scaled = [], []
+        found = []
+        scaled = []
         for index, image in enumerate(images):
             image = (image - image.new_tensor(self.pixel_mean)[:, None, None]) / image.new_tensor(
                 self.pixel_std

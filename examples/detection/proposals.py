@@ -15,7 +15,8 @@ Size = tuple[int, int]
 
 RATIOS = (0.5, 1.0, 2.0)
 """Height by width of the anchors at each position."""
-BETWEEN, BELOW = -2, -1
+BETWEEN = -2
+BELOW = -1
 """Matches of boxes that overlap an object somewhat, and too little."""
 UNIT = (1.0, 1.0)
 
@@ -84,7 +85,8 @@ def sample(matches: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
     Returns:
         Indices of both kinds, in ascending order.
     """
-    chosen, room = [], int(count * share)
+    chosen = []
+    room = int(count * share)
     for candidates in ((matches >= 0).nonzero()[:, 0], (matches == BELOW).nonzero()[:, 0]):
         drawn = torch.randperm(len(candidates), device=matches.device)[:room]
         chosen.append(candidates[drawn].sort().values)
@@ -103,14 +105,20 @@ class ProposalNetwork(nn.Module):
     Args:
         dim: channels of the maps.
         sides: side of the square anchor of each map, in pixels.
-        most: proposals of an image in training; half in evaluation.
+        most: proposals of an image in training. Half in evaluation.
     """
 
-    sampled, share, low, high, threshold, least_side = 256, 0.5, 0.3, 0.7, 0.7, 1e-3
+    sampled = 256
+    share = 0.5
+    low = 0.3
+    high = 0.7
+    threshold = 0.7
+    least_side = 1e-3
 
     def __init__(self, dim: int, sides: Sequence[float], most: int) -> None:
         super().__init__()
-        self.sides, self.most = sides, most
+        self.sides = sides
+        self.most = most
         self.head = nn.ModuleDict(
             {
                 "conv": nn.Sequential(convolution(dim, dim, 3, nn.ReLU())),
@@ -132,7 +140,7 @@ class ProposalNetwork(nn.Module):
             maps: [B, C, Y, X] each.
             image: height and width of the padded images.
             sizes: height and width of each image without padding.
-            targets: objects of each image; in evaluation none.
+            targets: objects of each image. In evaluation none.
         """
         # Predict for each anchor, in the order of maps, rows, columns and ratios.
         hidden = [self.head["conv"](x) for x in maps]
@@ -161,12 +169,15 @@ class ProposalNetwork(nn.Module):
         """
         most = self.most if self.training else self.most // 2
         # Choose the best of each map before the suppression, which is slower.
-        indices, levels, start = [], [], 0
+        indices = []
+        levels = []
+        start = 0
         for level, scores in enumerate(logits):
             indices.append(scores.topk(min(most, scores.size(1)), 1).indices + start)
             levels.append(torch.full_like(indices[-1], level))
             start += scores.size(1)
-        picked, level_of = torch.cat(indices, 1), torch.cat(levels, 1)
+        picked = torch.cat(indices, 1)
+        level_of = torch.cat(levels, 1)
         scores = torch.cat(list(logits), 1).gather(1, picked).sigmoid()
         found = []
         for own, score, level, row, size in zip(
@@ -174,7 +185,9 @@ class ProposalNetwork(nn.Module):
         ):
             own = clip(own[row], size)
             wide = (own[:, 2:] - own[:, :2] >= self.least_side).all(1)
-            own, score, level = own[wide], score[wide], level[wide]
+            own = own[wide]
+            score = score[wide]
+            level = level[wide]
             found.append(own[batched_nms(own, score, level, self.threshold)[:most]])
         return found
 
@@ -182,7 +195,10 @@ class ProposalNetwork(nn.Module):
         self, logits: Tensor, offsets: Tensor, anchors: Tensor, targets: Sequence[Target]
     ) -> dict[str, Tensor]:
         """Return the losses of scores [B, N] and offsets [B, N, 4] on a sample of anchors."""
-        scores, labels, predicted, wanted = [], [], [], []
+        scores = []
+        labels = []
+        predicted = []
+        wanted = []
         for row, target in enumerate(targets):
             matches = match(target["boxes"], anchors, self.low, self.high, all_objects=True)
             objects, others = sample(matches, self.sampled, self.share)

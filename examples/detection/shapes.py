@@ -21,7 +21,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 
 KINDS = {"disc": 24, "square": 4, "triangle": 3}
-"""Number of corners of each shape; a disc is a polygon too, so that its mask is exact."""
+"""Number of corners of each shape. a disc is a polygon too, so that its mask is exact."""
 MOST_SHAPES = 4
 TRIALS = 20
 

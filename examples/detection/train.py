@@ -132,7 +132,8 @@ class DetectionTraining(Training):
             CheckpointError: the checkpoint to continue from belongs to another kind of training.
             MissingExtraError: pycocotools is not installed.
         """
-        settings, options = self.settings, self.settings.task
+        settings = self.settings
+        options = self.settings.task
         path = self.checkpoint_to_continue
         if path is not None and read_metadata(path).get("task", {}).get("name") != TASK_NAME:
             raise CheckpointError(
@@ -152,7 +153,8 @@ class DetectionTraining(Training):
         if options.init is not None and path is None:
             start_backbone(model, options.init)
             self.say(f"the backbone starts from the weights of {options.init}")
-        count, processes = batches.begin_epoch(1), self.process.world_size
+        count = batches.begin_epoch(1)
+        processes = self.process.world_size
         return self.trainer_of(
             DetectionObjective(model),
             TrainingData(batches, valid={}),

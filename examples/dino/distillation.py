@@ -26,7 +26,7 @@ HEAD_LAYERS = 3
 
 @settings
 class DistillationConfig:
-    """Head, temperatures and schedules; the defaults are those of the paper.
+    """Head, temperatures and schedules. The defaults are those of the paper.
 
     Raises:
         ConfigError: a value out of range.
@@ -82,7 +82,7 @@ class ProjectionHead(nn.Module):
         dim: width of the features.
         config: its sizes.
 
-    Reference: Caron et al. 2021 (DINO), section 3.1 and appendix C; the weight normalisation of
+    Reference: Caron et al. 2021 (DINO), section 3.1 and appendix C. The weight normalisation of
     the last layer has gain 1.
 
     Example:
@@ -116,7 +116,7 @@ class ProjectionHead(nn.Module):
 
 
 class Network(nn.Module):
-    """A vision model with a projection head on its features; its classifier stays untrained.
+    """A vision model with a projection head on its features. Its classifier stays untrained.
 
     Args:
         config: settings of the vision model.
@@ -141,7 +141,7 @@ class StudentAndTeacher(nn.Module):
     """Two networks with the same weights at first, and the mean of the teacher's outputs.
 
     Args:
-        config: settings of the vision models; the teacher has neither dropout nor stochastic depth.
+        config: settings of the vision models. The teacher has neither dropout nor stochastic depth.
         num_classes: classes of their classifiers.
         distillation: settings of the heads.
 
@@ -168,7 +168,8 @@ class StudentAndTeacher(nn.Module):
 
         The teacher keeps its own statistics of BatchNorm.
         """
-        own, others = list(self.teacher.parameters()), list(self.student.parameters())
+        own = list(self.teacher.parameters())
+        others = list(self.student.parameters())
         torch._foreach_lerp_(own, others, weight=1 - momentum)
 
 
@@ -233,7 +234,9 @@ class SelfDistillation(nn.Module):
             batch: views of images.
             telemetry: also return the attention statistics of the student on large views.
         """
-        model, config, epoch = self.model, self.config, self._trainer.state.epoch
+        model = self.model
+        config = self.config
+        epoch = self._trainer.state.epoch
         with torch.no_grad():
             outputs = model.teacher.head(model.teacher.features(batch.large)).float()
             targets = (outputs - model.centre) / config.teacher_temperature_of(epoch)

@@ -2,7 +2,7 @@ r"""Write the teacher of a self-distillation as the checkpoint of an image class
 
     python examples/dino/teacher.py dino/xca/checkpoint50.safetensors teacher50.safetensors
 
-relu-nmt-vision-probe evaluates it; relu-nmt-vision-train --finetune-from-model starts from it.
+relu-nmt-vision-probe evaluates it. Relu-nmt-vision-train --finetune-from-model starts from it.
 Its head is untrained.
 """
 

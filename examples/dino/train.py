@@ -5,7 +5,7 @@ r"""Train the features of any vision model without labels, by self-distillation 
         --method knn
 
 The same command continues a stopped training. At its end it writes the teacher as the checkpoint of
-an image classifier with an untrained head; teacher.py does so with any checkpoint.
+an image classifier with an untrained head. teacher.py does so with any checkpoint.
 """
 
 import os
@@ -47,7 +47,8 @@ from relu_nmt.vision.config import (
 )
 from relu_nmt.vision.images import open_images
 
-LAST, TEACHER = "checkpoint_last.safetensors", "teacher.safetensors"
+LAST = "checkpoint_last.safetensors"
+TEACHER = "teacher.safetensors"
 _COMMON: dict[str, Any] = {"clip_norm": 3.0, "min_lr": 1e-6}
 SETTINGS: dict[str, dict[str, Any]] = {
     # Use the stochastic depth of the public code.
@@ -147,7 +148,8 @@ class DinoTraining(Training):
             DataError: images are missing or damaged.
             CheckpointError: the checkpoint to continue from belongs to another kind of training.
         """
-        settings, options = self.settings, self.settings.task
+        settings = self.settings
+        options = self.settings.task
         path = self.checkpoint_to_continue
         if path is not None and read_metadata(path).get("task", {}).get("name") != TASK_NAME:
             raise CheckpointError(
@@ -165,7 +167,8 @@ class DinoTraining(Training):
         )
         self.say(f"student and teacher: {options.arch}, attention {settings.model.attention}")
         self.say_size(model)
-        count, processes = batches.begin_epoch(1), self.process.world_size
+        count = batches.begin_epoch(1)
+        processes = self.process.world_size
         total = updates_of_epochs(settings.trainer, count, processes)
         objective = SelfDistillation(model, settings.distillation, total)
         trainer = self.trainer_of(

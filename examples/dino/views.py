@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GLOBAL_VIEWS = 2
-FLIP, JITTER, GREY, SOLARIZE = 0.5, 0.8, 0.2, 0.2
+FLIP = 0.5
+JITTER = 0.8
+GREY = 0.2
+SOLARIZE = 0.2
 """Probabilities of mirroring, other colours, no colours, and inverted bright values (view 2)."""
 COLOUR_SHARES = {"brightness": 0.4, "contrast": 0.4, "color": 0.2}
 LARGEST_HUE_SHIFT = 0.1
@@ -64,7 +67,7 @@ class ViewBatch(SampleBatch):
 
     Args:
         large: normalised views [2, B, 3, S, S].
-        small: normalised views [V, B, 3, s, s]; V may be 0.
+        small: normalised views [V, B, 3, s, s]. V may be 0.
     """
 
     large: Tensor

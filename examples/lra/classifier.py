@@ -16,13 +16,17 @@ from relu_nmt.modules.objective import LossOutput, RegularizedObjective
 from relu_nmt.modules.recompute import run_layer
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
 
-WIDTH, HEADS, FFN_DIM, HEAD_DIM, LAYERS = 64, 2, 128, 128, 2
+WIDTH = 64
+HEADS = 2
+FFN_DIM = 128
+HEAD_DIM = 128
+LAYERS = 2
 INIT_STD = 0.02
 
 
 @settings
 class ClassifierConfig(TransformerOptions):
-    """Settings of the model; its sizes are those of the paper."""
+    """Settings of the model. Its sizes are those of the paper."""
 
     feed_forward: str = like(TransformerOptions, "feed_forward", "gelu")
     activation_dropout: float = like(TransformerOptions, "activation_dropout", 0.1)
@@ -37,7 +41,7 @@ class ClassifierConfig(TransformerOptions):
 class SequenceClassifier(nn.Module):
     """Embeddings with learned positions, two pre-norm layers, the mean, and a network of two maps.
 
-    The mean is over the padded length; masked tokens count as zeros. Two sequences a and b give the
+    The mean is over the padded length. Masked tokens count as zeros. Two sequences a and b give the
     features [a, b, a b, a - b].
 
     Args:
@@ -48,7 +52,7 @@ class SequenceClassifier(nn.Module):
     Raises:
         ConfigError: the attention cannot work with these settings.
 
-    Reference: Xiong et al. 2021, "Nystromformer", section 4.2 and its public code; Saratchandran et
+    Reference: Xiong et al. 2021, "Nystromformer", section 4.2 and its public code. Saratchandran et
     al. 2024, "Rethinking softmax", use the same settings.
 
     Example:
@@ -74,7 +78,8 @@ class SequenceClassifier(nn.Module):
         )
 
     def _layer(self, index: int) -> TransformerLayer:
-        spec, dropout = Spec.parse(self.config.attention), self.config.attention_dropout
+        spec = Spec.parse(self.config.attention)
+        dropout = self.config.attention_dropout
         attention = build_attention(
             spec, "encoder", index, HEADS, WIDTH // HEADS, dropout, "--attention"
         )

@@ -10,14 +10,14 @@ import numpy as np
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 TOKENS = ("<pad>", *map(str, range(10)), *OPERATORS, CLOSE)
-"""Tokens by id; padding is 0."""
+"""Tokens by id. Padding is 0."""
 IDS = {token: index for index, token in enumerate(TOKENS)}
 MAX_DEPTH = MAX_ARGUMENTS = 10
 OPERATION_SHARE = 0.25
 
 
 def value_of(operator: str, arguments: list[int]) -> int:
-    """Return the value of an operation on digits; the median of an even number is rounded down."""
+    """Return the value of an operation on digits. The median of an even number is rounded down."""
     if operator == "[MIN":
         return min(arguments)
     if operator == "[MAX":

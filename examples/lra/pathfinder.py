@@ -1,4 +1,4 @@
-"""Pathfinder: two dashed paths among distractors; do the two discs lie at the ends of the same one?
+"""Pathfinder: two dashed paths among distractors. Do the two discs lie at the ends of the same one?
 
 The images follow the description of Linsley et al. 2018, "Learning long-range spatial dependencies
 with horizontal gated recurrent units", section 3, in Long Range Arena's size of 32 pixels with
@@ -12,14 +12,23 @@ from random import Random
 
 import numpy as np
 
-SIDE, SCALE = 32, 4
+SIDE = 32
+SCALE = 4
 """Side of an image in pixels, and the factor by which the drawing is finer."""
-PATH_DASHES, DISTRACTOR_DASHES, DISTRACTORS = 14, 4, 5
-STEP, DASH, THICKNESS, DISC = 2.2, 1.4, 0.9, 1.6
+PATH_DASHES = 14
+DISTRACTOR_DASHES = 4
+DISTRACTORS = 5
+STEP = 2.2
+DASH = 1.4
+THICKNESS = 0.9
+DISC = 1.6
 """Pixels between dashes, length and width of a dash, and radius of a disc."""
-MARGIN, GAP, BEND = 2.0, 3.0, 0.5
-"""Least pixels to the border and to other paths; most radians between two dashes."""
-STARTS, TURNS = 60, 4
+MARGIN = 2.0
+GAP = 3.0
+BEND = 0.5
+"""Least pixels to the border and to other paths. Most radians between two dashes."""
+STARTS = 60
+TURNS = 4
 
 Point = tuple[float, float]
 
@@ -90,7 +99,8 @@ def _drawn(paths: Sequence[list[Point]], discs: Sequence[Point]) -> np.ndarray:
     draw = ImageDraw.Draw(image)
     for path in paths:
         for start, end in pairwise(np.array(path)):
-            middle, half = (start + end) / 2, (end - start) / STEP * DASH / 2
+            middle = (start + end) / 2
+            half = (end - start) / STEP * DASH / 2
             line = np.concatenate([middle - half, middle + half]) * SCALE
             draw.line(line.tolist(), fill=255, width=round(THICKNESS * SCALE))
     for disc in np.array(discs):

@@ -56,7 +56,7 @@ def row(folder: Path) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table; return the exit code."""
+    """Print the table. Return the exit code."""
 
     def run(arguments: argparse.Namespace) -> int:
         rows = [row(folder) for folder in arguments.folders]

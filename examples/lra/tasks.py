@@ -24,10 +24,10 @@ class Task:
     """A task.
 
     Args:
-        length: most tokens of a sequence; it is padded to the next power of two.
+        length: most tokens of a sequence. It is padded to the next power of two.
         vocab_size: number of ids with padding, as in the paper's settings.
         classes: number of classes.
-        sequences: sequences of a sample; 2 for a comparison of two documents.
+        sequences: sequences of a sample. 2 for a comparison of two documents.
     """
 
     length: int
@@ -81,7 +81,7 @@ def open_task(
         name: one of ``TASKS``.
         folder: folder of its files, and of generated samples.
         length: most tokens of a sequence.
-        counts: most samples of each split; for generated samples the exact number.
+        counts: most samples of each split. For generated samples the exact number.
         say: function that prints a message.
 
     Raises:
@@ -137,7 +137,7 @@ def _stored(arrays: dict[str, np.ndarray], split: str) -> Samples:
 
 
 def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
-    """Return images as grey values row by row; every tenth training image is for validation."""
+    """Return images as grey values row by row. Every tenth training image is for validation."""
     sets = {}
     for split in ("train", "test"):
         path = folder / split
@@ -169,7 +169,7 @@ def _bytes(text: str) -> np.ndarray:
 
 
 def _byte_texts(folder: Path) -> dict[str, Samples]:
-    """Return the reviews of train/pos/*.txt and so on; validation is on the test set."""
+    """Return the reviews of train/pos/*.txt and so on. Validation is on the test set."""
     found = {}
     for split in ("train", "test"):
         sequences: list[Sample] = []
@@ -209,7 +209,7 @@ class SequenceBatch(SampleBatch):
     """Samples of one width and their classes.
 
     Args:
-        tokens: P sequences of each sample, [B, P, N] int64; padding is 0.
+        tokens: P sequences of each sample, [B, P, N] int64. Padding is 0.
         labels: classes, [B] int64.
     """
 
@@ -229,7 +229,7 @@ class SequenceBatches(PlannedBatches):
         samples: the samples.
         width: length of the padded sequences.
         batch_size: samples of a batch.
-        seed: seed of a new order in each epoch; None keeps the order (validation).
+        seed: seed of a new order in each epoch. None keeps the order (validation).
     """
 
     def __init__(

@@ -122,7 +122,7 @@ class LraSettings:
     regularizer: AttentionRegularizerConfig = group(
         "attention regulariser", AttentionRegularizerConfig
     )
-    # The rate rises and falls in straight lines; the most accurate and the last model are kept.
+    # The rate rises and falls in straight lines. The most accurate and the last model are kept.
     trainer: TrainerConfig = group(
         "trainer",
         TrainerConfig,
@@ -147,7 +147,8 @@ class LraTraining(Training):
             DataError: files are missing or damaged.
             CheckpointError: the checkpoint to continue from belongs to another task.
         """
-        settings, options = self.settings, self.settings.task
+        settings = self.settings
+        options = self.settings.task
         described = {"name": "long_range_arena", "task": options.name, "length": options.longest}
         path = self.checkpoint_to_continue
         if path is not None and read_metadata(path).get("task") != described:

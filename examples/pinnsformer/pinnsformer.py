@@ -15,10 +15,15 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 
-WIDTH, HEADS, FFN_DIM, OUTPUT_DIM = 32, 2, 256, 512
-STEPS, STEP = 5, 1e-4
+WIDTH = 32
+HEADS = 2
+FFN_DIM = 256
+OUTPUT_DIM = 512
+STEPS = 5
+STEP = 1e-4
 """A point (x, t) becomes the sequence (x, t), (x, t + 1e-4) ... of 5 steps."""
-LARGEST_X, LARGEST_T = 2 * torch.pi, 1.0
+LARGEST_X = 2 * torch.pi
+LARGEST_T = 1.0
 FIRST_BIAS = 0.01
 
 
@@ -54,7 +59,8 @@ class Layer(nn.Module):
     def __init__(self, attention: SelfAttention | CrossAttention) -> None:
         super().__init__()
         self.attention = attention
-        self.before_attention, self.before_network = Wave(), Wave()
+        self.before_attention = Wave()
+        self.before_network = Wave()
         self.network = network(FFN_DIM, WIDTH)
 
     def forward(self, x: Tensor, visibility: Visibility, *memory: Tensor) -> Tensor:
@@ -77,7 +83,7 @@ class PinnsFormer(nn.Module):
         ConfigError: an attention cannot work there, or has no second derivatives.
 
     Reference: Zhao et al. 2024, "PINNsFormer: a transformer-based framework for physics-informed
-    neural networks", section 3; Saratchandran et al. 2024, "Rethinking softmax", appendix A.2.5.
+    neural networks", section 3. Saratchandran et al. 2024, "Rethinking softmax", appendix A.2.5.
 
     Example:
         >>> model = PinnsFormer("softmax", "softmax")
@@ -110,7 +116,8 @@ class PinnsFormer(nn.Module):
 
 
 def _mechanism(text: str, slot: str) -> Attention:
-    spec, width = Spec.parse(text), WIDTH // HEADS
+    spec = Spec.parse(text)
+    width = WIDTH // HEADS
     # Use the backend of plain operations: its gradients have gradients.
     with using_backend("reference"):
         attention = build_attention(spec, slot, 0, HEADS, width, 0.0, "--attention")
@@ -136,7 +143,8 @@ class Equation:
     exact: Callable[[Tensor, Tensor], Tensor]
 
 
-CONVECTION_SPEED, REACTION_RATE = 50.0, 5.0
+CONVECTION_SPEED = 50.0
+REACTION_RATE = 5.0
 
 
 def _bump(x: Tensor) -> Tensor:
@@ -184,9 +192,12 @@ class Points:
         )
         grid_x, grid_t = torch.meshgrid(x, t, indexing="ij")
         later = STEP * torch.arange(STEPS, device=device, dtype=dtype)[:, None]
-        self.x, self.t = _sequences(grid_x), _sequences(grid_t) + later
-        self.start_x, self.start_t = _sequences(x), _sequences(torch.zeros_like(x)) + later
-        self.first, self.last = _sequences(torch.zeros_like(t)), _sequences(0 * t + LARGEST_X)
+        self.x = _sequences(grid_x)
+        self.t = _sequences(grid_t) + later
+        self.start_x = _sequences(x)
+        self.start_t = _sequences(torch.zeros_like(x)) + later
+        self.first = _sequences(torch.zeros_like(t))
+        self.last = _sequences(0 * t + LARGEST_X)
         self.times = _sequences(t) + later
 
     def losses(self, model: nn.Module) -> dict[str, Tensor]:

@@ -31,7 +31,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"points": 51, "test_points": 101, "steps": 500},
 }
 ATTENTIONS = ("softmax", *(f"polynomial:scale={scale}" for scale in ("fixed", "dynamic", "none")))
-CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
+CHECKPOINT = "checkpoint.pt"
+RESULTS = "results.json"
 KEPT = ("points", "test_points", "seed", "cross_attention")
 """Settings that a continued training must keep."""
 
@@ -159,7 +160,8 @@ class EquationTraining:
             return
         try:
             state = torch.load(path, map_location=self.device, weights_only=True)
-            found, own = state["results"], self.results
+            found = state["results"]
+            own = self.results
             for name in KEPT:
                 if found[name] != own[name]:
                     raise CheckpointError(
@@ -204,7 +206,8 @@ def report(out: Path) -> str:
 
     The published numbers are for one attention in encoder and decoder.
     """
-    counts, errors = ("points", "seed", "steps"), ("loss", "rMAE", "rMSE")
+    counts = ("points", "seed", "steps")
+    errors = ("loss", "rMAE", "rMSE")
     columns = ["encoder", "decoder", *counts, "seconds", *errors, "published loss", *errors[1:]]
     parts = []
     for equation in EQUATIONS:

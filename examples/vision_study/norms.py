@@ -3,7 +3,7 @@ r"""Measure Frobenius norms of attention in the checkpoints of a training.
     python examples/vision_study/norms.py CHECKPOINTS --data cifar10/test.zip --results norms.json
 
 For every layer: the norm of the weights A, and the norm of the Jacobian of the map from scores to
-weights; both are means over heads and some test images.
+weights. Both are means over heads and some test images.
 
 Reference: Saratchandran et al. 2024, "Rethinking softmax", Figures 2, 3, 6 and 7.
 """

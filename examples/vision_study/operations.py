@@ -65,7 +65,7 @@ def counts(arch: str, attention: str, image_size: int, **others: int) -> dict[st
 
     Args:
         arch: name of the shape.
-        attention: of all blocks; with SimA class attention has it, too.
+        attention: of all blocks. With SimA class attention has it, too.
         image_size: pixels a side.
         others: further values of the shape, such as ``layers``.
     """

@@ -4,10 +4,10 @@ r"""Show the attention of image models: overlays on images, and heat maps of the
         softmax/checkpoint_last.safetensors --data cifar10/test.zip --heat-maps 2.1 4.3
 
 An overlay shows for each patch the length of its query and of its key in one block, over all
-channels; SimA's queries and keys are normalised over the tokens. A heat map is the mean of a head's
+channels. SimA's queries and keys are normalised over the tokens. A heat map is the mean of a head's
 weights over images. It writes pictures.html, overlays.csv and heat_maps.csv.
 
-Reference: Koohpayegani and Pirsiavash 2024, "SimA", Figure 3 (overlays); Saratchandran et al.
+Reference: Koohpayegani and Pirsiavash 2024, "SimA", Figure 3 (overlays). Saratchandran et al.
 2024, "Rethinking softmax", section 6.1 (heat maps).
 """
 
@@ -37,7 +37,9 @@ from relu_nmt.vision.loading import ImageClassifier
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-REPORT, OVERLAYS, HEAT_MAPS = "pictures.html", "overlays.csv", "heat_maps.csv"
+REPORT = "pictures.html"
+OVERLAYS = "overlays.csv"
+HEAT_MAPS = "heat_maps.csv"
 KINDS = ("query", "key")
 PANEL_INCHES = 1.9
 
@@ -120,7 +122,7 @@ def lengths(attention: Attention, q: Tensor, k: Tensor, grid: Sequence[int]) -> 
     """Return the lengths over all channels of the queries and keys of the patches.
 
     Args:
-        attention: the attention; SimA normalises queries and keys over the tokens.
+        attention: the attention. SimA normalises queries and keys over the tokens.
         q: queries [B, H, N, d].
         k: keys [B, H, N, d].
         grid: height and width of the image in patches, the last of the N tokens.
@@ -189,7 +191,8 @@ def pictures_of(path: str, settings: PictureSettings) -> tuple[Pictures, np.ndar
     handle = blocks[layer].register_forward_pre_hook(take)
     classifier.outputs(pixels)
     handle.remove()
-    maps, averaged = {}, 0
+    maps = {}
+    averaged = 0
     if blocks[0].capabilities.weights:
         many = pixels_of(classifier, settings.data, settings.images)
         averaged = len(many)
@@ -228,7 +231,7 @@ def overlay_image(shown: Pictures, images: np.ndarray) -> str:
 
 
 def heat_map_image(shown: Pictures) -> str:
-    """Return the heat maps side by side, for ``src``; exact zeros are white."""
+    """Return the heat maps side by side, for ``src``. Exact zeros are white."""
 
     def draw(figure: "Figure") -> None:
         all_axes = figure.subplots(1, len(shown.heat_maps), squeeze=False)[0]
@@ -249,7 +252,9 @@ def write_report(found: Sequence[tuple[Pictures, np.ndarray]], settings: Picture
     Raises:
         DataError: they cannot be written.
     """
-    sections, sizes, weights = [], [], []
+    sections = []
+    sizes = []
+    weights = []
     for shown, images in found:
         place = {"checkpoint": shown.name, "attention": shown.attention}
         heat_maps = heat_map_image(shown) if shown.heat_maps else None
@@ -262,7 +267,8 @@ def write_report(found: Sequence[tuple[Pictures, np.ndarray]], settings: Picture
             for (query, key), value in np.ndenumerate(table.numpy()):
                 where = {"layer": layer + 1, "head": head + 1, "query": query, "key": key}
                 weights.append({**place, **where, "weight": value})
-    folder, averaged = Path(settings.out), max(shown.averaged for shown, _ in found)
+    folder = Path(settings.out)
+    averaged = max(shown.averaged for shown, _ in found)
     page = {
         "sections": sections,
         "facts_of_all": [

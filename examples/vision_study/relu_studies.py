@@ -31,7 +31,7 @@ def _i21k(name: str) -> str:
 
 
 def panels(i1k: bool = False, model: str = "ViT", flags: str = "") -> dict[str, Setting]:
-    """Return the paper's settings, a panel of its figures each; ``paper`` is S/16 on ImageNet-21k.
+    """Return the paper's settings, a panel of its figures each. ``paper`` is S/16 on ImageNet-21k.
 
     Args:
         i1k: with the panels on ImageNet-1k.
@@ -56,7 +56,7 @@ def alpha_study(
     Args:
         title: second half of the title.
         options: options of all pointwise attentions.
-        softmax: specs to compare with by name; the first one is the baseline.
+        softmax: specs to compare with by name. The first one is the baseline.
         figure: the paper's figure.
         i1k: with the panels on ImageNet-1k.
     """

@@ -20,9 +20,13 @@ from relu_nmt.training.config import RESULTS_FILE
 from relu_nmt.training.log import TELEMETRY, TRAIN, Curves, add_point, curve_rows, read_curves
 from relu_nmt.training.save_dir import TrainingResult
 
-REPORT, RESULTS, CURVES = "report.html", "results.csv", "curves.csv"
-ACCURACY, NORMS = "accuracy.json", "norms.json"
-VALID, MOST = "valid", 100.0
+REPORT = "report.html"
+RESULTS = "results.csv"
+CURVES = "curves.csv"
+ACCURACY = "accuracy.json"
+NORMS = "norms.json"
+VALID = "valid"
+MOST = 100.0
 COLUMNS = (
     *("row", "variant", "model", "seed", "seeds", "status", "test_accuracy"),
     *("test_accuracy_interval", "gain", "gain_interval", "gain_seeds", "valid_accuracy"),
@@ -117,7 +121,7 @@ def _record(step: Step, study: Study) -> Record:
 
 
 def _curves(step: Step) -> Curves:
-    """Return the curves: telemetry is in the log only; the results have no repeated updates."""
+    """Return the curves: telemetry is in the log only. The results have no repeated updates."""
     curves: Curves = {}
     for path in (step.path(".log"), step.checkpoints / RESULTS_FILE):
         with suppress(DataError):
@@ -208,7 +212,7 @@ AXIS_PANELS = {"test_accuracy": "test top-1, %", "train_loss": "training loss, b
 
 
 def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Trained]) -> list[Panel]:
-    """Return the plots over the study's axis; a variant without a value on it is a level line."""
+    """Return the plots over the study's axis. a variant without a value on it is a level line."""
     places = {name: v.x for name, v in study.variants.items() if v.x is not None}
     ends = min(places.values()), max(places.values())
     styles = list(dict.fromkeys(v.line or name for name, v in study.variants.items()))
@@ -216,7 +220,8 @@ def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Train
     for column, title in AXIS_PANELS.items():
         lines: dict[str, Line] = {}
         for record in means:
-            value, name = record.get(column), record["variant"]
+            value = record.get(column)
+            name = record["variant"]
             if value is None:
                 continue
             label = study.variants[name].line or name
@@ -270,7 +275,7 @@ def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -
         caption = f"Over {study.axis}. Means over the seeds; a level line: without {study.axis}."
         caption += f" Bars: 95% intervals over seeds; dots: seeds, where fewer than {LEAST_SEEDS}."
         figures.append((caption, draw_panels(panels)))
-    # Leave out the curves of a study with an axis: too many lines; curves.csv has them all.
+    # Leave out the curves of a study with an axis: too many lines. curves.csv has them all.
     for model in () if study.axis else dict.fromkeys(t.record["model"] for t in trainings):
         own = [t for t in trainings if t.record["model"] == model]
         for kind, wanted in PLOTS.items():

@@ -145,7 +145,7 @@ def plan(settings: StudySettings) -> list[Step]:
 
 
 def _part(settings: StudySettings, names: Sequence[str]) -> str:
-    """Return the folder or zip file of training or test images; a dry run needs none.
+    """Return the folder or zip file of training or test images. a dry run needs none.
 
     Raises:
         DataError: the folder has no such part.
@@ -162,11 +162,13 @@ def _part(settings: StudySettings, names: Sequence[str]) -> str:
 
 
 def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Command:
-    variant, setting = study.variants[step.model.attention], study.settings[settings.setting]
+    variant = study.variants[step.model.attention]
+    setting = study.settings[settings.setting]
     updates = settings.updates or setting.updates
     intervals = ["--telemetry-interval", "500"]
     if updates:
-        tenth, often = str(updates // 10), str(max(1, updates // 50))
+        tenth = str(updates // 10)
+        often = str(max(1, updates // 50))
         intervals = ["--max-update", str(updates), "--warmup-updates", tenth]
         intervals += ["--save-interval-updates", tenth]
         intervals += [] if study.norms else ["--keep-interval-updates", "1"]
@@ -196,13 +198,14 @@ def _evaluate(step: Step, data: str, classes: str) -> Command:
 
 def _measure(step: Step, data: str) -> Command:
     """Return the command for the norms in all checkpoints."""
-    script, results = Path(__file__).with_name("norms.py"), step.folder / NORMS
+    script = Path(__file__).with_name("norms.py")
+    results = step.folder / NORMS
     flags = ("--data", data, "--results", str(results))
     return (sys.executable, str(script), str(step.checkpoints), *flags)
 
 
 def run(settings: StudySettings) -> int:
-    """Run the trainings that are not done, with a report after each; return the exit code.
+    """Run the trainings that are not done, with a report after each. Return the exit code.
 
     Raises:
         ConfigError: a flag is wrong, or a training began with other flags.
@@ -233,7 +236,7 @@ def run(settings: StudySettings) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command. Return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if "--" in words:
         first = words.index("--")

@@ -107,8 +107,9 @@ _CERTAIN_POWERS = (1, 3)
 
 
 def _table_5(whose: Sequence[str], power: int = 0, scale: str = "") -> str:
-    """Return the published top-1 of some models; without a power that of softmax."""
-    table, row = ("2" if power in (0, 3) else "5"), f"x^{power} {scale}" if power else "softmax"
+    """Return the published top-1 of some models, without a power that of softmax."""
+    table = "2" if power in (0, 3) else "5"
+    row = f"x^{power} {scale}" if power else "softmax"
     found = []
     for name in whose:
         if shown := published(f"polynomials-table{table}-{name.lower()}", row, name):

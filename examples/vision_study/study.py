@@ -23,7 +23,7 @@ class Variant:
         model: name of one of the setting's models.
         published: the paper's top-1 in percent, and the name of the paper's model.
         line: its line in the plot over the study's axis.
-        x: its value on the axis; None for a variant outside the axis.
+        x: its value on the axis. None for a variant outside the axis.
     """
 
     flags: str
@@ -38,10 +38,10 @@ class Setting:
     """The models and flags of all variants in one setting.
 
     Args:
-        models: flags by the name of a model; variants of other models are not in this setting.
-        flags: flags of all variants; ``paper`` has the papers' images per update and learning rate
+        models: flags by the name of a model. Variants of other models are not in this setting.
+        flags: flags of all variants. ``paper`` has the papers' images per update and learning rate
             with four processes.
-        updates: updates of a training; None for the epochs of a recipe.
+        updates: updates of a training. None for the epochs of a recipe.
         valid_fraction: share of the training images held out for the curves.
     """
 
@@ -62,7 +62,7 @@ class Study:
         variants: variants by their names in the report.
         settings: ``small`` and ``paper``, and further ones of the paper.
         baselines: baseline variant by the name of a model.
-        axis: name of a quantity by which the variants differ, if any; the report has plots over it.
+        axis: name of a quantity by which the variants differ, if any. The report has plots over it.
         log_axis: whether the axis is logarithmic.
         norms: also measure norms of attention in the last ten checkpoints.
     """
@@ -84,7 +84,7 @@ class Study:
 
 
 def published(entry: str, row: str, model: str) -> str:
-    """Return a published top-1 and the paper's model as ``79.8, DeiT-S``; "" if there is none.
+    """Return a published top-1 and the paper's model as ``79.8, DeiT-S``. "" if there is none.
 
     Args:
         entry: id in the registry of the papers.

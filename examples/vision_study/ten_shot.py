@@ -100,7 +100,7 @@ def histology(folder: Path) -> Found:
 
 
 def pets(folder: Path) -> Found:
-    """Yield Oxford-IIIT Pets; the breed is the name of a file up to its number."""
+    """Yield Oxford-IIIT Pets. The breed is the name of a file up to its number."""
     for part, path in ((TRAIN, "trainval.txt"), (TEST, "test.txt")):
         for line in lines_of(folder / "annotations" / path):
             name = line.split()[0]
@@ -201,7 +201,8 @@ def run(settings: TenShotSettings) -> None:
     Raises:
         DataError: none is there, or as :func:`prepare`.
     """
-    archives, out = Path(settings.archives), Path(settings.out)
+    archives = Path(settings.archives)
+    out = Path(settings.out)
     there = [name for name in SETS if (archives / name).is_dir()]
     if not there:
         raise DataError(f"{archives}: expected a folder of {', '.join(SETS)}; see README.md")
@@ -215,7 +216,7 @@ def run(settings: TenShotSettings) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command. Return its exit code."""
     parser = make_parser("ten_shot", __doc__)
     add_settings(parser, TenShotSettings)
     return run_command(parser, lambda words: run(read_settings(TenShotSettings, words)), argv)

@@ -36,9 +36,12 @@ from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.multihead import SelfAttention
 
-REPORT, TABLE = "timings.html", "timings.csv"
-PLAIN, FUSED = "softmax", "softmax fused"
-TOKENS_FIRST, CHANNELS_FIRST = "SimA (QK)V", "SimA Q(KV)"
+REPORT = "timings.html"
+TABLE = "timings.csv"
+PLAIN = "softmax"
+FUSED = "softmax fused"
+TOKENS_FIRST = "SimA (QK)V"
+CHANNELS_FIRST = "SimA Q(KV)"
 SPECS = {
     PLAIN: "softmax",
     FUSED: "softmax",
@@ -290,7 +293,8 @@ def run(settings: TimingSettings) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() and not settings.cpu else "cpu")
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     torch.set_num_threads(settings.threads)
-    sizes, rows = sizes_of(settings), []
+    sizes = sizes_of(settings)
+    rows = []
     for size in sizes:  # check all before the first run
         for attention in settings.attentions:
             make_block(attention, size, torch.device("meta"))
