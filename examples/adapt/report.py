@@ -49,7 +49,7 @@ COLUMNS = ("model", "way", "tokens_at_once", "seed", "updates", "bleu")
 CURVE_COLUMNS = ("model", "way", "seed", "updates", "valid_bleu")
 
 Record = dict[str, Any]
-"""A training: model, way, seed, updates. Curve, BLEU by updates. Scores, BLEU by length."""
+"""A training: model, way, seed, updates, curve (BLEU by updates), scores (BLEU by length)."""
 
 
 def read_trainings(folder: Path) -> list[Record]:
@@ -59,73 +59,74 @@ def read_trainings(folder: Path) -> list[Record]:
         DataError: a file cannot be read, or there is no training.
     """
     records = []
-    for place in sorted(folder.glob("*-seed*")):
-        named = FOLDER.fullmatch(place.name)
+    for training_folder in sorted(folder.glob("*-seed*")):
+        name_parts = FOLDER.fullmatch(training_folder.name)
         scores = {}
-        for path in place.glob("test-*.json"):
+        for path in training_folder.glob("test-*.json"):
             length = TEST.fullmatch(path.name)
             if length:
                 scores[int(length[1])] = read_number(path, "d_bleu", "score")
-        if named is None or named["model"] not in MODELS or not scores:
+        if name_parts is None or name_parts["model"] not in MODELS or not scores:
             continue
-        curves = read_curves(place / RESULTS_FILE)
+        curves = read_curves(training_folder / RESULTS_FILE)
         records.append(
             {
-                "model": named["model"],
-                "way": named["way"] or "",
-                "seed": int(named["seed"]),
-                "updates": int(read_number(place / RESULTS_FILE, "num_updates")),
+                "model": name_parts["model"],
+                "way": name_parts["way"] or "",
+                "seed": int(name_parts["seed"]),
+                "updates": int(read_number(training_folder / RESULTS_FILE, "num_updates")),
                 "curve": curves.get(("valid", "bleu"), {}),
                 "scores": dict(sorted(scores.items())),
             }
         )
     if not records:
         raise DataError(f"{folder}: no finished training; examples/adapt/run.sh makes them")
-    orders = [*MODELS], [*WAYS]
+    models = list(MODELS)
+    ways = list(WAYS)
     return sorted(
-        records, key=lambda one: (orders[0].index(one["model"]), orders[1].index(one["way"]))
+        records,
+        key=lambda record: (models.index(record["model"]), ways.index(record["way"])),
     )
 
 
 def read_number(path: Path, *keys: str) -> float:
-    """Return a number of a JSON file, by the keys of the tables around it and its own."""
+    """Return a number of a JSON file by its keys, the outermost first."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        value = json.loads(path.read_text("utf-8"))
         for key in keys:
-            found = found[key]
-        return float(found)
+            value = value[key]
+        return float(value)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: no {' '.join(keys)} in it; delete the file") from error
 
 
 def summary(records: Sequence[Record]) -> list[Record]:
     """Return a row for each kind of training, its updates and a length: means and differences."""
-    bases = {
-        (one["model"], one["seed"]): next(iter(one["scores"].values()))
-        for one in records
-        if not one["way"]
-    }
+    base_scores = {}
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        if not record["way"]:
+            first_score = next(iter(record["scores"].values()))
+            base_scores[record["model"], record["seed"]] = first_score
+        for length in record["scores"]:
+            group = (record["model"], record["way"], record["updates"], length)
+            groups.setdefault(group, []).append(record)
     rows = []
-    kinds = ("model", "way", "updates")
-    for *kind, length in dict.fromkeys(
-        (*(one[name] for name in kinds), length) for one in records for length in one["scores"]
-    ):
-        runs = [
-            one
-            for one in records
-            if [one[name] for name in kinds] == kind and length in one["scores"]
-        ]
-        model, way, updates = kind
-        scores = [one["scores"][length] for one in runs]
-        own = [bases.get((BASES.get(model), one["seed"])) for one in runs] if way else []
-        pairs = zip(scores, own, strict=bool(way))
-        differences = [score - base for score, base in pairs if base is not None]
+    for (model, way, updates, length), runs in groups.items():
+        scores = []
+        differences = []
+        for run in runs:
+            score = run["scores"][length]
+            scores.append(score)
+            base_score = base_scores.get((BASES.get(model), run["seed"]))
+            if way and base_score is not None:
+                differences.append(score - base_score)
         rows.append(
             {
                 "model": model,
                 "way": way,
                 "length": length,
-                "seeds": [one["seed"] for one in runs],
+                "seeds": [run["seed"] for run in runs],
                 "updates": updates,
                 "scores": scores,
                 "bleu": statistics.mean(scores),
@@ -158,12 +159,14 @@ def curves(rows: Sequence[Record]) -> str:
     panels = []
     for model in BASES:
         panel = Panel(f"{MODELS[model]}: BLEU, validation set", "updates", from_zero=True)
-        shown = {(r["way"], r["updates"]): r["curve"] for r in rows if r["model"] == model}
-        ways = [way for way, _ in shown]
-        for style, ((way, updates), curve) in enumerate(shown.items()):
-            several = f", {updates:,} updates" if ways.count(way) > 1 else ""
+        curve_of = {(r["way"], r["updates"]): r["curve"] for r in rows if r["model"] == model}
+        ways = [way for way, _ in curve_of]
+        for style, ((way, updates), curve) in enumerate(curve_of.items()):
+            label = WAYS[way]
+            if ways.count(way) > 1:
+                label += f", {updates:,} updates"
             if curve:
-                panel.lines.append(Line(f"{WAYS[way]}{several}", style, curve))
+                panel.lines.append(Line(label, style, curve))
         panels.append(panel)
     return draw_panels(panels)
 
@@ -172,17 +175,14 @@ def write_report(folder: Path) -> str:
     """Write the files of the report, and return the table."""
     records = read_trainings(folder)
     rows = summary(records)
-    cells = [{name: one[name] for name in ("model", "way", "seed", "updates")} for one in records]
-    scores = [
-        {**cell, "tokens_at_once": length, "bleu": score}
-        for cell, one in zip(cells, records, strict=True)
-        for length, score in one["scores"].items()
-    ]
-    points = [
-        {**cell, "updates": updates, "valid_bleu": score}
-        for cell, one in zip(cells, records, strict=True)
-        for updates, score in one["curve"].items()
-    ]
+    scores = []
+    points = []
+    for record in records:
+        cells = {name: record[name] for name in ("model", "way", "seed", "updates")}
+        for length, score in record["scores"].items():
+            scores.append({**cells, "tokens_at_once": length, "bleu": score})
+        for updates, score in record["curve"].items():
+            points.append({**cells, "updates": updates, "valid_bleu": score})
     write_text(folder / "results.csv", csv_text(COLUMNS, scores))
     write_text(folder / "curves.csv", csv_text(CURVE_COLUMNS, points))
     machine = [(name, str(value)) for name, value in describe_environment().items()]

@@ -1,6 +1,6 @@
 """Print and write the loss of a model at the start of a training with another attention.
 
-The weights are those of a trained softmax model. The loss is the negative log-likelihood of the
+The weights come from a trained softmax model. The loss is the negative log-likelihood of the
 validation set, in bits of a token: with the weights as they are, and calibrated as
 --finetune-from-model calibrates them.
 """
@@ -82,9 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the table, and return the exit code."""
 
     def run(arguments: argparse.Namespace) -> None:
-        found = table(arguments.data, arguments.checkpoint)
-        print(found)
-        write_text(arguments.output, f"{found}\n")
+        losses = table(arguments.data, arguments.checkpoint)
+        print(losses)
+        write_text(arguments.output, f"{losses}\n")
 
     parser = make_parser("start", str(__doc__))
     parser.add_argument("data", type=Path, metavar="DATA", help="data folder of the model")

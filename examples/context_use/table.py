@@ -42,14 +42,13 @@ def read(path: Path) -> list[dict[str, Any]]:
     records = []
     for model, lengths in by_model.items():
         row = next(iter(lengths.values()))
-        contrasts = {
-            category: {
-                name: float(row[f"{name}[{category}]"])
-                for name in ("accuracy_context", "accuracy_alone", "chance", "contrasts")
-            }
-            for category in CATEGORIES
-            if row.get(f"contrasts[{category}]")
-        }
+        contrasts = {}
+        for category in CATEGORIES:
+            if row.get(f"contrasts[{category}]"):
+                contrasts[category] = {
+                    name: float(row[f"{name}[{category}]"])
+                    for name in ("accuracy_context", "accuracy_alone", "chance", "contrasts")
+                }
         records.append(
             {
                 "direction": path.resolve().parents[1].name,
@@ -57,7 +56,7 @@ def read(path: Path) -> list[dict[str, Any]]:
                 "seeds": row["seeds"],
                 "updates": float(row["updates"]),
                 "contrasts": contrasts,
-                "d_bleu": {length: float(own["d_bleu"]) for length, own in lengths.items()},
+                "d_bleu": {length: float(row["d_bleu"]) for length, row in lengths.items()},
             }
         )
     return records
@@ -66,16 +65,24 @@ def read(path: Path) -> list[dict[str, Any]]:
 def table(records: Sequence[dict[str, Any]]) -> str:
     """Return the table as text: accuracy with the earlier sentences, and without them."""
     lengths = records[0]["d_bleu"] if records else ()
-    titles = [f"{'accuracy with (alone)':28s}", *(f"{category:>17s}" for category in CATEGORIES)]
-    lines = ["".join([*titles, *(f"{'d-BLEU, L = ' + length:>18s}" for length in lengths)])]
+    titles = f"{'accuracy with (alone)':28s}"
+    for category in CATEGORIES:
+        titles += f"{category:>17s}"
+    for length in lengths:
+        titles += f"{'d-BLEU, L = ' + length:>18s}"
+    lines = [titles]
     for record in records:
-        cells = [f"{record['direction']:6s} {record['model']:21s}"]
+        line = f"{record['direction']:6s} {record['model']:21s}"
         for category in CATEGORIES:
-            found = record["contrasts"].get(category)
-            both = found and (found["accuracy_context"], found["accuracy_alone"])
-            cells.append(f"{'{:.1f} ({:.1f})'.format(*both) if both else '-':>17s}")
-        cells += [f"{score:>18.2f}" for score in record["d_bleu"].values()]
-        lines.append("".join(cells))
+            cell = "-"
+            accuracies = record["contrasts"].get(category)
+            if accuracies:
+                with_context = accuracies["accuracy_context"]
+                cell = f"{with_context:.1f} ({accuracies['accuracy_alone']:.1f})"
+            line += f"{cell:>17s}"
+        for score in record["d_bleu"].values():
+            line += f"{score:>18.2f}"
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -83,7 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, and write its numbers. Return the exit code."""
 
     def run(arguments: argparse.Namespace) -> None:
-        records = [record for path in arguments.results for record in read(path)]
+        records = []
+        for path in arguments.results:
+            records += read(path)
         out = arguments.results[0].resolve().parents[2] / RESULTS
         write_text(out, json.dumps(records, indent=1) + "\n")
         print(table(records))

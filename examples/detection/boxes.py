@@ -21,9 +21,9 @@ def area(boxes: Tensor) -> Tensor:
 
 def box_iou(first: Tensor, second: Tensor) -> Tensor:
     """Return intersection over union [N, M] of boxes [N, 4] and boxes [M, 4], from 0 to 1."""
-    least = torch.maximum(first[:, None, :2], second[:, :2])
-    most = torch.minimum(first[:, None, 2:], second[:, 2:])
-    common = (most - least).clamp(min=0).prod(2)
+    corner = torch.maximum(first[:, None, :2], second[:, :2])
+    opposite = torch.minimum(first[:, None, 2:], second[:, 2:])
+    common = (opposite - corner).clamp(min=0).prod(2)
     return common / (area(first)[:, None] + area(second) - common)
 
 
@@ -42,12 +42,12 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
     # beats[i, j]: box i, if kept, suppresses the worse box j.
     beats = (box_iou(boxes[order], boxes[order]) > threshold).triu(1)
     # Repeat until nothing changes: the best t boxes are right after t rounds, and most earlier.
-    kept = torch.ones_like(order, dtype=torch.bool)
+    is_kept = torch.ones_like(order, dtype=torch.bool)
     while True:
-        found = ~(beats & kept[:, None]).any(0)
-        if torch.equal(found, kept):
-            return order[kept]
-        kept = found
+        still_kept = ~(beats & is_kept[:, None]).any(0)
+        if torch.equal(still_kept, is_kept):
+            return order[is_kept]
+        is_kept = still_kept
 
 
 def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float) -> Tensor:
@@ -62,11 +62,11 @@ def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float)
     Returns:
         Indices of the kept boxes, the best first, int64.
     """
-    kept = torch.zeros_like(groups, dtype=torch.bool)
+    is_kept = torch.zeros_like(groups, dtype=torch.bool)
     for group in groups.unique():
         members = (groups == group).nonzero()[:, 0]
-        kept[members[nms(boxes[members], scores[members], threshold)]] = True
-    indices = kept.nonzero()[:, 0]
+        is_kept[members[nms(boxes[members], scores[members], threshold)]] = True
+    indices = is_kept.nonzero()[:, 0]
     return indices[scores[indices].argsort(descending=True, stable=True)]
 
 
@@ -77,8 +77,8 @@ def clip(boxes: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _centres_and_sides(boxes: Tensor) -> tuple[Tensor, Tensor]:
-    sides = boxes[:, 2:] - boxes[:, :2]
-    return boxes[:, :2] + 0.5 * sides, sides
+    sides = boxes[..., 2:] - boxes[..., :2]
+    return boxes[..., :2] + 0.5 * sides, sides
 
 
 def encode(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
@@ -91,15 +91,16 @@ def encode(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
 
     Reference: Girshick et al. 2014, "Rich feature hierarchies", appendix C.
     """
-    (centres, sides), (old_centres, old_sides) = map(_centres_and_sides, (boxes, anchors))
-    shifts = weights[0] * (centres - old_centres) / old_sides
-    return torch.cat([shifts, weights[1] * (sides / old_sides).log()], 1)
+    centres, sides = _centres_and_sides(boxes)
+    anchor_centres, anchor_sides = _centres_and_sides(anchors)
+    shifts = weights[0] * (centres - anchor_centres) / anchor_sides
+    return torch.cat([shifts, weights[1] * (sides / anchor_sides).log()], 1)
 
 
 def decode(offsets: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
     """Return the boxes [N, K, 4] of offsets [N, K, 4] from anchors [N, 4]. Inverts `encode`."""
     offsets = offsets.to(anchors.dtype)
-    centres, sides = (each[:, None] for each in _centres_and_sides(anchors))
+    centres, sides = _centres_and_sides(anchors[:, None])
     centres = centres + offsets[..., :2] / weights[0] * sides
     half = 0.5 * sides * (offsets[..., 2:] / weights[1]).clamp(max=MOST_GROWTH).exp()
     return torch.cat([centres - half, centres + half], -1)
@@ -146,7 +147,7 @@ def roi_align(
     else:
         counts = (sides / sides.new_tensor(output_size)).ceil()
     # Sample the boxes of one map and of the same counts together.
-    found = maps.new_zeros(len(boxes), features.size(1), *output_size)
+    cells = maps.new_zeros(len(boxes), features.size(1), *output_size)
     groups, group_of = torch.cat([owners[:, None], counts.long()], 1).unique(
         dim=0, return_inverse=True
     )
@@ -155,11 +156,11 @@ def roi_align(
     for group, (owner, *samples) in enumerate(groups.tolist()):
         if min(samples) > 0:
             order.append((group_of == group).nonzero()[:, 0])
-            own = start[order[-1]], sides[order[-1]]
-            parts.append(_sample(maps[owner], *own, output_size, samples))
+            members = order[-1]
+            parts.append(_sample(maps[owner], start[members], sides[members], output_size, samples))
     if parts:
-        found = found.index_copy(0, torch.cat(order), torch.cat(parts))
-    return found.to(features.dtype)
+        cells = cells.index_copy(0, torch.cat(order), torch.cat(parts))
+    return cells.to(features.dtype)
 
 
 def _sample(
@@ -180,8 +181,9 @@ def _sample(
         axes.append((at.clamp(0, length - 1) * 2 / max(length - 1, 1) - 1, inside))
     (y, y_inside), (x, x_inside) = axes
     # One grid for all boxes, each below the other: [1, K * rows, columns, 2] of samples.
-    both = x[:, None, :].expand(-1, y.size(1), -1), y[:, :, None].expand(-1, -1, x.size(1))
-    grid = torch.stack(both, -1).flatten(0, 1)[None]
+    grid_x = x[:, None, :].expand(-1, y.size(1), -1)
+    grid_y = y[:, :, None].expand(-1, -1, x.size(1))
+    grid = torch.stack((grid_x, grid_y), -1).flatten(0, 1)[None]
     values = F.grid_sample(features[None], grid, padding_mode="border", align_corners=True)
     values = values[0].unflatten(1, y.shape)  # [C, K, rows, columns] of samples
     values = values * (y_inside[:, :, None] & x_inside[:, None, :])

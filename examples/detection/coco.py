@@ -68,7 +68,8 @@ class CocoSet:
         self.annotations = quiet_coco(Path(folder, "annotations", f"instances_{name}.json"))
         self.numbers = sorted(self.annotations.getImgIds())
         self.categories = sorted(self.annotations.getCatIds())
-        self.names = [one["name"] for one in self.annotations.loadCats(self.categories)]
+        entries = self.annotations.loadCats(self.categories)
+        self.names = [entry["name"] for entry in entries]
         if not self.numbers or not self.categories:
             raise DataError(f"{folder}: {name} has no images, or no categories")
 
@@ -83,10 +84,11 @@ class CocoSet:
         annotated = (entry["width"], entry["height"])
         image = read_image(file, upright=False)
         if image.size != annotated:
-            own, theirs = (f"{width} x {height}" for width, height in (image.size, annotated))
+            width, height = image.size
             raise DataError(
-                f"{file}: has {own} pixels as stored, without turning by EXIF, but is annotated as "
-                f"{theirs}; boxes and masks must be those of the stored pixels"
+                f"{file}: has {width} x {height} pixels as stored, without turning by EXIF, but is "
+                f"annotated as {entry['width']} x {entry['height']}; boxes and masks must be those "
+                "of the stored pixels"
             )
         pixels = np.asarray(image, dtype=np.float32)
         return torch.from_numpy(pixels / 255).permute(2, 0, 1)
@@ -99,18 +101,18 @@ class CocoSet:
             from 1. ``masks`` uint8 [N, Y, X].
         """
         [entry] = self.annotations.loadImgs([number])
-        wanted = self.annotations.getAnnIds([number], iscrowd=False)
+        ids = self.annotations.getAnnIds([number], iscrowd=False)
         boxes = []
         labels = []
         masks = []
-        for one in self.annotations.loadAnns(wanted):
-            x, y, wide, high = one["bbox"]
+        for annotation in self.annotations.loadAnns(ids):
+            x, y, wide, high = annotation["bbox"]
             left, top = max(0.0, x), max(0.0, y)
             right, bottom = min(entry["width"], x + wide), min(entry["height"], y + high)
             if right - left >= LEAST_SIDE and bottom - top >= LEAST_SIDE:
                 boxes.append((left, top, right, bottom))
-                labels.append(self.categories.index(one["category_id"]) + 1)
-                masks.append(self.annotations.annToMask(one))
+                labels.append(self.categories.index(annotation["category_id"]) + 1)
+                masks.append(self.annotations.annToMask(annotation))
         shape = (0, entry["height"], entry["width"])
         return {
             "boxes": torch.tensor(boxes, dtype=torch.float32).view(-1, 4),
@@ -157,7 +159,7 @@ class DetectionBatches(PlannedBatches):
         Raises:
             DataError: an image is missing or damaged.
         """
-        numbers = [self.numbers[place] for place in self._plan[index]]
+        numbers = [self.numbers[position] for position in self._plan[index]]
         images = []
         targets = []
         for number in numbers:

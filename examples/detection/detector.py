@@ -29,7 +29,7 @@ PYRAMID_DIM = 256
 STRIDES = (4, 8, 16, 32)
 """Distance of neighbouring positions of each map, in pixels of the image."""
 DEPTHS = ((1, 3), (1, 2), (2, 3), (1, 1))
-"""Share of the blocks before each map, as a fraction. Of 12 blocks 4, 6, 8 and 12."""
+"""Share of the blocks before each map, as a fraction: of 12 blocks 4, 6, 8 and 12."""
 
 
 @settings
@@ -86,9 +86,9 @@ class FeaturePyramid(nn.Module):
     Raises:
         ConfigError: the size of a patch is none of the strides.
 
-    Reference: El-Nouby et al. 2021, "XCiT", section 4.3. Liu et al. 2021, "Swin Transformer",
-    section 4.2, with the norms of its public code. The layers that change strides are those of
-    XCiT's public code.
+    Reference: El-Nouby et al. 2021, "XCiT", section 4.3, with the layers of its public code
+    that change strides. Liu et al. 2021, "Swin Transformer", section 4.2, with the norms of its
+    public code.
 
     Example:
         >>> import torch
@@ -96,7 +96,7 @@ class FeaturePyramid(nn.Module):
         >>> from relu_nmt.vision.config import VisionTransformerConfig
         >>> config = VisionTransformerConfig.of(family="xcit", attention="sima", layers=3)
         >>> maps = FeaturePyramid(build_vision_model(config, 1))(torch.zeros(1, 3, 64, 96))
-        >>> [tuple(each.shape) for each in maps.values()]
+        >>> [tuple(x.shape) for x in maps.values()]
         [(1, 192, 16, 24), (1, 192, 8, 12), (1, 192, 4, 6), (1, 192, 2, 3)]
     """
 
@@ -127,8 +127,8 @@ class FeaturePyramid(nn.Module):
             self.channels = list(config.stage_dims)
             first = config.patch_size[0] if config.family == "swin" else 4
             self.strides = [first * 2**stage for stage in range(len(ends))]
-            made = [norms.get(config.norm)(dim, NORM_EPS) for dim in self.channels]
-            levels = [nn.ModuleDict({"norm": norm}) for norm in made]
+            make_norm = norms.get(config.norm)
+            levels = [nn.ModuleDict({"norm": make_norm(dim, NORM_EPS)}) for dim in self.channels]
         self.levels = cast(Sequence[nn.Module], nn.ModuleList(levels))
         exempt_from_decay(self)
 
@@ -141,11 +141,14 @@ class FeaturePyramid(nn.Module):
             images: [B, 3, Y, X], normalised.
         """
         # Keep the maps of some blocks, and compute none behind them.
-        made = itertools.islice(self.model.encode(images), self.blocks[-1] + 1)
-        found = {n: map_of(x, grid) for n, (x, grid) in enumerate(made) if n in self.blocks}
+        outputs = itertools.islice(self.model.encode(images), self.blocks[-1] + 1)
+        block_maps = {}
+        for block, (x, grid) in enumerate(outputs):
+            if block in self.blocks:
+                block_maps[block] = map_of(x, grid)
         maps: OrderedDict[str, Tensor] = OrderedDict()
         for number, (block, level) in enumerate(zip(self.blocks, self.levels, strict=True)):
-            x = found[block]  # [B, C, height, width]
+            x = block_maps[block]  # [B, C, height, width]
             # A norm acts on the last axis.
             if isinstance(level, nn.ModuleDict):
                 maps[str(number)] = level["norm"](x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -230,7 +233,7 @@ class DetectionObjective(nn.Module):
         with record_attention(self.model, Need(telemetry=telemetry)) as records:
             losses: dict[str, Any] = self.model(batch.images, batch.targets)
         count = batch.num_sentences
-        loss = torch.stack([one.float() for one in losses.values()]).sum() * count
-        parts = {name: (one.detach().float() * count, count) for name, one in losses.items()}
+        loss = torch.stack([part.float() for part in losses.values()]).sum() * count
+        parts = {name: (part.detach().float() * count, count) for name, part in losses.items()}
         metrics = {"loss": (loss.detach(), count), **parts}
         return LossOutput(loss, count, metrics, attention_telemetry(records) if telemetry else {})

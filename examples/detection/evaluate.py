@@ -81,7 +81,7 @@ def detections(
     """
     from pycocotools import mask
 
-    found = []
+    results = []
     model.to(device)
     with progress_bar("detect", len(data.numbers), "images") as advance:
         for number in data.numbers:
@@ -95,7 +95,7 @@ def detections(
                 strict=True,
             )
             for (left, top, right, bottom), label, score, pixels in values:
-                found.append(
+                results.append(
                     {
                         "image_id": number,
                         "category_id": categories[label - 1],
@@ -105,23 +105,27 @@ def detections(
                     }
                 )
             advance(1)
-    return found
+    return results
 
 
-def average_precision(data: CocoSet, found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return AP, AP50 and AP75 of boxes and masks, in percent. 0 without a detection."""
+def average_precision(data: CocoSet, results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return AP, AP50 and AP75 of boxes and masks, in percent. Without a detection they are 0."""
     from pycocotools.cocoeval import COCOeval
 
-    if not found:
+    if not results:
         return {name: dict.fromkeys(METRICS, 0.0) for name in KINDS.values()}
     scores = {}
     with contextlib.redirect_stdout(io.StringIO()):
         for kind, name in KINDS.items():
-            # Load each kind by itself, so that the areas are those of this kind.
-            other = {"bbox": "segmentation", "segm": "bbox"}[kind]
-            own = [{key: one[key] for key in one if key != other} for one in found]
-            results = data.annotations.loadRes(own)
-            judge = COCOeval(data.annotations, results, kind)
+            # Load each kind by itself, so that the areas are computed from this kind.
+            other_kind = {"bbox": "segmentation", "segm": "bbox"}[kind]
+            results_of_kind = []
+            for detection in results:
+                result = dict(detection)
+                result.pop(other_kind, None)
+                results_of_kind.append(result)
+            loaded = data.annotations.loadRes(results_of_kind)
+            judge = COCOeval(data.annotations, loaded, kind)
             judge.evaluate()
             judge.accumulate()
             judge.summarize()
@@ -140,13 +144,14 @@ def run(settings: EvaluationSettings) -> None:
     check_writable("--results", settings.results)
     data = CocoSet(settings.data, settings.valid_set)
     model, categories = load_detector(settings.path)
-    if unknown := set(categories) - set(data.categories):
+    unknown = set(categories) - set(data.categories)
+    if unknown:
         raise DataError(f"{settings.data}: {settings.valid_set} has no category {min(unknown)}")
     device = torch.device("cuda" if torch.cuda.is_available() and not settings.cpu else "cpu")
     scores = average_precision(data, detections(model, categories, data, device))
     for name, values in scores.items():
-        shown = ", ".join(f"{metric} {value:.1f}" for metric, value in values.items())
-        print(f"{settings.valid_set}: {len(data.numbers):,} images: {name}: {shown}")
+        figures = ", ".join(f"{metric} {value:.1f}" for metric, value in values.items())
+        print(f"{settings.valid_set}: {len(data.numbers):,} images: {name}: {figures}")
     if settings.results is not None:
         write_results(settings.results, {"images": len(data.numbers), **scores})
 

@@ -2,7 +2,7 @@
 
 The names of the parameters are those of torchvision's Mask R-CNN: weights of either load in both.
 
-Reference: He et al. 2017, "Mask R-CNN". Lin et al. 2017, "Feature pyramid networks for object
+Reference: He et al. 2017, "Mask R-CNN", and Lin et al. 2017, "Feature pyramid networks for object
 detection".
 """
 
@@ -49,14 +49,14 @@ class FeaturePyramidNetwork(nn.Module):
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         """Return one map [B, dim, Y, X] for each, the finest first, and a coarser one."""
         inner: Tensor | None = None
-        found: list[Tensor] = []
+        joined: list[Tensor] = []
         for x, project, smooth in zip(
             reversed(maps), reversed(self.inner_blocks), reversed(self.layer_blocks), strict=True
         ):
             x = project(x)
             inner = x if inner is None else x + F.interpolate(inner, size=x.shape[-2:])
-            found.insert(0, smooth(inner))
-        return [*found, F.max_pool2d(found[-1], 1, 2)]
+            joined.insert(0, smooth(inner))
+        return [*joined, F.max_pool2d(joined[-1], 1, 2)]
 
 
 class RegionHeads(nn.Module):
@@ -75,7 +75,7 @@ class RegionHeads(nn.Module):
     overlap = 0.5
     least_score = 0.05
     threshold = 0.5
-    most = 100
+    max_objects = 100
     least_side = 1e-2
 
     def __init__(self, dim: int, strides: Sequence[int], num_classes: int, sampled: int) -> None:
@@ -119,18 +119,21 @@ class RegionHeads(nn.Module):
     def pooled(self, maps: Sequence[Tensor], boxes: Sequence[Tensor], side: int) -> Tensor:
         """Return the features [K, C, side, side] of all boxes, each from the map of its size."""
         rois = torch.cat(list(boxes))
-        counts = torch.tensor([len(each) for each in boxes], device=rois.device)
+        counts = torch.tensor(list(map(len, boxes)), device=rois.device)
         owners = torch.arange(len(boxes), device=rois.device).repeat_interleave(counts)
         # Choose the map of each box by the box's size, then sample the boxes of each map.
-        first, last = (round(math.log2(self.strides[end])) for end in (0, -1))
+        first = round(math.log2(self.strides[0]))
+        last = round(math.log2(self.strides[-1]))
         size = area(rois).sqrt() / CANONICAL_SIDE
         levels = (CANONICAL_LEVEL + size.log2() + 1e-6).floor().clamp(first, last).long() - first
-        found = maps[0].new_zeros(len(rois), maps[0].size(1), side, side)
+        features = maps[0].new_zeros(len(rois), maps[0].size(1), side, side)
         for level, stride in enumerate(self.strides):
-            own = (levels == level).nonzero()[:, 0]
-            cut = roi_align(maps[level], rois[own], owners[own], (side, side), 1 / stride, 2)
-            found = found.index_copy(0, own, cut)
-        return found
+            indices = (levels == level).nonzero()[:, 0]
+            cut = roi_align(
+                maps[level], rois[indices], owners[indices], (side, side), 1 / stride, 2
+            )
+            features = features.index_copy(0, indices, cut)
+        return features
 
     def scores_and_offsets(
         self, maps: Sequence[Tensor], boxes: Sequence[Tensor]
@@ -145,8 +148,8 @@ class RegionHeads(nn.Module):
     ) -> Tensor:
         """Return the mask logits [K, 28, 28] of all boxes, each for its own class."""
         hidden = self.mask_head(self.pooled(maps, boxes, self.mask_side))
-        every = self.mask_predictor(hidden)  # [K, classes, 28, 28]
-        return every[torch.arange(len(labels), device=labels.device), labels]
+        all_logits = self.mask_predictor(hidden)  # [K, classes, 28, 28]
+        return all_logits[torch.arange(len(labels), device=labels.device), labels]
 
     def losses(
         self, maps: Sequence[Tensor], proposals: Sequence[Tensor], targets: Sequence[Target]
@@ -155,35 +158,39 @@ class RegionHeads(nn.Module):
         # Draw proposals, the objects themselves among them.
         boxes = []
         labels = []
-        wanted = []
+        true_offsets = []
+        mask_boxes = []
         owners = []
-        for own, target in zip(proposals, targets, strict=True):
-            own = torch.cat([own, target["boxes"]])
-            matches = match(target["boxes"], own, self.overlap, self.overlap, all_objects=False)
+        for image_proposals, target in zip(proposals, targets, strict=True):
+            candidates = torch.cat([image_proposals, target["boxes"]])
+            matches = match(
+                target["boxes"], candidates, self.overlap, self.overlap, all_objects=False
+            )
             chosen = torch.cat(sample(matches, self.sampled, self.share)).sort().values
-            own = own[chosen]
+            candidates = candidates[chosen]
             matches = matches[chosen]
             positive = matches >= 0
             owner = matches[positive]
-            boxes.append(own)
-            owners.append((positive, owner))
+            boxes.append(candidates)
+            mask_boxes.append(candidates[positive])
+            owners.append(owner)
             labels.append(
                 torch.zeros_like(matches).masked_scatter(positive, target["labels"][owner])
             )
-            wanted.append(encode(target["boxes"][owner], own[positive], HEAD_WEIGHTS))
+            true_offsets.append(encode(target["boxes"][owner], mask_boxes[-1], HEAD_WEIGHTS))
         # Learn classes from all of them, boxes and masks from those with an object.
         logits, offsets = self.scores_and_offsets(maps, boxes)
         label = torch.cat(labels)
         positive = label.nonzero()[:, 0]
-        box_loss = offset_loss(offsets[positive, label[positive]], torch.cat(wanted))
-        mask_boxes = [own[each] for own, (each, _) in zip(boxes, owners, strict=True)]
+        box_loss = offset_loss(offsets[positive, label[positive]], torch.cat(true_offsets))
         masks = self.mask_logits(maps, mask_boxes, label[positive])
-        seen = [
-            roi_align(target["masks"][:, None].to(own), own, owner, (2 * self.mask_side,) * 2)[:, 0]
-            for target, own, (_, owner) in zip(targets, mask_boxes, owners, strict=True)
-        ]
+        size = (2 * self.mask_side, 2 * self.mask_side)
+        true_masks = []
+        for target, positive_boxes, owner in zip(targets, mask_boxes, owners, strict=True):
+            pixels = target["masks"][:, None].to(positive_boxes)
+            true_masks.append(roi_align(pixels, positive_boxes, owner, size)[:, 0])
         mask_loss = F.binary_cross_entropy_with_logits(
-            masks.float(), torch.cat(seen), reduction="sum"
+            masks.float(), torch.cat(true_masks), reduction="sum"
         ) / max(masks.numel(), 1)
         return {
             "loss_classifier": F.cross_entropy(logits, label),
@@ -197,27 +204,33 @@ class RegionHeads(nn.Module):
         """Return boxes, labels, scores and masks [N, 1, 28, 28] of the objects of each image."""
         logits, offsets = self.scores_and_offsets(maps, proposals)
         boxes = decode(offsets, torch.cat(list(proposals)), HEAD_WEIGHTS)  # [K, classes, 4]
-        counts = [len(each) for each in proposals]
-        found: list[Target] = []
-        for own, score, size in zip(
+        counts = list(map(len, proposals))
+        detections: list[Target] = []
+        for class_boxes, class_scores, size in zip(
             boxes.split(counts), logits.float().softmax(1).split(counts), sizes, strict=True
         ):
             # Every proposal is a candidate for every class but the background.
-            own = clip(own[:, 1:], size).flatten(0, 1)
-            score = score[:, 1:]
-            label = torch.arange(1, score.size(1) + 1, device=own.device).expand_as(score).flatten()
-            score = score.flatten()
-            good = (score > self.least_score) & (own[:, 2:] - own[:, :2] >= self.least_side).all(1)
-            own = own[good]
+            candidates = clip(class_boxes[:, 1:], size).flatten(0, 1)
+            scores = class_scores[:, 1:]
+            classes = torch.arange(1, scores.size(1) + 1, device=candidates.device)
+            label = classes.expand_as(scores).flatten()
+            score = scores.flatten()
+            wide = (candidates[:, 2:] - candidates[:, :2] >= self.least_side).all(1)
+            good = (score > self.least_score) & wide
+            candidates = candidates[good]
             score = score[good]
             label = label[good]
-            kept = batched_nms(own, score, label, self.threshold)[: self.most]
-            found.append({"boxes": own[kept], "labels": label[kept], "scores": score[kept]})
-        labels = torch.cat([each["labels"] for each in found])
-        masks = self.mask_logits(maps, [each["boxes"] for each in found], labels).sigmoid()[:, None]
-        for each, mask in zip(found, masks.split([len(x["labels"]) for x in found]), strict=True):
-            each["masks"] = mask
-        return found
+            best = batched_nms(candidates, score, label, self.threshold)[: self.max_objects]
+            detections.append(
+                {"boxes": candidates[best], "labels": label[best], "scores": score[best]}
+            )
+        labels = [detection["labels"] for detection in detections]
+        detected_boxes = [detection["boxes"] for detection in detections]
+        masks = self.mask_logits(maps, detected_boxes, torch.cat(labels)).sigmoid()[:, None]
+        image_masks = masks.split(list(map(len, labels)))
+        for detection, detection_masks in zip(detections, image_masks, strict=True):
+            detection["masks"] = detection_masks
+        return detections
 
 
 def paste_masks(masks: Tensor, boxes: Tensor, size: Size) -> Tensor:
@@ -229,16 +242,14 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: Size) -> Tensor:
     half = (boxes[:, 2:] - boxes[:, :2]) / 2
     half = half * ((side + 2) / side)
     corners = torch.cat([centres - half, centres + half], 1).long().tolist()
-    found = padded.new_zeros(len(masks), 1, *size)
-    for mask, (left, top, right, bottom), image in zip(padded, corners, found, strict=True):
+    pasted = padded.new_zeros(len(masks), 1, *size)
+    for mask, (left, top, right, bottom), image in zip(padded, corners, pasted, strict=True):
         shape = (max(bottom - top + 1, 1), max(right - left + 1, 1))
         mask = F.interpolate(mask[None], size=shape, mode="bilinear", align_corners=False)[0]
-        y, x = (
-            slice(max(top, 0), min(bottom + 1, size[0])),
-            slice(max(left, 0), min(right + 1, size[1])),
-        )
+        y = slice(max(top, 0), min(bottom + 1, size[0]))
+        x = slice(max(left, 0), min(right + 1, size[1]))
         image[:, y, x] = mask[:, y.start - top : y.stop - top, x.start - left : x.stop - left]
-    return found
+    return pasted
 
 
 class MaskRCNN(nn.Module):
@@ -249,12 +260,12 @@ class MaskRCNN(nn.Module):
             ``out_channels`` and ``strides``, in pixels.
         num_classes: with the background, class 0.
         min_size: shorter side of an image in pixels. Of several one is drawn in training, and
-            the last one is that of evaluation.
+            evaluation takes the last one.
         max_size: greatest longer side in pixels.
         pixel_mean: subtracted from red, green and blue.
         pixel_std: divisors after the subtraction.
         anchor_scale: side of an anchor in strides.
-        proposals: most proposals of an image in training. Half in evaluation.
+        proposals: most proposals of an image in training. In evaluation there are half as many.
         sampled_boxes: proposals of an image that the heads learn from.
     """
 
@@ -299,55 +310,60 @@ class MaskRCNN(nn.Module):
             best first, in pixels of the given images.
         """
         pixels, scaled = self.resized(images, targets)
-        sizes = [(each.size(1), each.size(2)) for each in pixels]
+        sizes = [(image.size(1), image.size(2)) for image in pixels]
         batch = padded(pixels)
         maps = self.backbone(batch)
         proposals, losses = self.rpn(maps, (batch.size(2), batch.size(3)), sizes, scaled)
         if self.training:
             return {**self.roi_heads.losses(maps, proposals, scaled), **losses}
-        found = self.roi_heads.detect(maps, proposals, sizes)
-        for image, size, each in zip(images, sizes, found, strict=True):
+        detections = self.roi_heads.detect(maps, proposals, sizes)
+        for image, size, detection in zip(images, sizes, detections, strict=True):
             original = (image.size(1), image.size(2))
-            each["boxes"] = scale_boxes(each["boxes"], size, original)
-            each["masks"] = paste_masks(each["masks"], each["boxes"], original)
-        return found
+            detection["boxes"] = scale_boxes(detection["boxes"], size, original)
+            detection["masks"] = paste_masks(detection["masks"], detection["boxes"], original)
+        return detections
 
     def resized(
         self, images: Sequence[Tensor], targets: Sequence[Target]
     ) -> tuple[list[Tensor], list[Target]]:
         """Return normalised images of the size for the model, and their objects."""
-        found = []
+        resized = []
         scaled = []
         for index, image in enumerate(images):
             image = (image - image.new_tensor(self.pixel_mean)[:, None, None]) / image.new_tensor(
                 self.pixel_std
             )[:, None, None]
-            drawn = int(torch.rand(1) * len(self.min_size)) if self.training else -1
+            choice = int(torch.rand(1) * len(self.min_size)) if self.training else -1
             old = (image.size(1), image.size(2))
             factor = min(
-                np.float32(self.min_size[drawn]) / np.float32(min(old)),
+                np.float32(self.min_size[choice]) / np.float32(min(old)),
                 np.float32(self.max_size) / np.float32(max(old)),
             )
             new = (int(old[0] * float(factor)), int(old[1] * float(factor)))
-            found.append(F.interpolate(image[None], new, mode="bilinear", align_corners=False)[0])
+            resized.append(F.interpolate(image[None], new, mode="bilinear", align_corners=False)[0])
             if targets:
                 target = targets[index]
                 masks = F.interpolate(target["masks"][:, None].float(), new)[:, 0].byte()
                 boxes = scale_boxes(target["boxes"], old, new)
                 scaled.append({**target, "boxes": boxes, "masks": masks})
-        return found, scaled
+        return resized, scaled
 
 
 def scale_boxes(boxes: Tensor, old: Size, new: Size) -> Tensor:
     """Return boxes of an image of the size ``old`` for the same image of the size ``new``."""
-    y, x = (after / before for before, after in zip(old, new, strict=True))
+    y = new[0] / old[0]
+    x = new[1] / old[1]
     return boxes * boxes.new_tensor([x, y, x, y])
 
 
 def padded(images: Sequence[Tensor]) -> Tensor:
     """Return images [3, Y, X] as one batch, padded on the right and below with the mean colour."""
-    sides = [max(each.size(axis) for each in images) for axis in (1, 2)]
-    high, wide = (-(-side // PADDED_TO) * PADDED_TO for side in sides)
+    height = _rounded_up(max(image.size(1) for image in images))
+    width = _rounded_up(max(image.size(2) for image in images))
     return torch.stack(
-        [F.pad(each, (0, wide - each.size(2), 0, high - each.size(1))) for each in images]
+        [F.pad(image, (0, width - image.size(2), 0, height - image.size(1))) for image in images]
     )
+
+
+def _rounded_up(side: int) -> int:
+    return -(-side // PADDED_TO) * PADDED_TO

@@ -21,9 +21,9 @@ BELOW = -1
 UNIT = (1.0, 1.0)
 
 
-def convolution(inputs: int, outputs: int, side: int, *after: nn.Module) -> nn.Sequential:
-    """Return a convolution that keeps height and width, with the layers ``after`` it."""
-    return nn.Sequential(nn.Conv2d(inputs, outputs, side, padding=side // 2), *after)
+def convolution(inputs: int, outputs: int, side: int, *layers: nn.Module) -> nn.Sequential:
+    """Return a convolution that keeps height and width, with the ``layers`` after it."""
+    return nn.Sequential(nn.Conv2d(inputs, outputs, side, padding=side // 2), *layers)
 
 
 def make_anchors(sides: Sequence[float], image: Size, maps: Sequence[Tensor]) -> list[Tensor]:
@@ -67,11 +67,11 @@ def match(objects: Tensor, boxes: Tensor, low: float, high: float, all_objects: 
         return torch.full((len(boxes),), BELOW, device=boxes.device)
     overlap = box_iou(objects, boxes)
     value, nearest = overlap.max(0)
-    found = nearest.masked_fill(value < high, BETWEEN).masked_fill(value < low, BELOW)
+    matches = nearest.masked_fill(value < high, BETWEEN).masked_fill(value < low, BELOW)
     if all_objects:
         best = (overlap == overlap.amax(1, keepdim=True)).any(0)
-        found = torch.where(best, nearest, found)
-    return found
+        matches = torch.where(best, nearest, matches)
+    return matches
 
 
 def sample(matches: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
@@ -94,9 +94,9 @@ def sample(matches: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
     return chosen[0], chosen[1]
 
 
-def offset_loss(predicted: Tensor, wanted: Tensor) -> Tensor:
+def offset_loss(predicted: Tensor, target: Tensor) -> Tensor:
     """Return the sum of the smooth absolute differences of two sets of offsets."""
-    return F.smooth_l1_loss(predicted.to(wanted.dtype), wanted, beta=1 / 9, reduction="sum")
+    return F.smooth_l1_loss(predicted.to(target.dtype), target, beta=1 / 9, reduction="sum")
 
 
 class ProposalNetwork(nn.Module):
@@ -105,7 +105,7 @@ class ProposalNetwork(nn.Module):
     Args:
         dim: channels of the maps.
         sides: side of the square anchor of each map, in pixels.
-        most: proposals of an image in training. Half in evaluation.
+        max_proposals: proposals of an image in training. In evaluation there are half as many.
     """
 
     sampled = 256
@@ -115,10 +115,10 @@ class ProposalNetwork(nn.Module):
     threshold = 0.7
     least_side = 1e-3
 
-    def __init__(self, dim: int, sides: Sequence[float], most: int) -> None:
+    def __init__(self, dim: int, sides: Sequence[float], max_proposals: int) -> None:
         super().__init__()
         self.sides = sides
-        self.most = most
+        self.max_proposals = max_proposals
         self.head = nn.ModuleDict(
             {
                 "conv": nn.Sequential(convolution(dim, dim, 3, nn.ReLU())),
@@ -143,15 +143,14 @@ class ProposalNetwork(nn.Module):
             targets: objects of each image. In evaluation none.
         """
         # Predict for each anchor, in the order of maps, rows, columns and ratios.
-        hidden = [self.head["conv"](x) for x in maps]
-        logits = [self.head["cls_logits"](x).permute(0, 2, 3, 1).flatten(1) for x in hidden]
-        offsets = torch.cat(
-            [
-                self.head["bbox_pred"](x).permute(0, 2, 3, 1).unflatten(3, (-1, 4)).flatten(1, 3)
-                for x in hidden
-            ],
-            1,
-        )  # [B, N, 4]
+        logits = []
+        map_offsets = []
+        for features in maps:
+            hidden = self.head["conv"](features)
+            logits.append(self.head["cls_logits"](hidden).permute(0, 2, 3, 1).flatten(1))
+            predicted = self.head["bbox_pred"](hidden).permute(0, 2, 3, 1)  # [B, Y, X, ratios * 4]
+            map_offsets.append(predicted.unflatten(3, (-1, 4)).flatten(1, 3))
+        offsets = torch.cat(map_offsets, 1)  # [B, N, 4]
         anchors = torch.cat(make_anchors(self.sides, image, maps))
         boxes = torch.stack([decode(x[:, None], anchors, UNIT)[:, 0] for x in offsets.detach()])
         proposals = self.best(boxes, [x.detach() for x in logits], sizes)
@@ -167,29 +166,28 @@ class ProposalNetwork(nn.Module):
             logits: of each map, [B, N_l].
             sizes: height and width of each image.
         """
-        most = self.most if self.training else self.most // 2
+        max_boxes = self.max_proposals if self.training else self.max_proposals // 2
         # Choose the best of each map before the suppression, which is slower.
         indices = []
         levels = []
         start = 0
         for level, scores in enumerate(logits):
-            indices.append(scores.topk(min(most, scores.size(1)), 1).indices + start)
+            indices.append(scores.topk(min(max_boxes, scores.size(1)), 1).indices + start)
             levels.append(torch.full_like(indices[-1], level))
             start += scores.size(1)
         picked = torch.cat(indices, 1)
         level_of = torch.cat(levels, 1)
         scores = torch.cat(list(logits), 1).gather(1, picked).sigmoid()
-        found = []
-        for own, score, level, row, size in zip(
+        proposals = []
+        for image_boxes, score, level, row, size in zip(
             boxes, scores, level_of, picked, sizes, strict=True
         ):
-            own = clip(own[row], size)
-            wide = (own[:, 2:] - own[:, :2] >= self.least_side).all(1)
-            own = own[wide]
-            score = score[wide]
-            level = level[wide]
-            found.append(own[batched_nms(own, score, level, self.threshold)[:most]])
-        return found
+            candidates = clip(image_boxes[row], size)
+            wide = (candidates[:, 2:] - candidates[:, :2] >= self.least_side).all(1)
+            candidates = candidates[wide]
+            best = batched_nms(candidates, score[wide], level[wide], self.threshold)[:max_boxes]
+            proposals.append(candidates[best])
+        return proposals
 
     def losses(
         self, logits: Tensor, offsets: Tensor, anchors: Tensor, targets: Sequence[Target]
@@ -198,19 +196,19 @@ class ProposalNetwork(nn.Module):
         scores = []
         labels = []
         predicted = []
-        wanted = []
+        true_offsets = []
         for row, target in enumerate(targets):
             matches = match(target["boxes"], anchors, self.low, self.high, all_objects=True)
-            objects, others = sample(matches, self.sampled, self.share)
-            chosen = torch.cat([objects, others])
+            objects, background = sample(matches, self.sampled, self.share)
+            chosen = torch.cat([objects, background])
             scores.append(logits[row, chosen].float())
             labels.append((matches[chosen] >= 0).float())
             predicted.append(offsets[row, objects])
-            wanted.append(encode(target["boxes"][matches[objects]], anchors[objects], UNIT))
-        count = sum(len(each) for each in labels)
+            true_offsets.append(encode(target["boxes"][matches[objects]], anchors[objects], UNIT))
+        count = sum(map(len, labels))
         return {
             "loss_objectness": F.binary_cross_entropy_with_logits(
                 torch.cat(scores), torch.cat(labels)
             ),
-            "loss_rpn_box_reg": offset_loss(torch.cat(predicted), torch.cat(wanted)) / count,
+            "loss_rpn_box_reg": offset_loss(torch.cat(predicted), torch.cat(true_offsets)) / count,
         }

@@ -21,7 +21,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 
 KINDS = {"disc": 24, "square": 4, "triangle": 3}
-"""Number of corners of each shape. a disc is a polygon too, so that its mask is exact."""
+"""Number of corners of each shape. A disc is a polygon too, so that its mask is exact."""
 MOST_SHAPES = 4
 TRIALS = 20
 
@@ -37,32 +37,32 @@ class ShapeSettings:
     seed: int = option(1, "of the images", least=0)
 
 
-def corners(kind: str, centre: Sequence[float], radius: float, turn: float) -> list[float]:
+def corners(kind: str, centre: Sequence[float], radius: float, angle_offset: float) -> list[float]:
     """Return x and y of all corners of a shape, one after the other, in pixels."""
     count = KINDS[kind]
-    angles = [turn + 2 * math.pi * i / count for i in range(count)]
-    return [
-        c + radius * wave(angle)
-        for angle in angles
-        for c, wave in zip(centre, (math.cos, math.sin), strict=True)
-    ]
+    angles = [angle_offset + 2 * math.pi * i / count for i in range(count)]
+    x, y = centre
+    points = []
+    for angle in angles:
+        points += [x + radius * math.cos(angle), y + radius * math.sin(angle)]
+    return points
 
 
 def place_shapes(size: int, generator: np.random.Generator) -> list[tuple[str, list[float]]]:
     """Return one to four shapes, as kind and corners, whose boxes do not overlap."""
-    found: list[tuple[str, list[float]]] = []
-    taken: list[tuple[float, float, float]] = []
+    shapes: list[tuple[str, list[float]]] = []
+    circles: list[tuple[float, float, float]] = []
     for _ in range(int(generator.integers(1, MOST_SHAPES + 1))):
         for _ in range(TRIALS):
             radius = size * generator.uniform(0.08, 0.22)
             x, y = generator.uniform(radius + 1, size - radius - 1, size=2)
-            if all(max(abs(x - a), abs(y - b)) > radius + r for a, b, r in taken):
-                taken.append((x, y, radius))
+            if all(max(abs(x - a), abs(y - b)) > radius + r for a, b, r in circles):
+                circles.append((x, y, radius))
                 kind = str(generator.choice(list(KINDS)))
-                turn = generator.uniform(0, 2 * math.pi)
-                found.append((kind, corners(kind, (x, y), radius, turn)))
+                angle_offset = generator.uniform(0, 2 * math.pi)
+                shapes.append((kind, corners(kind, (x, y), radius, angle_offset)))
                 break
-    return found
+    return shapes
 
 
 def make_set(folder: Path, name: str, count: int, size: int, seed: int) -> None:
@@ -89,14 +89,16 @@ def make_set(folder: Path, name: str, count: int, size: int, seed: int) -> None:
             xs, ys = outline[::2], outline[1::2]
             box = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
             following = [*zip(xs[1:] + xs[:1], ys[1:] + ys[:1], strict=True)]
-            area = abs(sum(x * b - y * a for x, y, (a, b) in zip(xs, ys, following, strict=True)))
+            twice_area = 0.0
+            for x, y, (next_x, next_y) in zip(xs, ys, following, strict=True):
+                twice_area += x * next_y - y * next_x
             annotations.append(
                 {
                     "id": len(annotations) + 1,
                     "image_id": number,
                     "category_id": list(KINDS).index(kind) + 1,
                     "bbox": box,
-                    "area": area / 2,
+                    "area": abs(twice_area) / 2,
                     "iscrowd": 0,
                     "segmentation": [outline],
                 }

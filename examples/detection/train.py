@@ -177,10 +177,10 @@ def start_backbone(model: nn.Module, path: str) -> None:
     """
     checkpoint = load_checkpoint(path)
     classes_of(checkpoint.metadata, path)
-    own = model.get_submodule("backbone.maps.model")
-    wanted = own.state_dict().keys()
-    weights = {name: x for name, x in checkpoint.model_tensors.items() if name in wanted}
-    load_weights(own, weights, path)
+    backbone = model.get_submodule("backbone.maps.model")
+    names = backbone.state_dict().keys()
+    weights = {name: x for name, x in checkpoint.model_tensors.items() if name in names}
+    load_weights(backbone, weights, path)
 
 
 main = RecipeCommand(
