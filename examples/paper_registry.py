@@ -48,10 +48,10 @@ def read_papers() -> dict[str, dict[str, Any]]:
 
 def read_measurements() -> dict[str, dict[str, Any]]:
     """Return the measured tables of all papers by name, with rows and columns of text."""
-    found = dict(read_paper(SHARED)["measurements"])
+    tables = dict(read_paper(SHARED)["measurements"])
     for paper in read_papers().values():
-        found |= paper["measurements"]
-    return {name: with_means(table) for name, table in found.items()}
+        tables |= paper["measurements"]
+    return {name: with_means(table) for name, table in tables.items()}
 
 
 def with_means(table: dict[str, Any]) -> dict[str, Any]:
@@ -63,17 +63,19 @@ def with_means(table: dict[str, Any]) -> dict[str, Any]:
     """
     if "by_seed" not in table:
         return table
-    numbers = {
-        name: [[float(number) for number in cell] for cell in cells]
-        for name, cells in table["by_seed"].items()
-    }
-    rows = {name: [mean_of(cell) for cell in cells] for name, cells in numbers.items()}
+    numbers_of = {}
+    rows = {}
+    for name, cells in table["by_seed"].items():
+        numbers = [list(map(float, cell)) for cell in cells]
+        numbers_of[name] = numbers
+        rows[name] = list(map(mean_of, numbers))
     for name, baseline in table.get("baselines", {}).items():
         # Subtract the number of the same seed, over the seeds that both have.
-        pairs = zip(numbers[name][0], numbers[baseline][0], strict=False)
-        rows[name].append(mean_of([own - other for own, other in pairs], "+"))
-    width = len(table["columns"])
-    rows = {name: [*row, *[""] * (width - len(row))] for name, row in rows.items()}
+        pairs = zip(numbers_of[name][0], numbers_of[baseline][0], strict=False)
+        differences = [number - base_number for number, base_number in pairs]
+        rows[name].append(mean_of(differences, "+"))
+    for row in rows.values():
+        row += [""] * (len(table["columns"]) - len(row))
     return {**table, "rows": {**rows, **table.get("rows", {})}}
 
 
@@ -90,10 +92,10 @@ def mean_of(values: Sequence[float], sign: str = "") -> str:
 
 
 def published_rows(entry: str) -> dict[str, list[str]]:
-    """Return the rows that a paper prints for an entry, by name. None where it prints none.
+    """Return the rows that a paper prints for an entry, by name: none where it prints none.
 
     Args:
         entry: id of the entry. Its first word is the name of the paper.
     """
     entries = read_paper(entry.partition("-")[0])["entries"]
-    return next(one.get("published", {}) for one in entries if one["id"] == entry)
+    return next(values.get("published", {}) for values in entries if values["id"] == entry)

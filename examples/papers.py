@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,8 @@ class Entry:
     """A table, a figure or a claim of a paper.
 
     Args:
-        paper: name of its file in the registry.
-        values: its part of the file, all scalars as text.
+        paper: name of the paper's file in the registry.
+        values: the entry's part of the file, all scalars as text.
         forms: commands by setting. None for some gaps.
     """
 
@@ -92,7 +92,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """Its place in the paper, and what it shows."""
+        """The place of the entry in the paper, and the quantity that it shows."""
         return f"{self.values['place']}: {self.values['shows']}"
 
     @property
@@ -104,10 +104,10 @@ class Entry:
 
     @property
     def spread(self) -> str:
-        """The spread that its first measured table shows, one of SPREADS. "" without a number.
+        """The spread in the first measured table, one of SPREADS, or "" without a number.
 
-        ``interval`` is one training with an interval over test data, or a time with one over turns.
-        ``exact`` is a count, and ``one seed`` has no interval.
+        ``interval`` is one training with an interval over test data, or a time with an interval
+        over repeated runs. ``exact`` is a count, and ``one seed`` has no interval.
         """
         names = self.values.get("measured")
         if "spread" in self.values or not names:
@@ -124,7 +124,7 @@ def duration(minutes: float) -> str:
     for unit, length in (("days", 2880.0), ("hours", 120.0)):
         if minutes >= length:
             return f"{minutes / (length / 2):,.0f} {unit}"
-    return f"{minutes:g} minute{'s' * (minutes != 1)}"
+    return f"{minutes:g} minute" if minutes == 1 else f"{minutes:g} minutes"
 
 
 def in_words(text: str, words: Any) -> str:
@@ -135,21 +135,20 @@ def in_words(text: str, words: Any) -> str:
 
 def read_entries() -> dict[str, Entry]:
     """Return all entries by id, in the order of the files."""
-    found = {}
-    for paper, values in read_papers().items():
-        for one in values["entries"]:
-            forms = {
-                setting: Form(
-                    tuple(form["commands"]),
-                    form["on"],
-                    form["minutes"],
-                    form["memory_gb"],
-                    tuple(form["results"]),
+    entries = {}
+    for paper, content in read_papers().items():
+        for values in content["entries"]:
+            forms = {}
+            for setting, form in content["runs"].get(values.get("run"), {}).items():
+                forms[setting] = Form(
+                    commands=tuple(form["commands"]),
+                    on=form["on"],
+                    minutes=form["minutes"],
+                    memory_gb=form["memory_gb"],
+                    results=tuple(form["results"]),
                 )
-                for setting, form in values["runs"].get(one.get("run"), {}).items()
-            }
-            found[one["id"]] = Entry(paper, one, forms)
-    return found
+            entries[values["id"]] = Entry(paper, values, forms)
+    return entries
 
 
 def expanded(text: str) -> str:
@@ -175,22 +174,26 @@ def dry_run(entry: Entry, setting: str, out: Path) -> None:
     """Print the commands of an entry, and behind each script the commands that it would run."""
     form = form_of(entry, setting)
     print(f"# {entry.id}, {setting}: {entry.title}\n# {form.cost}")
-    for name, default in sorted({m.groups() for c in form.commands for m in VARIABLE.finditer(c)}):
+    variables = set()
+    for command in form.commands:
+        variables.update(VARIABLE.findall(command))
+    for name, default in sorted(variables):
         print(f"# {name}={os.environ.get(name) or default} may be set")
     for command in map(expanded, form.commands):
         print(command, flush=True)
         # Scripts print their own commands if DRY_RUN is set, studies and equations by a flag.
-        shown_by = SHOWS_ITS_COMMANDS.sub(r"\1 --dry-run", command)
-        if ".sh" in command or shown_by != command:
-            shown = subprocess.run(
-                ["bash", "-c", shown_by],
+        dry_command = SHOWS_ITS_COMMANDS.sub(r"\1 --dry-run", command)
+        if ".sh" in command or dry_command != command:
+            dry_process = subprocess.run(
+                ["bash", "-c", dry_command],
                 cwd=ROOT,
                 env={**_paths(), "DRY_RUN": "1"},
                 stdout=subprocess.PIPE,
                 encoding="utf-8",
                 check=False,
             )
-            print("".join(f"#     {line}\n" for line in shown.stdout.splitlines()), end="")
+            for line in dry_process.stdout.splitlines():
+                print(f"#     {line}")
     print(
         f"# result: {result_path(entry, setting, out)}, of {' '.join(map(expanded, form.results))}"
     )
@@ -237,9 +240,15 @@ def run_entry(entry: Entry, setting: str, out: Path) -> int:
             return FAILED
         done[command] = seconds
         _write(path, entry, setting, done, {})
-    results = {file: _content(file) for pattern in form.results for file in _files(pattern)}
+    results = {}
+    missing = []
+    for pattern in form.results:
+        files = _files(pattern)
+        if not files:
+            missing.append(pattern)
+        for file in files:
+            results[file] = _content(file)
     _write(path, entry, setting, done, results)
-    missing = [pattern for pattern in form.results if not list(_files(pattern))]
     for pattern in missing:
         print(f"{expanded(pattern)}: not written")
     print(f"result: {path}", flush=True)
@@ -265,13 +274,13 @@ def _done_before(path: Path, commands: Sequence[str]) -> dict[str, float]:
         raise DataError(f"{path}: damaged; remove it") from error
 
 
-def _files(pattern: str) -> Iterator[str]:
-    """Yield the files of a pattern, relative to the repository."""
-    yield from sorted(glob.glob(expanded(pattern), root_dir=ROOT))
+def _files(pattern: str) -> list[str]:
+    """Return the files of a pattern, relative to the repository."""
+    return sorted(glob.glob(expanded(pattern), root_dir=ROOT))
 
 
 def _content(file: str) -> Any:
-    """Return the rows of a table, the value of a JSON file, or a short text. None of a page."""
+    """Return the rows of a table, the value of a JSON file, or a short text; of a page None."""
     path = ROOT / file
     if path.suffix == ".csv":
         with open(path, encoding="utf-8", newline="") as rows:
@@ -303,21 +312,20 @@ def _write(
 
 
 def chosen(names: Sequence[str]) -> dict[str, Entry]:
-    """Return entries by id. The name of a paper stands for all of its entries.
+    """Return some entries by id, without a name all. The name of a paper stands for its entries.
 
     Raises:
         ConfigError: a name is unknown.
     """
     entries = read_entries()
     papers = {entry.paper for entry in entries.values()}
-    found: dict[str, Entry] = {}
-    for name in names or papers:
-        own = {i: e for i, e in entries.items() if name in (i, e.paper)}
-        if not own:
+    for name in names:
+        if name not in entries and name not in papers:
             hint = close_names(name, [*entries, *papers]) or "--list shows all"
             raise ConfigError(f"{name}: no table or figure of the papers; {hint}")
-        found.update(own)
-    return {i: e for i, e in entries.items() if i in found}
+    if not names:
+        return entries
+    return {i: e for i, e in entries.items() if i in names or e.paper in names}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

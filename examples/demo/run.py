@@ -9,7 +9,7 @@
 
 Every command is shown before it runs, so that it can be run by hand with other flags. A step that
 is done does not run again. Training continues from its last checkpoint. ``make`` runs this script
-in its own virtual environment, without make: ``python examples/demo/run.py --help``.
+in a virtual environment. Without make: ``python examples/demo/run.py --help``.
 """
 
 import argparse
@@ -56,7 +56,7 @@ REPORTING = """
 SEARCH = "--beam 5 --lenpen 1.0 --max-len-a 1.2 --max-len-b 10"
 
 MOST_PIECES = 8000
-"""Size of the joint subword vocabulary. Less for a small corpus, see :func:`subword_size`."""
+"""Largest size of the joint subword vocabulary, see :func:`subword_size`."""
 
 COMMAND_WIDTH = 88
 DRY_RUN = "DRY_RUN"
@@ -78,14 +78,14 @@ def say(text: str = "") -> None:
 
 
 def format_command(command: Sequence[str]) -> str:
-    """Return a command in lines to copy. a flag and its values stay on one line."""
+    """Return a command in lines to copy. A flag and its values stay on one line."""
     groups: list[list[str]] = [[]]
     for word in command:
         if word.startswith("--") and groups[-1]:
             groups.append([])
         groups[-1].append(shlex.quote(word))
     lines = [""]
-    for text in (" ".join(group) for group in groups):
+    for text in map(" ".join, groups):
         if lines[-1] and len(lines[-1]) + len(text) > COMMAND_WIDTH:
             lines.append("")
         lines[-1] += f" {text}" if lines[-1] else text
@@ -167,9 +167,11 @@ def tool(name: str, *arguments: object) -> list[str]:
 
 def own_text_run(runs: Path, source: Path, target: Path) -> Run:
     """Make the corpus from the user's files."""
-    languages = source.suffix[1:] or "src", target.suffix[1:] or "tgt"
-    if languages[0] == languages[1]:
-        languages = "src", "tgt"
+    source_lang = source.suffix[1:] or "src"
+    target_lang = target.suffix[1:] or "tgt"
+    if source_lang == target_lang:
+        source_lang = "src"
+        target_lang = "tgt"
     # Give other files, or other contents, another folder.
     digest = hashlib.sha256()
     for path in (source, target):
@@ -177,8 +179,9 @@ def own_text_run(runs: Path, source: Path, target: Path) -> Run:
             digest.update(str(path).encode() + path.read_bytes())
         except OSError as error:
             raise DemoError(f"{path}: {error.strerror}") from error
-    run = Run(runs / f"text-{'-'.join(languages)}-{digest.hexdigest()[:8]}", *languages)
-    flags = ["--source-lang", languages[0], "--target-lang", languages[1]]
+    folder = runs / f"text-{source_lang}-{target_lang}-{digest.hexdigest()[:8]}"
+    run = Run(folder, source_lang, target_lang)
+    flags = ["--source-lang", source_lang, "--target-lang", target_lang]
     command = script("own_text.py", "--src", source, "--tgt", target, *flags)
     run.step("corpus", "Divide the text", [*command, "--out", str(run.folder / "corpus")])
     return run
@@ -297,14 +300,14 @@ def train(run: Run, minutes: float) -> None:
     """
     flags = [*MODEL.split(), *training_flags()]
     settings = ROOT / run.folder / "settings.txt"
-    wanted = shlex.join(flags) + "\n"
-    if settings.is_file() and settings.read_text("utf-8") != wanted:
+    text = shlex.join(flags) + "\n"
+    if settings.is_file() and settings.read_text("utf-8") != text:
         raise DemoError(
             f"{run.folder} holds a model trained with other settings ({settings.name}); to begin "
             f"anew: rm -r {run.folder}/checkpoints {run.folder}/settings.txt"
         )
     if not os.environ.get(DRY_RUN):
-        settings.write_text(wanted, "utf-8")
+        settings.write_text(text, "utf-8")
     run.step(
         "train",
         f"Train a ReLUFormer for {minutes:g} minutes",
@@ -339,11 +342,15 @@ def read_examples(run: Run) -> tuple[list[Example], str]:
     from relu_nmt.io.text_lines import read_lines
 
     hypotheses, score = read_translations(ROOT / run.folder / "translations/generate-test.txt")
-    sides = []
+    texts = []
     for language in (run.source_lang, run.target_lang):
         lines = read_lines(ROOT / run.folder / "corpus" / f"test.{language}")
-        sides.append([line for line in lines if line.strip()])
-    return [Example(*texts) for texts in zip(*sides, hypotheses, strict=True)], score
+        texts.append([line for line in lines if line.strip()])
+    sources, references = texts
+    examples = []
+    for source, reference, hypothesis in zip(sources, references, hypotheses, strict=True):
+        examples.append(Example(source, reference, hypothesis))
+    return examples, score
 
 
 def report(run: Run, minutes: float) -> None:

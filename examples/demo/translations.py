@@ -25,19 +25,18 @@ def read_translations(path: Path) -> tuple[list[str], str]:
     Args:
         path: output of relu-nmt-generate: lines ``D-number TAB score TAB text`` and others.
     """
-    from relu_nmt.io.text_lines import (
-        read_lines,
-    )  # imported here, as --help of the demo does not need it
+    # Imported here, as --help of the demo does not need it.
+    from relu_nmt.io.text_lines import read_lines
 
-    found: dict[int, str] = {}
+    translations: dict[int, str] = {}
     score = ""
     for line in read_lines(path):
         if line.startswith("D-"):
             number, _, text = line.split("\t", 2)
-            found[int(number[2:])] = text
+            translations[int(number[2:])] = text
         elif line.startswith("Generate "):
             score = line
-    return [found[number] for number in sorted(found)], score
+    return [translations[number] for number in sorted(translations)], score
 
 
 def choose_examples(examples: Sequence[Example]) -> list[Example]:

@@ -26,7 +26,7 @@ HEAD_LAYERS = 3
 
 @settings
 class DistillationConfig:
-    """Head, temperatures and schedules. The defaults are those of the paper.
+    """Head, temperatures and schedules. The defaults come from the paper.
 
     Raises:
         ConfigError: a value out of range.
@@ -66,8 +66,9 @@ class DistillationConfig:
         """Return the divisor of the teacher's outputs in ``epoch`` (from 1)."""
         if epoch > self.teacher_warmup_epochs:
             return self.teacher_temperature
-        start, end = self.teacher_warmup_temperature, self.teacher_temperature
-        return start + (end - start) * (epoch - 1) / max(1, self.teacher_warmup_epochs - 1)
+        start = self.teacher_warmup_temperature
+        growth = self.teacher_temperature - start
+        return start + growth * (epoch - 1) / max(1, self.teacher_warmup_epochs - 1)
 
 
 def cosine(start: float, end: float, share: float) -> float:
@@ -156,9 +157,9 @@ class StudentAndTeacher(nn.Module):
     ) -> None:
         super().__init__()
         rates = ("dropout", "attention_dropout", "activation_dropout", "drop_path")
-        calm = dataclasses.replace(config, **dict.fromkeys(rates, 0.0))
+        without_dropout = dataclasses.replace(config, **dict.fromkeys(rates, 0.0))
         self.student = Network(config, num_classes, distillation)
-        self.teacher = Network(calm, num_classes, distillation).requires_grad_(False)
+        self.teacher = Network(without_dropout, num_classes, distillation).requires_grad_(False)
         self.teacher.load_state_dict(copy.deepcopy(self.student.state_dict()))
         self.register_buffer("centre", torch.zeros(distillation.outputs))
 
@@ -166,11 +167,11 @@ class StudentAndTeacher(nn.Module):
     def update_teacher(self, momentum: float) -> None:
         """Set the teacher to momentum * teacher + (1 - momentum) * student.
 
-        The teacher keeps its own statistics of BatchNorm.
+        The teacher's statistics of BatchNorm do not follow the student.
         """
-        own = list(self.teacher.parameters())
-        others = list(self.student.parameters())
-        torch._foreach_lerp_(own, others, weight=1 - momentum)
+        teacher_parameters = list(self.teacher.parameters())
+        student_parameters = list(self.student.parameters())
+        torch._foreach_lerp_(teacher_parameters, student_parameters, weight=1 - momentum)
 
 
 def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:

@@ -2,8 +2,8 @@ r"""Write the teacher of a self-distillation as the checkpoint of an image class
 
     python examples/dino/teacher.py dino/xca/checkpoint50.safetensors teacher50.safetensors
 
-relu-nmt-vision-probe evaluates it. Relu-nmt-vision-train --finetune-from-model starts from it.
-Its head is untrained.
+relu-nmt-vision-probe evaluates the file, and relu-nmt-vision-train --finetune-from-model starts
+from it. The head is untrained.
 """
 
 import sys

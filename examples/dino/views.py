@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GLOBAL_VIEWS = 2
+# Probabilities of mirroring, other colours, no colours, and inverted bright values (view 2).
 FLIP = 0.5
 JITTER = 0.8
 GREY = 0.2
 SOLARIZE = 0.2
-"""Probabilities of mirroring, other colours, no colours, and inverted bright values (view 2)."""
 COLOUR_SHARES = {"brightness": 0.4, "contrast": 0.4, "color": 0.2}
 LARGEST_HUE_SHIFT = 0.1
 SOLARIZE_FROM = 128
@@ -118,10 +118,11 @@ class Views:
             if number == 1 and generator.random() < SOLARIZE:
                 view = self._operations["solarize"](view, SOLARIZE_FROM)
             large.append(self._normalised(view))
-        small = np.empty((config.local_crops, 3, *2 * (config.local_size,)), dtype=np.float32)
-        for place in small:
-            view = self._crop(image, config.local_size, config.local_areas, generator)
-            place[:] = self._normalised(self._changed(view, LOCAL_BLUR, generator))
+        small_side = config.local_size
+        small = np.empty((config.local_crops, 3, small_side, small_side), dtype=np.float32)
+        for pixels in small:
+            view = self._crop(image, small_side, config.local_areas, generator)
+            pixels[:] = self._normalised(self._changed(view, LOCAL_BLUR, generator))
         return np.stack(large), small
 
     def _crop(
@@ -193,9 +194,15 @@ class ViewBatches(PlannedBatches):
             DataError: an image cannot be decoded.
         """
         numbers = self._plan[index]
-        views = [
-            self._views(self._images.read(n), sample_generator(self._seed, self._epoch, n))
-            for n in map(int, numbers)
-        ]
-        large, small = (torch.from_numpy(np.stack(parts, 1)) for parts in zip(*views, strict=True))
-        return ViewBatch(torch.from_numpy(numbers.copy()), large, small)
+        large = []
+        small = []
+        for number in map(int, numbers):
+            generator = sample_generator(self._seed, self._epoch, number)
+            large_views, small_views = self._views(self._images.read(number), generator)
+            large.append(large_views)
+            small.append(small_views)
+        return ViewBatch(
+            torch.from_numpy(numbers.copy()),
+            torch.from_numpy(np.stack(large, 1)),
+            torch.from_numpy(np.stack(small, 1)),
+        )

@@ -26,7 +26,7 @@ INIT_STD = 0.02
 
 @settings
 class ClassifierConfig(TransformerOptions):
-    """Settings of the model. Its sizes are those of the paper."""
+    """Settings of the model. The sizes of the paper are constants."""
 
     feed_forward: str = like(TransformerOptions, "feed_forward", "gelu")
     activation_dropout: float = like(TransformerOptions, "activation_dropout", 0.1)

@@ -28,7 +28,7 @@ def value_of(operator: str, arguments: list[int]) -> int:
 
 
 class _TooLong(Exception):
-    """An expression has more tokens than wanted."""
+    """An error: an expression is longer than the limit."""
 
 
 def _grow(generator: np.random.Generator, depth: int, tokens: list[str], longest: int) -> int:

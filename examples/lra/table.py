@@ -23,11 +23,11 @@ def published() -> dict[tuple[str, str], float]:
 
     Reference: Saratchandran et al. 2024, "Rethinking softmax".
     """
-    return {
-        (task, attention): float(row[0])
-        for task in TASKS
-        for attention, row in published_rows(f"polynomials-lra-{task}").items()
-    }
+    accuracies = {}
+    for task in TASKS:
+        for attention, row in published_rows(f"polynomials-lra-{task}").items():
+            accuracies[task, attention] = float(row[0])
+    return accuracies
 
 
 def row(folder: Path) -> list[str]:
@@ -43,16 +43,18 @@ def row(folder: Path) -> list[str]:
         raise DataError(f"{folder}: no training of train.py; give the --save-dir of one")
     attention = result.settings["model"]["attention"]
     best: dict[str, Any] = result.best or {}
-    test = [
-        entry["accuracy"]
-        for entry in result.valid.get("test", [])
-        if entry["num_updates"] == best.get("num_updates")
-    ]
-    theirs = published().get((task, attention))  # not those of a small form
-    numbers = best.get("value"), test[-1] if test else None, theirs
-    shown = ["-" if number is None else f"{number:.1f}" for number in numbers]
-    updates = f"{result.num_updates:,}" + " (diverged)" * result.diverged
-    return [task, f"`{attention}`", f"{result.parameters:,}", updates, *shown]
+    test_accuracy = None
+    for entry in result.valid.get("test", []):
+        if entry["num_updates"] == best.get("num_updates"):
+            test_accuracy = entry["accuracy"]
+    paper_accuracy = published().get((task, attention))  # None for a small form
+    accuracies = []
+    for accuracy in (best.get("value"), test_accuracy, paper_accuracy):
+        accuracies.append("-" if accuracy is None else f"{accuracy:.1f}")
+    updates = f"{result.num_updates:,}"
+    if result.diverged:
+        updates += " (diverged)"
+    return [task, f"`{attention}`", f"{result.parameters:,}", updates, *accuracies]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ class Task:
         length: most tokens of a sequence. It is padded to the next power of two.
         vocab_size: number of ids with padding, as in the paper's settings.
         classes: number of classes.
-        sequences: sequences of a sample. 2 for a comparison of two documents.
+        sequences: sequences of a sample, 2 for a comparison of two documents.
     """
 
     length: int
@@ -81,7 +81,7 @@ def open_task(
         name: one of ``TASKS``.
         folder: folder of its files, and of generated samples.
         length: most tokens of a sequence.
-        counts: most samples of each split. For generated samples the exact number.
+        counts: most samples of each split, for generated samples the exact number.
         say: function that prints a message.
 
     Raises:
@@ -93,12 +93,17 @@ def open_task(
         samples = _grey_images(folder, counts)
     else:
         samples = (_byte_texts if name == "text" else _text_pairs)(folder)
-    cut = {}
-    for split, found in samples.items():
-        some = found.some(counts[split])
-        short = [tuple(ids[:length] for ids in sample) for sample in some.sequences]
-        cut[split] = replace(some, sequences=short)
-    return cut
+    shortened = {}
+    for split, of_split in samples.items():
+        sample_choice = of_split.some(counts[split])
+        sequences = [_shortened(sample, length) for sample in sample_choice.sequences]
+        shortened[split] = replace(sample_choice, sequences=sequences)
+    return shortened
+
+
+def _shortened(sample: Sample, length: int) -> Sample:
+    """Return the first ``length`` ids of each sequence of a sample."""
+    return tuple(ids[:length] for ids in sample)
 
 
 def _generated(
@@ -111,10 +116,15 @@ def _generated(
         arrays = {}
         for index, split in enumerate(SPLITS):
             say(f"{path}: make {counts[split]:,} samples for {split}")
-            found = [_make(name, length, (index, i)) for i in range(counts[split])]
-            arrays[f"{split}_ids"] = np.concatenate([ids for ids, _ in found])
-            arrays[f"{split}_lengths"] = np.array([len(ids) for ids, _ in found])
-            arrays[f"{split}_labels"] = np.array([label for _, label in found], dtype=np.int64)
+            sequences = []
+            labels = []
+            for number in range(counts[split]):
+                ids, label = _make(name, length, (index, number))
+                sequences.append(ids)
+                labels.append(label)
+            arrays[f"{split}_ids"] = np.concatenate(sequences)
+            arrays[f"{split}_lengths"] = np.array(list(map(len, sequences)))
+            arrays[f"{split}_labels"] = np.array(labels, dtype=np.int64)
         with safe_writer(path) as file:
             np.savez(file, **arrays)
     try:
@@ -147,10 +157,11 @@ def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
             raise DataError(f"{folder}: expected train and test, each a folder or .zip of classes")
         [sets[split]] = open_images(path).values()
     sets["test"] = with_classes_of(sets["test"], sets["train"].classes, f"{folder}/train")
-    held = np.arange(len(sets["train"])) % 10 == 9
-    for split, numbers in (("valid", np.flatnonzero(held)), ("train", np.flatnonzero(~held))):
-        sets[split] = sets["train"].subset(numbers, split)
-    found = {}
+    all_training = sets["train"]
+    held_out = np.arange(len(all_training)) % 10 == 9
+    sets["valid"] = all_training.subset(np.flatnonzero(held_out), "valid")
+    sets["train"] = all_training.subset(np.flatnonzero(~held_out), "train")
+    samples = {}
     for split in SPLITS:  # decode only the chosen images
         images = sets[split].subset(chosen(len(sets[split]), counts[split]), split)
         pixels = []
@@ -159,8 +170,8 @@ def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
             if image.size != (32, 32):
                 raise DataError(f"{images.origin}: {images.paths[number]}: expected 32x32 pixels")
             pixels.append((np.asarray(image.convert("L")).flatten(),))
-        found[split] = Samples(pixels, images.labels)
-    return found
+        samples[split] = Samples(pixels, images.labels)
+    return samples
 
 
 def _bytes(text: str) -> np.ndarray:
@@ -170,7 +181,7 @@ def _bytes(text: str) -> np.ndarray:
 
 def _byte_texts(folder: Path) -> dict[str, Samples]:
     """Return the reviews of train/pos/*.txt and so on. Validation is on the test set."""
-    found = {}
+    samples = {}
     for split in ("train", "test"):
         sequences: list[Sample] = []
         labels: list[int] = []
@@ -178,15 +189,16 @@ def _byte_texts(folder: Path) -> dict[str, Samples]:
             paths = sorted((folder / split / kind).glob("*.txt"))
             if not paths:
                 raise DataError(f"{folder / split / kind}: expected reviews, one .txt file each")
-            sequences += [(_bytes(path.read_text("utf-8", "replace")),) for path in paths]
-            labels += [label] * len(paths)
-        found[split] = Samples(sequences, np.array(labels, dtype=np.int64))
-    return {"train": found["train"], "valid": found["test"], "test": found["test"]}
+            for path in paths:
+                sequences.append((_bytes(path.read_text("utf-8", "replace")),))
+                labels.append(label)
+        samples[split] = Samples(sequences, np.array(labels, dtype=np.int64))
+    return {"train": samples["train"], "valid": samples["test"], "test": samples["test"]}
 
 
 def _text_pairs(folder: Path) -> dict[str, Samples]:
     """Return the pairs of new_aan_pairs.train.tsv and so on: label, two ids, two texts."""
-    found = {}
+    samples = {}
     for split, name in zip(SPLITS, ("train", "eval", "test"), strict=True):
         path = folder / f"new_aan_pairs.{name}.tsv"
         if not path.exists():
@@ -200,8 +212,8 @@ def _text_pairs(folder: Path) -> dict[str, Samples]:
                     raise DataError(f"{path}:{number}: expected a label, two ids and two texts")
                 sequences.append((_bytes(fields[3]), _bytes(fields[4])))
                 labels.append(int(float(fields[0])))
-        found[split] = Samples(sequences, np.array(labels, dtype=np.int64))
-    return found
+        samples[split] = Samples(sequences, np.array(labels, dtype=np.int64))
+    return samples
 
 
 @dataclass(frozen=True)
@@ -247,6 +259,8 @@ class SequenceBatches(PlannedBatches):
         for row, sample in zip(tokens, samples, strict=True):
             for sequence, ids in zip(row, sample, strict=True):
                 sequence[: len(ids)] = ids
-        labels = self.samples.labels[numbers]
-        parts = (torch.from_numpy(np.asarray(part)) for part in (numbers.copy(), tokens, labels))
-        return SequenceBatch(*parts)
+        return SequenceBatch(
+            torch.from_numpy(numbers.copy()),
+            torch.from_numpy(tokens),
+            torch.from_numpy(self.samples.labels[numbers]),
+        )

@@ -33,17 +33,18 @@ from relu_nmt.training.trainer import Trainer
 SMALL = "-small"
 
 
-def preset(batch: int, steps: int, warmup: int, counts: Sequence[int], **others: Any) -> dict:
+def preset(batch: int, steps: int, warmup: int, counts: Sequence[int], **changes: Any) -> dict:
     """Return the settings of a task: batch, updates, warm-up updates, and samples per split."""
-    return {
+    values: dict[str, Any] = {
         "batch_size": batch,
         "max_update": steps,
         "total_num_update": steps,
         "warmup_updates": warmup,
         "validate_interval_updates": max(1, steps // 10),
-        **dict(zip((f"num_{split}" for split in SPLITS), counts, strict=True)),
-        **others,
     }
+    for split, count in zip(SPLITS, counts, strict=True):
+        values[f"num_{split}"] = count
+    return {**values, **changes}
 
 
 def small(length: int, batch: int = 32) -> dict:
@@ -107,9 +108,9 @@ class TaskOptions:
 
     def check(self) -> None:
         """Check that images are whole."""
-        own = TASKS[self.name].length
-        if self.name in ("image", "pathfinder") and self.longest != own:
-            raise ConfigError(f"--length {self.length}: {self.task} has {own} pixels")
+        pixels = TASKS[self.name].length
+        if self.name in ("image", "pathfinder") and self.longest != pixels:
+            raise ConfigError(f"--length {self.length}: {self.task} has {pixels} pixels")
 
 
 @settings
@@ -157,20 +158,17 @@ class LraTraining(Training):
             )
         counts = {split: getattr(options, f"num_{split}") for split in SPLITS}
         samples = open_task(options.name, Path(settings.data), options.longest, counts, self.say)
-        for split, found in samples.items():
-            self.say(f"{options.name}: {split}: {len(found):,} samples")
+        for split, of_split in samples.items():
+            self.say(f"{options.name}: {split}: {len(of_split):,} samples")
         model = self.new_model(
             lambda: SequenceClassifier(settings.model, TASKS[options.name], options.width)
         )
         self.say(f"attention {settings.model.attention}, {options.width} tokens")
         self.say_size(model)
-        seed = settings.trainer.seed
-        batches = {
-            split: SequenceBatches(
-                found, options.width, options.batch_size, seed if split == "train" else None
-            )
-            for split, found in samples.items()
-        }
+        batches = {}
+        for split, of_split in samples.items():
+            seed = settings.trainer.seed if split == "train" else None
+            batches[split] = SequenceBatches(of_split, options.width, options.batch_size, seed)
         return self.trainer_of(
             SequenceObjective(model, 0.0, settings.regularizer),
             TrainingData(batches.pop("train"), batches),

@@ -45,8 +45,9 @@ class Wave(nn.Module):
 
 def network(inner: int, last: int) -> nn.Sequential:
     """Return a network of three linear maps, D - inner - inner - last, with waves between."""
-    linear = nn.Linear(WIDTH, inner), nn.Linear(inner, inner), nn.Linear(inner, last)
-    return nn.Sequential(linear[0], Wave(), linear[1], Wave(), linear[2])
+    return nn.Sequential(
+        nn.Linear(WIDTH, inner), Wave(), nn.Linear(inner, inner), Wave(), nn.Linear(inner, last)
+    )
 
 
 class Layer(nn.Module):
@@ -186,10 +187,8 @@ class Points:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.equation = equation
-        x, t = (
-            torch.linspace(0, end, side, device=device, dtype=dtype)
-            for end in (LARGEST_X, LARGEST_T)
-        )
+        x = torch.linspace(0, LARGEST_X, side, device=device, dtype=dtype)
+        t = torch.linspace(0, LARGEST_T, side, device=device, dtype=dtype)
         grid_x, grid_t = torch.meshgrid(x, t, indexing="ij")
         later = STEP * torch.arange(STEPS, device=device, dtype=dtype)[:, None]
         self.x = _sequences(grid_x)
@@ -203,18 +202,22 @@ class Points:
     def losses(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the mean squares of residual, boundary (all steps) and initial value (first).
 
-        As in the paper's code, the derivative by x or t of a step is that of the sum of u over all
-        steps, as attention connects them.
+        As in the paper's code, the sum of u over all steps is derived by x or t of a step, because
+        attention connects the steps.
         """
-        x, t = self.x.detach().requires_grad_(), self.t.detach().requires_grad_()
+        x = self.x.detach().requires_grad_()
+        t = self.t.detach().requires_grad_()
         u = model(x, t)
         u_x, u_t = torch.autograd.grad(u, (x, t), torch.ones_like(u), create_graph=True)
         residual = self.equation.residual(u, u_x, u_t)
         jump = model(self.last, self.times) - model(self.first, self.times)
         start = model(self.start_x, self.start_t)[:, 0]
         error = start - self.equation.initial(self.start_x[:, 0])
-        named = {"residual": residual, "boundary": jump, "initial": error}
-        return {name: value.square().mean() for name, value in named.items()}
+        return {
+            "residual": residual.square().mean(),
+            "boundary": jump.square().mean(),
+            "initial": error.square().mean(),
+        }
 
     @torch.no_grad()
     def errors(self, model: nn.Module) -> dict[str, float]:

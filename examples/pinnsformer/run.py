@@ -11,6 +11,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 ATTENTIONS = ("softmax", *(f"polynomial:scale={scale}" for scale in ("fixed", "dynamic", "none")))
 CHECKPOINT = "checkpoint.pt"
 RESULTS = "results.json"
-KEPT = ("points", "test_points", "seed", "cross_attention")
+FIXED_SETTINGS = ("points", "test_points", "seed", "cross_attention")
 """Settings that a continued training must keep."""
 
 
@@ -98,15 +99,13 @@ class EquationTraining:
         dtype = torch.float64 if settings.double else torch.float32
         model = PinnsFormer(attention, settings.cross_attention or attention)
         self.model = model.to(self.device, dtype)
-        self.points, self.test_points = (
-            Points(EQUATIONS[equation], side, self.device, dtype)
-            for side in (settings.points, settings.test_points)
-        )
+        self.points = Points(EQUATIONS[equation], settings.points, self.device, dtype)
+        self.test_points = Points(EQUATIONS[equation], settings.test_points, self.device, dtype)
         self.optimizer = torch.optim.LBFGS(self.model.parameters(), line_search_fn="strong_wolfe")
         self.results: dict[str, Any] = {
             "equation": equation,
             "attention": attention,
-            **{name: getattr(settings, name) for name in KEPT},
+            **{name: getattr(settings, name) for name in FIXED_SETTINGS},
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "steps": 0,
             "seconds": 0.0,
@@ -160,17 +159,16 @@ class EquationTraining:
             return
         try:
             state = torch.load(path, map_location=self.device, weights_only=True)
-            found = state["results"]
-            own = self.results
-            for name in KEPT:
-                if found[name] != own[name]:
+            results = state["results"]
+            for name in FIXED_SETTINGS:
+                if results[name] != self.results[name]:
                     raise CheckpointError(
-                        f"{path}: made with {name} {found[name]}, not {own[name]}; "
+                        f"{path}: made with {name} {results[name]}, not {self.results[name]}; "
                         "choose another --out"
                     )
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.results = found
+            self.results = results
         except CheckpointError:
             raise
         except Exception as error:  # a damaged file may raise any exception
@@ -181,9 +179,9 @@ class EquationTraining:
 def finite(value: Any) -> Any:
     """Return a JSON value with None in place of numbers that are not finite."""
     if isinstance(value, dict):
-        return {name: finite(one) for name, one in value.items()}
+        return {name: finite(element) for name, element in value.items()}
     if isinstance(value, list):
-        return [finite(one) for one in value]
+        return [finite(element) for element in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -192,13 +190,12 @@ def published() -> dict[str, dict[str, tuple[float, ...]]]:
 
     Reference: Saratchandran et al. 2024, "Rethinking softmax", appendix A.2.5.
     """
-    return {
-        equation: {
-            attention: tuple(map(float, row))
-            for attention, row in published_rows(f"polynomials-pinn-{equation}").items()
-        }
-        for equation in EQUATIONS
-    }
+    numbers: dict[str, dict[str, tuple[float, ...]]] = {}
+    for equation in EQUATIONS:
+        numbers[equation] = {}
+        for attention, row in published_rows(f"polynomials-pinn-{equation}").items():
+            numbers[equation][attention] = tuple(map(float, row))
+    return numbers
 
 
 def report(out: Path) -> str:
@@ -213,17 +210,24 @@ def report(out: Path) -> str:
     for equation in EQUATIONS:
         rows = []
         for path in sorted((out / equation).glob(f"*/{RESULTS}")):
-            found = json.loads(path.read_text("utf-8"))
-            encoder = found["attention"]
-            decoder = found["cross_attention"] or encoder
-            shown = [f"`{encoder}`" + " (diverged)" * found["diverged"], f"`{decoder}`"]
-            shown += [f"{found[name]}" for name in counts] + [f"{found['seconds']:.0f}"]
-            theirs = published()[equation].get(encoder) if decoder == encoder else None
-            numbers = [*(found[name] for name in errors), *(theirs or (None,) * 3)]
-            rows.append(shown + ["-" if n is None else f"{n:.1e}" for n in numbers])
+            results = json.loads(path.read_text("utf-8"))
+            encoder = results["attention"]
+            decoder = results["cross_attention"] or encoder
+            published_errors: Sequence[float | None] = (None, None, None)
+            if decoder == encoder:
+                published_errors = published()[equation].get(encoder, published_errors)
+            row = [f"`{encoder}` (diverged)" if results["diverged"] else f"`{encoder}`"]
+            row.append(f"`{decoder}`")
+            row += [f"{results[name]}" for name in counts]
+            row.append(f"{results['seconds']:.0f}")
+            for number in (*(results[name] for name in errors), *published_errors):
+                row.append("-" if number is None else f"{number:.1e}")
+            rows.append(row)
         if rows:
-            lines = [columns, ["---"] * len(columns), *rows]
-            parts.append(f"## {equation}\n\n" + "\n".join(f"| {' | '.join(r)} |" for r in lines))
+            lines = [f"## {equation}\n"]
+            for cells in (columns, ["---"] * len(columns), *rows):
+                lines.append(f"| {' | '.join(cells)} |")
+            parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 

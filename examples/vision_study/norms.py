@@ -62,12 +62,12 @@ def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:
         ConfigError: the attention is of another kind.
     """
     weights = record.weights
-    known = isinstance(attention, SoftmaxAttention | PolynomialAttention) or (
+    has_formula = isinstance(attention, SoftmaxAttention | PolynomialAttention) or (
         isinstance(attention, PointwiseAttention)
         and attention.map.name == "relu"
         and not attention.centered
     )
-    if weights is None or not known:
+    if weights is None or not has_formula:
         raise ConfigError(
             f"--attention {attention.name}: norms are those of softmax, polynomial and rectified "
             "(pointwise:h=relu) attention"
@@ -78,7 +78,7 @@ def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:
         squares = weights.square().sum(-1)
         rows = squares - 2 * weights.pow(3).sum(-1) + squares.square()  # [B, H, Nq]
     else:
-        assert isinstance(attention, PointwiseAttention), "it is known"
+        assert isinstance(attention, PointwiseAttention), "it has a formula"
         rows = _derivatives(attention, weights, record).square().sum(-1)
     return (
         weights.square().sum((-2, -1)).sqrt().mean().item(),
@@ -108,14 +108,14 @@ def checkpoints_of(folder: str) -> dict[int, Path]:
         CheckpointError: a checkpoint is damaged.
         DataError: the folder has no checkpoint.
     """
-    found = {}
+    checkpoints = {}
     for path in sorted(Path(folder).glob("*.safetensors")):
         state = read_metadata(path).get("training_state")
         if state is not None:
-            found[int(state["num_updates"])] = path
-    if not found:
+            checkpoints[int(state["num_updates"])] = path
+    if not checkpoints:
         raise DataError(f"{folder}: no checkpoints there; give the --save-dir of a training")
-    return dict(sorted(found.items()))
+    return dict(sorted(checkpoints.items()))
 
 
 def pixels_of(classifier: ImageClassifier, data: str, count: int) -> Tensor:
@@ -127,8 +127,10 @@ def pixels_of(classifier: ImageClassifier, data: str, count: int) -> Tensor:
     images = next(iter(evaluation_sets((data,)).values()))
     count = min(count, len(images))
     # Spread the choice: files are sorted by class.
-    spread = [number * len(images) // count for number in range(count)]
-    views = [classifier.transform.evaluation(images.read(number)) for number in spread]
+    views = []
+    for index in range(count):
+        image = images.read(index * len(images) // count)
+        views.append(classifier.transform.evaluation(image))
     return torch.from_numpy(np.stack(views))
 
 
@@ -142,16 +144,16 @@ def measured(path: Path, settings: NormSettings) -> list[dict[str, Any]]:
     """
     classifier = ImageClassifier.from_checkpoint(path)
     pixels = pixels_of(classifier, settings.data, settings.images)
-    kinds = {m.layer: m for m in classifier.model.modules() if isinstance(m, Attention)}
-    found: list[dict[str, Any]] = []
+    attentions = {m.layer: m for m in classifier.model.modules() if isinstance(m, Attention)}
+    rows: list[dict[str, Any]] = []
 
-    def take(record: AttentionRecord) -> None:
-        weights, jacobian = norms(kinds[record.layer], record)
-        found.append({"layer": record.layer + 1, "weights": weights, "jacobian": jacobian})
+    def add_row(record: AttentionRecord) -> None:
+        weights, jacobian = norms(attentions[record.layer], record)
+        rows.append({"layer": record.layer + 1, "weights": weights, "jacobian": jacobian})
 
-    with record_attention(classifier.model, Need(weights=True), take):
+    with record_attention(classifier.model, Need(weights=True), add_row):
         classifier.outputs(pixels)
-    return found
+    return rows
 
 
 def run(settings: NormSettings) -> None:
@@ -161,12 +163,11 @@ def run(settings: NormSettings) -> None:
         ReluNmtError: as :func:`checkpoints_of` and :func:`measured`.
     """
     check_writable("--results", settings.results)
-    found = [
-        {"num_updates": updates, **values}
-        for updates, path in checkpoints_of(settings.folder).items()
-        for values in measured(path, settings)
-    ]
-    write_results(settings.results, {"norms": found})
+    rows = []
+    for updates, path in checkpoints_of(settings.folder).items():
+        for row in measured(path, settings):
+            rows.append({"num_updates": updates, **row})
+    write_results(settings.results, {"norms": rows})
 
 
 main = RecipeCommand("norms", __doc__, NormSettings, run)

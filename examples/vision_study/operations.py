@@ -34,7 +34,7 @@ MODELS: dict[str, tuple[str, str, dict[str, int]]] = {
     "XCiT-T12/8": ("xcit_tiny_12_p8_224", "xca", {}),
     "CvT-13": ("cvt_13", "softmax", {}),
 }
-"""Shape, own attention, and other values of the paper's models."""
+"""Architecture, attention before SimA replaces it, and changed values of the paper's models."""
 CLASSES = 1000
 
 
@@ -60,27 +60,27 @@ def exponentials(attention: Attention, q: Tensor, k: Tensor) -> int:
     return images * heads * rows * columns
 
 
-def counts(arch: str, attention: str, image_size: int, **others: int) -> dict[str, Any]:
+def counts(arch: str, attention: str, image_size: int, **changes: int) -> dict[str, Any]:
     """Return parameters, multiply-adds and exponentials of a model for one image.
 
     Args:
         arch: name of the shape.
         attention: of all blocks. With SimA class attention has it, too.
         image_size: pixels a side.
-        others: further values of the shape, such as ``layers``.
+        changes: further values of the shape, such as ``layers``.
     """
-    values = {**architectures[arch], "attention": attention, "image_size": image_size, **others}
+    values = {**architectures[arch], "attention": attention, "image_size": image_size, **changes}
     if attention == "sima" and values.get("family") == "xcit":
         values["class_attention"] = attention
     with torch.device("meta"):
         model = build_vision_model(VisionTransformerConfig.of(**values), CLASSES).eval()
         pixels = torch.empty(1, 3, image_size, image_size)
-    found = 0
+    num_exponentials = 0
 
     def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        nonlocal found
+        nonlocal num_exponentials
         assert isinstance(module, Attention)
-        found += exponentials(module, inputs[0], inputs[1])
+        num_exponentials += exponentials(module, inputs[0], inputs[1])
 
     for module in model.modules():
         if isinstance(module, Attention):
@@ -90,7 +90,7 @@ def counts(arch: str, attention: str, image_size: int, **others: int) -> dict[st
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "multiply_adds": counter.get_total_flops() // 2,
-        "exponentials": found,
+        "exponentials": num_exponentials,
     }
 
 
@@ -102,14 +102,14 @@ def run(settings: CountSettings) -> None:
         DataError: the table cannot be written.
     """
     rows = []
-    for name, (arch, own, others) in MODELS.items():
-        for attention in (own, "sima"):
-            found = counts(arch, attention, settings.image_size, **others)
-            rows.append({"model": name, "attention": attention, **found})
+    for name, (arch, replaced, changes) in MODELS.items():
+        for attention in (replaced, "sima"):
+            row = counts(arch, attention, settings.image_size, **changes)
+            rows.append({"model": name, "attention": attention, **row})
             print(
-                f"{name:12} {attention:8} {found['parameters'] / 1e6:6.1f} M parameters "
-                f"{found['multiply_adds'] / 1e9:6.2f} G multiply-adds "
-                f"{found['exponentials'] / 1e6:6.2f} M exponentials",
+                f"{name:12} {attention:8} {row['parameters'] / 1e6:6.1f} M parameters "
+                f"{row['multiply_adds'] / 1e9:6.2f} G multiply-adds "
+                f"{row['exponentials'] / 1e6:6.2f} M exponentials",
                 flush=True,
             )
     path = Path(settings.out)

@@ -106,16 +106,16 @@ def blocks_of(classifier: ImageClassifier, path: str) -> list[Attention]:
             f"{path}: in {config.family} a block does not see the same patches as queries and as "
             "keys; pictures are of vit and xcit"
         )
-    found = []
+    attentions = []
     for block in classifier.model.blocks:
-        attentions = [module for module in block.modules() if isinstance(module, Attention)]
-        if len(attentions) != 1:
+        of_block = [module for module in block.modules() if isinstance(module, Attention)]
+        if len(of_block) != 1:
             raise ConfigError(
-                f"{path}: a block of --block {config.block} has {len(attentions)} attentions; "
+                f"{path}: a block of --block {config.block} has {len(of_block)} attentions; "
                 "pictures are of blocks with one"
             )
-        found += attentions
-    return found
+        attentions += of_block
+    return attentions
 
 
 def lengths(attention: Attention, q: Tensor, k: Tensor, grid: Sequence[int]) -> Tensor:
@@ -130,19 +130,20 @@ def lengths(attention: Attention, q: Tensor, k: Tensor, grid: Sequence[int]) -> 
     Returns:
         [2, B, height, width].
     """
-    found = []
+    lengths_of_kinds = []
     for x in (q, k):
         if isinstance(attention, SimAAttention) and attention.config.norm != "none":
             x = normalized_over_tokens(x.float(), int(attention.config.norm[1]))
         patches = x[:, :, -grid[0] * grid[1] :].float()
-        found.append(patches.square().sum((1, 3)).sqrt().unflatten(1, tuple(grid)))
-    return torch.stack(found)
+        lengths_of_kinds.append(patches.square().sum((1, 3)).sqrt().unflatten(1, tuple(grid)))
+    return torch.stack(lengths_of_kinds)
 
 
 def saliency(sizes: Tensor, image_size: tuple[int, int]) -> Tensor:
     """Return lengths [B, height, width] as [B, Y, X], bilinear, scaled to 0 to 1."""
     full = F.interpolate(sizes[:, None], image_size, mode="bilinear", align_corners=False)[:, 0]
-    low, high = full.amin((1, 2), keepdim=True), full.amax((1, 2), keepdim=True)
+    low = full.amin((1, 2), keepdim=True)
+    high = full.amax((1, 2), keepdim=True)
     return (full - low) / (high - low).clamp(min=torch.finfo(full.dtype).tiny)
 
 
@@ -154,17 +155,17 @@ def heads_of(settings: PictureSettings, blocks: Sequence[Attention]) -> list[tup
     """
     if not settings.heat_maps:
         return sorted({(min(1, len(blocks) - 1), 0), (len(blocks) - 1, 0)})
-    found = []
+    heads = []
     for text in settings.heat_maps:
         block, _, head = text.partition(".")
-        known = block.isdecimal() and head.isdecimal() and 1 <= int(block) <= len(blocks)
-        if not known or not 1 <= int(head) <= blocks[int(block) - 1].num_heads:
+        has_block = block.isdecimal() and head.isdecimal() and 1 <= int(block) <= len(blocks)
+        if not has_block or not 1 <= int(head) <= blocks[int(block) - 1].num_heads:
             raise ConfigError(
                 f"--heat-maps {text}: expected BLOCK.HEAD, from 1.1 to {len(blocks)}."
                 f"{blocks[-1].num_heads}"
             )
-        found.append((int(block) - 1, int(head) - 1))
-    return found
+        heads.append((int(block) - 1, int(head) - 1))
+    return heads
 
 
 def pictures_of(path: str, settings: PictureSettings) -> tuple[Pictures, np.ndarray]:
@@ -180,15 +181,15 @@ def pictures_of(path: str, settings: PictureSettings) -> tuple[Pictures, np.ndar
     layer = len(blocks) - 1 if settings.layer is None else settings.layer - 1
     if layer >= len(blocks):
         raise ConfigError(f"--layer {settings.layer}: {path} has {len(blocks)} blocks")
-    wanted = heads_of(settings, blocks)
+    heads = heads_of(settings, blocks)
     pixels = pixels_of(classifier, settings.data, settings.overlays)
-    taken: list[Tensor] = []
+    recorded: list[Tensor] = []
 
-    def take(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def record(module: nn.Module, args: tuple[Any, ...]) -> None:
         q, k, _, visibility = args
-        taken.append(lengths(blocks[layer], q, k, visibility.grid))
+        recorded.append(lengths(blocks[layer], q, k, visibility.grid))
 
-    handle = blocks[layer].register_forward_pre_hook(take)
+    handle = blocks[layer].register_forward_pre_hook(record)
     classifier.outputs(pixels)
     handle.remove()
     maps = {}
@@ -196,58 +197,63 @@ def pictures_of(path: str, settings: PictureSettings) -> tuple[Pictures, np.ndar
     if blocks[0].capabilities.weights:
         many = pixels_of(classifier, settings.data, settings.images)
         averaged = len(many)
-        for place in wanted:
-            with record_attention(blocks[place[0]], Need(weights=True)) as records:
+        for block, head in heads:
+            with record_attention(blocks[block], Need(weights=True)) as records:
                 classifier.outputs(many)
             assert records[0].weights is not None
-            maps[place] = records[0].weights[:, place[1]].mean(0).float().cpu()
+            maps[block, head] = records[0].weights[:, head].mean(0).float().cpu()
     spec = classifier.model.config.attention
-    shown = Pictures(path, spec, layer, taken[0].cpu(), maps, averaged)
+    pictures = Pictures(path, spec, layer, recorded[0].cpu(), maps, averaged)
     config = classifier.transform.config
-    scale, shift = (np.array(v)[:, None, None] for v in (config.pixel_std, config.pixel_mean))
+    scale = np.array(config.pixel_std)[:, None, None]
+    shift = np.array(config.pixel_mean)[:, None, None]
     images = pixels.numpy() * scale + shift
-    return shown, images.transpose(0, 2, 3, 1).clip(0, 1)
+    return pictures, images.transpose(0, 2, 3, 1).clip(0, 1)
 
 
-def overlay_image(shown: Pictures, images: np.ndarray) -> str:
+def overlay_image(pictures: Pictures, images: np.ndarray) -> str:
     """Return the images with overlays of the lengths, for the ``src`` of an image."""
     size = (images.shape[1], images.shape[2])
 
     def draw(figure: "Figure") -> None:
         axes = figure.subplots(3, len(images), squeeze=False)
-        for column, picture in enumerate(images):
-            axes[0][column].imshow(picture)
-            for row, values in enumerate(shown.lengths, 1):
-                axes[row][column].imshow(picture)
+        for column, image in enumerate(images):
+            axes[0][column].imshow(image)
+            for row, values in enumerate(pictures.lengths, 1):
+                axes[row][column].imshow(image)
                 mask = saliency(values[column : column + 1], size)[0]
                 axes[row][column].imshow(mask.numpy(), cmap="jet", alpha=0.5, vmin=0, vmax=1)
         for row, label in enumerate(("image", *KINDS)):
             axes[row][0].set_ylabel(label)
-        for one in axes.flatten():
-            one.set_xticks([])
-            one.set_yticks([])
+        for panel in axes.flatten():
+            panel.set_xticks([])
+            panel.set_yticks([])
 
     return draw_image(PANEL_INCHES * len(images), PANEL_INCHES * 3, draw)
 
 
-def heat_map_image(shown: Pictures) -> str:
+def heat_map_image(pictures: Pictures) -> str:
     """Return the heat maps side by side, for ``src``. Exact zeros are white."""
 
     def draw(figure: "Figure") -> None:
-        all_axes = figure.subplots(1, len(shown.heat_maps), squeeze=False)[0]
-        for axes, ((layer, head), weights) in zip(all_axes, shown.heat_maps.items(), strict=True):
-            most = weights.abs().max().item() or 1.0
-            drawn = draw_weights(axes, weights.numpy(), most, bool((weights < 0).any()))
+        panels = figure.subplots(1, len(pictures.heat_maps), squeeze=False)[0]
+        for axes, ((layer, head), weights) in zip(panels, pictures.heat_maps.items(), strict=True):
+            largest = weights.abs().max().item() or 1.0
+            drawn = draw_weights(axes, weights.numpy(), largest, bool((weights < 0).any()))
             axes.set_title(f"block {layer + 1}, head {head + 1}", loc="left", fontsize=9.5)
             axes.set_xlabel("key, token")
             axes.set_ylabel("query, token")
             figure.colorbar(drawn, ax=axes, shrink=0.8, label="weight")
 
-    return draw_image(3.6 * len(shown.heat_maps), 3.2, draw)
+    return draw_image(3.6 * len(pictures.heat_maps), 3.2, draw)
 
 
-def write_report(found: Sequence[tuple[Pictures, np.ndarray]], settings: PictureSettings) -> None:
+def write_report(models: Sequence[tuple[Pictures, np.ndarray]], settings: PictureSettings) -> None:
     """Write the page and the numbers behind its pictures.
+
+    Args:
+        models: results of :func:`pictures_of`.
+        settings: settings of the command.
 
     Raises:
         DataError: they cannot be written.
@@ -255,20 +261,20 @@ def write_report(found: Sequence[tuple[Pictures, np.ndarray]], settings: Picture
     sections = []
     sizes = []
     weights = []
-    for shown, images in found:
-        place = {"checkpoint": shown.name, "attention": shown.attention}
-        heat_maps = heat_map_image(shown) if shown.heat_maps else None
-        sections.append({"shown": shown, "overlays": overlay_image(shown, images)})
+    for pictures, images in models:
+        model = {"checkpoint": pictures.name, "attention": pictures.attention}
+        heat_maps = heat_map_image(pictures) if pictures.heat_maps else None
+        sections.append({"pictures": pictures, "overlays": overlay_image(pictures, images)})
         sections[-1]["heat_maps"] = heat_maps
-        for (kind, image, row, column), value in np.ndenumerate(shown.lengths.numpy()):
-            where = {"layer": shown.layer + 1, "image": image + 1, "row": row, "column": column}
-            sizes.append({**place, **where, "of": KINDS[kind], "length": value})
-        for (layer, head), table in shown.heat_maps.items():
+        for (kind, image, row, column), value in np.ndenumerate(pictures.lengths.numpy()):
+            patch = {"layer": pictures.layer + 1, "image": image + 1, "row": row, "column": column}
+            sizes.append({**model, **patch, "of": KINDS[kind], "length": value})
+        for (layer, head), table in pictures.heat_maps.items():
             for (query, key), value in np.ndenumerate(table.numpy()):
-                where = {"layer": layer + 1, "head": head + 1, "query": query, "key": key}
-                weights.append({**place, **where, "weight": value})
+                pair = {"layer": layer + 1, "head": head + 1, "query": query, "key": key}
+                weights.append({**model, **pair, "weight": value})
     folder = Path(settings.out)
-    averaged = max(shown.averaged for shown, _ in found)
+    averaged = max(pictures.averaged for pictures, _ in models)
     page = {
         "sections": sections,
         "facts_of_all": [

@@ -31,21 +31,24 @@ def _i21k(name: str) -> str:
 
 
 def panels(i1k: bool = False, model: str = "ViT", flags: str = "") -> dict[str, Setting]:
-    """Return the paper's settings, a panel of its figures each. ``paper`` is S/16 on ImageNet-21k.
+    """Return the paper's settings by name, one for each panel of its figures.
+
+    The setting ``paper`` is S/16 on ImageNet-21k.
 
     Args:
         i1k: with the panels on ImageNet-1k.
         model: name of the model.
         flags: further flags of it.
     """
-    found = {}
+    settings = {}
     for setting, name in (("paper", "S/16"), ("i21k-s32", "S/32"), ("i21k-s8", "S/8")):
-        found[setting] = Setting({model: f"{_i21k(name)}{flags}"}, _ON_GPUS, valid_fraction=0.001)
+        large = f"{_i21k(name)}{flags}"
+        settings[setting] = Setting({model: large}, _ON_GPUS, valid_fraction=0.001)
     for name, arch in _I1K.items() if i1k else ():
         large = f"--recipe bigvision_i1k --arch {arch}{flags}"
         setting = f"i1k-{name.lower().replace('/', '')}"
-        found[setting] = Setting({model: large}, _ON_GPUS, valid_fraction=0.01)
-    return found
+        settings[setting] = Setting({model: large}, _ON_GPUS, valid_fraction=0.01)
+    return settings
 
 
 def alpha_study(
@@ -88,12 +91,11 @@ def unit_study() -> Study:
             flags = f"--attention pointwise:h={h},alpha={alpha:g},qk_norm=false"
             variants[f"{h} / L^{alpha:g}"] = Variant(flags, line=h, x=alpha)
     units = " --block gau"
-    large = panels(flags=units)
     plain = panels(model="plain")
-    large = {
-        name: Setting({**plain[name].models, **setting.models}, setting.flags, None, 0.001)
-        for name, setting in large.items()
-    }
+    large = {}
+    for name, setting in panels(flags=units).items():
+        models = {**plain[name].models, **setting.models}
+        large[name] = Setting(models, setting.flags, None, 0.001)
     small = {"plain": f"--arch vit_ti {SMALL}", "ViT": f"--arch vit_ti {SMALL}{units}"}
     return Study(
         "The power of the length, in gated attention units",
@@ -109,15 +111,14 @@ def unit_study() -> Study:
 
 def sizes_study() -> Study:
     """Return the study of accuracy against time for models of several sizes."""
-    widths = {
-        f"{64 * heads} wide": f"--embed-dim {64 * heads} --heads {heads}" for heads in (1, 2, 4)
-    }
+    widths = {}
+    for heads in (1, 2, 4):
+        widths[f"{64 * heads} wide"] = f"--embed-dim {64 * heads} --heads {heads}"
     specs = {"softmax": NORMED["softmax qk-norm"], "relu over L": "pointwise:h=relu,alpha=1"}
-    variants = {
-        f"{name}, {model}": Variant(f"--attention {spec}", model)
-        for model in (*widths, *_I21K)
-        for name, spec in specs.items()
-    }
+    variants = {}
+    for model in (*widths, *_I21K):
+        for name, spec in specs.items():
+            variants[f"{name}, {model}"] = Variant(f"--attention {spec}", model)
     small = {model: f"--arch vit_ti {SMALL} {flags}" for model, flags in widths.items()}
     return Study(
         "Accuracy against time, by size of the model",

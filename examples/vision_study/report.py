@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ CURVES = "curves.csv"
 ACCURACY = "accuracy.json"
 NORMS = "norms.json"
 VALID = "valid"
-MOST = 100.0
+LARGEST_VALUE = 100.0
 COLUMNS = (
     *("row", "variant", "model", "seed", "seeds", "status", "test_accuracy"),
     *("test_accuracy_interval", "gain", "gain_interval", "gain_seeds", "valid_accuracy"),
@@ -84,13 +84,13 @@ def read_trainings(folder: Path, study: Study) -> list[Trained]:
     Raises:
         DataError: a file is damaged.
     """
-    found = []
+    trainings = []
     for path in folder.glob("*/train.json"):
         step = read_step(path)
         if step is not None and step.model.attention in study.variants:
-            found.append(Trained(step, _record(step, study), _curves(step)))
+            trainings.append(Trained(step, _record(step, study), _curves(step)))
     order = list(study.variants)
-    return sorted(found, key=lambda t: (order.index(t.record["variant"]), t.record["seed"]))
+    return sorted(trainings, key=lambda t: (order.index(t.record["variant"]), t.record["seed"]))
 
 
 def _record(step: Step, study: Study) -> Record:
@@ -106,7 +106,8 @@ def _record(step: Step, study: Study) -> Record:
             "seconds": result.seconds,
             "train_loss": result.train[-1]["loss"] if result.train else None,
         }
-        if valid := result.valid.get(VALID):
+        valid = result.valid.get(VALID)
+        if valid:
             record["valid_accuracy"] = valid[-1]["accuracy"]
     if step.status == DONE:
         path = step.folder / ACCURACY
@@ -121,87 +122,97 @@ def _record(step: Step, study: Study) -> Record:
 
 
 def _curves(step: Step) -> Curves:
-    """Return the curves: telemetry is in the log only. The results have no repeated updates."""
+    """Return the curves of a training, from its results and, for telemetry, from its log.
+
+    The curves of the results win, because the log may repeat updates.
+    """
     curves: Curves = {}
     for path in (step.path(".log"), step.checkpoints / RESULTS_FILE):
         with suppress(DataError):
             curves |= read_curves(path, may_be_empty=True)
     path = step.folder / NORMS
     if path.exists():
-        for one in json.loads(path.read_text("utf-8"))["norms"]:
-            named = {f"{kind} of layer {one['layer']}": one[kind] for kind in NORM_KINDS}
-            add_point(curves, "norms", {**named, "num_updates": one["num_updates"]})
+        for row in json.loads(path.read_text("utf-8"))["norms"]:
+            point = {f"{kind} of layer {row['layer']}": row[kind] for kind in NORM_KINDS}
+            add_point(curves, "norms", {**point, "num_updates": row["num_updates"]})
     return curves
 
 
 def averages(trainings: Sequence[Trained], study: Study) -> list[Record]:
     """Return a record for each variant: means over the seeds that are done, and 95% intervals.
 
-    ``gain`` is the test accuracy minus that of the baseline, over the common seeds.
+    ``gain`` is the test accuracy minus the accuracy of the baseline, over the common seeds.
     """
-    done = {
-        name: {
-            t.record["seed"]: t.record
-            for t in trainings
-            if t.record["variant"] == name and t.record["status"] == DONE
-        }
-        for name in study.variants
-    }
-    records = []
-    for name in dict.fromkeys(t.record["variant"] for t in trainings):
-        own = [t.record for t in trainings if t.record["variant"] == name]
-        record: Record = {"row": "mean", "variant": name, "model": own[0]["model"]}
-        record["seeds"] = ",".join(map(str, done[name]))
-        counts = Counter(one["status"] for one in own)
-        record["status"] = ", ".join(f"{count} {status}" for status, count in counts.items())
-        good = list(done[name].values())
+    by_variant: dict[str, list[Record]] = {}
+    for training in trainings:
+        by_variant.setdefault(training.record["variant"], []).append(training.record)
+    means = []
+    for name, records in by_variant.items():
+        mean: Record = {"row": "mean", "variant": name, "model": records[0]["model"]}
+        done = {record["seed"]: record for record in records if record["status"] == DONE}
+        mean["seeds"] = ",".join(map(str, done))
+        counts = Counter(record["status"] for record in records)
+        mean["status"] = ", ".join(f"{count} {status}" for status, count in counts.items())
         for column in MEANS:
-            values = [one[column] for one in good if column in one]
+            values = _column(done.values(), column)
             if values:
-                record[column] = sum(values) / len(values)
-        if good:
+                mean[column] = sum(values) / len(values)
+        if done:
             for column in ("parameters", "updates"):
-                record[column] = max((g[column] for g in good if column in g), default=None)
-            record["test_accuracy_interval"] = mean_interval([g["test_accuracy"] for g in good])
-        if gains := gains_of(trainings, record, study):
-            record["gain"] = sum(gains.values()) / len(gains)
-            record["gain_interval"] = mean_interval(list(gains.values()))
-            record["gain_seeds"] = ",".join(map(str, gains))
-        records.append(record)
-    return records
+                mean[column] = max(_column(done.values(), column), default=None)
+            accuracies = [record["test_accuracy"] for record in done.values()]
+            mean["test_accuracy_interval"] = mean_interval(accuracies)
+        gains = gains_of(trainings, mean, study)
+        if gains:
+            mean["gain"] = sum(gains.values()) / len(gains)
+            mean["gain_interval"] = mean_interval(list(gains.values()))
+            mean["gain_seeds"] = ",".join(map(str, gains))
+        means.append(mean)
+    return means
+
+
+def _column(records: Iterable[Record], column: str) -> list[float]:
+    return [record[column] for record in records if column in record]
 
 
 def by_seed(trainings: Sequence[Trained], name: str, column: str) -> dict[int, float]:
     """Return a column of the finished trainings of a variant, by seed."""
-    own = [t.record for t in trainings if t.record["variant"] == name]
-    return {one["seed"]: one[column] for one in own if one["status"] == DONE and column in one}
+    values = {}
+    for training in trainings:
+        record = training.record
+        if record["variant"] == name and record["status"] == DONE and column in record:
+            values[record["seed"]] = record[column]
+    return values
 
 
 def gains_of(trainings: Sequence[Trained], record: Record, study: Study) -> dict[int, float]:
     """Return the test accuracy of a variant minus that of its baseline, by common seed."""
-    names = record["variant"], study.baselines.get(record["model"], "")
-    if names[0] == names[1]:
+    baseline = study.baselines.get(record["model"], "")
+    if record["variant"] == baseline:
         return {}
-    own, other = (by_seed(trainings, name, "test_accuracy") for name in names)
-    return {seed: own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())}
+    accuracies = by_seed(trainings, record["variant"], "test_accuracy")
+    base_accuracies = by_seed(trainings, baseline, "test_accuracy")
+    common_seeds = sorted(accuracies.keys() & base_accuracies.keys())
+    return {seed: accuracies[seed] - base_accuracies[seed] for seed in common_seeds}
 
 
 def curve_panels(
-    trainings: Sequence[Trained], wanted: Mapping[tuple[str, str], str]
+    trainings: Sequence[Trained], titles: Mapping[tuple[str, str], str]
 ) -> list[Panel]:
     """Return plots of curves over updates, with a line of means over seeds for each variant.
 
     Args:
         trainings: trainings of one model.
-        wanted: title of each curve, by split and metric.
+        titles: title of each curve, by split and metric.
     """
     names = list(dict.fromkeys(t.record["variant"] for t in trainings))
     panels = []
-    for key, title in wanted.items():
+    for key, title in titles.items():
         panel = Panel(title, "updates", log_y=title.startswith(LOGARITHMIC))
         for style, name in enumerate(names):
-            own = [t.curves.get(key, {}) for t in trainings if t.record["variant"] == name]
-            if points := _mean(own):
+            curves = [t.curves.get(key, {}) for t in trainings if t.record["variant"] == name]
+            points = _mean(curves)
+            if points:
                 panel.lines.append(Line(name, style, points))
         if panel.lines:
             panels.append(panel)
@@ -212,9 +223,9 @@ AXIS_PANELS = {"test_accuracy": "test top-1, %", "train_loss": "training loss, b
 
 
 def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Trained]) -> list[Panel]:
-    """Return the plots over the study's axis. a variant without a value on it is a level line."""
-    places = {name: v.x for name, v in study.variants.items() if v.x is not None}
-    ends = min(places.values()), max(places.values())
+    """Return the plots over the study's axis. A variant without a value on it is a level line."""
+    x_of = {name: v.x for name, v in study.variants.items() if v.x is not None}
+    ends = (min(x_of.values()), max(x_of.values()))
     styles = list(dict.fromkeys(v.line or name for name, v in study.variants.items()))
     panels = []
     for column, title in AXIS_PANELS.items():
@@ -229,12 +240,12 @@ def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Train
             interval = record.get(f"{column}_interval")
             seeds = by_seed(trainings, name, column).values()
             few = len(seeds) < LEAST_SEEDS
-            reach = (0.0, 0.0) if few or interval is None else arms(value, interval, MOST)
-            for x in (places[name],) if name in places else ends:
+            reach = (0.0, 0.0) if few or interval is None else arms(value, interval, LARGEST_VALUE)
+            for x in (x_of[name],) if name in x_of else ends:
                 line.points[x] = value
                 line.errors = [*(line.errors or ()), reach]
                 if few and len(seeds) > 1:
-                    line.dots += [(x, one) for one in seeds]
+                    line.dots += [(x, seed_value) for seed_value in seeds]
         if lines:
             panels.append(Panel(title, study.axis, list(lines.values()), log_x=study.log_axis))
     return panels
@@ -258,11 +269,15 @@ def write_report(folder: Path, study: Study) -> None:
         raise DataError(f"{folder}: no training of this study there; check --save-dir")
     means = averages(trainings, study)
     rows = [*(t.record for t in trainings), *means]
-    others = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
-    curves = [row for t in trainings for row in curve_rows(str(t.step.model), t.curves)]
+    columns = dict.fromkeys(COLUMNS)
+    for row in rows:
+        columns |= dict.fromkeys(row)
+    curves = []
+    for training in trainings:
+        curves += curve_rows(str(training.step.model), training.curves)
     names = ("training", "split", "metric", "num_updates", "value")
     try:
-        write_text(folder / RESULTS, csv_text([*COLUMNS, *others], rows))
+        write_text(folder / RESULTS, csv_text(list(columns), rows))
         write_text(folder / CURVES, csv_text(names, curves))
         write_text(folder / REPORT, _page(study, trainings, means))
     except OSError as error:
@@ -271,19 +286,23 @@ def write_report(folder: Path, study: Study) -> None:
 
 def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -> str:
     figures = []
-    if study.axis and (panels := axis_panels(means, study, trainings)):
+    panels = axis_panels(means, study, trainings) if study.axis else []
+    if panels:
         caption = f"Over {study.axis}. Means over the seeds; a level line: without {study.axis}."
         caption += f" Bars: 95% intervals over seeds; dots: seeds, where fewer than {LEAST_SEEDS}."
         figures.append((caption, draw_panels(panels)))
     # Leave out the curves of a study with an axis: too many lines. curves.csv has them all.
     for model in () if study.axis else dict.fromkeys(t.record["model"] for t in trainings):
-        own = [t for t in trainings if t.record["model"] == model]
-        for kind, wanted in PLOTS.items():
-            if panels := curve_panels(own, wanted):
+        of_model = [t for t in trainings if t.record["model"] == model]
+        for kind, titles in PLOTS.items():
+            panels = curve_panels(of_model, titles)
+            if panels:
                 figures.append((f"{model}: {kind}. {MEANING[kind]}", draw_panels(panels)))
     environment = next((t.step.environment for t in trainings if t.step.environment), {})
-    shown = ("cpu", "gpus", "OMP_NUM_THREADS", "relu_nmt", "revision", "torch", "python")
-    facts = [(name, environment.get(name)) for name in shown]
+    facts = []
+    for name in ("cpu", "gpus", "OMP_NUM_THREADS", "relu_nmt", "revision", "torch", "python"):
+        value = environment.get(name)
+        facts.append((name, ", ".join(value) if isinstance(value, list) else value))
     tests = {t.record["test_images"] for t in trainings if "test_images" in t.record}
     commands = [(str(t.step.model), t.step.shown) for t in trainings]
     values = {
@@ -295,7 +314,7 @@ def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -
         "facts_of_all": [
             ("paper", study.source),
             ("test images", ", ".join(f"{count:,}" for count in sorted(tests))),
-            *((name, ", ".join(v) if isinstance(v, list) else v) for name, v in facts),
+            *facts,
             ("report of", time.strftime("%d %B %Y, %H:%M")),
         ],
         "figures": figures,

@@ -95,20 +95,23 @@ class StudySettings:
         Raises:
             ConfigError: a variant is unknown, or a flag would mix two settings.
         """
-        own = STUDIES[self.study].settings
-        if self.setting not in own:
-            raise ConfigError(f"--setting {self.setting}: {self.study} has {', '.join(own)}")
+        study = STUDIES[self.study]
+        if self.setting not in study.settings:
+            expected = ", ".join(study.settings)
+            raise ConfigError(f"--setting {self.setting}: {self.study} has {expected}")
         # A recipe behind -- would keep the augmentation of the setting's own one.
         for flag in self.train_flags if self.setting != "small" else ():
             if flag.partition("=")[0] in MIXED:
+                other_settings = ", ".join(n for n in study.settings if n != self.setting)
                 raise ConfigError(
                     f"{flag} behind --: models and recipes are those of --setting {self.setting}; "
-                    f"{self.study} also has {', '.join(n for n in own if n != self.setting)}"
+                    f"{self.study} also has {other_settings}"
                 )
-        known = STUDIES[self.study].names(self.setting)
-        if unknown := set(self.variants).difference(known):
+        names = study.names(self.setting)
+        unknown = set(self.variants).difference(names)
+        if unknown:
             raise ConfigError(
-                f"--variants '{min(unknown)}': {self.study} has {', '.join(known)} (names with "
+                f"--variants '{min(unknown)}': {self.study} has {', '.join(names)} (names with "
                 "spaces in quotes)"
             )
 
@@ -125,7 +128,8 @@ def plan(settings: StudySettings) -> list[Step]:
         DataError: images, or the file of classes, are missing.
     """
     study = STUDIES[settings.study]
-    train, test = (_part(settings, names) for names in (("train",), TESTS))
+    train = _part(settings, ("train",))
+    test = _part(settings, TESTS)
     missing = settings.classes and not Path(settings.classes).is_file()
     if missing and not settings.dry_run:
         raise DataError(f"--classes {settings.classes}: no such file")
@@ -145,20 +149,20 @@ def plan(settings: StudySettings) -> list[Step]:
 
 
 def _part(settings: StudySettings, names: Sequence[str]) -> str:
-    """Return the folder or zip file of training or test images. a dry run needs none.
+    """Return the folder or zip file of training or test images. A dry run needs none.
 
     Raises:
         DataError: the folder has no such part.
     """
     data = settings.data
     paths = [Path(data, f"{name}{ending}") for name in names for ending in ("", ".zip")]
-    found = next((path for path in paths if path.exists()), None)
-    if found is None and settings.dry_run:
+    for path in paths:
+        if path.exists():
+            return str(path)
+    if settings.dry_run:
         return str(paths[0])
-    if found is None:
-        expected = " or ".join(path.name for path in paths)
-        raise DataError(f"{data}: no images there; expected {expected}, with a folder a class")
-    return str(found)
+    expected = " or ".join(path.name for path in paths)
+    raise DataError(f"{data}: no images there; expected {expected}, with a folder a class")
 
 
 def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Command:
@@ -168,11 +172,12 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
     intervals = ["--telemetry-interval", "500"]
     if updates:
         tenth = str(updates // 10)
-        often = str(max(1, updates // 50))
+        log_interval = str(max(1, updates // 50))
         intervals = ["--max-update", str(updates), "--warmup-updates", tenth]
         intervals += ["--save-interval-updates", tenth]
-        intervals += [] if study.norms else ["--keep-interval-updates", "1"]
-        intervals += ["--log-interval", often]
+        if not study.norms:
+            intervals += ["--keep-interval-updates", "1"]
+        intervals += ["--log-interval", log_interval]
         intervals += ["--telemetry-interval", str(max(1, updates // 20))]
     return tool(
         "vision_train",
@@ -191,9 +196,10 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
 def _evaluate(step: Step, data: str, classes: str) -> Command:
     """Return the command for the accuracy after the last update: the same budget for all."""
     checkpoint = str(step.checkpoints / "checkpoint_last.safetensors")
-    results = ("--data", data, "--results", str(step.folder / ACCURACY), "--no-progress-bar")
-    only = ("--classes", classes) if classes else ()
-    return tool("vision_evaluate", checkpoint, *results, *only)
+    flags = ["--data", data, "--results", str(step.folder / ACCURACY), "--no-progress-bar"]
+    if classes:
+        flags += ["--classes", classes]
+    return tool("vision_evaluate", checkpoint, *flags)
 
 
 def _measure(step: Step, data: str) -> Command:

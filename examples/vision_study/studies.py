@@ -106,18 +106,20 @@ _SCALES = ("fixed", "dynamic", "none")
 _CERTAIN_POWERS = (1, 3)
 
 
-def _table_5(whose: Sequence[str], power: int = 0, scale: str = "") -> str:
-    """Return the published top-1 of some models, without a power that of softmax."""
+def _table_5(paper_models: Sequence[str], power: int = 0, scale: str = "") -> str:
+    """Return the published top-1 of some models. Without a power it is the top-1 of softmax."""
     table = "2" if power in (0, 3) else "5"
     row = f"x^{power} {scale}" if power else "softmax"
-    found = []
-    for name in whose:
-        if shown := published(f"polynomials-table{table}-{name.lower()}", row, name):
-            # Mark the powers that the paper's table does not name.
-            number, _, model = shown.partition(",")
-            mark = "" if power in (0, *_CERTAIN_POWERS) else "?"
-            found.append(f"{number}{mark},{model}")
-    return "; ".join(found)
+    # Mark the powers that the paper's table does not name.
+    mark = "" if power in (0, *_CERTAIN_POWERS) else "?"
+    accuracies = []
+    for name in paper_models:
+        number, comma, model = published(
+            f"polynomials-table{table}-{name.lower()}", row, name
+        ).partition(",")
+        if comma:
+            accuracies.append(f"{number}{mark},{model}")
+    return "; ".join(accuracies)
 
 
 def _degrees() -> Study:
@@ -130,16 +132,16 @@ def _degrees() -> Study:
         "XCiT": ("xca", "xca:kernel=polynomial,", "", ("XCiT-M",)),
     }
     variants = {}
-    for model, (softmax, spec, length, whose) in models.items():
+    for model, (softmax, spec, length, paper_models) in models.items():
         flags = f"--attention {softmax}"
-        variants[f"{model} softmax"] = Variant(flags, model, _table_5(whose))
+        variants[f"{model} softmax"] = Variant(flags, model, _table_5(paper_models))
         for scale in _SCALES:
             options = f"scale={scale}" + (length if scale != "none" else "")
             for power in POWERS:
                 variants[f"{model} x^{power} {scale}"] = Variant(
                     f"--attention {spec}power={power},{options}",
                     model,
-                    _table_5(whose, power, scale),
+                    _table_5(paper_models, power, scale),
                     line=f"{model}, scale {scale}",
                     x=power,
                 )
@@ -210,13 +212,16 @@ _XCIT_TABLES = ("table1-xcit-s12", "table2-efficient", "norms", "lpi")
 
 def _of_sima(row: str, model: str, tables: Sequence[str]) -> str:
     """Return the published top-1 of a row in the first of the tables that has it."""
-    found = (published(f"sima-{table}", row, model) for table in tables)
-    return next(filter(None, found), "")
+    for table in tables:
+        accuracy = published(f"sima-{table}", row, model)
+        if accuracy:
+            return accuracy
+    return ""
 
 
-def _sima() -> Study:
-    """Return the study of SimA's parts and of other attentions that are linear in the length."""
-    vit = {
+def _sima_vit_variants() -> dict[str, Variant]:
+    """Return the variants of ViT in the study of SimA."""
+    specs = {
         "softmax": "softmax",
         "SimA": "sima",
         "SimA, l2 norm": "sima:norm=l2",
@@ -230,17 +235,17 @@ def _sima() -> Study:
         "cosFormer, no weighting": "cosformer:reweight=false",
     }
     # The table of linear attentions has smaller models than DeiT-S.
-    variants = {
-        name: Variant(f"--attention {spec}", published=_of_sima(name, "small ViT", _SIMA_TABLES))
-        for name, spec in vit.items()
-    }
+    variants = {}
+    for name, spec in specs.items():
+        accuracy = _of_sima(name, "small ViT", _SIMA_TABLES)
+        variants[name] = Variant(f"--attention {spec}", published=accuracy)
     for name in ("softmax", "SimA"):
-        variants[name] = Variant(f"--attention {vit[name]}", published=_deit_s(name))
+        variants[name] = Variant(f"--attention {specs[name]}", published=_deit_s(name))
     for model in ("one head", "ReLU"):
         for name, spec in (("softmax", "softmax"), ("SimA", "sima")):
             row = f"{name}, {model}"
-            shown = _of_sima(row, "DeiT-S", _SIMA_TABLES)
-            variants[row] = Variant(f"--attention {spec}", f"ViT, {model}", shown)
+            accuracy = _of_sima(row, "DeiT-S", _SIMA_TABLES)
+            variants[row] = Variant(f"--attention {spec}", f"ViT, {model}", accuracy)
     # Narrow heads, as in SOFT's paper: for wider ones its kernels are too small.
     narrow = "ViT, heads of 32"
     variants["softmax, heads of 32"] = Variant("--attention softmax", narrow)
@@ -248,27 +253,43 @@ def _sima() -> Study:
         "--attention soft", narrow, _of_sima("SOFT", "small ViT", _SIMA_TABLES)
     )
     variants["SOFT, normalised"] = Variant("--attention soft:normalized=true", narrow)
-    xcit = {
+    return variants
+
+
+def _sima_xcit_variants() -> dict[str, Variant]:
+    """Return the variants of XCiT-S12/16 in the study of SimA."""
+    specs = {
         "XCA": ("xca", "softmax"),
         "SimA": ("sima", "sima"),
         "SimA, l2 norm": ("sima:norm=l2", "sima:norm=l2"),
         "SimA, no norm": ("sima:norm=none", "sima:norm=none"),
         "efficient": ("efficient", "softmax"),
     }
-    for name, (spec, of_class) in xcit.items():
+    variants = {}
+    for name, (spec, of_class) in specs.items():
         flags = f"--attention {spec} --class-attention {of_class}"
         for model in ("XCiT", "XCiT, no LPI")[: 2 if name in ("XCA", "SimA") else 1]:
             row = f"XCiT {name}{model.removeprefix('XCiT')}"
-            shown = _of_sima(row, "XCiT-S12/16", _XCIT_TABLES)
-            variants[row] = Variant(flags, model, shown)
-    others = {  # the replaced attention, and the table
-        "XCiT-T24/16": ("xca", "table1-xcit-t24"),
-        "XCiT-T20/16": ("xca", "table2-t20"),
-        "XCiT-T12/8": ("xca", "table1-xcit-t12-8"),
-        "CvT-13": ("softmax", "table1-cvt-13"),
-    }
-    baselines = {model: f"{model} {spec}" for model, (spec, _) in others.items()}
-    for model, (spec, table) in others.items():
+            accuracy = _of_sima(row, "XCiT-S12/16", _XCIT_TABLES)
+            variants[row] = Variant(flags, model, accuracy)
+    return variants
+
+
+_SIMA_MODELS = {
+    "XCiT-T24/16": ("xca", "table1-xcit-t24"),
+    "XCiT-T20/16": ("xca", "table2-t20"),
+    "XCiT-T12/8": ("xca", "table1-xcit-t12-8"),
+    "CvT-13": ("softmax", "table1-cvt-13"),
+}
+"""Attention that SimA replaces, and the table of the published numbers, by model."""
+
+
+def _sima() -> Study:
+    """Return the study of SimA's parts and of other attentions that are linear in the length."""
+    variants = {**_sima_vit_variants(), **_sima_xcit_variants()}
+    baselines = {}
+    for model, (spec, table) in _SIMA_MODELS.items():
+        baselines[model] = f"{model} {spec}"
         of_class = "" if model == "CvT-13" else " --class-attention sima"
         for name, flags in ((spec, f"--attention {spec}"), ("SimA", f"--attention sima{of_class}")):
             row = f"{model} {name}"

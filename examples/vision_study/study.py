@@ -19,7 +19,7 @@ class Variant:
     """A variant: one training for each seed.
 
     Args:
-        flags: its own flags of relu-nmt-vision-train.
+        flags: flags of relu-nmt-vision-train for this variant alone.
         model: name of one of the setting's models.
         published: the paper's top-1 in percent, and the name of the paper's model.
         line: its line in the plot over the study's axis.
@@ -62,7 +62,7 @@ class Study:
         variants: variants by their names in the report.
         settings: ``small`` and ``paper``, and further ones of the paper.
         baselines: baseline variant by the name of a model.
-        axis: name of a quantity by which the variants differ, if any. The report has plots over it.
+        axis: name of a quantity by which the variants differ, if any, for plots over it.
         log_axis: whether the axis is logarithmic.
         norms: also measure norms of attention in the last ten checkpoints.
     """
@@ -84,7 +84,7 @@ class Study:
 
 
 def published(entry: str, row: str, model: str) -> str:
-    """Return a published top-1 and the paper's model as ``79.8, DeiT-S``. "" if there is none.
+    """Return a published top-1 and the paper's model as ``79.8, DeiT-S``, or an empty text.
 
     Args:
         entry: id in the registry of the papers.

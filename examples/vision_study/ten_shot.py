@@ -29,9 +29,9 @@ from relu_nmt.io.safe_write import safe_writer
 PARTS = TRAIN, TEST = ("train", "test")
 CIFAR_SIDE = 32
 SEED = 0
-"""Of the division of the sets that have none of their own."""
+"""Seed of the division of sets that come undivided."""
 
-Found = Iterator[tuple[str, str, Path | np.ndarray]]
+Images = Iterator[tuple[str, str, Path | np.ndarray]]
 """Part, class/name, and the image: a file, or pixels [height, width, 3]."""
 
 
@@ -45,20 +45,20 @@ class TenShotSettings:
     out: str = option("ten-shot", "folder to write", metavar="DIR")
 
 
-def birds(folder: Path) -> Found:
+def birds(folder: Path) -> Images:
     """Yield Caltech-UCSD Birds 2010 as its lists divide it."""
     for part in PARTS:
         for name in lines_of(folder / "lists" / f"{part}.txt"):
             yield part, name, folder / "images" / name
 
 
-def caltech101(folder: Path) -> Found:
+def caltech101(folder: Path) -> Images:
     """Yield Caltech-101: 30 images of each class to learn from, drawn at random."""
-    for own in sorted((folder / "101_ObjectCategories").iterdir()):
-        yield from divided(sorted(own.glob("*.jpg")), 30)
+    for class_folder in sorted((folder / "101_ObjectCategories").iterdir()):
+        yield from divided(sorted(class_folder.glob("*.jpg")), 30)
 
 
-def cars(folder: Path) -> Found:
+def cars(folder: Path) -> Images:
     """Yield Stanford Cars, whose classes are in files of Matlab.
 
     Raises:
@@ -75,7 +75,7 @@ def cars(folder: Path) -> Found:
             yield part, f"{row['class']:03}/{name}", folder / f"cars_{part}" / name
 
 
-def cifar100(folder: Path) -> Found:
+def cifar100(folder: Path) -> Images:
     """Yield CIFAR-100 from its binary form: coarse class, class, and 3,072 pixels an image."""
     folder = folder / "cifar-100-binary"
     names = lines_of(folder / "fine_label_names.txt")
@@ -86,20 +86,20 @@ def cifar100(folder: Path) -> Found:
             yield part, f"{names[row[1]]}/{number:05}.png", pixels
 
 
-def dtd(folder: Path) -> Found:
+def dtd(folder: Path) -> Images:
     """Yield the Describable Textures by the first of their ten divisions."""
     for part in PARTS:
         for name in lines_of(folder / "labels" / f"{part}1.txt"):
             yield part, name, folder / "images" / name
 
 
-def histology(folder: Path) -> Found:
+def histology(folder: Path) -> Images:
     """Yield the tiles of colorectal histology: 2,000 to learn from, drawn at random."""
     root = folder / "Kather_texture_2016_image_tiles_5000"
     yield from divided(sorted(root.glob("*/*.tif")), 2000)
 
 
-def pets(folder: Path) -> Found:
+def pets(folder: Path) -> Images:
     """Yield Oxford-IIIT Pets. The breed is the name of a file up to its number."""
     for part, path in ((TRAIN, "trainval.txt"), (TEST, "test.txt")):
         for line in lines_of(folder / "annotations" / path):
@@ -108,7 +108,7 @@ def pets(folder: Path) -> Found:
             yield part, f"{name.rpartition('_')[0]}/{image}", folder / "images" / image
 
 
-def ucmerced(folder: Path) -> Found:
+def ucmerced(folder: Path) -> Images:
     """Yield UC Merced Land Use: 1,000 images to learn from, drawn at random."""
     root = folder / "UCMerced_LandUse" / "Images"
     yield from divided(sorted(root.glob("*/*.tif")), 1000)
@@ -120,12 +120,13 @@ def lines_of(path: Path) -> list[str]:
     return [line for line in text.split("\n") if line]
 
 
-def divided(paths: Sequence[Path], train: int) -> Found:
+def divided(paths: Sequence[Path], train: int) -> Images:
     """Yield images in folders of classes, so many at random to learn from."""
     order = np.random.default_rng(SEED).permutation(len(paths))
-    for place, number in enumerate(order):
+    for rank, number in enumerate(order):
         path = paths[number]
-        yield PARTS[place >= train], f"{path.parent.name}/{path.name}", path
+        part = TRAIN if rank < train else TEST
+        yield part, f"{path.parent.name}/{path.name}", path
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class ImageSet:
         test: number of images to test on.
     """
 
-    read: Callable[[Path], Found]
+    read: Callable[[Path], Images]
     classes: int
     train: int
     test: int
@@ -163,23 +164,31 @@ def prepare(name: str, archive: Path, out: Path) -> None:
     Raises:
         DataError: the archive is not whole, or a file cannot be read or written.
     """
-    own = SETS[name]
+    image_set = SETS[name]
     try:
-        found = list(own.read(archive))
-        for part, wanted in ((TRAIN, own.train), (TEST, own.test)):
-            images = [(file, image) for where, file, image in found if where == part]
-            classes = len({file.partition("/")[0] for file, _ in images})
-            if (len(images), classes) != (wanted, own.classes):
+        all_images = list(image_set.read(archive))
+        for part, expected in ((TRAIN, image_set.train), (TEST, image_set.test)):
+            images = []
+            classes = set()
+            for image_part, file, image in all_images:
+                if image_part == part:
+                    images.append((file, image))
+                    classes.add(file.partition("/")[0])
+            if len(images) != expected or len(classes) != image_set.classes:
                 raise DataError(
-                    f"{archive}: {len(images):,} images of {classes} classes for {part}; expected "
-                    f"{wanted:,} of {own.classes}; unpack the archive there again, see README.md"
+                    f"{archive}: {len(images):,} images of {len(classes)} classes for {part}; "
+                    f"expected {expected:,} of {image_set.classes}; unpack the archive there "
+                    "again, see README.md"
                 )
             write_zip(out / f"{part}.zip", images)
     except OSError as error:
         raise DataError(f"{error.filename or out}: {error.strerror}") from error
     except ValueError as error:
         raise DataError(f"{archive}: damaged ({error}); unpack the archive there again") from error
-    print(f"{out}: {own.classes} classes, {own.train:,} + {own.test:,} images", flush=True)
+    print(
+        f"{out}: {image_set.classes} classes, {image_set.train:,} + {image_set.test:,} images",
+        flush=True,
+    )
 
 
 def write_zip(path: Path, images: Sequence[tuple[str, Any]]) -> None:
@@ -203,15 +212,21 @@ def run(settings: TenShotSettings) -> None:
     """
     archives = Path(settings.archives)
     out = Path(settings.out)
-    there = [name for name in SETS if (archives / name).is_dir()]
-    if not there:
+    present = []
+    missing = []
+    for name in SETS:
+        if (archives / name).is_dir():
+            present.append(name)
+        else:
+            missing.append(name)
+    if not present:
         raise DataError(f"{archives}: expected a folder of {', '.join(SETS)}; see README.md")
-    for name in there:
+    for name in present:
         if all((out / name / f"{part}.zip").exists() for part in PARTS):
             print(f"{out / name}: is there")
         else:
             prepare(name, archives / name, out / name)
-    if missing := [name for name in SETS if name not in there]:
+    if missing:
         print(f"left out: {', '.join(missing)}; no such folder in {archives}")
 
 

@@ -56,12 +56,16 @@ SPECS = {
     "efficient": "efficient",
     "cosFormer": "cosformer",
 }
-"""Attentions by their names in the table: those of Koohpayegani and Pirsiavash 2024, and others."""
+"""Attentions by their names in the table, from Koohpayegani and Pirsiavash 2024 and other work."""
 _TABLES = {(256, 64): "sima-figure1-tokens", (64, 256): "sima-figure1-channels"}
-PUBLISHED = {
-    place: {name: tuple(map(float, row)) for name, row in published_rows(entry).items()}
-    for place, entry in _TABLES.items()
-}
+
+
+def _milliseconds(entry: str) -> dict[str, tuple[float, ...]]:
+    """Return the numbers of each row of an entry of the papers."""
+    return {name: tuple(map(float, row)) for name, row in published_rows(entry).items()}
+
+
+PUBLISHED = {size: _milliseconds(entry) for size, entry in _TABLES.items()}
 """Milliseconds on Jetson Nano, Apple M1 and Raspberry Pi 4, by N and D."""
 PUBLISHED_HEADS = 8
 READINGS = {"D of all heads": 1, "D of each head": PUBLISHED_HEADS}
@@ -191,18 +195,18 @@ def timed(size: Size, settings: TimingSettings, device: torch.device) -> dict[st
     torch.manual_seed(1)
     x = torch.randn(settings.batch_size, size.tokens, size.width, device=device)
     blocks = {name: make_block(name, size, device) for name in settings.attentions}
-    found: dict[str, list[float]] = {name: [] for name in blocks}
-    alone = device.type == "cpu" and settings.threads == 1
-    clock = time.process_time if alone else time.perf_counter
-    for turn in range(settings.runs + 1):
+    times: dict[str, list[float]] = {name: [] for name in blocks}
+    one_thread = device.type == "cpu" and settings.threads == 1
+    clock = time.process_time if one_thread else time.perf_counter
+    for run_index in range(settings.runs + 1):
         for name, block in blocks.items():
             start = clock()
             block(x)
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            if turn:
-                found[name].append(1e3 * (clock() - start))
-    return found
+            if run_index > 0:
+                times[name].append(1e3 * (clock() - start))
+    return times
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -216,7 +220,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def sizes_of(settings: TimingSettings) -> list[Size]:
-    """Return the sizes: the paper's in both readings of D, and those of the two plots."""
+    """Return the sizes of the paper in both readings of D, and the sizes of the two plots."""
     sizes = []
     for tokens, width in PUBLISHED:
         for part, factor in READINGS.items():
@@ -231,26 +235,30 @@ def panels_of(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
     """Return the plots of medians over N and over D."""
     panels = []
     for part, other, axis in (("by N", "width", "tokens"), ("by D", "tokens", "width")):
-        own = [row for row in rows if row["part"] == part]
-        fixed = f"D = {own[0][other]}" if part == "by N" else f"N = {own[0][other]}"
-        title = f"ms a block, {fixed}"
+        points: dict[str, dict[float, float]] = {}
+        for row in rows:
+            if row["part"] == part:
+                points.setdefault(row["attention"], {})[row[axis]] = row["median"]
+                fixed_size = row[other]
+        title = f"ms a block, {'D' if part == 'by N' else 'N'} = {fixed_size}"
         panel = Panel(title, f"{part[-1]} ({axis})", log_x=True, log_y=True)
-        for style, name in enumerate(dict.fromkeys(row["attention"] for row in own)):
-            points = {row[axis]: row["median"] for row in own if row["attention"] == name}
-            panel.lines.append(Line(name, style, points))
+        for style, (name, line_points) in enumerate(points.items()):
+            panel.lines.append(Line(name, style, line_points))
         panels.append(panel)
     return panels
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], tokens: int, width: int) -> dict[str, Any]:
     """Return the table of a size of the paper: the medians of each attention, and the paper's."""
-    own: dict[str, list[float]] = {}
+    medians_of: dict[str, list[float]] = {}
     for part, factor in READINGS.items():
         for row in rows:
             if (row["part"], row["tokens"], row["width"]) == (part, tokens, factor * width):
-                own.setdefault(row["attention"], []).append(row["median"])
-    published = PUBLISHED[tokens, width]
-    lines = [(name, [*medians, *published.get(name, (None,) * 3)]) for name, medians in own.items()]
+                medians_of.setdefault(row["attention"], []).append(row["median"])
+    lines = []
+    for name, medians in medians_of.items():
+        published = PUBLISHED[tokens, width].get(name, (None, None, None))
+        lines.append((name, [*medians, *published]))
     return {"tokens": tokens, "width": width, "lines": lines}
 
 
@@ -272,7 +280,7 @@ def write_report(rows: Sequence[Mapping[str, Any]], settings: TimingSettings, de
             *facts,
             ("report of", time.strftime("%d %B %Y, %H:%M")),
         ],
-        "tables": [table_of(rows, *place) for place in PUBLISHED],
+        "tables": [table_of(rows, tokens, width) for tokens, width in PUBLISHED],
         "figures": [("Medians; both axes are logarithmic.", draw_panels(panels_of(rows)))],
     }
     try:
@@ -299,13 +307,16 @@ def run(settings: TimingSettings) -> None:
         for attention in settings.attentions:
             make_block(attention, size, torch.device("meta"))
     for size in sizes:
-        found = timed(size, settings, device)
-        first = found[settings.attentions[0]]
-        for attention, times in found.items():
+        times_of = timed(size, settings, device)
+        base_times = times_of[settings.attentions[0]]
+        for attention, times in times_of.items():
             row = {**vars(size), "attention": attention, "mean": statistics.fmean(times)}
             row["median"] = statistics.median(times)
             # Compare the times of a turn, beside the first attention's.
-            ratios = [own / other for own, other in zip(times, first, strict=True)]
+            ratios = [
+                milliseconds / base_milliseconds
+                for milliseconds, base_milliseconds in zip(times, base_times, strict=True)
+            ]
             row["ratio"] = statistics.median(ratios)
             row["ratio_low"], row["ratio_high"] = median_interval(ratios)
             rows.append(row)
