@@ -8,7 +8,7 @@ The back ends compute ReLUFormer attention. ``sdpa`` is softmax by PyTorch's
 scaled_dot_product_attention. Each round runs all back ends in turn, so that all meet the same state
 of the machine. Times are medians over rounds. Memory does not count the inputs. On a CPU it is the
 growth of the peak resident set, with a process for each figure. On a GPU it is the allocator's
-peak. ``x sdpa`` and ``x ref`` are times divided by those of sdpa and reference.
+peak. ``x sdpa`` and ``x ref`` are times divided by the times of sdpa and reference.
 
 --regularizer also computes sums and entropies of the rows, and their gradients, except for
 ``sdpa``. benchmarks/lengths.py measures whole models.
@@ -107,9 +107,9 @@ def peak_bytes(run: Callable[[], None], device: str) -> int:
 
 
 def measure_memory(cell: Cell) -> int | None:
-    """Return the peak bytes of a cell. ``None`` if memory ran out.
+    """Return the peak bytes of a cell, or ``None`` if memory ran out.
 
-    A figure of a CPU comes from a process of its own. The allocator of a GPU can be reset.
+    A figure of a CPU comes from a separate process. The allocator of a GPU can be reset.
     """
     if cell.device == "cuda":
         try:
@@ -150,7 +150,7 @@ def measure_times(cells: list[Cell], rounds: int) -> dict[Cell, float]:
                 continue
             if round_number:  # the first round warms up
                 times[cell].append(time.perf_counter() - start)
-    return {cell: statistics.median(found) for cell, found in times.items() if found}
+    return {cell: statistics.median(seconds) for cell, seconds in times.items() if seconds}
 
 
 def table(arguments: argparse.Namespace) -> list[dict]:
@@ -173,27 +173,30 @@ def table(arguments: argparse.Namespace) -> list[dict]:
                 times = measure_times(cells, arguments.rounds)
                 by_backend = {cell.backend: seconds for cell, seconds in times.items()}
                 for cell in cells:
-                    rows.append(_row(cell, by_backend))
+                    row = {**vars(cell), "seconds": by_backend.get(cell.backend)}
+                    row["peak_bytes"] = measure_memory(cell) if cell in times else None
+                    _print_row(row, by_backend)
+                    rows.append(row)
     return rows
 
 
-def _row(cell: Cell, seconds: dict[str, float]) -> dict:
-    """Print a cell's figures and return them."""
-    own = seconds.get(cell.backend)
-    peak = None if own is None else measure_memory(cell)
-    ratios = [own / seconds[b] if own and b in seconds else None for b in ("sdpa", "reference")]
-    shown = [
-        _shown(own and own * 1e3, 10, 2),
-        *(_shown(ratio, 8, 2) for ratio in ratios),
-        _shown(peak and peak / MEGABYTE, 10, 1),
-    ]
-    label = "fwd+bwd" if cell.backward else "fwd"
-    print(f"{cell.dtype:6} {label:8} {cell.length:8}  {cell.backend:10}", *shown, flush=True)
-    return {**vars(cell), "seconds": own, "peak_bytes": peak}
+def _print_row(row: dict, by_backend: dict[str, float]) -> None:
+    """Print a cell's figures, with the ratios of the seconds to other back ends."""
+    pass_name = "fwd+bwd" if row["backward"] else "fwd"
+    texts = [f"{row['dtype']:6} {pass_name:8} {row['length']:8}  {row['backend']:10}"]
+    texts.append(_aligned(row["seconds"], 1e-3, 10, 2))
+    for backend in ("sdpa", "reference"):
+        base = by_backend.get(backend)
+        texts.append(_aligned(row["seconds"] if base else None, base, 8, 2))
+    texts.append(_aligned(row["peak_bytes"], MEGABYTE, 10, 1))
+    print(*texts, flush=True)
 
 
-def _shown(value: float | None, width: int, digits: int) -> str:
-    return f"{'-':>{width}}" if value is None else f"{value:{width}.{digits}f}"
+def _aligned(value: float | None, unit: float | None, width: int, digits: int) -> str:
+    """Return a value in a unit as text of this width, or a dash without a value."""
+    if value is None or unit is None:
+        return f"{'-':>{width}}"
+    return f"{value / unit:{width}.{digits}f}"
 
 
 def plot(rows: list[dict], path: Path) -> None:
@@ -208,16 +211,13 @@ def plot(rows: list[dict], path: Path) -> None:
     quantities = (("seconds", 1e3, "ms"), ("peak_bytes", 1 / MEGABYTE, "peak memory, MB"))
     for column, (dtype, backward) in enumerate(panels):
         for axis, (name, factor, label) in zip(axes[:, column], quantities, strict=True):
-            for backend in dict.fromkeys(row["backend"] for row in rows):
-                points = [
-                    (row["length"], row[name] * factor)
-                    for row in rows
-                    if (row["backend"], row["dtype"], row["backward"]) == (backend, dtype, backward)
-                    and row[name]
-                ]
-                if points:
-                    title = "softmax (sdpa)" if backend == "sdpa" else backend
-                    axis.loglog(*zip(*points, strict=True), "o-", base=2, label=title)
+            points: dict[str, dict[int, float]] = {}
+            for row in rows:
+                if (row["dtype"], row["backward"]) == (dtype, backward) and row[name]:
+                    points.setdefault(row["backend"], {})[row["length"]] = row[name] * factor
+            for backend, values in points.items():
+                title = "softmax (sdpa)" if backend == "sdpa" else backend
+                axis.loglog(list(values), list(values.values()), "o-", base=2, label=title)
             axis.set_title(f"{dtype}, {'forward + backward' if backward else 'forward'}")
             axis.set_xlabel("tokens")
             axis.set_ylabel(label)

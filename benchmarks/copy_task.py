@@ -44,11 +44,14 @@ def write_data(folder: Path, task: str) -> Path:
     """Write and binarise a corpus of sequences to copy or to sort. Return the data folder."""
     rng = random.Random(task)
     for split, size in SIZES.items():
-        sources = [rng.choices(SYMBOLS, k=rng.randint(1, LONGEST)) for _ in range(size)]
-        targets = [sorted(s) if task == "sort" else s for s in sources]
-        for language, lines in (("src", sources), ("tgt", targets)):
-            text = "".join(" ".join(line) + "\n" for line in lines)
-            (folder / f"{split}.{language}").write_text(text, "utf-8")
+        sources = ""
+        targets = ""
+        for _ in range(size):
+            symbols = rng.choices(SYMBOLS, k=rng.randint(1, LONGEST))
+            sources += " ".join(symbols) + "\n"
+            targets += " ".join(sorted(symbols) if task == "sort" else symbols) + "\n"
+        (folder / f"{split}.src").write_text(sources, "utf-8")
+        (folder / f"{split}.tgt").write_text(targets, "utf-8")
     prefixes = [f"--{split}pref={folder / split}" for split in SIZES]
     data = folder / "data"
     flags = ["-s", "src", "-t", "tgt", "--joined-dictionary", "--workers", "1"]

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import itertools
 import sys
 from pathlib import Path
 
@@ -33,30 +34,30 @@ def prepare(arguments: argparse.Namespace, folder: Path, text: Path) -> None:
     Raises:
         FailedCommand: no text was found.
     """
-    asked = (arguments.text, arguments.pairs, arguments.sentences, arguments.documents)
-    wanted = repr((*map(str, asked), arguments.merges, sorted(arguments.lengths)))
+    sizes = (arguments.text, arguments.pairs, arguments.sentences, arguments.documents)
+    settings = repr((*map(str, sizes), arguments.merges, sorted(arguments.lengths)))
     stamp = text / "made-with"
-    if stamp.is_file() and stamp.read_text("utf-8") == wanted:
+    if stamp.is_file() and stamp.read_text("utf-8") == settings:
         return
     text.mkdir(parents=True, exist_ok=True)
-    for old in text.iterdir():
-        old.unlink()
+    for file in text.iterdir():
+        file.unlink()
     raw = arguments.text or _fetched(folder / "corpus")
     limits = {"train": arguments.pairs, "valid": arguments.sentences, "test": arguments.sentences}
-    pairs = {split: _read(raw, split, most) for split, most in limits.items()}
+    pairs_of = {split: _read(raw, split, limit) for split, limit in limits.items()}
     codes = io.StringIO()
-    words = "\n".join(line for pair in pairs["train"] for line in pair)
+    words = "\n".join(itertools.chain.from_iterable(pairs_of["train"]))
     learn_bpe(io.StringIO(words), codes, arguments.merges)
     codes.seek(0)
     split_words = BPE(codes)
-    for split, found in pairs.items():
-        lines = [tuple(split_words.process_line(line) for line in pair) for pair in found]
-        _write(text / split, lines)
+    for split, pairs in pairs_of.items():
+        subwords = [tuple(map(split_words.process_line, pair)) for pair in pairs]
+        _write(text / split, subwords)
         if split == "test":
             for length in arguments.lengths:
-                documents = _documents(lines, length, arguments.documents)
+                documents = _documents(subwords, length, arguments.documents)
                 _write(text / document_split(length), documents)
-    stamp.write_text(wanted, "utf-8")
+    stamp.write_text(settings, "utf-8")
 
 
 def _fetched(folder: Path) -> Path:
@@ -73,38 +74,37 @@ def _fetched(folder: Path) -> Path:
     return folder
 
 
-def _read(raw: Path, split: str, most: int) -> list[tuple[str, ...]]:
-    """Return pairs of lower-cased lines with spaces between words."""
+def _read(raw: Path, split: str, limit: int) -> list[tuple[str, ...]]:
+    """Return at most ``limit`` pairs of lower-cased lines with spaces between words."""
     for name in NAMES[split]:
         if (raw / f"{name}.de").is_file():
             break
     else:
         raise FailedCommand(f"{raw}: no {' or '.join(NAMES[split])} with .de and .en")
-    sides = []
-    for language in LANGUAGES:
-        sides.append(read_lines(raw / f"{name}.{language}"))
+    sides = [read_lines(raw / f"{name}.{language}") for language in LANGUAGES]
     tokenizers = [MosesTokenizer(language) for language in LANGUAGES]
     pairs: list[tuple[str, ...]] = []
     for pair in zip(*sides, strict=True):
-        if len(pairs) < most and all(line.strip() for line in pair):  # skip the ends of documents
-            sides_of_pair = zip(tokenizers, pair, strict=True)
-            pairs.append(tuple(t.tokenize(x.lower(), return_str=True) for t, x in sides_of_pair))
+        if len(pairs) < limit and all(map(str.strip, pair)):  # skip the ends of documents
+            tokenized = []
+            for tokenizer, line in zip(tokenizers, pair, strict=True):
+                tokenized.append(tokenizer.tokenize(line.lower(), return_str=True))
+            pairs.append(tuple(tokenized))
     return pairs
 
 
 def _documents(pairs: list[tuple[str, ...]], length: int, count: int) -> list[tuple[str, ...]]:
     """Return pairs with ``length`` tokens on each side, made from consecutive sentences."""
-    found = []
-    for number in range(count):
-        sides = []
-        for side in range(len(LANGUAGES)):
-            tokens = [token for pair in pairs for token in pair[side].split()]
+    sides = []
+    for lines in zip(*pairs, strict=True):
+        tokens = " ".join(lines).split()
+        documents = []
+        for number in range(count):
             start = number * length % len(tokens)
-            while len(tokens) < start + length:
-                tokens += tokens
-            sides.append(" ".join(tokens[start : start + length]))
-        found.append(tuple(sides))
-    return found
+            repeated = itertools.cycle(tokens)
+            documents.append(" ".join(itertools.islice(repeated, start, start + length)))
+        sides.append(documents)
+    return list(zip(*sides, strict=True))
 
 
 def _write(prefix: Path, pairs: list[tuple[str, ...]]) -> None:

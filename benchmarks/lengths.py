@@ -8,8 +8,8 @@ r"""Measure time and memory per token by length, of training and decoding. Write
 Every attention runs with all its back ends for the device, in training with and without activation
 checkpointing. A training step is a forward and a backward pass, with the regulariser if the
 attention has one, without the optimiser. Decoding has 4 beams. Batches have about --tokens tokens,
-in documents of random words in sentences of 5 to 45. In decoding a quarter. Each figure comes from
-processes of its own, which take turns. Times are medians over rounds. Memory is PyTorch's largest
+in documents of random words in sentences of 5 to 45, in decoding a quarter. Each figure comes from
+separate processes, which take turns. Times are medians over rounds. Memory is PyTorch's largest
 allocation on a GPU, else the growth of the peak resident set. A case with more memory than
 --most-memory has no figures.
 
@@ -92,11 +92,16 @@ class Case:
     @property
     def label(self) -> str:
         """Label of the line in the plot."""
-        marks = [self.document_attention] if self.document_attention != "full" else []
-        marks += ["checkpointing"] if self.recompute else []
-        marks += [self.step] if self.step != "plain" else []
-        marks += [self.positions] if self.positions != WAVES else []
-        return ", ".join([self.attention, self.backend, *marks])
+        parts = [self.attention, self.backend]
+        if self.document_attention != "full":
+            parts.append(self.document_attention)
+        if self.recompute:
+            parts.append("checkpointing")
+        if self.step != "plain":
+            parts.append(self.step)
+        if self.positions != WAVES:
+            parts.append(self.positions)
+        return ", ".join(parts)
 
 
 @dataclass
@@ -110,7 +115,7 @@ class Figures:
 
 
 def documents(length: int, tokens: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return pairs of documents with about the given tokens each, and in all."""
+    """Return pairs of documents of ``length`` tokens, with about ``tokens`` tokens in all."""
     draw = random.Random(length)
     pairs = []
     for _ in range(max(1, tokens // length)):
@@ -126,18 +131,21 @@ def documents(length: int, tokens: int) -> list[tuple[np.ndarray, np.ndarray]]:
 def make_model(arguments: argparse.Namespace, case: Case) -> EncoderDecoder:
     """Return a model with random weights."""
     layers, width, heads = map(int, arguments.shape.split(","))
-    shape = {"layers": layers, "embed_dim": width, "ffn_embed_dim": 4 * width}
-    shape["attention_heads"] = heads
-    sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()}
+    sizes = {}
+    for side in ("encoder", "decoder"):
+        sizes[f"{side}_layers"] = layers
+        sizes[f"{side}_embed_dim"] = width
+        sizes[f"{side}_ffn_embed_dim"] = 4 * width
+        sizes[f"{side}_attention_heads"] = heads
     if case.document_attention == "aligned":
-        sides["global_layers"] = arguments.global_layers
+        sizes["global_layers"] = arguments.global_layers
     config = TransformerConfig(
         attention=case.attention,
         document_attention=case.document_attention,
         checkpoint_activations=case.recompute,
         positions=case.positions,
         dropout=0.0,
-        **sides,
+        **sizes,
     )
     torch.manual_seed(1)
     with using_backend(case.backend):
@@ -170,8 +178,9 @@ def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], No
     has_sums = attentions.get(Spec.parse(case.attention).name).capabilities.non_negative
     weight = 0.1 if has_sums and not case.attention.startswith("softmax") else 0.0
     objective = TranslationObjective(model, 0.1, AttentionRegularizerConfig(weight, weight))
-    run = decode if case.what == "decoding" else training_step(objective, batch, autocast, case)
-    return run, batch.num_tokens
+    if case.what == "training":
+        return training_step(objective, batch, autocast, case), batch.num_tokens
+    return decode, batch.num_tokens
 
 
 def training_step(
@@ -245,14 +254,9 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         arguments.positions,
     )
     for length, what, attention, documents_by, positions in variants:
-        known = attentions.get(Spec.parse(attention).name).backends
-        # Skip the back end for GPUs on a CPU.
-        on_cpu = arguments.device == "cpu"
-        backends = [name for name in known if not (on_cpu and name == "triton")]
-        chosen = arguments.backends or backends or ["auto"]
         training = what == "training"
         for backend, recompute, step in itertools.product(
-            [name for name in chosen if name == "auto" or name in backends],
+            backends_of(attention, arguments),
             arguments.checkpointing if training else (False,),
             arguments.steps if training else ("plain",),
         ):
@@ -261,8 +265,17 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
             yield Case(what, length, attention, backend, recompute, documents_by, step, positions)
 
 
+def backends_of(attention: str, arguments: argparse.Namespace) -> list[str]:
+    """Return the back ends to measure that an attention has on the device."""
+    backends = list(attentions.get(Spec.parse(attention).name).backends)
+    if arguments.device == "cpu" and "triton" in backends:
+        backends.remove("triton")  # it is for GPUs
+    chosen = arguments.backends or backends or ["auto"]
+    return [name for name in chosen if name == "auto" or name in backends]
+
+
 def measured(arguments: argparse.Namespace, case: Case) -> Figures:
-    """Return the figures of a case, from a process of its own."""
+    """Return the figures of a case, from a separate process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         try:
             return process.submit(measure, arguments, case).result()
@@ -272,18 +285,18 @@ def measured(arguments: argparse.Namespace, case: Case) -> Figures:
 
 def table(arguments: argparse.Namespace) -> dict[Case, Figures]:
     """Measure the cases that the CSV file lacks, in turn. Return the medians of all cases."""
-    found = read_csv(arguments)
+    measurements = read_csv(arguments)
     for number in range(arguments.rounds):
         in_turn = list(cases(arguments))
         for case in in_turn if number % 2 == 0 else reversed(in_turn):
-            rounds = found.setdefault(case, [])
+            rounds = measurements.setdefault(case, [])
             if len(rounds) > number or any(figures.problem for figures in rounds):
                 continue
             rounds.append(measured(arguments, case))
             print(f"{case.what} {case.length} {case.label}: {rounds[-1]}", flush=True)
             if arguments.csv:
-                write_csv(found, arguments)
-    return {case: medians(rounds) for case, rounds in found.items()}
+                write_csv(measurements, arguments)
+    return {case: medians(rounds) for case, rounds in measurements.items()}
 
 
 def medians(rounds: list[Figures]) -> Figures:
@@ -291,9 +304,13 @@ def medians(rounds: list[Figures]) -> Figures:
     for figures in rounds:
         if figures.problem:
             return figures
-    seconds = statistics.median(figures.seconds or 0.0 for figures in rounds)
-    peak = statistics.median(figures.peak_bytes or 0 for figures in rounds)
-    return Figures(rounds[0].tokens, seconds, int(peak))
+    seconds = []
+    peaks = []
+    for figures in rounds:
+        seconds.append(figures.seconds or 0.0)
+        peaks.append(figures.peak_bytes or 0)
+    peak = int(statistics.median(peaks))
+    return Figures(rounds[0].tokens, statistics.median(seconds), peak)
 
 
 def per_token(figures: Figures) -> tuple[float | None, float | None]:
@@ -309,25 +326,25 @@ def shared_settings(arguments: argparse.Namespace) -> str:
     return " ".join(f"--{n.replace('_', '-')} {getattr(arguments, n)}" for n in names)
 
 
-def write_csv(found: dict[Case, list[Figures]], arguments: argparse.Namespace) -> None:
+def write_csv(measurements: dict[Case, list[Figures]], arguments: argparse.Namespace) -> None:
     """Write a line for each measurement."""
-    names = [f.name for f in (*fields(Case), *fields(Figures))]
+    names = [field.name for field in (*fields(Case), *fields(Figures))]
     path = arguments.csv
     settings = shared_settings(arguments)
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*names, "us_per_token", "kb_per_token", "settings"])
-        for case, rounds in found.items():
+        for case, rounds in measurements.items():
             for figures in rounds:
                 values = [*asdict(case).values(), *asdict(figures).values()]
                 writer.writerow([*values, *per_token(figures), settings])
 
 
 def read_csv(arguments: argparse.Namespace) -> dict[Case, list[Figures]]:
-    """Return the measurements in a file of :func:`write_csv`. Empty without a file."""
-    found: dict[Case, list[Figures]] = {}
+    """Return the measurements in a file of :func:`write_csv`, or none without a file."""
+    measurements: dict[Case, list[Figures]] = {}
     if arguments.csv is None or not arguments.csv.exists():
-        return found
+        return measurements
     settings = shared_settings(arguments)
     with open(arguments.csv, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -336,41 +353,44 @@ def read_csv(arguments: argparse.Namespace) -> dict[Case, list[Figures]]:
                     f"{arguments.csv}: made with {row['settings']}; choose another", file=sys.stderr
                 )
                 sys.exit(2)
-            own = {f.name: row[f.name] for f in fields(Case)}
-            own |= {"length": int(row["length"]), "recompute": row["recompute"] == "True"}
+            case = {field.name: row[field.name] for field in fields(Case)}
+            case |= {"length": int(row["length"]), "recompute": row["recompute"] == "True"}
             seconds = float(row["seconds"]) if row["seconds"] else None
             peak = int(row["peak_bytes"]) if row["peak_bytes"] else None
             figures = Figures(int(row["tokens"]), seconds, peak, row["problem"])
-            found.setdefault(Case(**own), []).append(figures)
-    return found
+            measurements.setdefault(Case(**case), []).append(figures)
+    return measurements
 
 
-def plot(found: dict[Case, Figures], path: Path) -> None:
+def plot(figures_of: dict[Case, Figures], path: Path) -> None:
     """Draw time and memory per token by length, with a line for each method."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    kinds = list(dict.fromkeys(case.what for case in found))
+    kinds = list(dict.fromkeys(case.what for case in figures_of))
     figure, axes = plt.subplots(2, len(kinds), figsize=(7 * len(kinds), 10), squeeze=False)
     labels = ("microseconds per token", "peak memory, kB per token")
+    # Cases that differ in length and checkpointing alone have one colour.
+    variants = list(dict.fromkeys(replace(case, length=0, recompute=False) for case in figures_of))
+    by_length = sorted(figures_of, key=lambda case: case.length)
     for (row, label), (column, what) in itertools.product(enumerate(labels), enumerate(kinds)):
         axis = axes[row, column]
-        plain = dict.fromkeys(replace(c, length=0, recompute=False) for c in found)
-        colours = {line: f"C{number}" for number, line in enumerate(plain) if line.what == what}
-        for line, recompute in itertools.product(colours, (False, True)):
-            points = [
-                (case.length, per_token(figures)[row])
-                for case, figures in sorted(found.items(), key=lambda item: item[0].length)
-                if case == replace(line, length=case.length, recompute=recompute)
-                and per_token(figures)[row]
-            ]
-            if points:
+        for (number, variant), recompute in itertools.product(enumerate(variants), (False, True)):
+            if variant.what != what:
+                continue
+            line = replace(variant, recompute=recompute)
+            lengths = []
+            values = []
+            for case in by_length:
+                value = per_token(figures_of[case])[row]
+                if value and replace(case, length=0) == line:
+                    lengths.append(case.length)
+                    values.append(value)
+            if lengths:
                 style = "o--" if recompute else "o-"
-                name = replace(line, recompute=recompute).label
-                x, y = zip(*points, strict=True)
-                axis.loglog(x, y, style, base=2, label=name, color=colours[line])
+                axis.loglog(lengths, values, style, base=2, label=line.label, color=f"C{number}")
         axis.set_yscale("log", base=10)
         axis.set_title(what)
         axis.set_xlabel("tokens of a document")
@@ -383,13 +403,13 @@ def plot(found: dict[Case, Figures], path: Path) -> None:
         figure.savefig(temporary, dpi=120, format=path.suffix[1:] or "png")
 
 
-def markdown(found: dict[Case, Figures]) -> str:
+def markdown(figures_of: dict[Case, Figures]) -> str:
     """Return the figures per token as a table."""
     lines = ["| | length | us a token | kB a token |", "| --- | --- | --- | --- |"]
-    for case, figures in found.items():
+    for case, figures in figures_of.items():
         cells = [f"{x:.4g}" for x in per_token(figures) if x is not None]
-        shown = " | ".join(cells) or f"{figures.problem} | "
-        lines.append(f"| {case.what}: {case.label} | {case.length:,} | {shown} |")
+        text = " | ".join(cells) or f"{figures.problem} | "
+        lines.append(f"| {case.what}: {case.label} | {case.length:,} | {text} |")
     return "\n".join(lines)
 
 
@@ -432,10 +452,10 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run the benchmark."""
     arguments = parse_arguments()
-    found = table(arguments)
-    print(markdown(found))
+    figures_of = table(arguments)
+    print(markdown(figures_of))
     if arguments.plot:
-        plot(found, arguments.plot)
+        plot(figures_of, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Run:
         lines: printed lines with their seconds since the start.
         seconds: wall time.
         cpu_seconds: user and system time of all its processes.
-        peak_bytes: largest proportional set size of all its processes together. ``None`` on
+        peak_bytes: largest proportional set size of all its processes together, or ``None`` on
             systems other than Linux.
     """
 
@@ -52,7 +52,7 @@ def run(
     Args:
         command: program and arguments.
         environment: additional environment variables.
-        stdin: input file. Empty by default.
+        stdin: input file, by default an empty one.
         folder: working directory.
 
     Raises:
@@ -97,8 +97,8 @@ def run(
         ended.set()
         watcher.join()
     if process.returncode:
-        said = [line.strip() for _, line in done.lines if line.strip()]
-        last = said[-1] if said else "no word why"
+        printed = [line.strip() for _, line in done.lines if line.strip()]
+        last = printed[-1] if printed else "no word why"
         raise FailedCommand(f"{Path(command[0]).name} ended with {process.returncode}: {last}")
     return done
 

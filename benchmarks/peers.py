@@ -1,4 +1,4 @@
-"""Peers of benchmarks/run.py that train and decode with models of their own."""
+"""Peers of benchmarks/run.py that train and decode with another model than this toolkit."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ LONGEST = 16384
 
 
 class OpenNMT(Program):
-    """OpenNMT-py, with a model of its own, so its translations have a fixed length."""
+    """OpenNMT-py, with another model than this toolkit, so translations have a fixed length."""
 
     packages = (
         TORCH,
@@ -52,14 +52,12 @@ class OpenNMT(Program):
 
     def _settings(self, task: Training, vocabulary: Path, model: Path) -> dict[str, Any]:
         shape = task.shape
+        texts = {}
+        for split in ("train", "valid"):
+            source = str(self.text / f"{split}.de")
+            texts[split] = {"path_src": source, "path_tgt": str(self.text / f"{split}.en")}
         return {
-            "data": {
-                split: {
-                    "path_src": str(self.text / f"{split}.de"),
-                    "path_tgt": str(self.text / f"{split}.en"),
-                }
-                for split in ("train", "valid")
-            },
+            "data": texts,
             "src_vocab": str(vocabulary),
             "tgt_vocab": str(vocabulary),
             "share_vocab": True,
@@ -102,8 +100,12 @@ class OpenNMT(Program):
     def updates(self, run: Run) -> list[tuple[float, float]]:
         """See :meth:`Program.updates`. ``bsz`` has source and target tokens, and sentences."""
         line_of_update = re.compile(r"Step\s+\d+/.*bsz:\s*\d+/\s*(\d+)/")
-        matches = ((seconds, line_of_update.search(line)) for seconds, line in run.lines)
-        return [(seconds, float(match[1])) for seconds, match in matches if match]
+        updates = []
+        for seconds, line in run.lines:
+            match = line_of_update.search(line)
+            if match:
+                updates.append((seconds, float(match[1])))
+        return updates
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
@@ -116,7 +118,8 @@ class OpenNMT(Program):
         words += ["-src", str(self.text / f"{task.split}.de"), "-output", str(output)]
         words += ["-beam_size", str(BEAM), "-batch_size", str(task.batch_size)]
         words += ["-min_length", length, "-max_length", length, "-report_time"]
-        words += ["-gpu", "0"] if task.device == "cuda" else []
+        if task.device == "cuda":
+            words += ["-gpu", "0"]
         return Command(words, PEER_ENVIRONMENT)
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
@@ -128,9 +131,9 @@ class OpenNMT(Program):
 
 
 class JoeyNMT(Program):
-    """JoeyNMT, with a model of its own, so its translations have a fixed length.
+    """JoeyNMT, with another model than this toolkit, so translations have a fixed length.
 
-    It writes checkpoints only after a validation, so their time is unknown.
+    JoeyNMT writes checkpoints only after a validation, so the time of a checkpoint is unknown.
     """
 
     # It imports importlib_metadata without declaring it.
@@ -151,14 +154,15 @@ class JoeyNMT(Program):
     def updates(self, run: Run) -> list[tuple[float, float]]:
         """See :meth:`Program.updates`. The tokens are the printed rate times the seconds."""
         line_of_update = re.compile(r"Step:\s+\d+, Batch Loss.*Tokens per Sec:\s+([\d.]+)")
-        found = []
+        updates = []
         previous = None
         for seconds, line in run.lines:
-            if match := line_of_update.search(line):
+            match = line_of_update.search(line)
+            if match:
                 tokens = float(match[1]) * (seconds - previous) if previous is not None else 0.0
-                found.append((seconds, tokens))
+                updates.append((seconds, tokens))
                 previous = seconds
-        return found
+        return updates
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
@@ -169,7 +173,7 @@ class JoeyNMT(Program):
         return Command(words, PEER_ENVIRONMENT, self.text / f"{task.split}.de")
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`. The output ends with them, as ``-o`` is broken."""
+        """See :meth:`Program.translated`. They are the last lines printed, as ``-o`` is broken."""
         match = re.search(r"Generation took ([\d.]+)", run.text)
         if match is None:
             raise FailedCommand(f"{self.name} printed no 'Generation took'")
@@ -251,14 +255,14 @@ def _joeynmt_model(shape: Shape) -> dict[str, Any]:
 
 
 def fixed_length(text: Path, task: Decoding) -> int:
-    """Return the length of the translations of a program with a model of its own.
+    """Return the length of the translations of a program that has another model.
 
     Documents have the forced length. Sentences have the mean length of the references.
     """
     if task.tokens:
         return task.tokens
     lines = read_lines(text / f"{task.split}.en")
-    return round(sum(len(line.split()) for line in lines) / len(lines))
+    return round(len(" ".join(lines).split()) / len(lines))
 
 
 PEERS: dict[str, type[Program]] = {

@@ -45,16 +45,16 @@ def microseconds(functions: dict[str, Callable[[Tensor], Tensor]], x: Tensor, ro
     for function in functions.values():  # warm up
         function(x)
         function(x)
-    once = (time.process_time() - started) / (2 * len(functions))
-    calls = max(1, int(SECONDS_OF_ROUND / max(once, 1e-7)))
-    found: dict[str, list[float]] = {side: [] for side in functions}
+    seconds_of_call = (time.process_time() - started) / (2 * len(functions))
+    calls = max(1, int(SECONDS_OF_ROUND / max(seconds_of_call, 1e-7)))
+    times: dict[str, list[float]] = {side: [] for side in functions}
     for _ in range(rounds):
         for side, function in functions.items():
             started = time.process_time()
             for _ in range(calls):
                 function(x)
-            found[side].append((time.process_time() - started) / calls * 1e6)
-    return {side: statistics.median(times) for side, times in found.items()}
+            times[side].append((time.process_time() - started) / calls * 1e6)
+    return {side: statistics.median(values) for side, values in times.items()}
 
 
 @torch.no_grad()
@@ -82,12 +82,10 @@ def main() -> None:
             linear = nn.Linear(inputs, outputs)
             for rows in arguments.rows:
                 x = torch.randn(rows, inputs, dtype=TYPES[name])
-                found = microseconds(sides(name, linear), x, arguments.rounds)
-                ratios = [
-                    f"{found['kernel'] / found[side]:.2f}" if side in found else "-"
-                    for side in ("oneDNN", "PyTorch")
-                ]
-                cells = [name, f"{inputs}, {outputs}, {rows}", f"{found['kernel']:.0f}", *ratios]
+                times = microseconds(sides(name, linear), x, arguments.rounds)
+                cells = [name, f"{inputs}, {outputs}, {rows}", f"{times['kernel']:.0f}"]
+                for side in ("oneDNN", "PyTorch"):
+                    cells.append(f"{times['kernel'] / times[side]:.2f}" if side in times else "-")
                 print(f"| {' | '.join(cells)} |", flush=True)
 
 

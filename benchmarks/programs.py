@@ -1,6 +1,6 @@
 """The toolkits that benchmarks/run.py compares: their installation, commands and output.
 
-A peer gets a virtual environment of its own and runs by its own commands. The dependencies of
+A peer gets a separate virtual environment and runs by the peer's commands. The dependencies of
 fairseq and OpenNMT-py are listed here: built in isolation, fairseq fetches a second PyTorch, and
 OpenNMT-py requires one before 2.3.
 """
@@ -68,7 +68,7 @@ class Decoding:
         split: name of the text, and of its part of the binarised data.
         subset: name of that part for ``--gen-subset``.
         batch_size: sentences or documents in a batch.
-        tokens: forced length of every translation. ``None`` if the model decides.
+        tokens: forced length of every translation, or ``None`` if the model decides.
         device: ``cpu`` or ``cuda``.
         threads: threads of the program, or of all its workers.
     """
@@ -144,11 +144,11 @@ class Program(ABC):
         return _call([str(self.bin / "python"), "-c", code]).strip()
 
     def preprocess(self, destination: Path, workers: int) -> Command | None:
-        """Return the command that makes a data folder. ``None`` if the program has no such step."""
+        """Return the command that makes a data folder, or ``None`` without such a step."""
         return None
 
     def train(self, task: Training, variant: str, destination: Path) -> Command | None:
-        """Return the command that trains a model into a folder. ``None`` if it cannot."""
+        """Return the command that trains a model into a folder, or ``None`` without training."""
         return None
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
@@ -161,7 +161,7 @@ class Program(ABC):
 
     @abstractmethod
     def decode(self, task: Decoding, variant: str) -> Command | None:
-        """Return the command that translates with a model in ``models``. ``None`` if none can."""
+        """Return the command that translates with a model in ``models``, or ``None``."""
 
     @abstractmethod
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
@@ -184,17 +184,12 @@ class FairseqLike(Program):
     def flags(self, task: Training, destination: Path) -> list[str]:
         """Return the flags of a training."""
         shape = task.shape
-        sides = [
-            word
-            for side in ("encoder", "decoder")
-            for name, value in (
-                ("layers", shape.layers),
-                ("embed-dim", shape.width),
-                ("ffn-embed-dim", shape.ffn),
-                ("attention-heads", shape.heads),
-            )
-            for word in (f"--{side}-{name}", str(value))
-        ]
+        sides = []
+        for side in ("encoder", "decoder"):
+            sides += [f"--{side}-layers", str(shape.layers)]
+            sides += [f"--{side}-embed-dim", str(shape.width)]
+            sides += [f"--{side}-ffn-embed-dim", str(shape.ffn)]
+            sides += [f"--{side}-attention-heads", str(shape.heads)]
         flags = (
             "--share-all-embeddings --dropout 0.1 --label-smoothing 0.1 --optimizer adam "
             "--adam-betas (0.9,0.98) --lr 1e-3 --lr-scheduler inverse_sqrt --warmup-updates 400 "
@@ -208,12 +203,12 @@ class FairseqLike(Program):
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
         """See :meth:`Program.updates`. Every update is a line of JSON."""
-        found = []
+        updates = []
         for seconds, line in run.lines:
             start = line.find("{")
             if '"wpb"' in line and '"num_updates"' in line and start >= 0:
-                found.append((seconds, float(json.loads(line[start:])["wpb"])))
-        return found
+                updates.append((seconds, float(json.loads(line[start:])["wpb"])))
+        return updates
 
     def generate_flags(self, task: Decoding) -> list[str]:
         """Return the flags of a decoding."""
@@ -227,9 +222,9 @@ class FairseqLike(Program):
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
         """See :meth:`Program.translated`. Read the lines ``Translated`` and ``H-``."""
         seconds = _seconds_told(self.name, run)
-        hypotheses = re.findall(r"^H-(\d+)\t\S+\t(.*)$", run.text, re.MULTILINE)
-        found = {int(number): text for number, text in hypotheses}
-        return seconds, [found[number] for number in sorted(found)]
+        lines = re.findall(r"^H-(\d+)\t\S+\t(.*)$", run.text, re.MULTILINE)
+        hypotheses = {int(number): text for number, text in lines}
+        return seconds, [hypotheses[number] for number in sorted(hypotheses)]
 
 
 class Ours(FairseqLike):
@@ -294,16 +289,16 @@ class Ours(FairseqLike):
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
         """See :meth:`Program.train`. The variant may end with a number of processes."""
-        attention, dtype, *more = variant.split(", ")
+        attention, dtype, *in_processes = variant.split(", ")
         arch = {"softmax": "transformer", "reluformer": "reluformer"}[attention]
         precision = ["--bf16"] if dtype == "bfloat16" else []
         flags = [*self.flags(task, destination), "--arch", f"{arch}_tiny", *precision]
-        processes = int(more[0].split()[0]) if more else 1
+        processes = int(in_processes[0].split()[0]) if in_processes else 1
         return self.command("train", str(self.data), *flags, processes=processes)
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
-        attention, options, *more = variant.split(", ")
+        attention, options, *with_workers = variant.split(", ")
         model = self.models / attention / "checkpoint_last.safetensors"
         flags_of = {
             "float32": [],
@@ -312,10 +307,11 @@ class Ours(FairseqLike):
             "shortlist": ["--shortlist", str(self.models / "shortlist/shortlist.txt")],
             "threshold": ["--beam-threshold", "2"],
         }
-        faster = [flag for option in options.split(" and ") for flag in flags_of[option]]
-        workers = task.threads if more else 1
+        workers = task.threads if with_workers else 1
         flags = [*self.generate_flags(task), "--workers", str(workers)]
-        return self.command("generate", str(self.data), "--path", str(model), *flags, *faster)
+        for option in options.split(" and "):
+            flags += flags_of[option]
+        return self.command("generate", str(self.data), "--path", str(model), *flags)
 
 
 # Allow the peers' pickled checkpoints. PyTorch 2.6 and later refuse them by default.
@@ -370,8 +366,8 @@ class CTranslate2(Program):
         source = self.text / f"{task.split}.de"
         output = self.folder / "translations"
         words = [str(self.bin / "python"), str(ROOT / "benchmarks/ctranslate2_decoding.py")]
-        dtype, *more = variant.split(", ")
-        workers, threads = (task.threads, 1) if more else (1, task.threads)
+        dtype, *with_workers = variant.split(", ")
+        workers, threads = (task.threads, 1) if with_workers else (1, task.threads)
         words += [str(self.models / "converted"), str(source), str(output), dtype, task.device]
         sizes = (workers, threads, task.batch_size, BEAM, task.tokens or 0, MOST_TOKENS)
         return Command([*words, *map(str, sizes)], {"PYTHONPATH": ""})
@@ -392,16 +388,11 @@ def _seconds_told(name: str, run: Run) -> float:
 
 
 def _preprocess_flags(text: Path, destination: Path, workers: int) -> list[str]:
-    tests = sorted(path.stem for path in text.glob("test*.en"))
-    prefixes = {
-        "train": str(text / "train"),
-        "valid": str(text / "valid"),
-        "test": ",".join(str(text / name) for name in tests),
-    }
+    tests = sorted(str(path.with_suffix("")) for path in text.glob("test*.en"))
     flags = ["-s", "de", "-t", "en", "--joined-dictionary", "--workers", str(workers)]
-    for split, prefix in prefixes.items():
-        flags += [f"--{split}pref", prefix]
-    return [*flags, "--destdir", str(destination)]
+    flags += ["--trainpref", str(text / "train"), "--validpref", str(text / "valid")]
+    flags += ["--testpref", ",".join(tests), "--destdir", str(destination)]
+    return flags
 
 
 def words_of(text: Path) -> list[str]:

@@ -93,8 +93,8 @@ def page(
         "of opennmt-py and joeynmt, which have models of their own, are forced to a fixed length.",
         "`workers` have a thread each, as many as the others have threads.",
     ]
-    for measured in tables:
-        lines += ["", f"## {measured.title}", "", *_table(measured)]
+    for measurement in tables:
+        lines += ["", f"## {measurement.title}", "", *_table(measurement)]
     return "\n".join(lines) + "\n"
 
 
@@ -103,21 +103,20 @@ def _shareable(flags: Sequence[str]) -> list[str]:
     return [Path(flag).name if os.path.isabs(flag) else flag for flag in flags]
 
 
-def _table(measured: "Measurement") -> list[str]:
-    columns = [
-        column
-        for column in measured.columns
-        if any(column in figures for rounds in measured.found.values() for figures in rounds)
-    ]
+def _table(measurement: "Measurement") -> list[str]:
+    measured_columns: set[str] = set()
+    for rounds in measurement.rounds.values():
+        measured_columns.update(*rounds)
+    columns = [column for column in measurement.columns if column in measured_columns]
     lines = ["| | " + " | ".join([*columns[:1], "ratio", *columns[1:]]) + " |"]
     lines.append("| --- " * (len(columns) + 2) + "|")
-    first = next(iter(measured.found.values()), [])
-    for name, rounds in measured.found.items():
-        if name in measured.problems:
-            reason = _short(measured.problems[name]).replace("|", "/")
+    first = next(iter(measurement.rounds.values()), [])
+    for name, rounds in measurement.rounds.items():
+        if name in measurement.problems:
+            reason = _short(measurement.problems[name]).replace("|", "/")
             lines.append(f"| {name} | failed: {reason} |" + " |" * len(columns))
             continue
-        cells = [_shown(column, rounds) for column in columns]
+        cells = [_median_text(column, rounds) for column in columns]
         ratio = _ratio(columns[0], rounds, first)
         lines.append(f"| {name} | " + " | ".join([*cells[:1], ratio, *cells[1:]]) + " |")
     return lines
@@ -129,12 +128,14 @@ def _short(reason: str) -> str:
 
 
 def _ratio(column: str, rounds: list[dict[str, float]], first: list[dict[str, float]]) -> str:
-    pairs = zip(rounds, first, strict=False)
-    ratios = [own[column] / base[column] for own, base in pairs if own and base]
+    ratios = []
+    for figures, base in zip(rounds, first, strict=False):
+        if figures and base:
+            ratios.append(figures[column] / base[column])
     return f"{median(ratios):.2f}" if ratios else ""
 
 
-def _shown(column: str, rounds: list[dict[str, float]]) -> str:
+def _median_text(column: str, rounds: list[dict[str, float]]) -> str:
     values = [figures[column] for figures in rounds if column in figures]
     if not values:
         return ""

@@ -20,19 +20,19 @@ from relu_nmt.io.text_lines import iterate_lines, write_lines
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.task import TranslationTask
 
-WAYS = {
+TEXT_STEPS = {
     "moses": ["--tokenizer", "moses", "--subword", "subword-nmt"],
     "sentencepiece": ["--subword", "sentencepiece"],
 }
 
 
-def command(name: str, *words: str, given: bytes = b"") -> str:
+def command(name: str, words: Sequence[str], stdin: bytes = b"") -> str:
     """Run a command with standard input. Return its standard output."""
     call = [sys.executable, "-m", f"relu_nmt.cli.{name}", *words]
-    ended = subprocess.run(call, capture_output=True, check=False, input=given)
-    if ended.returncode:
-        sys.exit(f"{' '.join(call)}: {ended.stderr.decode()}")
-    return ended.stdout.decode()
+    process = subprocess.run(call, capture_output=True, check=False, input=stdin)
+    if process.returncode:
+        sys.exit(f"{' '.join(call)}: {process.stderr.decode()}")
+    return process.stdout.decode()
 
 
 def changed(text: TextPipeline, lines: Sequence[str]) -> float:
@@ -41,31 +41,49 @@ def changed(text: TextPipeline, lines: Sequence[str]) -> float:
     return wrong / max(1, len(lines))
 
 
-def walk(table: Path, way: str, size: int, most: int, folder: Path) -> list[str]:
-    """Return the cells of one row."""
-    source, target = table.name.split(".")[-2 - (table.suffix == ".gz")].split("-")
-    rows = itertools.islice((line.split("\t")[-2:] for line in iterate_lines(table)), most)
-    sides = [*zip(*rows, strict=True)]
-    for language, lines in zip((source, target), sides, strict=True):
+def cells_of(table: Path, text_steps: str, size: int, max_lines: int, folder: Path) -> list[str]:
+    """Return the cells of one row.
+
+    Args:
+        table: file of tab-separated lines, whose last two columns are source and target.
+        text_steps: name of the text steps.
+        size: number of subwords.
+        max_lines: lines to read.
+        folder: folder of temporary files.
+    """
+    languages = table.name.removesuffix(".gz").split(".")[-2]
+    source, target = languages.split("-")
+    source_lines = []
+    target_lines = []
+    for line in itertools.islice(iterate_lines(table), max_lines):
+        source_line, target_line = line.split("\t")[-2:]
+        source_lines.append(source_line)
+        target_lines.append(target_line)
+    for language, lines in ((source, source_lines), (target, target_lines)):
         write_lines(folder / f"all.{language}", lines)
         write_lines(folder / f"few.{language}", lines[:100])
     data = str(folder / "bin")
     save = str(folder / "ck")
     pair = ["--source-lang", source, "--target-lang", target]
     texts = ["--trainpref", str(folder / "all"), "--validpref", str(folder / "few")]
-    steps = [*WAYS[way], "--subword-size", str(size), "--joined-dictionary"]
-    command("preprocess", *pair, *texts, "--destdir", data, *steps)
+    steps = [*TEXT_STEPS[text_steps], "--subword-size", str(size), "--joined-dictionary"]
+    command("preprocess", [*pair, *texts, "--destdir", data, *steps])
     shape = ["--arch", "reluformer_tiny", "--max-tokens", "2000", "--max-update", "20"]
-    command("train", data, *shape, "--lr", "1e-3", "--save-dir", save)
-    given = (folder / f"few.{source}").read_bytes()
+    command("train", [data, *shape, "--lr", "1e-3", "--save-dir", save])
+    typed = (folder / f"few.{source}").read_bytes()
     checkpoint = str(Path(save, "checkpoint_last.safetensors"))
     limits = ["--path", checkpoint, "--beam", "2", "--max-len-a", "0", "--max-len-b", "20"]
-    found = command("interactive", *limits, "--format", "json", given=given)
+    translations = command("interactive", [*limits, "--format", "json"], typed)
     task = TranslationTask.from_data_folder(data, source, target)
-    pipelines = (task.source_text, task.target_text)
-    shares = [f"{changed(*each):.1%}" for each in zip(pipelines, sides, strict=True)]
-    out = found.count("\n")
-    return [table.name, way, f"{len(sides[0]):,}", f"{min(100, most)} / {out}", *shares]
+    num_translated = translations.count("\n")
+    return [
+        table.name,
+        text_steps,
+        f"{len(source_lines):,}",
+        f"{min(100, max_lines)} / {num_translated}",
+        f"{changed(task.source_text, source_lines):.1%}",
+        f"{changed(task.target_text, target_lines):.1%}",
+    ]
 
 
 def main() -> None:
@@ -79,9 +97,9 @@ def main() -> None:
     arguments = parser.parse_args()
     print("| text | text steps | lines | translated: in / out | source changed | target changed |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for table, way in itertools.product(arguments.tables, WAYS):
+    for table, steps in itertools.product(arguments.tables, TEXT_STEPS):
         with tempfile.TemporaryDirectory() as folder:
-            row = walk(table, way, arguments.subword_size, arguments.lines, Path(folder))
+            row = cells_of(table, steps, arguments.subword_size, arguments.lines, Path(folder))
         print(f"| {' | '.join(row)} |", flush=True)
 
 

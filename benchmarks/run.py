@@ -10,8 +10,8 @@ of this toolkit, which converts the model for it. With --revision, other checkou
 are peers too, to show the effect of a change.
 
 Programs take turns in every round, in reverse order each time, so that all meet the same state of
-the machine. Figures are medians over rounds, ratios medians of those within a round. A small run to
-test everything in minutes:
+the machine. Figures are medians over rounds, and ratios are medians of the ratios within a round.
+A small run to test everything in minutes:
 
     python benchmarks/run.py --folder scratch --pairs 2000 --sentences 20 --documents 2 \
         --updates 8 --model-updates 8 --rounds 1 --shape 1,32,2,64 --lengths 64
@@ -59,14 +59,14 @@ class Measurement:
         title: title of the table.
         columns: figures to show. The first one has a ratio to the first row.
         rows: functions by name that measure a row once and return its figures.
-        found: figures of each round, by name.
+        rounds: figures of each round, by name.
         problems: reason of missing figures, by name.
     """
 
     title: str
     columns: list[str]
     rows: dict[str, Callable[[], dict[str, float]]]
-    found: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     def measure(self, round_number: int) -> None:
@@ -78,9 +78,9 @@ class Measurement:
             except FailedCommand as problem:
                 self.problems[name] = str(problem)
                 figures = {}
-            self.found.setdefault(name, []).append(figures)
-            shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
-            print(f"{self.title}: {name}: {shown or self.problems[name]}", flush=True)
+            self.rounds.setdefault(name, []).append(figures)
+            text = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
+            print(f"{self.title}: {name}: {text or self.problems[name]}", flush=True)
 
 
 class Benchmark:
@@ -105,23 +105,21 @@ class Benchmark:
 
     def _programs(self) -> list[Program]:
         """Install the requested programs. Note those that do not install."""
-        ours: list[Program] = [self.ours]
+        requested: list[Program] = [self.ours]
         for checkout in self.arguments.revision:
-            ours.append(self._ours(checkout.resolve(), f"relu_nmt {checkout.resolve().name}"))
-        theirs = [
-            PEERS[name](name, self.folder / name, self.text, self.data)
-            for name in self.arguments.peers
-        ]
-        found = []
-        for program in (*ours, *theirs):
+            requested.append(self._ours(checkout.resolve(), f"relu_nmt {checkout.resolve().name}"))
+        for name in self.arguments.peers:
+            requested.append(PEERS[name](name, self.folder / name, self.text, self.data))
+        installed = []
+        for program in requested:
             try:
                 print(f"installing {program.name}", flush=True)
                 program.install()
-                found.append(program)
+                installed.append(program)
             except FailedCommand as problem:
                 self.problems[program.name] = f"does not install: {problem}"
                 print(f"{program.name}: {self.problems[program.name]}", flush=True)
-        return found
+        return installed
 
     def versions(self) -> dict[str, str]:
         """Return the version of each installed program."""
@@ -150,12 +148,11 @@ class Benchmark:
 
             return measure
 
-        able = [p for p in self.programs if p.preprocess(self.folder, 1) is not None]
-        return Measurement(
-            "Preprocessing",
-            ["pairs/s", "same %", "CPU s", "peak MB"],
-            {p.name: row(p) for p in able},
-        )
+        rows = {}
+        for program in self.programs:
+            if program.preprocess(self.folder, 1) is not None:
+                rows[program.name] = row(program)
+        return Measurement("Preprocessing", ["pairs/s", "same %", "CPU s", "peak MB"], rows)
 
     def training(self) -> Measurement:
         """Return the table of training: rate, start, checkpoints."""
@@ -171,25 +168,26 @@ class Benchmark:
 
             return measure
 
-        rows = [(p, v) for p in self.programs for v in self._asked(p.training_variants)]
-        if (count := self.arguments.processes) > 1:
-            variants = self._asked(self.ours.training_variants)
-            rows += [(self.ours, f"{v}, {count} processes") for v in variants]
-        return Measurement(
-            "Training",
-            ["tokens/s", "first update s", "checkpoint s", "CPU s", "peak MB"],
-            {f"{program.name}, {v}": row(program, v) for program, v in rows},
-        )
+        rows = {}
+        for program in self.programs:
+            for variant in self._chosen(program.training_variants):
+                rows[f"{program.name}, {variant}"] = row(program, variant)
+        if self.arguments.processes > 1:
+            for variant in self._chosen(self.ours.training_variants):
+                in_processes = f"{variant}, {self.arguments.processes} processes"
+                rows[f"{self.ours.name}, {in_processes}"] = row(self.ours, in_processes)
+        columns = ["tokens/s", "first update s", "checkpoint s", "CPU s", "peak MB"]
+        return Measurement("Training", columns, rows)
 
-    def _asked(self, variants: Iterable[str]) -> list[str]:
+    def _chosen(self, variants: Iterable[str]) -> list[str]:
         """Return the variants that have one of the words of --variants."""
         words = self.arguments.variants
         return [v for v in variants if not words or any(word in v for word in words)]
 
     def decoding(self, title: str, task: Decoding) -> Measurement:
         """Return the table of a decoding."""
-        first = f"{self.ours.name}, {self.ours.decoding_variants[0]}"
-        same = self.translations.setdefault(title, {})
+        base = f"{self.ours.name}, {self.ours.decoding_variants[0]}"
+        translations = self.translations.setdefault(title, {})
 
         def row(program: Program, variant: str) -> Callable[[], dict[str, float]]:
             def measure() -> dict[str, float]:
@@ -197,24 +195,25 @@ class Benchmark:
                 assert command is not None
                 done = self.call(command)
                 seconds, lines = program.translated(task, done)
-                tokens = sum(len(line.split()) for line in lines)
-                same[f"{program.name}, {variant}"] = lines
+                tokens = len(" ".join(lines).split())
+                translations[f"{program.name}, {variant}"] = lines
                 figures = {"tokens/s": tokens / seconds, "sentences/s": len(lines) / seconds}
-                if shares_model(program, variant) and not task.tokens and first in same:
-                    pairs = list(zip(lines, same[first], strict=True))
-                    figures["same %"] = 100 * sum(a == b for a, b in pairs) / len(pairs)
+                if shares_model(program, variant) and not task.tokens and base in translations:
+                    pairs = zip(lines, translations[base], strict=True)
+                    same = sum(line == base_line for line, base_line in pairs)
+                    figures["same %"] = 100 * same / len(lines)
                 return {**figures, **_used(done)}
 
             return measure
 
-        able = [(p, v) for p in self.programs for v in self._asked(p.decoding_variants)]
-        if task.device != "cpu" or task.tokens:  # documents are one batch
-            able = [(p, v) for p, v in able if not v.endswith(WORKERS)]
-        return Measurement(
-            title,
-            ["tokens/s", "sentences/s", "same %", "CPU s", "peak MB"],
-            {f"{p.name}, {v}": row(p, v) for p, v in able},
-        )
+        rows = {}
+        takes_workers = task.device == "cpu" and not task.tokens  # documents are one batch
+        for program in self.programs:
+            for variant in self._chosen(program.decoding_variants):
+                if takes_workers or not variant.endswith(WORKERS):
+                    rows[f"{program.name}, {variant}"] = row(program, variant)
+        columns = ["tokens/s", "sentences/s", "same %", "CPU s", "peak MB"]
+        return Measurement(title, columns, rows)
 
     def measurements(self) -> Iterable[Measurement]:
         """Make the models, and return the tables, one section after the other."""
@@ -253,9 +252,9 @@ class Benchmark:
         """Train the models for the decoding, unless they exist.
 
         This toolkit imports fairseq's model and converts it for CTranslate2, so that all three
-        have the same model, without fairseq this toolkit trains its own.
+        have the same model. Without fairseq this toolkit trains its own.
         """
-        named = {program.name: program for program in self.programs}
+        by_name = {program.name: program for program in self.programs}
         for program in self.programs:
             program.models.mkdir(parents=True, exist_ok=True)
             if not isinstance(program, Ours) and program.training_variants:
@@ -266,14 +265,14 @@ class Benchmark:
                     program.models,
                     lambda p=program, n=updates: p.train(self._training(n), "float32", p.models),
                 )
-        fairseq = named.get("fairseq")
+        fairseq = by_name.get("fairseq")
         trained = fairseq and fairseq.models / "checkpoint_last.pt"
         for program in self.programs:
             if isinstance(program, Ours):
                 self._make_ours(program, trained)
-        if "ctranslate2" in named:
+        if "ctranslate2" in by_name:
             softmax = self.ours.models / "softmax/checkpoint_last.safetensors"
-            folder = named["ctranslate2"].models
+            folder = by_name["ctranslate2"].models
             words = [str(softmax), "--to", "ctranslate2", "--output", str(folder / "converted")]
             command = self.ours.command("convert", *words)
             self._make("ctranslate2", folder, lambda: command)
@@ -287,10 +286,10 @@ class Benchmark:
             words = [str(fairseq), "--data", str(self.data), *output, "--trust-pickle"]
             command = program.command("import_fairseq", *words)
             imported = self._make(f"{program.name}, fairseq's model", softmax, lambda: command)
-        fewer = program.models / "shortlist"
-        words = [str(self.data), "--output", str(fewer / "shortlist.txt")]
-        listed = program.command("shortlist", *words)
-        self._make(f"{program.name}, shortlist", fewer, lambda: listed)
+        shortlist = program.models / "shortlist"
+        words = [str(self.data), "--output", str(shortlist / "shortlist.txt")]
+        shortlist_command = program.command("shortlist", *words)
+        self._make(f"{program.name}, shortlist", shortlist, lambda: shortlist_command)
         task = self._training(self.arguments.model_updates)
         for attention in ("reluformer",) if imported else ("reluformer", "softmax"):
             model = program.models / attention
@@ -304,9 +303,9 @@ class Benchmark:
             return True
         print(f"making the model of {name}", flush=True)
         try:
-            asked = command()
-            assert asked is not None
-            self.call(asked)
+            making = command()
+            assert making is not None
+            self.call(making)
             stamp.touch()
             return True
         except FailedCommand as problem:
@@ -332,11 +331,13 @@ def training_figures(program: Program, done: Run) -> dict[str, float]:
     updates = program.updates(done)
     if len(updates) < 3:
         raise FailedCommand(f"{program.name} told of {len(updates)} updates, fewer than 3")
-    pairs = itertools.pairwise(updates)
-    rates = [tokens / (now - before) for (before, _), (now, tokens) in pairs]
+    rates = []
+    for (start, _), (end, tokens) in itertools.pairwise(updates):
+        rates.append(tokens / (end - start))
     rates = rates[int(WARM_UP_SHARE * len(rates)) :]
     figures = {"tokens/s": report.median(rates), "first update s": updates[0][0]}
-    if saving := program.saving_seconds(done):
+    saving = program.saving_seconds(done)
+    if saving:
         figures["checkpoint s"] = report.median(saving)
     return {**figures, **_used(done)}
 

@@ -71,23 +71,23 @@ def with_updates(loss: Callable[[], Tensor], model: nn.Module) -> Callable[[], T
     return step
 
 
-def times(steps: dict[str, Callable[[], Tensor]], turns: int, device: str) -> dict[str, np.ndarray]:
-    """Return the seconds of each step in each turn. a first turn warms up."""
+def times(steps: dict[str, Callable[[], Tensor]], count: int, device: str) -> dict[str, np.ndarray]:
+    """Return the seconds of each step, measured ``count`` times after a first time to warm up."""
     clock = time.process_time if device == "cpu" else time.perf_counter
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(turns + 1):
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for index in range(count + 1):
         for name, step in steps.items():
             started = clock()
             step()
             if device != "cpu":
                 torch.cuda.synchronize()
-            if turn:
-                found[name].append(clock() - started)
-    return {name: np.array(values) for name, values in found.items()}
+            if index > 0:
+                seconds[name].append(clock() - started)
+    return {name: np.array(values) for name, values in seconds.items()}
 
 
 def table(seconds: dict[str, np.ndarray]) -> list[dict[str, str]]:
-    """Return a row for each attention, with the ratio of its time to that of the first one."""
+    """Return a row for each attention, with the ratio of times to the first attention."""
     first = next(iter(seconds.values()))
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(first), size=(RESAMPLED, len(first)))
@@ -95,9 +95,15 @@ def table(seconds: dict[str, np.ndarray]) -> list[dict[str, str]]:
     for name, values in seconds.items():
         ratios = values / first
         low, high = np.percentile(np.median(ratios[drawn], 1), (2.5, 97.5))
-        numbers = [f"{n:.3f}" for n in (np.median(ratios), low, high)]
-        shown = (name, f"{1e3 * np.median(values):.1f}", *numbers)
-        rows.append(dict(zip(COLUMNS, shown, strict=True)))
+        rows.append(
+            {
+                "attention": name,
+                "ms": f"{1e3 * np.median(values):.1f}",
+                "ratio": f"{np.median(ratios):.3f}",
+                "low": f"{low:.3f}",
+                "high": f"{high:.3f}",
+            }
+        )
     return rows
 
 
@@ -129,8 +135,10 @@ def main() -> None:
     make = image_step if arguments.images else translation_step
     steps = {name: make(name, arguments) for name in arguments.attentions}
     rows = table(times(steps, arguments.turns, arguments.device))
-    size = f"{arguments.sentences} sentences of {VOCABULARY:,} kinds of tokens"
-    print(f"{size if not arguments.images else f'{arguments.images_at_once} images'}")
+    if arguments.images:
+        print(f"{arguments.images_at_once} images")
+    else:
+        print(f"{arguments.sentences} sentences of {VOCABULARY:,} kinds of tokens")
     for row in rows:
         print(f"{row['ms']:>9} ms {row['ratio']} [{row['low']}, {row['high']}] {row['attention']}")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

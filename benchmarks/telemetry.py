@@ -41,17 +41,13 @@ def made_batch(sentences: int, length: int) -> TranslationBatch:
 
 def made_objective(arguments: argparse.Namespace) -> TranslationObjective:
     """Return a model of 3 + 3 layers with its loss."""
-    shape = {"layers": arguments.layers, "embed_dim": 256, "ffn_embed_dim": 1024}
-    shape["attention_heads"] = 4
-    config = TransformerConfig(
-        attention=arguments.attention,
-        share_all_embeddings=True,
-        **{
-            f"{side}_{key}": value
-            for side in ("encoder", "decoder")
-            for key, value in shape.items()
-        },
-    )
+    sizes = {}
+    for side in ("encoder", "decoder"):
+        sizes[f"{side}_layers"] = arguments.layers
+        sizes[f"{side}_embed_dim"] = 256
+        sizes[f"{side}_ffn_embed_dim"] = 1024
+        sizes[f"{side}_attention_heads"] = 4
+    config = TransformerConfig(attention=arguments.attention, share_all_embeddings=True, **sizes)
     weight = 0.01 if arguments.regularizer else 0.0
     model = EncoderDecoder(config, VOCABULARY, VOCABULARY, PAD)
     return TranslationObjective(model, 0.1, AttentionRegularizerConfig(weight, weight))

@@ -16,6 +16,7 @@ are counted too. All modules are imported before, so that code that runs on impo
 import argparse
 import inspect
 import io
+import itertools
 import os
 import random
 import sys
@@ -49,7 +50,7 @@ class Walk:
     """The files whose functions run, or hold the followed value.
 
     Args:
-        holds: test if a value is, or contains, the followed one. None counts all functions.
+        holds: test if a value is, or contains, the followed one, or None to count all functions.
         until: name of a function whose call ends the walk.
     """
 
@@ -105,7 +106,7 @@ class Walk:
         if isinstance(value, dict):
             value = list(value.values())
         if isinstance(value, list | tuple):
-            return any(self._holds(item) for item in value[:1000])
+            return any(map(self._holds, value[:1000]))
         return self._holds(value)
 
 
@@ -139,15 +140,14 @@ def shows_word(token: int) -> Callable[[Any], bool]:
 def write_text(folder: Path) -> None:
     """Write documents of many words, so that the id of the rare one is a large number."""
     rng = random.Random(1)
-    words = [
-        f"{first}{second}{third}" for first in "bdfg" for second in "aeiou" for third in "klmnprst"
-    ]
+    words = list(map("".join, itertools.product("bdfg", "aeiou", "klmnprst")))
     for language in ("de", "en"):
-        lines = [" ".join([*rng.choices(words, k=5), word]) for word in words]
-        lines[7] += f" {RARE_WORD}"
-        text = "".join(
-            line + ("\n\n" if number % 4 == 3 else "\n") for number, line in enumerate(lines)
-        )
+        text = ""
+        for number, word in enumerate(words):
+            text += " ".join([*rng.choices(words, k=5), word])
+            if number == 7:
+                text += f" {RARE_WORD}"
+            text += "\n\n" if number % 4 == 3 else "\n"
         (folder / f"text.{language}").write_text(text, encoding="utf-8")
 
 
