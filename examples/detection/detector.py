@@ -42,8 +42,8 @@ class DetectorConfig:
 
     min_size: tuple[int, ...] = option(
         (128,),
-        "shorter side of an image in pixels; of several one is drawn in training, and the last one "
-        "is that of evaluation",
+        "shorter side of an image in pixels. Of several numbers training draws one for each image, "
+        "and evaluation takes the last one",
         least=1,
         metavar="N,N",
     )
@@ -52,7 +52,7 @@ class DetectorConfig:
         8.0, "sides of anchors, in strides of their map", above=0, metavar="F"
     )
     proposals: int = option(
-        2000, "most proposals of an image in training; half in evaluation", least=2
+        2000, "most proposals of an image in training. In evaluation half as many", least=2
     )
     sampled_boxes: int = option(512, "proposals of an image that the heads learn from", least=4)
     pixel_mean: tuple[float, ...] = like(PreprocessingConfig, "pixel_mean")

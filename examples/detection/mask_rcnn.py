@@ -1,6 +1,6 @@
 """Mask R-CNN in plain PyTorch: proposals, then a class, a box and a mask of each.
 
-The names of the parameters are those of torchvision's Mask R-CNN: weights of either load in both.
+The parameters are named as in torchvision's Mask R-CNN: weights of either model load in both.
 
 Reference: He et al. 2017, "Mask R-CNN", and Lin et al. 2017, "Feature pyramid networks for object
 detection".

@@ -71,8 +71,8 @@ class TaskOptions:
 
     setting: str = option(
         "small",
-        "the settings of a training: small, images of 128 pixels on a CPU; paper, COCO on GPUs; "
-        "other flags win over it",
+        "settings of a training: small (images of 128 pixels on a CPU) or paper (COCO on GPUs). "
+        "Other flags win over this one",
         presets=SETTINGS,
         metavar="NAME",
     )

@@ -45,7 +45,7 @@ class DistillationConfig:
     )
     teacher_momentum: float = option(
         0.996,
-        "share of the teacher that an update keeps, at first; it grows to 1 as a cosine",
+        "share of the teacher that an update keeps, at first. It grows to 1 as a cosine",
         least=0,
         most=1,
     )
@@ -54,7 +54,7 @@ class DistillationConfig:
     )
     weight_decay_end: float = option(
         0.4,
-        "weight decay at the end; --weight-decay grows to it as a cosine",
+        "weight decay at the end, to which --weight-decay grows as a cosine",
         least=0,
         metavar="WD",
     )

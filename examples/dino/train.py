@@ -83,8 +83,8 @@ class TaskOptions:
 
     setting: str = option(
         "small",
-        "the settings of a training: small, images of 32 pixels on a CPU; paper, ImageNet on GPUs; "
-        "other flags win over it",
+        "settings of a training: small (images of 32 pixels on a CPU) or paper (ImageNet on "
+        "GPUs). Other flags win over this one",
         presets=SETTINGS,
         metavar="NAME",
     )

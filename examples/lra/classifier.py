@@ -32,8 +32,8 @@ class ClassifierConfig(TransformerOptions):
     activation_dropout: float = like(TransformerOptions, "activation_dropout", 0.1)
     mask: str = option(
         "nonzero",
-        "keys of each token: nonzero, tokens other than 0, to which black pixels belong as in the "
-        "paper's code; all, padding too",
+        "keys of each token: nonzero (tokens other than 0, so that black pixels are no keys, as in "
+        "the paper's code) or all (padding too)",
         choices=("nonzero", "all"),
     )
 

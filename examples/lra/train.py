@@ -75,15 +75,15 @@ class TaskOptions:
     attention_preset: str = attention_preset_option()
     task: str = option(
         "listops-small",
-        f"{', '.join(TASKS)}; with {SMALL} shorter and fewer sequences and updates; other flags "
-        "go before it",
+        f"{', '.join(TASKS)}. With {SMALL} sequences are shorter, and sequences and updates are "
+        "fewer. Other flags win over this one",
         presets=PRESETS,
         metavar="NAME",
     )
     length: int | None = option(
         None,
-        "longest sequence in tokens, padded to the next power of two; expressions of "
-        "listops have a quarter to all of it (default: the paper's)",
+        "longest sequence in tokens, padded to the next power of two. Expressions of "
+        "listops have a quarter to all of this length (default: the paper's)",
         least=16,
     )
     num_train: int = option(9_600, "training samples (at most, if they are files)", least=1)

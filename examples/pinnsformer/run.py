@@ -43,7 +43,7 @@ class RunSettings:
     """The equations, attentions and sizes of the trainings."""
 
     setting: str = option(
-        "small", "sizes to begin with; other flags win over it", presets=SETTINGS, metavar="NAME"
+        "small", "sizes to begin with. Other flags win", presets=SETTINGS, metavar="NAME"
     )
     equations: tuple[str, ...] = option(
         tuple(EQUATIONS), "equations to solve", choices=tuple(EQUATIONS), several=True
@@ -63,8 +63,8 @@ class RunSettings:
     seed: int = option(1, "draws the weights")
     double: bool = option(
         False,
-        "compute in float64, in twice the time; also to go on where float32's rounding keeps the "
-        "line search from a lower loss",
+        "compute in float64, in twice the time. A training can also go on in float64 where "
+        "float32's rounding keeps the line search from a lower loss",
     )
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     threads: int = option(1, "CPU threads", least=1)

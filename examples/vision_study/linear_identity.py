@@ -10,7 +10,7 @@ from relu_nmt.config import option, settings
 
 @settings(flags=False)
 class LinearIdentityConfig(ScaledPointwiseAttention.Config):
-    """Settings of :class:`LinearIdentityAttention`: those of ``pointwise``."""
+    """Settings of :class:`LinearIdentityAttention`, as ``pointwise`` has them."""
 
     h: str = option("identity", "the map of the scores", choices=("identity",))
     _: KW_ONLY

@@ -186,7 +186,7 @@ def by_seed(trainings: Sequence[Trained], name: str, column: str) -> dict[int, f
 
 
 def gains_of(trainings: Sequence[Trained], record: Record, study: Study) -> dict[int, float]:
-    """Return the test accuracy of a variant minus that of its baseline, by common seed."""
+    """Return the difference in test accuracy of a variant and its baseline, by common seed."""
     baseline = study.baselines.get(record["model"], "")
     if record["variant"] == baseline:
         return {}

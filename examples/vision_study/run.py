@@ -58,8 +58,8 @@ class StudySettings:
     )
     setting: str = option(
         "small",
-        "small, for CIFAR-10; paper, for ImageNet; in the alpha studies also the other panels of "
-        f"the paper: {', '.join(SETTINGS[2:])}",
+        "small (for CIFAR-10) or paper (for ImageNet). The alpha studies also have the other "
+        f"panels of the paper: {', '.join(SETTINGS[2:])}",
         choices=SETTINGS,
     )
     seeds: tuple[int, ...] = option(
@@ -73,8 +73,8 @@ class StudySettings:
     )
     classes: str = option(
         "",
-        "judge by the classes in FILE only, as relu-nmt-vision-evaluate does, such as those of "
-        "ImageNet-1k for models of ImageNet-21k",
+        "judge by the classes in FILE only, as relu-nmt-vision-evaluate does, such as the classes "
+        "of ImageNet-1k for models of ImageNet-21k",
         metavar="FILE",
     )
     running: JobsConfig = group("running", JobsConfig)
@@ -122,7 +122,7 @@ class StudySettings:
 
 
 def plan(settings: StudySettings) -> list[Step]:
-    """Return the trainings, all trainings of a seed before those of the next seed.
+    """Return the trainings, all trainings of a seed before the next seed.
 
     Raises:
         DataError: images, or the file of classes, are missing.

@@ -86,11 +86,11 @@ class TimingSettings:
     """The attentions, the sizes and the number of runs."""
 
     setting: str = option(
-        "small", "sizes to begin with; other flags win over it", presets=SETTINGS, metavar="NAME"
+        "small", "sizes to begin with. Other flags win", presets=SETTINGS, metavar="NAME"
     )
     attentions: tuple[str, ...] = option(
         tuple(SPECS),
-        "time these only; names with spaces in quotes",
+        "time these only. Names with spaces are in quotes",
         choices=tuple(SPECS),
         several=True,
     )
