@@ -41,7 +41,7 @@ class Learnt:
 
 
 def write_data(folder: Path, task: str) -> Path:
-    """Write and binarise a corpus of sequences to copy or to sort. Return the data folder."""
+    """Write and binarize a corpus of sequences to copy or to sort. Return the data folder."""
     rng = random.Random(task)
     for split, size in SIZES.items():
         sources = ""
@@ -108,7 +108,7 @@ def main() -> None:
         data = write_data(Path(folder), arguments.task)
         for number, name in enumerate(arguments.attentions):
             start = time.monotonic()
-            # Use the regulariser only with weights that are never negative.
+            # Use the regularizer only with weights that are never negative.
             off = ["--attention-norm-weight", "0", "--attention-entropy-weight", "0"]
             flags = [f"--{slot_of(name)}-attention", name, *off]
             learnt = learn(data, Path(folder) / f"run{number}", updates, flags)

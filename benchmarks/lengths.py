@@ -6,8 +6,8 @@ r"""Measure time and memory per token by length, of training and decoding. Write
     python benchmarks/lengths.py --device cuda --what training --steps plain compiled graph
 
 Every attention runs with all its back ends for the device, in training with and without activation
-checkpointing. A training step is a forward and a backward pass, with the regulariser if the
-attention has one, without the optimiser. Decoding has 4 beams. Batches have about --tokens tokens,
+checkpointing. A training step is a forward and a backward pass, with the regularizer if the
+attention has one, without the optimizer. Decoding has 4 beams. Batches have about --tokens tokens,
 in documents of random words in sentences of 5 to 45, in decoding a quarter. Each figure comes from
 separate processes, which take turns. Times are medians over rounds. Memory is PyTorch's largest
 allocation on a GPU, else the growth of the peak resident set. A case with more memory than
@@ -372,7 +372,7 @@ def plot(figures_of: dict[Case, Figures], path: Path) -> None:
     kinds = list(dict.fromkeys(case.what for case in figures_of))
     figure, axes = plt.subplots(2, len(kinds), figsize=(7 * len(kinds), 10), squeeze=False)
     labels = ("microseconds per token", "peak memory, kB per token")
-    # Cases that differ in length and checkpointing alone have one colour.
+    # Cases that differ in length and checkpointing alone have one color.
     variants = list(dict.fromkeys(replace(case, length=0, recompute=False) for case in figures_of))
     by_length = sorted(figures_of, key=lambda case: case.length)
     for (row, label), (column, what) in itertools.product(enumerate(labels), enumerate(kinds)):

@@ -65,7 +65,7 @@ class Decoding:
     """Text to translate.
 
     Args:
-        split: name of the text, and of its part of the binarised data.
+        split: name of the text, and of its part of the binarized data.
         subset: name of that part for ``--gen-subset``.
         batch_size: sentences or documents in a batch.
         tokens: forced length of every translation, or ``None`` if the model decides.
@@ -98,7 +98,7 @@ class Program(ABC):
         folder: folder of its environment and its output.
         text: folder of the prepared text, ``train.de``, ``train.en`` and so on, with spaces between
             tokens.
-        data: folder of the binarised text, for this toolkit and fairseq.
+        data: folder of the binarized text, for this toolkit and fairseq.
 
     Attributes:
         packages: arguments of one ``pip install`` after the other.

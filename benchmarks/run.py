@@ -320,7 +320,7 @@ def shares_model(program: Program, variant: str) -> bool:
 
 
 def same_files(ours: Path, theirs: Path) -> float:
-    """Return the percentage of binarised files and dictionaries that are the same in both."""
+    """Return the percentage of binarized files and dictionaries that are the same in both."""
     names = [path.name for path in theirs.iterdir() if path.suffix in (".bin", ".idx", ".txt")]
     same, _, _ = filecmp.cmpfiles(ours, theirs, names, shallow=False)
     return 100 * len(same) / len(names)

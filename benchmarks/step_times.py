@@ -119,7 +119,7 @@ def main() -> None:
         nargs="*",
         default=[],
         metavar="ATTENTION",
-        help="attentions trained with the regulariser of their weights",
+        help="attentions trained with the regularizer of their weights",
     )
     parser.add_argument("--layers", type=int, default=3, help="of encoder and decoder each")
     parser.add_argument("--sentences", type=int, default=24, help="in the batch")

@@ -5,7 +5,7 @@
 Steps with and without the statistics alternate on one batch of random tokens, so that both meet the
 same state of the machine. Figures are medians, on a CPU of the processor time of all threads, which
 other programs disturb least. A training measures one step in --telemetry-interval (default: 100).
-Its cost is that share of the difference. The regulariser, which needs sums and entropies in every
+Its cost is that share of the difference. The regularizer, which needs sums and entropies in every
 step, is off without --regularizer.
 """
 
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3, help="of encoder and decoder each")
     parser.add_argument("--sentences", type=int, default=48, help="in the batch")
     parser.add_argument("--length", type=int, default=32, help="most tokens of a sentence")
-    parser.add_argument("--regularizer", action="store_true", help="with the regulariser on")
+    parser.add_argument("--regularizer", action="store_true", help="with the regularizer on")
     parser.add_argument("--steps", type=int, default=20, help="steps of each kind")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()

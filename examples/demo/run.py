@@ -266,7 +266,7 @@ def has_fast_bfloat16() -> bool:
 
 
 def preprocess(run: Run) -> None:
-    """Learn subwords and binarise."""
+    """Learn subwords and binarize."""
     corpus = run.folder / "corpus"
     text = ROOT / corpus / f"train.{run.source_lang}"
     pairs = USUAL_PAIRS

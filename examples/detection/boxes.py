@@ -76,7 +76,7 @@ def clip(boxes: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.stack([x[..., 0], y[..., 0], x[..., 1], y[..., 1]], -1)
 
 
-def _centres_and_sides(boxes: Tensor) -> tuple[Tensor, Tensor]:
+def _centers_and_sides(boxes: Tensor) -> tuple[Tensor, Tensor]:
     sides = boxes[..., 2:] - boxes[..., :2]
     return boxes[..., :2] + 0.5 * sides, sides
 
@@ -87,23 +87,23 @@ def encode(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
     Args:
         boxes: [N, 4].
         anchors: [N, 4], one for each box.
-        weights: factors of the offsets of centres and of the logarithms of sides.
+        weights: factors of the offsets of centers and of the logarithms of sides.
 
     Reference: Girshick et al. 2014, "Rich feature hierarchies", appendix C.
     """
-    centres, sides = _centres_and_sides(boxes)
-    anchor_centres, anchor_sides = _centres_and_sides(anchors)
-    shifts = weights[0] * (centres - anchor_centres) / anchor_sides
+    centers, sides = _centers_and_sides(boxes)
+    anchor_centers, anchor_sides = _centers_and_sides(anchors)
+    shifts = weights[0] * (centers - anchor_centers) / anchor_sides
     return torch.cat([shifts, weights[1] * (sides / anchor_sides).log()], 1)
 
 
 def decode(offsets: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
     """Return the boxes [N, K, 4] of offsets [N, K, 4] from anchors [N, 4]. Inverts `encode`."""
     offsets = offsets.to(anchors.dtype)
-    centres, sides = _centres_and_sides(anchors[:, None])
-    centres = centres + offsets[..., :2] / weights[0] * sides
+    centers, sides = _centers_and_sides(anchors[:, None])
+    centers = centers + offsets[..., :2] / weights[0] * sides
     half = 0.5 * sides * (offsets[..., 2:] / weights[1]).clamp(max=MOST_GROWTH).exp()
-    return torch.cat([centres - half, centres + half], -1)
+    return torch.cat([centers - half, centers + half], -1)
 
 
 def roi_align(
@@ -127,7 +127,7 @@ def roi_align(
         spatial_scale: positions of the map in a unit of the image.
         sampling_ratio: samples of a cell along each axis. 0 or less: one for each position of the
             map that the cell covers, rounded up.
-        aligned: the centre of the first position is at 0.5 instead of 0. Without it a box has at
+        aligned: the center of the first position is at 0.5 instead of 0. Without it a box has at
             least a side of 1.
 
     Returns:

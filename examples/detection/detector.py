@@ -27,7 +27,7 @@ from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig,
 
 PYRAMID_DIM = 256
 STRIDES = (4, 8, 16, 32)
-"""Distance of neighbouring positions of each map, in pixels of the image."""
+"""Distance of neighboring positions of each map, in pixels of the image."""
 DEPTHS = ((1, 3), (1, 2), (2, 3), (1, 1))
 """Share of the blocks before each map, as a fraction: of 12 blocks 4, 6, 8 and 12."""
 
@@ -59,7 +59,7 @@ class DetectorConfig:
     pixel_std: tuple[float, ...] = like(PreprocessingConfig, "pixel_std")
 
     def check(self) -> None:
-        """Compare the sizes, and count the colours."""
+        """Compare the sizes, and count the colors."""
         if max(self.min_size) > self.max_size:
             raise ConfigError(
                 f"--max-size {self.max_size}: expected {max(self.min_size)}, the largest of "
@@ -72,7 +72,7 @@ class DetectorConfig:
 class FeaturePyramid(nn.Module):
     """The blocks of a vision transformer, with layers that give maps of strides 4, 8, 16 and 32.
 
-    Swin and CvT give the normalised map of each stage. In ViT and XCiT all blocks have the stride
+    Swin and CvT give the normalized map of each stage. In ViT and XCiT all blocks have the stride
     of a patch. Their maps come after a third, a half, two thirds and all of the blocks. Transposed
     convolutions make them finer and max pooling makes them coarser. The classifier is removed.
 
@@ -138,7 +138,7 @@ class FeaturePyramid(nn.Module):
         Sides that are no multiple of a patch are rounded up.
 
         Args:
-            images: [B, 3, Y, X], normalised.
+            images: [B, 3, Y, X], normalized.
         """
         # Keep the maps of some blocks, and compute none behind them.
         outputs = itertools.islice(self.model.encode(images), self.blocks[-1] + 1)
@@ -197,7 +197,7 @@ def build_detector(
     """Return an untrained Mask R-CNN whose norms and biases are exempt from weight decay.
 
     Args:
-        config: sizes, anchors and colours.
+        config: sizes, anchors and colors.
         backbone: the vision transformer.
         num_kinds: number of categories. Label 0 is the background.
 

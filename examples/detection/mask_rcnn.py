@@ -20,7 +20,7 @@ from torch.nn import functional as F
 PADDED_TO = 32
 """Sides of a batch are multiples of it, in pixels."""
 HEAD_WEIGHTS = (10.0, 5.0)
-"""Factors of the offsets of centres and sides that the box head predicts."""
+"""Factors of the offsets of centers and sides that the box head predicts."""
 CANONICAL_SIDE = 224
 CANONICAL_LEVEL = 4
 """A box of this side, in pixels, is looked up in the map of stride 2 ** level."""
@@ -238,10 +238,10 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: Size) -> Tensor:
     side = masks.size(-1)
     # Pad by a position on each side, so that a mask fades out at its border.
     padded = F.pad(masks.float(), (1, 1, 1, 1))
-    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    centers = (boxes[:, :2] + boxes[:, 2:]) / 2
     half = (boxes[:, 2:] - boxes[:, :2]) / 2
     half = half * ((side + 2) / side)
-    corners = torch.cat([centres - half, centres + half], 1).long().tolist()
+    corners = torch.cat([centers - half, centers + half], 1).long().tolist()
     pasted = padded.new_zeros(len(masks), 1, *size)
     for mask, (left, top, right, bottom), image in zip(padded, corners, pasted, strict=True):
         shape = (max(bottom - top + 1, 1), max(right - left + 1, 1))
@@ -326,7 +326,7 @@ class MaskRCNN(nn.Module):
     def resized(
         self, images: Sequence[Tensor], targets: Sequence[Target]
     ) -> tuple[list[Tensor], list[Target]]:
-        """Return normalised images of the size for the model, and their objects."""
+        """Return normalized images of the size for the model, and their objects."""
         resized = []
         scaled = []
         for index, image in enumerate(images):
@@ -357,7 +357,7 @@ def scale_boxes(boxes: Tensor, old: Size, new: Size) -> Tensor:
 
 
 def padded(images: Sequence[Tensor]) -> Tensor:
-    """Return images [3, Y, X] as one batch, padded on the right and below with the mean colour."""
+    """Return images [3, Y, X] as one batch, padded on the right and below with the mean color."""
     height = _rounded_up(max(image.size(1) for image in images))
     width = _rounded_up(max(image.size(2) for image in images))
     return torch.stack(

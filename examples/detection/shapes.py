@@ -37,11 +37,11 @@ class ShapeSettings:
     seed: int = option(1, "of the images", least=0)
 
 
-def corners(kind: str, centre: Sequence[float], radius: float, angle_offset: float) -> list[float]:
+def corners(kind: str, center: Sequence[float], radius: float, angle_offset: float) -> list[float]:
     """Return x and y of all corners of a shape, one after the other, in pixels."""
     count = KINDS[kind]
     angles = [angle_offset + 2 * math.pi * i / count for i in range(count)]
-    x, y = centre
+    x, y = center
     points = []
     for angle in angles:
         points += [x + radius * math.cos(angle), y + radius * math.sin(angle)]

@@ -83,7 +83,7 @@ class ProjectionHead(nn.Module):
         dim: width of the features.
         config: its sizes.
 
-    Reference: Caron et al. 2021 (DINO), section 3.1 and appendix C. The weight normalisation of
+    Reference: Caron et al. 2021 (DINO), section 3.1 and appendix C. The weight normalization of
     the last layer has gain 1.
 
     Example:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GLOBAL_VIEWS = 2
-# Probabilities of mirroring, other colours, no colours, and inverted bright values (view 2).
+# Probabilities of mirroring, other colors, no colors, and inverted bright values (view 2).
 FLIP = 0.5
 JITTER = 0.8
 GREY = 0.2
 SOLARIZE = 0.2
-COLOUR_SHARES = {"brightness": 0.4, "contrast": 0.4, "color": 0.2}
+COLOR_SHARES = {"brightness": 0.4, "contrast": 0.4, "color": 0.2}
 LARGEST_HUE_SHIFT = 0.1
 SOLARIZE_FROM = 128
 BLUR = (1.0, 0.1)
@@ -66,8 +66,8 @@ class ViewBatch(SampleBatch):
     """The views of some images.
 
     Args:
-        large: normalised views [2, B, 3, S, S].
-        small: normalised views [V, B, 3, s, s]. V may be 0.
+        large: normalized views [2, B, 3, S, S].
+        small: normalized views [V, B, 3, s, s]. V may be 0.
     """
 
     large: Tensor
@@ -80,9 +80,9 @@ class Views:
     Args:
         config: number of the views, and shares of the image.
         size: side of the large views in pixels.
-        preprocessing: mean and standard deviation of the colours.
+        preprocessing: mean and standard deviation of the colors.
 
-    Reference: Caron et al. 2021 (DINO), section 3.1, with the changes of BYOL's colours as in its
+    Reference: Caron et al. 2021 (DINO), section 3.1, with the changes of BYOL's colors as in its
     public code. Deviation: the radii of the blur are for large views of 224 pixels and go with
     their size.
 
@@ -117,12 +117,12 @@ class Views:
             view = self._changed(view, blur, generator)
             if number == 1 and generator.random() < SOLARIZE:
                 view = self._operations["solarize"](view, SOLARIZE_FROM)
-            large.append(self._normalised(view))
+            large.append(self._normalized(view))
         small_side = config.local_size
         small = np.empty((config.local_crops, 3, small_side, small_side), dtype=np.float32)
         for pixels in small:
             view = self._crop(image, small_side, config.local_areas, generator)
-            pixels[:] = self._normalised(self._changed(view, LOCAL_BLUR, generator))
+            pixels[:] = self._normalized(self._changed(view, LOCAL_BLUR, generator))
         return np.stack(large), small
 
     def _crop(
@@ -139,16 +139,16 @@ class Views:
         return view.transpose(Transpose.FLIP_LEFT_RIGHT) if generator.random() < FLIP else view
 
     def _changed(self, view: "Image", blur: float, generator: np.random.Generator) -> "Image":
-        """Return a view in other colours or in grey, perhaps blurred."""
+        """Return a view in other colors or in gray, perhaps blurred."""
         from PIL import ImageFilter
 
         if generator.random() < JITTER:
-            for name in generator.permutation(np.array([*COLOUR_SHARES, "hue"])):
+            for name in generator.permutation(np.array([*COLOR_SHARES, "hue"])):
                 if name == "hue":
                     shift = generator.uniform(-LARGEST_HUE_SHIFT, LARGEST_HUE_SHIFT)
                     view = _with_hue(view, shift)
                 else:
-                    share = COLOUR_SHARES[name]
+                    share = COLOR_SHARES[name]
                     factor = generator.uniform(1 - share, 1 + share)
                     view = self._operations[name](view, factor)
         if generator.random() < GREY:
@@ -158,7 +158,7 @@ class Views:
             view = view.filter(ImageFilter.GaussianBlur(radius))
         return view
 
-    def _normalised(self, view: "Image") -> np.ndarray:
+    def _normalized(self, view: "Image") -> np.ndarray:
         pixels = np.asarray(view, dtype=np.float32) / 255
         return ((pixels - self._mean) / self._std).transpose(2, 0, 1)
 

@@ -45,7 +45,7 @@ class SequenceClassifier(nn.Module):
     features [a, b, a b, a - b].
 
     Args:
-        config: attention and regularisation.
+        config: attention and regularization.
         task: the task.
         width: length of the padded sequences.
 
@@ -111,7 +111,7 @@ class SequenceClassifier(nn.Module):
 
 
 class SequenceObjective(RegularizedObjective):
-    """Cross-entropy per sample plus the attention regulariser."""
+    """Cross-entropy per sample plus the attention regularizer."""
 
     model: SequenceClassifier
 

@@ -2,7 +2,7 @@
 
 Reference: Tay et al. 2021, "Long Range Arena", section 2.2.1, with the settings of its code: depth
 and arguments up to 10, an operation with probability 1/4 where a digit could stand. The
-parentheses that the code writes besides brackets are left out, as in its tokeniser.
+parentheses that the code writes besides brackets are left out, as in its tokenizer.
 """
 
 import numpy as np

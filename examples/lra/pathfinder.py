@@ -71,7 +71,7 @@ def _place(random: Random, dashes: int, paths: Sequence[list[Point]]) -> list[Po
 
 
 def make_image(random: Random) -> tuple[np.ndarray, int]:
-    """Return an image as grey values, uint8 [32 * 32], and 1 if the discs are on one path, or 0.
+    """Return an image as gray values, uint8 [32 * 32], and 1 if the discs are on one path, or 0.
 
     Example:
         >>> pixels, label = make_image(Random(1))

@@ -147,7 +147,7 @@ def _stored(arrays: dict[str, np.ndarray], split: str) -> Samples:
 
 
 def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
-    """Return images as grey values row by row. Every tenth training image is for validation."""
+    """Return images as gray values row by row. Every tenth training image is for validation."""
     sets = {}
     for split in ("train", "test"):
         path = folder / split

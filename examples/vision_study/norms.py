@@ -119,7 +119,7 @@ def checkpoints_of(folder: str) -> dict[int, Path]:
 
 
 def pixels_of(classifier: ImageClassifier, data: str, count: int) -> Tensor:
-    """Return normalised pixels [B, 3, Y, X] of images from all over a set.
+    """Return normalized pixels [B, 3, Y, X] of images from all over a set.
 
     Raises:
         DataError: there are no images, or they are damaged.

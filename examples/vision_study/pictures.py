@@ -4,7 +4,7 @@ r"""Show the attention of image models: overlays on images, and heat maps of the
         softmax/checkpoint_last.safetensors --data cifar10/test.zip --heat-maps 2.1 4.3
 
 An overlay shows for each patch the length of its query and of its key in one block, over all
-channels. SimA's queries and keys are normalised over the tokens. A heat map is the mean of a head's
+channels. SimA's queries and keys are normalized over the tokens. A heat map is the mean of a head's
 weights over images. It writes pictures.html, overlays.csv and heat_maps.csv.
 
 Reference: Koohpayegani and Pirsiavash 2024, "SimA", Figure 3 (overlays). Saratchandran et al.
@@ -122,7 +122,7 @@ def lengths(attention: Attention, q: Tensor, k: Tensor, grid: Sequence[int]) -> 
     """Return the lengths over all channels of the queries and keys of the patches.
 
     Args:
-        attention: the attention. SimA normalises queries and keys over the tokens.
+        attention: the attention. SimA normalizes queries and keys over the tokens.
         q: queries [B, H, N, d].
         k: keys [B, H, N, d].
         grid: height and width of the image in patches, the last of the N tokens.
