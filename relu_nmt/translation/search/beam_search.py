@@ -25,6 +25,10 @@ MOST_DONE = 0.4
 """Drop finished sentences when they are more than this fraction of the batch. A drop copies the
 others."""
 
+LEAST_SCORE = -1e30
+"""Scores below this come from numbers that overflow; decoders round these differently."""
+NOT_FINITE = "the model's scores are not finite (training diverged)"
+
 
 class BeamSearch:
     """Searches the best translations of one batch, a step at a time.
@@ -102,6 +106,7 @@ class BeamSearch:
     def advance(self, scores: StepScores) -> None:
         """Choose the continuations of the beams by scores of the tokens after the newest ones."""
         config, step, weights = self._config, self._step, scores.weights
+        self._refuse_undefined(scores)
         # Forbid tokens, then choose the best continuations, ended ones among them.
         candidates = self._candidates(scores)
         ends = candidates.tokens == self._symbols.eos_index
@@ -151,8 +156,8 @@ class BeamSearch:
         results = self._finished.results(self._listed)
         # Report sentences without hypothesis: all their tokens were forbidden or not finite.
         for sentence, hypotheses in zip(self._ids, results, strict=True):
-            if not hypotheses:
-                reason = "the model's scores are not finite (training diverged)"
+            if not hypotheses or hypotheses[0].score < LEAST_SCORE:
+                reason = NOT_FINITE
                 if self._config.min_len > 1 or self._config.no_repeat_ngram_size:
                     reason = (
                         "--min-len and --no-repeat-ngram-size forbid every token; lower them, and "
@@ -160,6 +165,29 @@ class BeamSearch:
                     )
                 raise ConfigError(f"sentence {sentence}: no possible output; {reason}")
         return results
+
+    def _refuse_undefined(self, scores: StepScores) -> None:
+        """Raise a ConfigError if an open hypothesis has a NaN among the scores of its next tokens.
+
+        A logit of NaN or infinity makes the whole row of log-probabilities NaN. Decoders choose
+        differently among such rows, so none of them is to choose.
+        """
+        first = scores.log_probs[:, :, 0]  # [B, K], [B, 1] or [1, N]
+        if not first.sum().isnan():  # one number, since every step asks
+            return
+        totals = self._live.totals
+        undefined = first.isnan()
+        beams = scores.rows
+        if beams is None:
+            beams = torch.arange(totals.numel(), device=totals.device)
+            undefined = undefined.expand_as(totals)
+        beams = beams[undefined.flatten() & (totals.flatten()[beams] != -torch.inf)]
+        sentences = (beams // totals.size(1)).cpu().numpy()
+        sentences = self._sentences[sentences[self._open[sentences]]]
+        if len(sentences):
+            raise ConfigError(
+                f"sentence {self._ids[sentences[0]]}: no possible output; {NOT_FINITE}"
+            )
 
     def _candidates(self, scores: StepScores) -> Continuations:
         """Return the best continuations of each group of beams, ended ones among them."""
