@@ -12,7 +12,6 @@ computes the BLEU of documents on tokenized text. chrF is always given.
 """
 
 import ast
-import json
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from relu_nmt.config.shared import (
     subset_option,
     target_lang_option,
 )
+from relu_nmt.config.stored import parse_json
 from relu_nmt.data.data_folder import data_option
 from relu_nmt.data.documents import SEPARATORS, DocumentConfig, WindowOptions
 from relu_nmt.errors import ConfigError
@@ -54,7 +54,7 @@ NEED_REFERENCES = dict.fromkeys(
 
 def model_overrides(text: str) -> dict[str, Any]:
     """Return settings of a model by name, from JSON or a Python dictionary as in fairseq."""
-    for read in (json.loads, ast.literal_eval):
+    for read in (parse_json, ast.literal_eval):
         try:
             values = read(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -8,7 +8,6 @@ The same command goes on where it was stopped. Losses in the log are in bits. Se
 torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of each process).
 """
 
-import json
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from relu_nmt.config.shared import (
     source_lang_option,
     target_lang_option,
 )
+from relu_nmt.config.stored import parse_json
 from relu_nmt.data.data_folder import DATA_FILES, data_option
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -39,7 +39,7 @@ DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 def search_settings(text: str) -> GenerationConfig:
     """Return the search settings in a JSON object with fields of :class:`GenerationConfig`."""
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError as error:
         raise ValueError(f"expected JSON such as '{DEFAULT_SEARCH}' ({error})") from None
     if not isinstance(values, dict):
@@ -49,7 +49,7 @@ def search_settings(text: str) -> GenerationConfig:
 
 def detokenizer_settings(text: str) -> dict[str, Any]:
     """Return a detokeniser's settings in a JSON object."""
-    values = json.loads(text)
+    values = parse_json(text)
     if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
         raise ValueError('expected JSON such as \'{"target_lang": "en"}\'')
     return values

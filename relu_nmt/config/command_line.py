@@ -4,7 +4,6 @@ A file is YAML 1.2, a checkpoint or a ``results.json``.
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -25,6 +24,7 @@ from relu_nmt.config.fields import (
     shown,
 )
 from relu_nmt.config.registry import READ, Files, Registry, refuse_shared_files
+from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
 from relu_nmt.errors import ConfigError
 
@@ -241,7 +241,7 @@ def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
         if path.suffix == ".safetensors":
             return _checkpoint_settings(path), True
         text = path.read_text("utf-8-sig")
-        values = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
+        values = parse_json(text) if path.suffix == ".json" else parse_yaml(text)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path}: cannot read it: {error}") from error
     if values is None:
@@ -259,10 +259,7 @@ def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
 
     try:
         with safe_open(path, framework="np") as file:
-            settings = json.loads(file.metadata()["args"])
-        if not isinstance(settings, dict):
-            raise ValueError("args is not a table")
-        return settings
+            return checked(dict[str, Any], parse_json(file.metadata()["args"]), "args")
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"--config {path}: not a checkpoint with settings in it") from error
 

@@ -16,11 +16,13 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from relu_nmt.config import Files, option
+from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import plain_file, write_text
 
@@ -30,7 +32,17 @@ WORK_FOLDER = "preprocess.unfinished"  # has the journal of a run that has not e
 FORMAT_NAME = "relu_nmt data folder"
 FORMAT_VERSION = 1
 AGAIN = "run relu-nmt-preprocess again"
-REQUIRED = {"source_lang": str, "text": dict, "splits": dict, "files": dict}
+# The forms of what the readers of a manifest and of a journal use, see :func:`checked`.
+TEXT_FORM = {
+    **{"tokenizer": str, "tokenizer_version?": int, "lowercase": bool, "first_symbol?": str | None},
+    **{"subword": str, "subword_file": str | None},
+}
+MANIFEST_FORM = {
+    **{"source_lang": str, "text": {"*": TEXT_FORM}, "splits": dict[str, Any]},
+    "files": {"*": {"bytes": int, "sha256?": str}},
+}
+STEP_FORM = {"result?": Any, "files": dict[str, dict[str, Any] | None]}
+JOURNAL_FORM = {"key": str, "steps": {"*": STEP_FORM}, "given?": list[str]}
 # Folders that users give by mistake, each with the endings of its files.
 OTHER_FOLDERS = {
     "a folder of checkpoints, and ": r"\.(safetensors|pt)$",
@@ -78,9 +90,9 @@ def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Pat
 def names_in(folder: Path) -> str:
     """Return a regular expression of all file names that a data folder may have."""
     try:
-        names = json.loads(plain_file(folder / MANIFEST_NAME).read_bytes())["files"]
-        listed = [re.escape(name) for name in names]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        content = parse_json(plain_file(folder / MANIFEST_NAME).read_bytes())
+        listed = [re.escape(name) for name in checked(MANIFEST_FORM, content)["files"]]
+    except (OSError, ValueError):
         listed = []
     return "|".join((FILE_NAMES, *listed))
 
@@ -182,7 +194,7 @@ def read_manifest(
     for name, record in ({} if content is None else content["files"]).items():
         file = Path(folder) / name
         size = record["bytes"]
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise DataError(f"{file}: missing, but {MANIFEST_NAME} lists it; {AGAIN}")
         if file.stat().st_size != size:
             raise DataError(
@@ -202,8 +214,8 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
     if not path.exists():
         return None
     try:
-        content = json.loads(plain_file(path).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_json(plain_file(path).read_bytes())
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: damaged manifest ({error}); {advice}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT_NAME:
         raise DataError(f"{path}: not the manifest of a data folder; {advice}")
@@ -213,15 +225,15 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
             f"{FORMAT_VERSION}; {advice}"
         )
     # Check the entries that reading a folder needs.
-    for key, kind in REQUIRED.items():
-        if not isinstance(content.get(key), kind):
-            raise DataError(f"{path}: '{key}' is missing or damaged; {advice}")
-    for name, record in content["files"].items():
-        size = record.get("bytes") if isinstance(record, dict) else None
+    try:
+        manifest = checked(MANIFEST_FORM, content, "manifest")
+    except ValueError as error:
+        raise DataError(f"{path}: damaged ({error}); {advice}") from error
+    for name in manifest["files"]:
         # Refuse names with folders, which would lead out of this one.
-        if not isinstance(size, int) or os.path.basename(name) != name:
-            raise DataError(f"{path}: the entry of '{name}' is damaged; {advice}")
-    return content
+        if os.path.basename(name) != name:
+            raise DataError(f"{path}: the entry of {name!r} is damaged; {advice}")
+    return manifest
 
 
 class Journal:
@@ -241,10 +253,9 @@ class Journal:
         if stored["key"] == key:
             self._content = stored
         # Keep the files that this job or the other one was given.
-        earlier = stored.get("given")
-        files_to_keep = {*user_files, *map(Path, earlier if isinstance(earlier, list) else ())}
+        files_to_keep = {*user_files, *map(Path, stored.get("given", []))}
         if self._content is not stored:
-            files = [Path(path) for entry in stored["steps"].values() for path in _files(entry)]
+            files = [Path(path) for step in stored["steps"].values() for path in step["files"]]
             written_names = {path.name for path in files if path.parent.name != self.folder.name}
             remove_files(self.folder.parent, written_names, files_to_keep)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -256,38 +267,45 @@ class Journal:
     def read(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
         """Return the journal of a working folder. None if it is missing or damaged."""
         try:
-            content = json.loads(plain_file(Path(folder) / JOURNAL_NAME).read_bytes())
-        except (OSError, ValueError, RecursionError):
+            content = parse_json(plain_file(Path(folder) / JOURNAL_NAME).read_bytes())
+            return checked(JOURNAL_FORM, content)
+        except (OSError, ValueError):
             return None
-        if not isinstance(content, dict) or not isinstance(content.get("steps"), dict):
-            return None
-        return content if isinstance(content.get("key"), str) else None
 
     def _save(self) -> None:
         write_text(self.folder / JOURNAL_NAME, json.dumps(self._content))
 
-    def result(self, step: str) -> Any:
-        """Return the result of a finished step. None if its files have changed since."""
+    def result(self, step: str, form: Any = Any) -> Any:
+        """Return the result of a finished step. None if its files have changed since.
+
+        A result of another ``form``, see :func:`checked`, is None too.
+        """
         entry = self._content["steps"].get(step)
-        if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
+        if entry is None:
             return None
         for path, record in entry["files"].items():
             if not os.path.isfile(path) or file_record(path) != record:
                 return None
-        return entry.get("result")
+        with suppress(ValueError):
+            return checked(form, entry.get("result"))
+        return None
 
     def finish_all(
-        self, steps: Mapping[str, Sequence[Path]], work: Callable[[list[str]], Iterable[Any]]
+        self,
+        steps: Mapping[str, Sequence[Path]],
+        work: Callable[[list[str]], Iterable[Any]],
+        form: Any = Any,
     ) -> dict[str, Any]:
         """Return the results of steps, given their files. ``work`` does the unfinished ones.
 
-        It yields the JSON result of each step once its files are complete. None becomes True.
+        It yields the JSON result of each step, of this form, once its files are complete. None
+        becomes True.
         """
-        results = {step: self.result(step) for step in steps}
+        results = {step: self.result(step, form) for step in steps}
         todo = [step for step, result in results.items() if result is None]
         # Note the files before they are made, so that another job can remove them.
         for step in todo:
-            self._content["steps"][step] = {"files": {str(path): None for path in steps[step]}}
+            self._content["steps"][step] = {"files": dict.fromkeys(map(str, steps[step]))}
         self._save()
         for step, result in zip(todo, work(todo) if todo else (), strict=True):
             # Note each step at once, so that an interrupted run keeps it.
@@ -297,26 +315,22 @@ class Journal:
             self._save()
         return results
 
-    def finish(self, step: str, make: Callable[[], Any], files: Sequence[Path]) -> Any:
+    def finish(
+        self, step: str, make: Callable[[], Any], files: Sequence[Path], form: Any = Any
+    ) -> Any:
         """Return the result of a step. Call ``make`` to do it unless it is finished."""
-        return self.finish_all({step: files}, lambda _: [make()])[step]
+        return self.finish_all({step: files}, lambda _: [make()], form)[step]
 
     def record(self, path: Path) -> dict[str, Any]:
         """Return size and SHA-256 of a file, which are known if it is one of a finished step."""
         for entry in self._content["steps"].values():
-            if record := _files(entry).get(str(path)):
+            if record := entry["files"].get(str(path)):
                 return dict(record)
         return file_record(path)
 
     def close(self) -> None:
         """Remove the working folder when the job is done."""
         shutil.rmtree(self.folder)
-
-
-def _files(entry: Any) -> dict[str, Any]:
-    """Return the files of a step in a journal, each with its record. None if it is damaged."""
-    files = entry.get("files") if isinstance(entry, dict) else None
-    return files if isinstance(files, dict) else {}
 
 
 def remove_files(folder: Path, names: Iterable[str], files_to_keep: Collection[Path]) -> None:

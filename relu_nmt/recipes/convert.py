@@ -246,8 +246,8 @@ def check_replaceable(path: str, kind: str | None) -> None:
 
 def _kind(path: str | Path) -> str | None:
     """Return the task of a checkpoint, if it is known."""
-    task = read_metadata(path).get("task")
-    return task.get("name") if isinstance(task, dict) else None
+    name: str | None = read_metadata(path).get("task", {}).get("name")
+    return name
 
 
 def average(settings: AverageSettings, *, progress: bool = True) -> Path:

@@ -49,6 +49,7 @@ NOT_IN_KEY = (
     *("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES),
 )
 SAMPLED_LINES, SAMPLED_CHUNKS, SAMPLED_CHARACTERS = 1000, 20, 1_000_000
+SIDE_COUNTS = {"sentences": int, "tokens": int, "unknown": int}
 SMALL_SHARE = 0.01  # share of changed lines that is too small for advice
 
 
@@ -288,11 +289,11 @@ def _binarize(
             yield from binarize(todo, dictionaries, job.workers, advance)
 
     files = {name: paths_of(prefix) for name, (_, prefix, _) in sides.items()}
-    results = journal.finish_all(files, write)
+    results = journal.finish_all(files, write, SIDE_COUNTS)
     finished = dict(zip(texts, results.values(), strict=True))
     # Report the share of unknown words, as fairseq does.
     for (split, language), result in finished.items():
-        share = 100 * result["unknown"] / result["tokens"]
+        share = 100 * result["unknown"] / max(1, result["tokens"])
         job.say(
             f"[{language}] {job.inputs[split, language].path}: {result['sentences']} sents, "
             f"{result['tokens']} tokens, {share:.3}% replaced (by {UNK})"
@@ -306,7 +307,9 @@ def _binarize_alignments(job: Job, journal: Journal) -> dict[str, dict[str, int]
     for split, text in job.alignments.items():
         prefix = alignment_path(job.folder, split, job.config.pair)
         step, write = f"{split} alignments binarized", partial(_align, job, split, prefix)
-        finished[split] = done = journal.finish(step, write, paths_of(prefix))
+        finished[split] = done = journal.finish(
+            step, write, paths_of(prefix), {"sentences": int, "pairs": int}
+        )
         counts = f"{done['sentences']} sents, {done['pairs']} pairs"
         job.say(f"[alignments] {text.path}: {counts}")
     return finished

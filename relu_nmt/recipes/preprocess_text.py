@@ -131,7 +131,9 @@ class Job:
                 yield from convert_texts(todo, pipelines, self.workers, advance)
 
         # Convert, and read through the results.
-        done = journal.finish_all({name: [*c.outputs] for name, c in planned.items()}, convert)
+        files = {name: [*conversion.outputs] for name, conversion in planned.items()}
+        form = {"sentences": int, "boundaries": list[tuple[int, int]]}
+        done = journal.finish_all(files, convert, form)
         written = [str(next(iter(conversion.outputs))) for conversion in planned.values()]
         scanned = [text for _, text in ordered_map(scan_text, written, self.workers)]
         sides = [conversion.side for conversion in planned.values()]

@@ -19,6 +19,7 @@ import relu_nmt
 from relu_nmt.cli.score import COMET
 from relu_nmt.cli.score import ScoreSettings as Settings
 from relu_nmt.config import split_paths
+from relu_nmt.config.stored import parse_json
 from relu_nmt.data.documents import (
     DOCUMENT_TAG,
     SEPARATOR_TESTS,
@@ -290,8 +291,8 @@ def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
 
 def _parse(line: str, place: str) -> Contrast:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise DataError(
             f"{place}: not JSON; expected one object a line, as in "
             "test.contrasts.jsonl of data_prep/grammar_corpus.py"

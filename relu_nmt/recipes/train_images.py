@@ -35,7 +35,12 @@ from relu_nmt.vision.images import (
     some_of,
     with_classes_of,
 )
-from relu_nmt.vision.loading import classes_of, describe_task, load_timm_weights, start_weights
+from relu_nmt.vision.loading import (
+    classifier_metadata,
+    describe_task,
+    load_timm_weights,
+    start_weights,
+)
 from relu_nmt.vision.transforms import ImageTransform
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
@@ -204,7 +209,7 @@ class ImageTraining(Training):
         if path is None:
             return images
         # Read the classes in any case, to refuse a model of another task.
-        classes = classes_of(read_metadata(path), path)
+        classes = classifier_metadata(read_metadata(path), path)["task"]["classes"]
         # Keep the own numbers if the checkpoint only gives weights to start from.
         if not self.goes_on:
             return images

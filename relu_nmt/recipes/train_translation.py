@@ -124,7 +124,7 @@ class TranslationTraining(Training):
         """Return initial weights from another model, calibrated for mechanisms that it lacks."""
         config = self.settings.model
         weights = start_weights(model, checkpoint)
-        slots = changed_slots(checkpoint.metadata.get("model_config") or {}, config)
+        slots = changed_slots(checkpoint.metadata.get("model_config", {}), config)
         if not slots:
             return weights
 
@@ -259,7 +259,7 @@ class TranslationTraining(Training):
         if tokens == AUTO_TOKENS:
             # Keep the number of a checkpoint to go on from, if there is one.
             path = self.checkpoint_to_continue if self.goes_on else None
-            args = (read_metadata(path).get("args") if path else None) or {}
+            args = read_metadata(path).get("args", {}) if path else {}
             tokens = stored = args.get("batching", {}).get("max_tokens")
             if not stored or trainer.preflight:
                 # Bring the model, or this process's part, to the device as the trainer does.

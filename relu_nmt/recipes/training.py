@@ -180,7 +180,7 @@ def refuse_other_optimizer(
 ) -> None:
     """Refuse to go on with an optimiser that cannot use the state of the checkpoint's."""
     now = config.optimizer.optimizer
-    was = flat(stored).get("optimizer", now)
+    was = str(flat(stored).get("optimizer", now))
     # Compare the classes, since one may have several names, such as adam and adamw.
     names = [Spec.parse(text).name for text in (was, now)]
     first, second = (OPTIMIZERS.get(n) if n in OPTIMIZERS.names() else n for n in names)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from relu_nmt.config.registry import Registry
+from relu_nmt.config.stored import checked
 from relu_nmt.data.binarize import count_words
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError, needing, reporting
 from relu_nmt.io.safe_write import plain_file
@@ -266,7 +267,7 @@ def _with_characters(pieces: Sequence[str]) -> list[str]:
 
 def subword_of_state(state: Mapping[str, Any]) -> SubwordModel:
     """Return the model of :meth:`SubwordModel.to_state` (DataError: the state is damaged)."""
-    name = state["name"]
+    name = checked(str, state["name"], "name of the subword model")
     return subword_models.get("none" if name == JOINED else name).from_state(state)
 
 

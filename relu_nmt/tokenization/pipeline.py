@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from relu_nmt.config.stored import checked
 from relu_nmt.data.binarize import Advance
 from relu_nmt.data.data_folder import file_record
 from relu_nmt.data.documents import SEPARATOR_TESTS, Boundaries, join_texts, sentence_slices
@@ -192,9 +193,15 @@ class TextPipeline:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
-        """Return the pipeline of :meth:`to_state`, perhaps of a release with fewer steps."""
-        values = {field.name: state[field.name] for field in fields(cls) if field.name in state}
-        values["subword"] = subword_of_state(state["subword"])
+        """Return the pipeline of :meth:`to_state`, perhaps of a release with fewer steps.
+
+        Raises:
+            ValueError: a value has another type.
+        """
+        kinds = {**get_type_hints(cls), "subword": dict[str, Any]}
+        names = [field.name for field in fields(cls) if field.name in state]
+        values = {name: checked(kinds[name], state[name], name) for name in names}
+        values["subword"] = subword_of_state(values["subword"])
         return cls(**{"tokenizer_version": 1, **values})
 
 
@@ -203,35 +210,28 @@ def load_pipeline(
 ) -> TextPipeline:
     """Return the pipeline of one language of a data folder (DataError: it is damaged)."""
     description = manifest["text"].get(language)
-    if not isinstance(description, dict):
+    if description is None:
         languages = ", ".join(manifest["text"])
         raise DataError(f"{folder}: the data is in {languages}, not in '{language}'")
-    # Read the description of the steps from the manifest.
-    try:
-        tokenizer = str(description["tokenizer"])
-        lowercase = bool(description["lowercase"])
-        version = int(description.get("tokenizer_version", 1))
-        if not isinstance(symbol := description.get("first_symbol"), str | None):
-            raise TypeError("a text as first_symbol")
-        name = str(description["subword"])
-        file_name = description["subword_file"]
-        checksum = None if file_name is None else manifest["files"][file_name].get("sha256")
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{folder}: the manifest's entry of '{language}' lacks {error}; {AGAIN}"
-        ) from error
+    name, file_name = description["subword"], description["subword_file"]
     if (subword_models.get(name).file_name is None) != (file_name is None):
         raise DataError(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
             f"{file_name!r}); {AGAIN}"
         )
     # Load the subword model after comparing its checksum.
-    path = None if file_name is None else Path(folder) / file_name
-    if path is not None and file_record(path)["sha256"] != checksum:
-        raise DataError(f"{path}: changed since it was made; {AGAIN}")
-    subword = load_subword(name, path)
+    path = None
+    if file_name is not None:
+        path, record = Path(folder) / file_name, manifest["files"].get(file_name)
+        if record is None or file_record(path) != record:
+            raise DataError(f"{path}: changed since it was made; {AGAIN}")
     return TextPipeline(
-        language, tokenizer, lowercase, subword, first_symbol=symbol, tokenizer_version=version
+        language,
+        description["tokenizer"],
+        description["lowercase"],
+        load_subword(name, path),
+        first_symbol=description.get("first_symbol"),
+        tokenizer_version=description.get("tokenizer_version", 1),
     )
 
 

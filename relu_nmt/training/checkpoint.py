@@ -16,7 +16,6 @@ import pickle
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from relu_nmt.errors import CheckpointError, reporting
+from relu_nmt.config.classes import flat
+from relu_nmt.config.stored import checked, parse_json
+from relu_nmt.errors import CheckpointError, ConfigError, reporting
 from relu_nmt.io.safe_write import plain_file, replacing
 from relu_nmt.training.distributed import part_like
 
@@ -36,6 +37,15 @@ VERSION = 2
 UPGRADED_VERSION = 1
 """Version of older files, whose tensors and settings get their present names when read."""
 MODEL_PREFIX = "model."
+METADATA_FORM = {
+    **{"version": int, "tied?": dict[str, str], "checksums?": dict[str, int]},
+    **{"model_config?": dict[str, Any], "task?": dict[str, Any], "training_state?": dict[str, Any]},
+    "args?": {
+        **{"model?": dict[str, Any], "documents?": dict[str, Any]},
+        "batching?": {"max_tokens?": int | None},
+    },
+}
+"""The form of the metadata, see :func:`checked`: what readers may rely on."""
 SHOWN_NAMES = 3
 _PACKED = re.compile(r"(?P<module>.*\b\w*attention)\.in_proj_(?P<kind>weight|bias)(?P<rest>.*)")
 _VISION_PART = re.compile(r"\bblocks\.(\d+)\.(attention|feed_forward)(_branch)?\.")
@@ -84,6 +94,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target, durable=True) as temporary:
             save_file(stored, temporary, metadata=text)
+            _sort_metadata(temporary)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{target}: cannot write the checkpoint ({error}); free some space or choose another "
@@ -238,19 +249,21 @@ def _read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     checksum = raw.pop("metadata_checksum", None)
     if checksum != (str(_checksum_of_texts(raw)) if "checksums" in raw else None):
         raise _damaged(source, "its metadata does not fit its checksum")
-    metadata: dict[str, Any] = {}
-    with suppress(ValueError):
-        metadata = {key: json.loads(value) for key, value in raw.items()}
-    if metadata.pop("format", None) != FORMAT:
+    if raw.pop("format", None) != json.dumps(FORMAT):
         raise CheckpointError(
             f"{source}: a safetensors file, but not a checkpoint of relu_nmt; "
             "give a file that relu-nmt-train or relu-nmt-average wrote"
         )
-    if metadata.get("version") not in (UPGRADED_VERSION, VERSION):
+    if (version := raw.get("version")) not in (str(UPGRADED_VERSION), str(VERSION)):
         raise CheckpointError(
-            f"{source}: checkpoint version {metadata.get('version')}, but this relu_nmt reads "
-            f"version {VERSION}; use the relu_nmt that wrote it"
+            f"{source}: checkpoint version {version}, but this relu_nmt reads version {VERSION}; "
+            "use the relu_nmt that wrote it"
         )
+    # Check the types of all values, which a checksum does not.
+    with reporting(f"{source}: damaged", CheckpointError, (ValueError, ConfigError)):
+        metadata = checked(METADATA_FORM, {k: parse_json(v) for k, v in raw.items()}, "metadata")
+        for name in ("args", "model_config"):
+            flat(metadata.get(name, {}))
     return _upgrade_metadata(metadata) if metadata["version"] == UPGRADED_VERSION else metadata
 
 
@@ -272,6 +285,18 @@ def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
         whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
         stored[name] = value if whole else value.clone()
     return stored, tied
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort the metadata in a new file by name, since safetensors writes them in any order."""
+    with open(path, "r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        assert len(text) <= size, "the same values take the same space"
+        file.seek(8)
+        file.write(text.ljust(size))
 
 
 def _checksum(tensor: Tensor) -> int:

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from relu_nmt.config.stored import parse_json
 from relu_nmt.errors import IN_BRACKETS, ConfigError, DataError, needing, printable, reporting
 from relu_nmt.io.process import discard_output
 from relu_nmt.training.config import TrainerConfig
@@ -373,8 +374,8 @@ def read_curves(path: str | os.PathLike[str], may_be_empty: bool = False) -> Cur
 
 
 def _json(text: str) -> Any:
-    with suppress(ValueError, RecursionError):
-        return json.loads(text)
+    with suppress(ValueError):
+        return parse_json(text)
     return None
 
 

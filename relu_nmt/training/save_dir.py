@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.errors import IN_BRACKETS, CheckpointError, ConfigError, DataError, reporting
 from relu_nmt.io.process import SIGNAL_EXIT_CODE, peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.safe_write import (
@@ -37,6 +38,13 @@ WRITTEN = re.compile(
     + re.escape(SUFFIX)
 )
 """Names of all checkpoints that a training writes."""
+ENTRY_FORM = {
+    **{f"{name}?": float | None for name in ("num_updates", "wps", "ups", "train_wall")},
+    **{f"{name}?": float | None for name in ("loss", "nll_loss", "accuracy")},
+    "*": float | str | None,
+}
+"""The form of an entry of the curves, see :func:`checked`."""
+BEST_FORM = {"metric?": str, "value?": float, "num_updates?": int}
 LOCK = ".lock"
 BYTES_PER_VALUE, VALUES_PER_WEIGHT = 4, 3
 """Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA."""
@@ -185,18 +193,24 @@ class TrainingResult:
         with reporting(f"{path}: cannot be read", form=IN_BRACKETS):
             text = plain_file(path).read_bytes()
         try:
-            values = json.loads(text)
+            values = parse_json(text)
             if values["format"] != FORMAT:
                 raise DataError(
                     f"{path}: format {values['format']}, but this relu_nmt reads format {FORMAT}; "
                     "use the relu_nmt that wrote it"
                 )
-            return cls(Path(folder), **{name: values[name] for name in cls._stored()})
+            result: TrainingResult = checked(cls, {name: values[name] for name in cls._stored()})
+            checked(BEST_FORM, result.best or {})
+            for entries in (result.train, result.epochs, *result.valid.values()):
+                for values in entries:
+                    checked(ENTRY_FORM, values)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: damaged, or not the results of a training; remove it to go on without "
                 "the history that it held"
             ) from error
+        result.save_dir = Path(folder)
+        return result
 
     @classmethod
     def to_continue(

@@ -11,11 +11,13 @@ as well, which :class:`ScheduleConfig` lists.
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from relu_nmt.config import option, settings
 from relu_nmt.config.classes import chosen_part, with_own_config
 from relu_nmt.config.fields import options_of
+from relu_nmt.config.stored import checked
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import SCHEDULES
 
@@ -189,6 +191,15 @@ class FixedSchedule(Schedule):
         return rate * num_updates / self.warmup if num_updates < self.warmup else rate
 
 
+@dataclass
+class PlateauState:
+    """The factor of the rate, the best score, and the epochs since."""
+
+    factor: float = 1.0
+    best: float | None = None
+    bad_epochs: int = 0
+
+
 @SCHEDULES.register("reduce_lr_on_plateau")
 class ReduceOnPlateauSchedule(Schedule):
     """Multiply by --lr-shrink after more than --lr-patience epochs without improvement.
@@ -203,39 +214,37 @@ class ReduceOnPlateauSchedule(Schedule):
 
     def __init__(self, config: Any, *more: Any) -> None:
         super().__init__(config, *more)
-        self.factor = 1.0
-        self.best: float | None = None
-        self.bad_epochs = 0
+        self._state = PlateauState()
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
         """Return the learning rate of an update."""
         if self.warmup > 0 and num_updates <= self.warmup:
             return self.warming_up(num_updates)
-        return self.peak * self.factor
+        return self.peak * self._state.factor
 
     def end_epoch(self, num_updates: int, score: float | None) -> None:
         """Count the epochs without improvement; scores during warm-up do not count."""
         if score is None or num_updates <= self.warmup:
             return
-        sign = 1 if self.maximize else -1
-        limit = (1 + sign * self.threshold) * (self.best or 0)
-        self.bad_epochs += 1
-        if self.best is None or sign * score > sign * limit:
-            self.best, self.bad_epochs = score, 0
-        elif self.bad_epochs > self.patience:
-            self.factor, self.bad_epochs = self.factor * self.shrink, 0
+        state, sign = self._state, 1 if self.maximize else -1
+        limit = (1 + sign * self.threshold) * (state.best or 0)
+        state.bad_epochs += 1
+        if state.best is None or sign * score > sign * limit:
+            state.best, state.bad_epochs = score, 0
+        elif state.bad_epochs > self.patience:
+            state.factor, state.bad_epochs = state.factor * self.shrink, 0
 
     def state(self) -> dict[str, Any]:
         """Return the factor, the best score and the epochs since."""
-        return {name: getattr(self, name) for name in ("factor", "best", "bad_epochs")}
+        return dataclasses.asdict(self._state)
 
     def forget_best(self) -> None:
         """Forget the best score; later scores are measured otherwise."""
-        self.best, self.bad_epochs = None, 0
+        self._state = PlateauState(self._state.factor)
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`; that of another schedule is empty."""
-        vars(self).update(state)
+        self._state = checked(PlateauState, state, "schedule")
 
 
 def _flag(name: str, help_text: str, metavar: str, **more: Any) -> Any:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.errors import CheckpointError, TrainingError
+from relu_nmt.config.stored import checked
+from relu_nmt.errors import CheckpointError, TrainingError, reporting
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.checkpoint import (
@@ -68,7 +69,7 @@ class TrainingState:
     best_signature: str | None = None
     bad_validations: int = 0
     schedule: dict[str, Any] = field(default_factory=dict)
-    precision: dict[str, Any] = field(default_factory=dict)
+    precision: dict[str, float] = field(default_factory=dict)
     inner: Meters = field(default_factory=Meters)
     epoch_meters: Meters = field(default_factory=Meters)
     interrupted: bool = False
@@ -93,17 +94,13 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str) -> "TrainingState":
         """Return the state that ``dataclasses.asdict`` described; errors name ``origin``."""
+        known = dict(values)
         try:
-            known = dict(values)
-            for name in ("inner", "epoch_meters"):
-                # Turn the lists of JSON back into pairs.
-                sums = {key: (total, count) for key, (total, count) in values[name]["sums"].items()}
-                known[name] = Meters(**{**values[name], "sums": sums})
             # Earlier checkpoints hold the best score a second time, together with the count.
             if patience := known.pop("patience", None):
                 known["bad_validations"] = patience["bad_validations"]
-            return cls(**known)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return checked(cls, {name: known[name] for name in ("inner", "epoch_meters")} | known)
+        except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{origin}: its training state cannot be read ({error}); it was written by "
                 f"another version of relu_nmt; {weights_alone(origin)}"
@@ -334,7 +331,8 @@ class Components:
             if state.precision:  # empty without float16
                 self.scaler.load_state_dict(state.precision)
             if not config.reset_lr_scheduler:
-                self.schedule.load_state(state.schedule)
+                with reporting(f"{path}: its schedule cannot be read", CheckpointError, ValueError):
+                    self.schedule.load_state(state.schedule)
         _reset(state, config)
         say(f"go on from {path} (epoch {state.epoch} @ {state.num_updates} updates)")
         return state

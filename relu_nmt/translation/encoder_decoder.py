@@ -216,8 +216,6 @@ def load_model(
     except ConfigError as error:
         raise ConfigError(f"--model-overrides: {error}") from error
     stored = checkpoint.metadata["model_config"]
-    if not isinstance(stored, dict):
-        raise CheckpointError(f"{path}: its model_config is no table of settings")
     # Build the model and load its weights.
     try:
         model = build_model(from_dict(TransformerConfig, {**stored, **changed}), task)
@@ -237,8 +235,7 @@ def stored_task(path: str | os.PathLike[str]) -> TranslationTask | None:
 
 def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> None:
     """Raise a CheckpointError if a checkpoint is that of an image classifier."""
-    task = metadata.get("task")
-    if isinstance(task, dict) and task.get("name") == "image_classification":
+    if metadata.get("task", {}).get("name") == "image_classification":
         raise CheckpointError(
             f"{path}: the checkpoint of an image classifier; expected that of a translation model"
         )

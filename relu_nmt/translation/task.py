@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from relu_nmt.config.stored import checked
 from relu_nmt.data.binarize import AlignmentDataset, IndexedDataset
 from relu_nmt.data.data_folder import (
     NO_LANGUAGE,
@@ -30,6 +31,13 @@ TASK_NAME = "translation"
 """Name of the task in checkpoints."""
 ESCAPED_UNK = f"<{UNK}>"
 """Form of unknown words in references. No unknown word of a translation matches it."""
+
+
+TASK_FORM = {
+    **{"source_text": dict[str, Any], "target_text": dict[str, Any]},
+    **{"source_dictionary": str, "target_dictionary": str | None},
+}
+"""The form of a task in a checkpoint."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,14 +267,15 @@ class TranslationTask:
             CheckpointError: the description is damaged.
         """
         try:
-            source_text = TextPipeline.from_state(state["source_text"])
-            target_text = TextPipeline.from_state(state["target_text"])
-            source = Dictionary.from_text(state["source_dictionary"], "source dictionary")
+            stored = checked(TASK_FORM, dict(state), "task")
+            source_text = TextPipeline.from_state(stored["source_text"])
+            target_text = TextPipeline.from_state(stored["target_text"])
+            source = Dictionary.from_text(stored["source_dictionary"], "source dictionary")
             # Reuse a joined dictionary, which the state stores once.
             target = source
-            if state["target_dictionary"] is not None:
-                target = Dictionary.from_text(state["target_dictionary"], "target dictionary")
-        except (ReluNmtError, KeyError, TypeError, AttributeError) as error:
+            if stored["target_dictionary"] is not None:
+                target = Dictionary.from_text(stored["target_dictionary"], "target dictionary")
+        except (ReluNmtError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 "the checkpoint's description of its task is damaged, or names what is missing "
                 f"here ({error}); add that, or use another checkpoint"

@@ -6,7 +6,6 @@ Tables, with compressed image files, and archives are read into memory when they
 import functools
 import heapq
 import io
-import json
 import os
 import re
 import stat
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relu_nmt.config.stored import parse_json
 from relu_nmt.errors import DataError, needing
 
 if TYPE_CHECKING:
@@ -451,6 +451,6 @@ def _read_part(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
         tables.append(table.rename_columns(["image", "label"]).replace_schema_metadata())
         # Look for the class names that the library datasets stores.
         with suppress(KeyError, TypeError, ValueError):
-            features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+            features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
             names = names or tuple(map(str, features[columns[1]]["names"]))
     return pyarrow.concat_tables(tables), names

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from relu_nmt.attention.base import using_backend
 from relu_nmt.config import from_dict, to_dict
+from relu_nmt.config.stored import checked
 from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import (
     CheckpointError,
@@ -64,12 +65,21 @@ def describe_task(
     }
 
 
-def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the classes in these metadata. Refuse metadata of another kind of checkpoint."""
-    task = metadata.get("task")
-    if not isinstance(task, dict) or task.get("name") != TASK_NAME:
+CLASSIFIER_FORM = {
+    "model_config": dict[str, Any],
+    "task": {"classes": list[str], "preprocessing": dict[str, Any], "criterion?": str},
+}
+"""The form of the metadata of an image classifier."""
+
+
+def classifier_metadata(
+    metadata: Mapping[str, Any], path: str | os.PathLike[str]
+) -> dict[str, Any]:
+    """Return the metadata of an image classifier. Refuse metadata of another kind of checkpoint."""
+    if metadata.get("task", {}).get("name") != TASK_NAME:
         raise CheckpointError(f"{path}: not the checkpoint of an image classifier")
-    return tuple(task["classes"])
+    with reporting(f"{path}: damaged", CheckpointError, ValueError):
+        return checked(CLASSIFIER_FORM, dict(metadata), "metadata")
 
 
 def start_weights(
@@ -165,12 +175,13 @@ class ImageClassifier:
         """
         # Build the model from its settings, and load the weights.
         checkpoint = load_checkpoint(path)
-        classes = classes_of(checkpoint.metadata, path)
+        metadata = classifier_metadata(checkpoint.metadata, path)
+        task = metadata["task"]
+        classes = task["classes"]
         # Report settings at fault, such as an attention that only a user's file registers.
         unfit = ConfigError, OutOfMemoryError
         with using_backend(attention_backend), reporting(path, CheckpointError, unfit):
-            config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
-            task = checkpoint.metadata["task"]
+            config = from_dict(VisionTransformerConfig, metadata["model_config"])
             preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
             model = build_vision_model(config, len(classes))
         load_weights(model, checkpoint.model_tensors, path)

@@ -279,6 +279,7 @@ REFUSED = {
     "another start": (changed("config.json", decoder_start_token_id=0), "decoder_start_token_id"),
     "two tables": (changed("config.json", tie_word_embeddings=False), "tie_word_embeddings"),
     "a function": (changed("config.json", activation_function="tanh"), "function 'tanh'"),
+    "a table": (changed("config.json", activation_function={}), "config.json: damaged"),
     "no width": (changed("config.json", d_model="wide"), "config.json: "),
     "many positions": (changed("config.json", max_position_embeddings=10**12), "more than 65,536"),
     "no heads": (changed("config.json", encoder_attention_heads=None), "config.json: "),

@@ -21,26 +21,36 @@ from pathlib import Path
 import numpy as np
 
 from relu_nmt.applications.conversion.hugging_face import read_hub_model
+from relu_nmt.applications.sweep.report import write_report
 from relu_nmt.applications.sweep.settings import read_published
+from relu_nmt.applications.sweep.steps import SWEEP_FILE, read_description
 from relu_nmt.cli.train import TranslationTrainingSettings
+from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config.classes import merged
 from relu_nmt.config.command_line import read_settings_file
 from relu_nmt.data.binarize import IndexedDataset, indexed_writer
+from relu_nmt.data.data_folder import JOURNAL_NAME, Journal
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import read_documents
 from relu_nmt.data.pair_files import read_pairs
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.io.text_lines import read_lines
+from relu_nmt.recipes.convert import average_checkpoints, check_replaceable
 from relu_nmt.recipes.score import read_contrasts
+from relu_nmt.recipes.training import change_note, refuse_other_model, refuse_other_optimizer
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.subwords import SentencePiece
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from relu_nmt.training.log import read_curves
 from relu_nmt.training.state import TrainingState
-from relu_nmt.translation.encoder_decoder import load_model
+from relu_nmt.translation.encoder_decoder import load_model, stored_task
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.images import open_images
+from relu_nmt.vision.loading import ImageClassifier
+from tests.fuzz.values import changed, checkpoint_with_changes
+from tests.unit.applications.sweep.made_results import make_sweep
+from tests.unit.training.toy import Toy
 
 ROOT = Path(__file__).parents[2]
 OLD_FILES = ROOT / "tests/compat/files"
@@ -71,17 +81,19 @@ class Reader:
         wholes: returns the contents of whole files.
         read: reads the file at a path as far as the package ever does.
         prepare: puts what belongs to the file into its folder.
+        build: returns the file's content of the fuzzer's bytes; by default these are it.
     """
 
     file: str
     wholes: Callable[[], list[bytes]]
     read: Callable[[Path], object]
     prepare: Callable[[Path], object] = lambda folder: None
+    build: Callable[[bytes], bytes] = bytes
 
 
 def read_or_refuse(reader: Reader, path: Path, content: bytes) -> None:
     """Give ``content`` to a reader; a refusal must be one of ours, of one line."""
-    path.write_bytes(content)
+    path.write_bytes(reader.build(content))
     try:
         reader.read(path)
     except ReluNmtError as error:
@@ -158,9 +170,15 @@ def _read_checkpoint(path: Path) -> None:
     refused = []
     for read in (
         read_metadata,
-        lambda path: _training_state(path),
+        _training_state,
         load_model,
+        stored_task,
+        ImageClassifier.from_checkpoint,
         lambda path: read_settings_file(TranslationTrainingSettings, path),
+        lambda path: _compare_settings(TranslationTrainingSettings, path),
+        lambda path: _compare_settings(ImageTrainingSettings, path),
+        lambda path: average_checkpoints([path, path]),
+        lambda path: check_replaceable(str(path), None),
     ):
         try:
             read(path)
@@ -169,6 +187,89 @@ def _read_checkpoint(path: Path) -> None:
             assert "\n" not in str(error), error
     if refused:
         raise refused[0]
+
+
+def _compare_settings(settings_class: type, path: Path) -> None:
+    """Compare its settings with others, as a training that goes on does."""
+    settings = settings_class.of(data="data-bin")
+    metadata = read_metadata(path)
+    model, args = (metadata.get(name, {}) for name in ("model_config", "args"))
+    change_note(args, settings, goes_on=True)
+    refuse_other_optimizer(path, args, settings.trainer, "start anew")
+    refuse_other_model(path, model, settings.model, "start anew")
+
+
+def _go_on(path: Path) -> None:
+    schedule = {"lr_scheduler": "reduce_lr_on_plateau"}
+    Toy(path.parent, run={"max_update": 8}, schedule=schedule).trainer().train()
+
+
+@functools.cache
+def _toy_training() -> Path:
+    folder = Path(tempfile.mkdtemp())
+    schedule = {"lr_scheduler": "reduce_lr_on_plateau"}
+    Toy(folder, run={"max_update": 7}, schedule=schedule).trainer().train()
+    return folder
+
+
+def _copy_toy_training(folder: Path) -> None:
+    shutil.copytree(_toy_training(), folder, dirs_exist_ok=True)
+
+
+@functools.cache
+def _sweep() -> Path:
+    folder = Path(tempfile.mkdtemp())
+    make_sweep(folder, lengths=(128,), seeds=(1,), trouble=False)
+    return folder
+
+
+def _read_sweep(path: Path) -> None:
+    """Read a sweep as its report does; the file stands in place of one of the sweep's."""
+    folder = path.parent
+    if path.name != SWEEP_FILE:
+        shutil.copy(path, next((folder / "models").glob("softmax*")) / path.name)
+    description = read_description(folder)
+    assert description is not None
+    write_report(folder, description)
+
+
+def _copy_sweep(folder: Path) -> None:
+    shutil.copytree(_sweep(), folder, dirs_exist_ok=True)
+
+
+def _step_file(name: str) -> Path:
+    return next((_sweep() / "models").glob("softmax*")) / name
+
+
+@functools.cache
+def _journal() -> Path:
+    folder = Path(tempfile.mkdtemp())
+    journal = Journal(folder, "key", [folder / "given"])
+    (folder / "file").write_text("text")
+    journal.finish("a", lambda: {"sentences": 5}, [folder / "file"])
+    return folder / JOURNAL_NAME
+
+
+def _read_journal(path: Path) -> None:
+    journal = Journal(path.parent, "key")
+    journal.finish_all({"a": [], "b": []}, lambda names: [{}] * len(names), {"sentences": int})
+
+
+def _of_values(
+    file: str,
+    whole: Callable[[], Path],
+    read: Callable[[Path], object],
+    prepare: Callable[[Path], object] = lambda folder: None,
+) -> Reader:
+    """Return a reader of files with changed values of JSON; ``whole`` is one without changes."""
+
+    def build(seed: bytes) -> bytes:
+        path = whole()
+        if path.suffix == ".safetensors":
+            return checkpoint_with_changes(path, seed)
+        return changed(json.loads(path.read_bytes()), seed).encode("utf-8", "surrogatepass")
+
+    return Reader(file, lambda: [whole().read_bytes()], read, prepare, build)
 
 
 def _training_state(path: Path) -> None:
@@ -281,4 +382,34 @@ for _name in ("config.json", "vocab.json", "tokenizer_config.json", "model.safet
         lambda name=_name: [(MARIAN_FILES / name).read_bytes()],
         _read_marian_model,
         _copy_marian_model,
+    )
+for _name in CHECKPOINTS:
+    READERS[f"values of a checkpoint: {_name}"] = _of_values(
+        "checkpoint_last.safetensors",
+        lambda name=_name: OLD_FILES / f"checkpoints/{name}.safetensors",
+        _read_checkpoint,
+    )
+for _name in ("checkpoint_last.safetensors", "results.json"):
+    READERS[f"values of a training: {_name}"] = _of_values(
+        _name, lambda name=_name: _toy_training() / name, _go_on, _copy_toy_training
+    )
+for _name in ("config.json", "vocab.json", "tokenizer_config.json"):
+    READERS[f"values of Marian: {_name}"] = _of_values(
+        _name, lambda name=_name: MARIAN_FILES / name, _read_marian_model, _copy_marian_model
+    )
+READERS |= {
+    "values of a manifest": _of_values(
+        "manifest.json",
+        lambda: OLD_FILES / "data-joined/manifest.json",
+        _read_data_folder,
+        _copy_data_folder,
+    ),
+    "values of a journal": _of_values("journal.json", _journal, _read_journal),
+    "values of a sweep": _of_values(
+        SWEEP_FILE, lambda: _sweep() / SWEEP_FILE, _read_sweep, _copy_sweep
+    ),
+}
+for _name in ("train.json", "evaluate-128.json", "evaluate-128.results.json"):
+    READERS[f"values of a sweep: {_name}"] = _of_values(
+        _name, lambda name=_name: _step_file(name), _read_sweep, _copy_sweep
     )

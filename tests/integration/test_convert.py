@@ -50,6 +50,13 @@ def scored(translator):
     return sources, [own[0].hypothesis.positional_scores for own in found]
 
 
+def test_a_conversion_gives_the_same_bytes_each_time(tmp_path):
+    outputs = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    for output in outputs:
+        converted("softmax", output)
+    assert len({output.read_bytes() for output in outputs}) == 1
+
+
 def test_a_checkpoint_for_decoding_alone_is_smaller_and_translates_the_same(tmp_path):
     path, small = CHECKPOINTS / "softmax.safetensors", tmp_path / "small.safetensors"
     done = converted("softmax", small)

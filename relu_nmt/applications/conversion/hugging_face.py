@@ -12,7 +12,6 @@ Reference: transformers 4.57, ``MarianMTModel``, ``M2M100ForConditionalGeneratio
 tokenizers, ``NllbTokenizer``.
 """
 
-import json
 import math
 import os
 import re
@@ -30,6 +29,7 @@ from relu_nmt.applications.conversion.fairseq import (
     read_config,
 )
 from relu_nmt.config.registry import close_names
+from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.data.dictionary import BOS, EOS, FILLER, PAD, SPECIAL_SYMBOLS, UNK, Dictionary
 from relu_nmt.errors import CheckpointError, ConfigError, reporting
 from relu_nmt.io.safe_write import plain_file
@@ -76,7 +76,7 @@ def read_hub_model(
         DataError: a SentencePiece model is missing or damaged.
     """
     folder = Path(folder)
-    settings = _read_json(folder / "config.json")
+    settings = _read_json(folder / "config.json", {"activation_function?": str})
     kind = settings.get("model_type")
     if kind not in (MARIAN, M2M100):
         raise CheckpointError(
@@ -294,15 +294,13 @@ def _added_symbols(folder: Path, first: int) -> list[str]:
     return [token["content"] if isinstance(token, dict) else str(token) for token in listed]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a JSON file in a form, see :func:`checked`."""
     try:
         with reporting(f"{path}: cannot read it", CheckpointError):
-            content = json.loads(plain_file(path).read_bytes())
-    except (ValueError, RecursionError) as error:
+            return checked(form, parse_json(plain_file(path).read_bytes()))
+    except ValueError as error:
         raise CheckpointError(f"{path}: damaged ({error}); download it again") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: damaged; expected a JSON object")
-    return content
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

@@ -1,6 +1,5 @@
 """The results in the folder of a sweep: records of models at document lengths, and their means."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from relu_nmt.applications.sweep.steps import (
     SweepModel,
     models_in,
 )
+from relu_nmt.config.stored import parse_json
 from relu_nmt.data.split import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError, reporting
 from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
@@ -218,7 +218,7 @@ def _add_scores(cell: Cell, step: Step) -> None:
 
 
 def _read_json(path: Path) -> Any:
-    return json.loads(plain_file(path).read_text("utf-8"))
+    return parse_json(plain_file(path).read_bytes())
 
 
 def _known(record: Record) -> Record:

@@ -18,6 +18,7 @@ from typing import Any
 
 from relu_nmt.applications.sweep.settings import TOKENIZER, SweepSettings, checked_published
 from relu_nmt.config import from_dict
+from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import plain_file, write_text
 
@@ -213,15 +214,27 @@ class Step:
         return f"evaluate {self.model} at {self.length}"
 
 
+MACHINE_FORM = {"gpus?": list[str] | None}
+STEP_FORM = {
+    **{"status": str, "commands": tuple[Command, ...], "model": SweepModel, "note": str},
+    **{"started": str, "seconds": float, "peak_memory": int, "environment": MACHINE_FORM},
+    "exit_code": float | None,  # negative for signals
+}
+"""The form of a step in its file, see :func:`checked`."""
+SWEEP_FORM = {
+    "settings": {"user_modules": tuple[str, ...], "command": tuple[str, ...]},
+    **{"environment": MACHINE_FORM, "attentions": tuple[str, ...]},
+    **{"published?": dict[str, Any] | None, "task?": dict[str, str] | None},
+}
+"""The form of the description of a sweep."""
+
+
 def read_step(path: Path, length: int | None = None) -> Step | None:
     """Return the step whose state is in a file, or None without a file."""
     try:
-        values = json.loads(plain_file(path).read_text("utf-8"))
-        # Turn JSON's lists into tuples.
-        values["commands"] = tuple(map(tuple, values["commands"]))
-        model = values.pop("model")
-        model = SweepModel(**{**model, "lengths": tuple(model["lengths"])})
-        return Step(model, length, path.parent, status=values.pop("status"), **values)
+        content = parse_json(plain_file(path).read_bytes())
+        values: dict[str, Any] = checked(STEP_FORM, content, "step")
+        return Step(length=length, folder=path.parent, **values)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -250,18 +263,16 @@ def read_description(folder: Path) -> SweepDescription | None:
     """Return the description of a folder's sweep, or None if the folder has no sweep."""
     path = folder / SWEEP_FILE
     try:
-        content = json.loads(plain_file(path).read_text("utf-8"))
+        content = checked(SWEEP_FORM, parse_json(plain_file(path).read_bytes()))
         values = content["settings"]
         # Two fields are no options of SweepSettings.
-        typed: dict[str, Any] = {
-            name: tuple(values.pop(name)) for name in ("user_modules", "command")
-        }
+        typed: dict[str, Any] = {name: values.pop(name) for name in ("user_modules", "command")}
         settings = replace(from_dict(SweepSettings, values), **typed)
         published = content.get("published")
         return SweepDescription(
             settings,
             content["environment"],
-            tuple(content["attentions"]),
+            content["attentions"],
             None if published is None else checked_published(published),
             content.get("task") or {},
         )

@@ -172,22 +172,15 @@ class BeamSearch:
         A logit of NaN or infinity makes the whole row of log-probabilities NaN. Decoders choose
         differently among such rows, so none of them is to choose.
         """
-        first = scores.log_probs[:, :, 0]  # [B, K], [B, 1] or [1, N]
-        if not first.sum().isnan():  # one number, since every step asks
+        # Ask the first column alone, and for one number, since every step asks.
+        if not scores.log_probs[:, :, 0].sum().isnan():
             return
         totals = self._live.totals
-        undefined = first.isnan()
-        beams = scores.rows
-        if beams is None:
-            beams = torch.arange(totals.numel(), device=totals.device)
-            undefined = undefined.expand_as(totals)
-        beams = beams[undefined.flatten() & (totals.flatten()[beams] != -torch.inf)]
-        sentences = (beams // totals.size(1)).cpu().numpy()
-        sentences = self._sentences[sentences[self._open[sentences]]]
-        if len(sentences):
-            raise ConfigError(
-                f"sentence {self._ids[sentences[0]]}: no possible output; {NOT_FINITE}"
-            )
+        undefined = scores.log_probs_of(totals)[:, :, 0].isnan() & (totals != -torch.inf)  # [B, K]
+        is_wrong = undefined.any(1).cpu().numpy() & self._open
+        if is_wrong.any():
+            sentence = self._ids[self._sentences[is_wrong][0]]
+            raise ConfigError(f"sentence {sentence}: no possible output; {NOT_FINITE}")
 
     def _candidates(self, scores: StepScores) -> Continuations:
         """Return the best continuations of each group of beams, ended ones among them."""

@@ -9,9 +9,10 @@ from relu_nmt.errors import DataError
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"12345")
+    steps = {"tokenizer": "none", "lowercase": False, "subword": "none", "subword_file": None}
     content = {
         "source_lang": "de",
-        "text": {"de": {}},
+        "text": {"de": steps},
         "splits": {},
         "files": {"a.bin": file_record(tmp_path / "a.bin")},
     }
@@ -39,9 +40,13 @@ def test_a_folder_without_manifest_has_none(tmp_path):
     [
         ({"format": "other"}, "not the manifest of a data folder"),
         ({"version": 9}, "version 9, but this program reads 1"),
-        ({"files": []}, "'files' is missing or damaged"),
-        ({"text": None}, "'text' is missing or damaged"),
-        ({"files": {"a.bin": 5}}, "entry of 'a.bin' is damaged"),
+        ({"files": []}, "'files': expected a table, found \\[]"),
+        ({"text": None}, "'text': expected a table, found None"),
+        ({"text": {"de": {}}}, "'text' 'de' lacks 'tokenizer'"),
+        ({"files": {"a.bin": 5}}, "'files' 'a.bin': expected a table, found 5"),
+        ({"files": {"a.bin": {"bytes": True}}}, "'bytes': expected a whole number, found True"),
+        ({"files": {"a.bin": {"bytes": 10**400}}}, "'bytes': expected 0 to 1e"),
+        ({"key": json.loads("[" * 40 + "]" * 40)}, "more than 32 tables and lists in each other"),
         ({"files": {"../a.bin": {"bytes": 5}}}, "entry of '../a.bin' is damaged"),
         ({"files": {"b.bin": {"bytes": 5}}}, "b.bin: missing"),
         ({"files": {"a.bin": {"bytes": 6}}}, "a.bin: 5 bytes, but manifest.json says 6"),
