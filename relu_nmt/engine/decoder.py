@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
+from relu_nmt.engine.linear import mapping_rows
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.step_decoder import SearchStep, StepDecoder, StepScores
@@ -90,8 +91,8 @@ class Projections(WeakKeyDictionary[DecoderState, Callable[[Tensor], Tensor]]):
 class FastDecoder(StepDecoder):
     """A decoder of a model on a CPU, with packed weights (see :func:`relu_nmt.engine.install`).
 
-    One call of a kernel computes all layers for all searches, without their dead beams, if the
-    kernel supports the layers. Otherwise the model's own layers compute each search.
+    One call of a kernel computes all layers for all searches, if the kernel supports the layers.
+    Otherwise the model's own layers compute each search. The affine maps leave out dead beams.
     """
 
     def __init__(self, model: EncoderDecoder) -> None:
@@ -166,9 +167,16 @@ class FastDecoder(StepDecoder):
         project = self._projections.get(state, self.model.output_projection)
         return project(states).float()
 
-    def scores(self, logits: Tensor, temperature: float) -> StepScores:
+    def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
+        with mapping_rows(_computed_beams(step), step.tokens.numel()):
+            return super()._step(step, temperature, want_weights)
+
+    def scores(self, states: Tensor, step: SearchStep, temperature: float) -> StepScores:
         """See :meth:`StepDecoder.scores`."""
-        return FastScores(log_softmax(logits, temperature))
+        rows = _computed_beams(step)
+        if rows is not None:
+            states = states.reshape(1, -1, states.size(-1)).index_select(1, rows)
+        return FastScores(log_softmax(self.logits(states, step.state), temperature), rows=rows)
 
 
 def _computed_beams(step: SearchStep) -> Tensor | None:

@@ -7,7 +7,9 @@ import copy
 import math
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -32,6 +34,22 @@ Above it oneDNN with several threads is faster. With one thread the kernel alway
 MAX_INT8_PRODUCTS = 1 << 25
 """Use the kernel for 8-bit products up to this many multiply-adds, or with few threads."""
 # The same command and machine.
+
+
+_mapped_rows: ContextVar[tuple[Tensor | None, int]] = ContextVar("mapped_rows", default=(None, 0))
+
+
+@contextmanager
+def mapping_rows(rows: Tensor | None, num_rows: int) -> Iterator[None]:
+    """Let kernels compute some rows of inputs with ``num_rows`` rows, and make the others 0.
+
+    ``rows`` are the rising indices of the rows, int64 [N]. None: compute all rows.
+    """
+    token = _mapped_rows.set((rows, num_rows))
+    try:
+        yield
+    finally:
+        _mapped_rows.reset(token)
 
 
 class PanelLinear(nn.Module, ABC):
@@ -90,11 +108,18 @@ class PanelLinear(nn.Module, ABC):
         outputs, inputs = self.weight.shape
         if x.size(-1) != inputs:
             raise ValueError(f"x has width {x.size(-1)}, the affine map needs {inputs}")
+        # Compute some rows only, where the others are of no use.
+        num_rows = x.numel() // inputs
+        rows, num_rows_of_all = _mapped_rows.get()
+        if rows is not None and num_rows == num_rows_of_all:
+            some_rows = x.reshape(-1, inputs).index_select(0, rows)
+            all_rows = x.new_zeros(num_rows, outputs)
+            return all_rows.index_copy_(0, rows, self.by_kernel(some_rows)).view(*x.shape[:-1], -1)
         # Bring the rows together in memory, as the kernel reads them.
         x = x.contiguous()
         output = x.new_empty(*x.shape[:-1], outputs)
         values = {"source": x, "target": output, "weights": self.kernel_weights}
-        sizes = {"rows": x.numel() // inputs, "inputs": inputs, "outputs": outputs}
+        sizes = {"rows": num_rows, "inputs": inputs, "outputs": outputs}
         native.call(self.kernel, [("Linear", {**values, **sizes, "groups": self.num_groups})])
         return output
 

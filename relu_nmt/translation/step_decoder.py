@@ -135,7 +135,7 @@ class StepDecoder:
         need = Need(weights=want_weights)
         with record_attention(decoder.aligning_attention, need) as records:
             states = decoder.step(self.tokens(step), step.state)  # [B, K, D]
-        scores = self.scores(self.logits(states, step.state), temperature)
+        scores = self.scores(states, step, temperature)
         # The first record counts: gated aligned attention has a second one, of the document.
         if want_weights:
             scores.weights = decoder.alignment_weights(records[0])
@@ -151,8 +151,9 @@ class StepDecoder:
         logits = self.model.logits(states)
         return logits if state.symbols is None else logits[..., state.symbols]
 
-    def scores(self, logits: Tensor, temperature: float) -> StepScores:
-        """Return the scores that belong to logits [B, K, V']."""
+    def scores(self, states: Tensor, step: SearchStep, temperature: float) -> StepScores:
+        """Return the scores that belong to final states [B, K, D] of the newest tokens."""
+        logits = self.logits(states, step.state)  # [B, K, V']
         return StepScores(torch.log_softmax(logits / temperature, dim=-1))
 
 
