@@ -30,7 +30,7 @@ from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
 TASK_NAME = "translation"
 """Name of the task in checkpoints."""
 ESCAPED_UNK = f"<{UNK}>"
-"""Form of unknown words in references. No unknown word of a translation matches it."""
+"""Form of unknown words in references, which no unknown word of a translation matches."""
 
 
 TASK_FORM = {
@@ -45,8 +45,8 @@ class TranslationTask:
     """Text steps, which map raw sentences to tokens and back, and dictionaries of a language pair.
 
     A task comes from a data folder (:meth:`from_data_folder`) or from a checkpoint
-    (:meth:`from_state`). Only the former can load splits. ``agreement.at_folder`` gives the latter
-    a folder.
+    (:meth:`from_state`). A task from a data folder can load splits. ``agreement.at_folder`` gives a
+    folder to a task from a checkpoint.
 
     Example:
         >>> words = Dictionary(["ein", "Haus"])
@@ -100,18 +100,20 @@ class TranslationTask:
                     "both sides"
                 )
             # Accept either direction of the folder's pair.
-            given = source_lang or target_lang
-            if given not in (None, first, second):
-                raise DataError(f"{path}: holds {first}-{second}, not the language {given}")
+            language = source_lang or target_lang
+            if language not in (None, first, second):
+                raise DataError(f"{path}: holds {first}-{second}, not the language {language}")
             swapped = second == source_lang or first == target_lang
             source_lang, target_lang = (second, first) if swapped else (first, second)
         # Load text steps and dictionaries.
-        languages, dictionaries = (source_lang, target_lang), []
-        texts = [
-            TextPipeline(own) if manifest is None else load_pipeline(path, manifest, own)
-            for own in languages
-        ]
-        for language in languages:
+        texts = []
+        dictionaries = []
+        for language in (source_lang, target_lang):
+            if manifest is None:
+                texts.append(TextPipeline(language))
+            else:
+                texts.append(load_pipeline(path, manifest, language))
+        for language in (source_lang, target_lang):
             file = dictionary_path(path, language)
             dictionaries.append(Dictionary.load(file))
             if not dictionaries[-1].num_words:
@@ -125,16 +127,18 @@ class TranslationTask:
         self, remove_bpe: str | None = None, detokenizer: str | None = None
     ) -> "TranslationTask":
         """Return the task with both :meth:`TextPipeline.with_post_processing`."""
-        texts = self.source_text, self.target_text
-        source, target = (text.with_post_processing(remove_bpe, detokenizer) for text in texts)
-        return replace(self, source_text=source, target_text=target)
+        return replace(
+            self,
+            source_text=self.source_text.with_post_processing(remove_bpe, detokenizer),
+            target_text=self.target_text.with_post_processing(remove_bpe, detokenizer),
+        )
 
     def with_sentence_separator(
         self, earlier: "TranslationTask | None" = None
     ) -> "TranslationTask":
         """Return the task in which ``<sep>`` ends each sentence of both sides.
 
-        No file changes: the symbol gets an id that the binarised data does not use, and reading
+        No file changes: the symbol gets an id that the binarized data does not use, and reading
         adds it to sentences.
 
         Args:
@@ -148,12 +152,13 @@ class TranslationTask:
         # Take over the ids from the earlier model.
         source, target, alone = None, None, True
         if earlier is not None:
-            sizes = len(self.source_dictionary), len(self.target_dictionary)
-            source, target, alone = earlier.separators or Separators(*sizes, alone=False)
+            last = Separators(len(self.source_dictionary), len(self.target_dictionary), alone=False)
+            source, target, alone = earlier.separators or last
         # Add the symbol, which must be new, to both sides.
         changes: dict[str, Any] = {}
-        for side, place in (("source", source), ("target", target)):
-            text, dictionary = getattr(self, f"{side}_text"), getattr(self, f"{side}_dictionary")
+        for side, index in (("source", source), ("target", target)):
+            text = getattr(self, f"{side}_text")
+            dictionary = getattr(self, f"{side}_dictionary")
             if SENTENCE_SEPARATOR in dictionary:
                 file = dictionary_path(self.folder or "", text.language)
                 raise DataError(
@@ -164,7 +169,7 @@ class TranslationTask:
             changes[f"{side}_text"] = replace(
                 text, sentence_separator=SENTENCE_SEPARATOR, separates_alone=alone
             )
-            changes[f"{side}_dictionary"] = dictionary.with_symbol(SENTENCE_SEPARATOR, place)
+            changes[f"{side}_dictionary"] = dictionary.with_symbol(SENTENCE_SEPARATOR, index)
         return replace(self, **changes)
 
     @property
@@ -191,13 +196,20 @@ class TranslationTask:
         target = None
         if pair != pair_name(self.source_lang, None):
             target = IndexedDataset(split_path(folder, split, pair, self.target_lang))
-        sizes = len(self.source_dictionary), len(self.target_dictionary)
         # Open the alignments, swapped if the folder has the other direction.
-        alignments, prefix = None, alignment_path(folder, split, pair)
+        alignments = None
+        prefix = alignment_path(folder, split, pair)
         if with_alignments and paths_of(prefix)[0].exists():
             swapped = pair == pair_name(self.target_lang, self.source_lang)
             alignments = AlignmentDataset(prefix, swapped)
-        return Split(source, target, *sizes, self.separators, alignments)
+        return Split(
+            source,
+            target,
+            len(self.source_dictionary),
+            len(self.target_dictionary),
+            self.separators,
+            alignments,
+        )
 
     def load_chained(self, split: str, with_alignments: bool = False) -> list[Split]:
         """Open ``train`` and its continuations ``train1``, ``train2``..., if they exist.
@@ -205,14 +217,14 @@ class TranslationTask:
         Raises:
             DataError: one is damaged, or the first is missing.
         """
-        found = [self.load_split(split, with_alignments)]
+        splits = [self.load_split(split, with_alignments)]
         # Take the pair's name from the first part, in either direction.
-        pair = Path(found[0].stem).suffix
+        pair = Path(splits[0].stem).suffix
         while True:
-            stem = f"{split}{len(found)}{pair}.{self.source_lang}"
+            stem = f"{split}{len(splits)}{pair}.{self.source_lang}"
             if not paths_of(Path(self.folder or "") / stem)[0].exists():
-                return found
-            found.append(self.load_split(f"{split}{len(found)}", with_alignments))
+                return splits
+            splits.append(self.load_split(f"{split}{len(splits)}", with_alignments))
 
     def references(self, split: Split) -> list[str]:
         """Return the target sentences of a split, to compare translations with.
@@ -222,9 +234,12 @@ class TranslationTask:
         Raises:
             DataError: the split is damaged or source-only.
         """
-        raw, text = split.raw_target, self.target_text
+        raw = split.raw_target
+        text = self.target_text
+        if raw is not None and text.keeps_text:
+            return [text.decode(line.split()) for line in raw]
         if raw is not None:
-            return [text.decode(line.split()) for line in raw] if text.keeps_text else raw
+            return raw
         # Mark unknown words, so that no translation matches them by chance.
         return [self.decode_target(ids, ESCAPED_UNK) for ids in split.targets()]
 

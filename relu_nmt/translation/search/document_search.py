@@ -3,8 +3,9 @@
 The context of a window is part of the source. Its translation is known from earlier windows and is
 forced as the beginning of the target, as in training, where the target of a group is one text. A
 second translation of the context could differ, and a separator too many in it would shift all later
-sentences. Hypotheses are ranked by the new sentences alone, else a long context would favour short
-ones. So the windows of a document wait for each other. Those of different documents share batches.
+sentences. Hypotheses are ranked by the new sentences alone. Otherwise a long context would favor
+short hypotheses. So the windows of a document wait for each other, while windows of different
+documents share batches.
 """
 
 from collections import deque
@@ -77,11 +78,12 @@ class TranslatedDocuments(list[TranslatedLines]):
         self.lines: list[list[Line]] = [[] for _ in range(num_documents)]
         # Append the lines of each window, and note those of windows that reached the limit.
         at_limit: list[list[int]] = [[] for _ in range(num_documents)]
-        for own in windows:
-            lines = self.lines[own.window.document]
-            if own.reached_limit:
-                at_limit[own.window.document] += range(len(lines), len(lines) + len(own.lines))
-            lines += own.lines
+        for result in windows:
+            document = result.window.document
+            lines = self.lines[document]
+            if result.reached_limit:
+                at_limit[document] += range(len(lines), len(lines) + len(result.lines))
+            lines += result.lines
         super().__init__(
             TranslatedLines([line.text for line in lines], cut)
             for lines, cut in zip(self.lines, at_limit, strict=True)
@@ -90,12 +92,12 @@ class TranslatedDocuments(list[TranslatedLines]):
         self.num_groups = num_groups
         self.num_mismatched = num_mismatched
         self.num_repeated = num_repeated
-        self.num_undivided = sum(not own.divided for own in windows)
-        self.num_at_limit = sum(own.reached_limit for own in windows)
+        self.num_undivided = sum(not result.divided for result in windows)
+        self.num_at_limit = sum(result.reached_limit for result in windows)
 
     @property
     def mismatch_rate(self) -> float | None:
-        """Share of the planned windows that were mismatched, 0 to 1. None if it is unknown."""
+        """Share of the planned windows that were mismatched, 0 to 1, or None if unknown."""
         return None if self.num_undivided else self.num_mismatched / max(1, self.num_groups)
 
 
@@ -142,22 +144,24 @@ def search_documents(
     num_mismatched = num_repeated = 0
     while waiting:
         # Take the windows that are ready: with overlap, the next needs this one's translation.
-        asked = []
-        for document, own in list(waiting.items()):
-            ready = [own.popleft() for _ in range(1 if overlap else len(own))]
-            if not own:
+        requests = []
+        for document, queue in list(waiting.items()):
+            for _ in range(1 if overlap else len(queue)):
+                window = queue.popleft()
+                if contexts is None:
+                    requests.append((window, documents.joined(window)))
+                else:
+                    requests.append(contexts.ask(window))
+            if not queue:
                 del waiting[document]
-            asked += [
-                (window, documents.joined(window)) if contexts is None else contexts.ask(window)
-                for window in ready
-            ]
         # Translate them, and cut the translations into sentences.
-        found = search([source for _, source in asked])
-        for (window, source), translations in zip(asked, found, strict=True):
+        results = search([source for _, source in requests])
+        for (window, source), translations in zip(requests, results, strict=True):
             best = translations[0]
             parts = _parts_of(documents, window, best)
             if contexts is not None and parts is not None:
-                contexts.store({i: best.hypothesis.tokens[own] for i, own in parts.items()})
+                tokens = best.hypothesis.tokens
+                contexts.store({number: tokens[part] for number, part in parts.items()})
             mismatched = parts is None and separators is not None
             num_mismatched += mismatched and (window.first, window.end) in ranges
             # Divide a window that failed into halves, or keep the result.
@@ -166,19 +170,18 @@ def search_documents(
                 num_repeated += 1
                 document, _, first, end = window
                 middle = (first + end) // 2
-                halves = (
-                    Window(document, first, first, middle),
-                    Window(document, middle, middle, end),
-                )
-                waiting.setdefault(document, deque()).extendleft(reversed(halves))
+                queue = waiting.setdefault(document, deque())
+                queue.appendleft(Window(document, middle, middle, end))
+                queue.appendleft(Window(document, first, first, middle))
             else:
                 lines = _lines_of(window, best, parts, decode)
                 divided = parts is not None
                 done.append(WindowTranslation(window, source, translations, lines, divided))
     # Halves were translated later than their neighbours.
     done.sort(key=lambda result: result.window.first)
-    counts = len(documents.counts), len(planned), num_mismatched, num_repeated
-    return TranslatedDocuments(done, *counts)
+    return TranslatedDocuments(
+        done, len(documents.counts), len(planned), num_mismatched, num_repeated
+    )
 
 
 class _Contexts:
@@ -191,8 +194,10 @@ class _Contexts:
         config: GenerationConfig,
         max_positions: int | None,
     ) -> None:
-        self._documents, self._windows = documents, windows
-        self._config, self._max_positions = config, max_positions
+        self._documents = documents
+        self._windows = windows
+        self._config = config
+        self._max_positions = max_positions
         self._begins = np.append(0, np.cumsum(documents.counts)).tolist()
         self._totals = np.append(0, np.cumsum(documents.sizes.astype(np.int64) - 1)).tolist()
         self._kept: dict[int, np.ndarray] = {}  # target tokens of each sentence, with separator
@@ -206,7 +211,8 @@ class _Contexts:
 
     def ask(self, window: Window) -> tuple[Window, SourceSentence]:
         """Return a window with as much context as fits and has a translation, and its source."""
-        documents, limit = self._documents, self._windows.max_doc_tokens
+        documents = self._documents
+        limit = self._windows.max_doc_tokens
         document, _, first, end = window
         # Begin with the longest context. A window without words needs none.
         least = max(self._begins[document], first - self._windows.window_overlap)
@@ -220,7 +226,7 @@ class _Contexts:
         return window, replace(documents.joined(window), context=context)
 
     def _context(self, window: Window) -> np.ndarray | None:
-        """Return the translation of the context. None if it is unknown or too long."""
+        """Return the translation of the context, or None if it is unknown or too long."""
         documents = self._documents
         # All its sentences must have been translated.
         numbers = documents.with_words(window.context, window.first)
@@ -238,7 +244,7 @@ class _Contexts:
 def _parts_of(
     documents: SourceDocuments, window: Window, best: Translation
 ) -> dict[int, slice] | None:
-    """Return the slice of each new sentence with words in the tokens. None if they do not fit."""
+    """Return the tokens of each new sentence with words, as slices; None if they do not fit."""
     tokens = best.hypothesis.tokens[:-1]
     numbers = documents.with_words(window.first, window.end)
     # A single sentence gets the whole translation, even with separators in it.
@@ -252,19 +258,21 @@ def _parts_of(
 def _lines_of(
     window: Window, best: Translation, parts: dict[int, slice] | None, decode: Decode
 ) -> list[Line]:
-    """Return a line for each new sentence, or one for all. Sentences without words are empty."""
+    """Return a line for each new sentence, empty without words, or a single line for all."""
     if parts is None or window.num_new == 1:
         return [Line(best.text, best.tokens)]
-    every = range(window.first, window.end)
-    shown = [best.tokens[parts[i]] if i in parts else [] for i in every]
-    return [Line(decode(own), own) for own in shown]
+    lines = []
+    for number in range(window.first, window.end):
+        tokens = best.tokens[parts[number]] if number in parts else []
+        lines.append(Line(decode(tokens), tokens))
+    return lines
 
 
 def _check_forced(
     documents: SourceDocuments, windows: WindowConfig, config: GenerationConfig
 ) -> None:
     """Check that sentences with prefixes or forced terms can be found in their translation."""
-    if not any(len(own.prefix) or own.forced.terms for own in documents.sentences):
+    if not any(len(source.prefix) or source.forced.terms for source in documents.sentences):
         return
     are_counted = documents.separators is not None and not config.free_sentence_count
     # Refuse windows of several sentences, whose parts could not be assigned.
