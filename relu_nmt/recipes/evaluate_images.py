@@ -23,7 +23,7 @@ from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.training.batches import load_ahead
-from relu_nmt.training.update import autocast_dtype
+from relu_nmt.training.precision import autocast_dtype
 from relu_nmt.vision.config import shown_sides
 from relu_nmt.vision.image_files import composed
 from relu_nmt.vision.images import (

@@ -27,9 +27,10 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, re
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.validation_bleu import ValidationBleu
-from relu_nmt.training.batches import TrainingData, fitting_tokens
+from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata, same_model
 from relu_nmt.training.config import FULLY_SHARDED
+from relu_nmt.training.preflight import fitting_tokens
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Components
 from relu_nmt.training.trainer import Trainer

@@ -24,10 +24,10 @@ from relu_nmt.training.checkpoint import read_metadata, weights_alone
 from relu_nmt.training.config import RESULTS_FILE, TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
+from relu_nmt.training.optimizers import freeze
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult
 from relu_nmt.training.state import StartWeights
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.training.update import freeze
 
 SMALLER_SHARE = 3 / 4
 

@@ -21,7 +21,7 @@ from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
-from relu_nmt.training.update import autocast_dtype
+from relu_nmt.training.precision import autocast_dtype
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from relu_nmt.training.schedules import Schedule
 
 OPTIMIZERS: Registry[Any] = Registry(
-    "optimizer", dict.fromkeys(("adam", "adamw", "adafactor"), "relu_nmt.training.update")
+    "optimizer", dict.fromkeys(("adam", "adamw", "adafactor"), "relu_nmt.training.optimizers")
 )
 SCHEDULES: "Registry[type[Schedule]]" = Registry(
     "lr scheduler",

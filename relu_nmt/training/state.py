@@ -33,8 +33,9 @@ from relu_nmt.training.distributed import (
     whole_tensors,
 )
 from relu_nmt.training.log import Meters
+from relu_nmt.training.optimizers import build_optimizer
+from relu_nmt.training.precision import autocast_dtype
 from relu_nmt.training.schedules import build_schedule
-from relu_nmt.training.update import autocast_dtype, build_optimizer, running_statistics
 
 FAIRSEQ_SCALE_WINDOW = 2**14
 OPTIMIZER_PREFIX = "optimizer."
@@ -167,6 +168,17 @@ class WeightAverage:
 def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that an average covers: parameters and the statistics of BatchNorm."""
     return dict(model.named_parameters()) | running_statistics(model)
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Return the running means and variances of BatchNorm by name, where it tracks them."""
+    return {
+        f"{name}.{own}": module.get_buffer(own)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm2d)
+        if module.track_running_stats
+        for own in ("running_mean", "running_var")
+    }
 
 
 StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]

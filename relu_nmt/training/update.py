@@ -1,154 +1,21 @@
-"""The optimisers, one update in 16 or 32 bits, and the cause of numbers that are not finite.
-
-An optimiser of one's own is most easily a subclass of ``torch.optim.Optimizer``, made with (groups,
-options); without a ``Config`` it is made with the groups only. Before each step the update sets the
-learning rate of every group.
-"""
+"""One update of the weights, and the cause of numbers that are not finite."""
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from relu_nmt.config import option
-from relu_nmt.config.classes import chosen_part, with_own_config
-from relu_nmt.config.shared import PrecisionOptions
-from relu_nmt.errors import ConfigError, TrainingError
+from relu_nmt.errors import TrainingError
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import Batch, naming_batch
-from relu_nmt.training.config import OptimizerConfig
-from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded, own_part
+from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded
 from relu_nmt.training.log import Meters, add_metrics
-
-if TYPE_CHECKING:
-    from relu_nmt.training.state import Components
+from relu_nmt.training.state import Components
 
 SHOWN_IDS = 20
-
-
-@OPTIMIZERS.register("adamw")
-@OPTIMIZERS.register("adam")
-@with_own_config
-class Adam(torch.optim.AdamW):
-    """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
-
-    Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
-    adam is the same up to eps, which it adds before the second moment's bias correction.
-    """
-
-    beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
-    beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
-    eps: float = option(1e-8, "added to the denominator", above=0)
-
-    def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
-        # The fused kernel exists for these devices and floating-point weights only.
-        fused = all(
-            p.device.type in ("cpu", "cuda") and p.is_floating_point()
-            for group in groups
-            for p in group["params"]
-        )
-        betas = (config.beta1, config.beta2)
-        super().__init__(groups, lr=0.0, betas=betas, eps=config.eps, fused=fused)
-
-
-@OPTIMIZERS.register("adafactor")
-@with_own_config
-class Adafactor(torch.optim.Adafactor):
-    """PyTorch's Adafactor: squared gradients by row and column, steps relative to the weights.
-
-    Raises:
-        ConfigError: the weights are sharded.
-
-    Reference: Shazeer and Stern 2018, algorithm 5.
-    """
-
-    beta2_decay: float = option(-0.8, "power of the step, for the decay of squares", below=0)
-    eps: float = option(1e-3, "least size of a weight, which the step is relative to", above=0)
-    clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
-
-    def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
-        if any(own_part(p) is not p for group in groups for p in group["params"]):
-            raise ConfigError(
-                "--optimizer adafactor needs whole matrices; leave out --ddp-backend fully_sharded"
-            )
-        eps = (None, config.eps)
-        super().__init__(groups, lr=0.0, beta2_decay=config.beta2_decay, eps=eps, d=config.clip)
-
-
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Return the optimiser of the model's trainable parameters.
-
-    Weight decay acts on all of them, as in fairseq, but on those with a true ``no_weight_decay``.
-    Each group has its ``lr_scale``, from ``--lr-scales``.
-    """
-    scale_of: dict[nn.Parameter, float] = {}
-    for part, scale in config.scale_by_part.items():
-        scale_of |= dict.fromkeys(parameters_of(model, part, "--lr-scales"), scale)
-    # Group by exemption and rate, the exempt ones last.
-    by_kind: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            exempt = getattr(parameter, "no_weight_decay", False)
-            by_kind.setdefault((exempt, scale_of.get(parameter, 1.0)), []).append(parameter)
-    groups = [
-        {"params": own, "weight_decay": 0.0 if exempt else config.weight_decay, "lr_scale": scale}
-        for (exempt, scale), own in sorted(by_kind.items(), key=lambda kind: kind[0])
-    ]
-    # Pass options only to optimisers that have settings of their own.
-    make, options = chosen_part(config, "optimizer")
-    optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
-    return optimizer
-
-
-def freeze(model: nn.Module, config: OptimizerConfig) -> None:
-    """Exclude the parts of ``--freeze`` from training; their weights stay as they are."""
-    for part in config.freeze:
-        for parameter in parameters_of(model, part, "--freeze"):
-            parameter.requires_grad_(False)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ConfigError(f"--freeze {','.join(config.freeze)}: nothing is left to train")
-
-
-def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
-    """Return the parameters of whose names ``part`` is the start, or of all ``embeddings``."""
-    if part == "embeddings":
-        tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
-        found = [parameter for table in tables for parameter in table.parameters()]
-    else:
-        named = model.named_parameters(remove_duplicate=False)
-        found = [own for name, own in named if f"{name}.".startswith(f"{part}.")]
-    if not found:
-        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
-        raise ConfigError(f"{flag} {part}: the model's parts are embeddings, {parts}")
-    return found
-
-
-def autocast_dtype(asked: PrecisionOptions, device: torch.device) -> torch.dtype | None:
-    """Return the 16-bit dtype of the computation; None for the dtype of the weights."""
-    if asked.fp16:
-        if device.type != "cuda":
-            raise ConfigError("--fp16 needs a CUDA GPU; on the CPU use --bf16 or neither")
-        return torch.float16
-    if not asked.bf16:
-        return None
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise ConfigError("this GPU has no bfloat16; use --fp16 or neither")
-    if device.type == "cpu" and not has_fast_bfloat16():
-        print(
-            "NOTE: this processor has no products of bfloat16, so --bf16 is slower than without",
-            file=sys.stderr,
-        )
-    return torch.bfloat16
-
-
-def has_fast_bfloat16() -> bool:
-    """Return True if the CPU multiplies bfloat16 (AVX512-BF16, AMX) faster than float32."""
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @dataclass
@@ -178,7 +45,7 @@ class Update:
 
     def run(
         self,
-        parts: "Components",
+        parts: Components,
         batches: Sequence[tuple[Batch, int]],
         votes: tuple[bool, bool] = (False, False),
         wants_telemetry: bool = False,
@@ -235,7 +102,7 @@ class Update:
         self.names, self.batches = list(sums), [batch for batch, _ in batches]
         self.loss_scale = parts.loss_scale
 
-    def read(self, parts: "Components") -> tuple[Meters, tuple[bool, bool]]:
+    def read(self, parts: Components) -> tuple[Meters, tuple[bool, bool]]:
         """Wait for the sums over all batches and processes, and return them without the time.
 
         With them come the votes, each True if a process has cast it.
@@ -274,24 +141,13 @@ def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[floa
     return ", ".join(ids[:SHOWN_IDS]) + more
 
 
-def running_statistics(model: nn.Module) -> dict[str, Tensor]:
-    """Return the running means and variances of BatchNorm by name, where it tracks them."""
-    return {
-        f"{name}.{own}": module.get_buffer(own)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.BatchNorm2d)
-        if module.track_running_stats
-        for own in ("running_mean", "running_var")
-    }
-
-
 def all_metrics(output: LossOutput) -> Mapping[str, tuple[Tensor, float]]:
     """Return (sum, count) of the objective's metrics and the loss, by name."""
     loss = {"loss": (output.loss.detach(), float(output.sample_size))}
     return output.metrics if "loss" in output.metrics else {**loss, **output.metrics}
 
 
-def first_not_finite(parts: "Components", batches: Sequence[Batch]) -> str | None:
+def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
     """Return the first weight, output or gradient of an update that is not finite, or None.
 
     The random numbers are seeded, and the weights are those before the update.

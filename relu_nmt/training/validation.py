@@ -16,11 +16,11 @@ from relu_nmt.training.batches import (
     TrainingData,
     load_ahead,
     naming_batch,
-    try_batch,
 )
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
+from relu_nmt.training.preflight import try_batch
 from relu_nmt.training.save_dir import CheckpointFolder, Stats, TrainingResult, entry
 from relu_nmt.training.state import Components, TrainingState
 from relu_nmt.training.update import all_metrics

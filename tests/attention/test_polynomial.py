@@ -11,7 +11,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.training.config import OptimizerConfig
-from relu_nmt.training.update import build_optimizer
+from relu_nmt.training.optimizers import build_optimizer
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)

@@ -34,18 +34,21 @@ MAY_IMPORT = {
 }
 
 
-def imported_parts(path):
+def imported_modules(path):
+    found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        modules = []
         if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "relu_nmt":
+            found |= {f"relu_nmt.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            modules = [node.module]
-            if node.module == "relu_nmt":
-                modules = [f"relu_nmt.{alias.name}" for alias in node.names]
-        for module in modules:
-            if module.startswith("relu_nmt."):
-                yield module.split(".")[1]
+            found.add(node.module)
+    return found
+
+
+def imported_parts(path):
+    modules = imported_modules(path)
+    return {module.split(".")[1] for module in modules if module.startswith("relu_nmt.")}
 
 
 @pytest.mark.parametrize("part", sorted(MAY_IMPORT))
@@ -55,6 +58,16 @@ def test_a_part_imports_only_what_stands_left_of_it(part):
     for file in files:
         wrong = set(imported_parts(file)) - MAY_IMPORT[part] - {part}
         assert not wrong, f"{file.relative_to(PACKAGE)} imports {sorted(wrong)}"
+
+
+def test_the_files_of_training_import_each_other_without_a_circle():
+    files = {f"relu_nmt.training.{path.stem}": path for path in (PACKAGE / "training").glob("*.py")}
+    imports = {name: imported_modules(path) & files.keys() for name, path in files.items()}
+    # Take away the files whose imports are gone already, until none is left.
+    while free := [name for name, modules in imports.items() if not modules & imports.keys()]:
+        for name in free:
+            del imports[name]
+    assert not imports
 
 
 def test_every_part_has_a_rule():

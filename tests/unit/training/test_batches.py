@@ -14,15 +14,10 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, OutOfMemoryError
-from relu_nmt.training import batches as memory
-from relu_nmt.training.batches import (
-    fitting_tokens,
-    largest_that_fits,
-    leaving_no_trace,
-    load_ahead,
-    own_batches,
-)
+from relu_nmt.training import preflight as memory
+from relu_nmt.training.batches import load_ahead, own_batches
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.preflight import fitting_tokens, largest_that_fits, leaving_no_trace
 from relu_nmt.training.state import Components
 from tests.ranks import run_ranks
 from tests.unit.training.toy import Toy, ToyModel, ToyObjective, ToySource

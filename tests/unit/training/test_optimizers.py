@@ -11,7 +11,7 @@ from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.config import OptimizerConfig
-from relu_nmt.training.update import build_optimizer, freeze
+from relu_nmt.training.optimizers import build_optimizer, freeze
 from tests.unit.training.toy import parsed
 
 

@@ -19,8 +19,7 @@ from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.distributed import noting_signals
 from relu_nmt.training.log import Meters
 from relu_nmt.training.save_dir import CheckpointFolder
-from relu_nmt.training.state import TrainingState, WeightAverage
-from relu_nmt.training.update import running_statistics
+from relu_nmt.training.state import TrainingState, WeightAverage, running_statistics
 from tests.unit.training.toy import parsed
 
 

@@ -17,7 +17,7 @@ from relu_nmt.training import SCHEDULES
 from relu_nmt.training.batches import own_batches
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import OptimizerConfig
-from relu_nmt.training.update import freeze
+from relu_nmt.training.optimizers import freeze
 from tests.fuzz.fresh import fresh
 from tests.ranks import run_ranks
 from tests.unit.training import toy

@@ -102,7 +102,7 @@ def test_formats():
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_slow_bfloat16_gives_a_note(fast, monkeypatch, capsys):
-    monkeypatch.setattr("relu_nmt.training.update.has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr("relu_nmt.training.precision.has_fast_bfloat16", lambda: fast)
     for config in (TrainerConfig(), TrainerConfig(bf16=True)):
         of_settings(config)
     note = "NOTE: this processor has no products of bfloat16, so --bf16 is slower than without\n"

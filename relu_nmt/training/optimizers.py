@@ -1,0 +1,115 @@
+"""The optimizers, their groups of parameters, and the parts of a model that do not learn.
+
+An optimizer of your own is most easily a subclass of ``torch.optim.Optimizer``, made with (groups,
+options). Without a ``Config`` it is made with the groups only. Before each step the update sets the
+learning rate of every group.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from relu_nmt.config import option
+from relu_nmt.config.classes import chosen_part, with_own_config
+from relu_nmt.errors import ConfigError
+from relu_nmt.training import OPTIMIZERS
+from relu_nmt.training.config import OptimizerConfig
+from relu_nmt.training.distributed import own_part
+
+
+@OPTIMIZERS.register("adamw")
+@OPTIMIZERS.register("adam")
+@with_own_config
+class Adam(torch.optim.AdamW):
+    """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
+
+    Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
+    adam is the same up to eps, which it adds before the second moment's bias correction.
+    """
+
+    beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
+    beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
+    eps: float = option(1e-8, "added to the denominator", above=0)
+
+    def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
+        # The fused kernel exists for these devices and floating-point weights only.
+        fused = all(
+            p.device.type in ("cpu", "cuda") and p.is_floating_point()
+            for group in groups
+            for p in group["params"]
+        )
+        betas = (config.beta1, config.beta2)
+        super().__init__(groups, lr=0.0, betas=betas, eps=config.eps, fused=fused)
+
+
+@OPTIMIZERS.register("adafactor")
+@with_own_config
+class Adafactor(torch.optim.Adafactor):
+    """PyTorch's Adafactor: squared gradients by row and column, steps relative to the weights.
+
+    Raises:
+        ConfigError: the weights are sharded.
+
+    Reference: Shazeer and Stern 2018, algorithm 5.
+    """
+
+    beta2_decay: float = option(-0.8, "power of the step, for the decay of squares", below=0)
+    eps: float = option(1e-3, "least size of a weight, which the step is relative to", above=0)
+    clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
+
+    def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
+        if any(own_part(p) is not p for group in groups for p in group["params"]):
+            raise ConfigError(
+                "--optimizer adafactor needs whole matrices; leave out --ddp-backend fully_sharded"
+            )
+        eps = (None, config.eps)
+        super().__init__(groups, lr=0.0, beta2_decay=config.beta2_decay, eps=eps, d=config.clip)
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return the optimiser of the model's trainable parameters.
+
+    Weight decay acts on all of them, as in fairseq, but on those with a true ``no_weight_decay``.
+    Each group has its ``lr_scale``, from ``--lr-scales``.
+    """
+    scale_of: dict[nn.Parameter, float] = {}
+    for part, scale in config.scale_by_part.items():
+        scale_of |= dict.fromkeys(parameters_of(model, part, "--lr-scales"), scale)
+    # Group by exemption and rate, the exempt ones last.
+    by_kind: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            exempt = getattr(parameter, "no_weight_decay", False)
+            by_kind.setdefault((exempt, scale_of.get(parameter, 1.0)), []).append(parameter)
+    groups = [
+        {"params": own, "weight_decay": 0.0 if exempt else config.weight_decay, "lr_scale": scale}
+        for (exempt, scale), own in sorted(by_kind.items(), key=lambda kind: kind[0])
+    ]
+    # Pass options only to optimisers that have settings of their own.
+    make, options = chosen_part(config, "optimizer")
+    optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
+    return optimizer
+
+
+def freeze(model: nn.Module, config: OptimizerConfig) -> None:
+    """Exclude the parts of ``--freeze`` from training; their weights stay as they are."""
+    for part in config.freeze:
+        for parameter in parameters_of(model, part, "--freeze"):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"--freeze {','.join(config.freeze)}: nothing is left to train")
+
+
+def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
+    """Return the parameters of whose names ``part`` is the start, or of all ``embeddings``."""
+    if part == "embeddings":
+        tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
+        found = [parameter for table in tables for parameter in table.parameters()]
+    else:
+        named = model.named_parameters(remove_duplicate=False)
+        found = [own for name, own in named if f"{name}.".startswith(f"{part}.")]
+    if not found:
+        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
+        raise ConfigError(f"{flag} {part}: the model's parts are embeddings, {parts}")
+    return found

@@ -1,0 +1,31 @@
+"""The dtype of a training's computation, which a device may not have."""
+
+import sys
+
+import torch
+
+from relu_nmt.config.shared import PrecisionOptions
+from relu_nmt.errors import ConfigError
+
+
+def autocast_dtype(asked: PrecisionOptions, device: torch.device) -> torch.dtype | None:
+    """Return the 16-bit dtype of the computation; None for the dtype of the weights."""
+    if asked.fp16:
+        if device.type != "cuda":
+            raise ConfigError("--fp16 needs a CUDA GPU; on the CPU use --bf16 or neither")
+        return torch.float16
+    if not asked.bf16:
+        return None
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ConfigError("this GPU has no bfloat16; use --fp16 or neither")
+    if device.type == "cpu" and not has_fast_bfloat16():
+        print(
+            "NOTE: this processor has no products of bfloat16, so --bf16 is slower than without",
+            file=sys.stderr,
+        )
+    return torch.bfloat16
+
+
+def has_fast_bfloat16() -> bool:
+    """Return True if the CPU multiplies bfloat16 (AVX512-BF16, AMX) faster than float32."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -1,0 +1,160 @@
+"""A try of the largest batch before the first update, and its size by the memory."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from relu_nmt.errors import ConfigError, OutOfMemoryError
+from relu_nmt.io.process import free_memory, peak_resident_bytes
+from relu_nmt.training.batches import Batch, naming_batch, shapes_of
+from relu_nmt.training.distributed import ProcessGroup, own_part
+from relu_nmt.training.state import Components
+
+BYTES_OF_GRADIENT, BYTES_OF_MOMENTS = 4, 2 * 4
+"""Bytes of the gradient and of Adam's moments per parameter."""
+MEMORY_TO_FILL = 0.8
+"""The share of the memory that ``--max-tokens auto`` fills; the rest is a margin."""
+FIRST_TOKENS, LARGEST_STEP, SMALLEST_STEP, TOKENS_UNIT = 256, 4, 1.1, 64
+"""Sizes of trial batches: the first one, the factors between two of them, and their unit."""
+MOST_TOKENS = {"cpu": 4096, "cuda": 65_536}
+"""The limits of ``--max-tokens auto``: larger batches are not faster, and make fewer updates."""
+
+
+@contextmanager
+def leaving_no_trace(model: nn.Module) -> Iterator[None]:
+    """Restore random numbers, buffers and gradients after the block."""
+    device = next(model.parameters()).device
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            model.zero_grad(set_to_none=True)
+            # Restore the buffers; a table that grew stays, as it is as good as before.
+            for name, buffer in model.named_buffers():
+                if name in buffers and buffers[name].shape == buffer.shape:
+                    buffer.copy_(buffers[name])
+                else:
+                    buffers.pop(name, None)
+            # Load them too: some modules update values that they derive from a buffer.
+            stored = model.state_dict().keys() & buffers.keys()
+            model.load_state_dict({name: buffers[name] for name in stored}, strict=False)
+
+
+def try_batch(parts: Components, batch: Batch) -> str:
+    """Go forward and backward with a batch; return its time and memory in words."""
+    start = time.monotonic()
+    peak = peak_of(parts, batch)
+    return (
+        f"preflight: the largest batch ({shapes_of(batch)}) took {time.monotonic() - start:.2f} "
+        f"seconds forward and backward; predicted peak memory: {peak / 1e9:.2f} GB"
+    )
+
+
+def peak_of(parts: Components, batch: Batch) -> int:
+    """Go forward and backward with a batch; return the bytes that training with it takes."""
+    device = parts.process.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with leaving_no_trace(parts.objective), naming_batch(batch, "preflight"):
+        parts.loss(batch).loss.backward()
+        # Read the peak of the GPU's tensors, or of this process on a CPU.
+        peak = peak_resident_bytes()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            peak = torch.cuda.max_memory_allocated(device)
+        # Add the moments that the optimiser's first step will allocate.
+        if not parts.optimizer.state:
+            peak += BYTES_OF_MOMENTS * num_trained(parts)
+    return peak
+
+
+def num_trained(parts: Components) -> int:
+    """Return the number of the weights that the optimiser of this process changes."""
+    groups = parts.optimizer.param_groups
+    return sum(own_part(p).numel() for group in groups for p in group["params"])
+
+
+def memory_of(process: ProcessGroup) -> int:
+    """Return the bytes that a process may use on its device, with those that it has."""
+    if process.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(process.device)
+        return free + torch.cuda.memory_reserved(process.device)
+    # Let the peak count from now, where the system can (Linux).
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
+    # Share the machine's memory with its other processes.
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", process.world_size))
+    return free_memory() // local + peak_resident_bytes()
+
+
+def largest_that_fits(
+    share_of: Callable[[int], float], least: int, most: int, goal: float = MEMORY_TO_FILL
+) -> int:
+    """Return the largest size whose share of the memory is at most ``goal``; 0 if none is.
+
+    ``share_of`` tries a size. Sizes grow as far as ``goal`` allows if all memory grew in proportion
+    to them. So none is tried that does not fit, after which the system would end the process.
+
+    Example:
+        >>> largest_that_fits(lambda tokens: 0.2 + tokens / 10_000, least=50, most=20_000)
+        5440
+    """
+    size, fits = max(least, min(FIRST_TOKENS, most)), 0
+    while (share := share_of(size)) <= goal:
+        fits = size
+        size = int(fits * min(LARGEST_STEP, goal / max(share, 0.01)))
+        size = most if size >= most else size - size % TOKENS_UNIT
+        # Stop before steps that gain little, except the last one.
+        if size <= fits or (size < SMALLEST_STEP * fits and size < most):
+            break
+    return fits
+
+
+def fitting_tokens(
+    parts: Components,
+    batch_of: Callable[[int], Batch],
+    least: int,
+    share: int | None = None,
+    stored: int | None = None,
+) -> int:
+    """Return the number of ``--max-tokens auto``: the largest batch that fits every process.
+
+    ``batch_of`` returns the largest batch within a number of tokens; ``least`` is the longest
+    group. Batches divide ``share``, the tokens of an update for this process, evenly. ``stored``,
+    the number of the checkpoint to go on from, is only checked.
+    """
+    process = parts.process
+    memory = memory_of(process)
+
+    def share_of(size: int) -> float:
+        try:
+            # The later batches of an update find gradients of the first in memory.
+            peak = peak_of(parts, batch_of(size)) + BYTES_OF_GRADIENT * num_trained(parts)
+        except OutOfMemoryError:
+            return max(process.gather(math.inf))
+        return max(process.gather(peak / memory))
+
+    limit = MOST_TOKENS[process.device.type]
+    most = stored or max(least, min(share or limit, limit))
+    goal = 1.0 if stored else MEMORY_TO_FILL
+    found = largest_that_fits(share_of, min(least, most), most, goal)
+    here = f"of the {memory / 1e9:.1f} GB of memory here"
+    if stored and found < stored:
+        raise ConfigError(
+            f"--max-tokens auto: the {stored:,} tokens of the checkpoint need more {here}; go on "
+            f"with a number, as --max-tokens {found or least}, and more --update-freq"
+        )
+    if not found:
+        raise ConfigError(
+            f"--max-tokens auto: the longest sentences, {least:,} tokens, need more than "
+            f"{MEMORY_TO_FILL:.0%} {here}; take --checkpoint-activations or a smaller model, or "
+            "leave them out with a number and --skip-invalid-size-inputs"
+        )
+    return max(least, -(-share // -(-share // found))) if share and not stored else found
