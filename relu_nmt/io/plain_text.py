@@ -140,7 +140,7 @@ def _is_json(lines: Sequence[str]) -> bool:
     # Compare the lines if the end of a long text is missing.
     is_key = [_JSON_KEY.match(line) is not None for line in lines]
     pairs = zip(is_key, lines, strict=True)
-    return any(is_key) and all(known or _JSON_VALUE.match(line) for known, line in pairs)
+    return any(is_key) and all(has_key or _JSON_VALUE.match(line) for has_key, line in pairs)
 
 
 def _is_value(text: str) -> bool:

@@ -191,14 +191,14 @@ def _translated(
         lines, terms = split_terms(lines, settings.constraints)
         encoded = translator.sources.encode_lines(
             lines,
-            own_prefixes,
-            terms,
-            settings.constraints != "unordered",
-            banned,
-            settings.match_case,
-            settings.inside_words,
-            range(done + 1, done + 1 + len(lines)),
-            split,
+            prefixes=own_prefixes,
+            forced=terms,
+            ordered=settings.constraints != "unordered",
+            banned=banned,
+            match_case=settings.match_case,
+            inside_words=settings.inside_words,
+            numbers=range(done + 1, done + 1 + len(lines)),
+            split=split,
         )
         limited = encoded.limited(limit)
         # Translate them.
@@ -305,12 +305,12 @@ def translate_documents(
         [[one for _, one in own] for own in documents],
         [[prefixes[i] for i in own] for own in places] if is_whole else None,
         [[terms[i] for i in own] for own in places] if is_whole else None,
-        settings.constraints != "unordered",
-        () if settings.banned_terms is None else read_lines(settings.banned_terms),
-        settings.match_case,
-        settings.inside_words,
-        [[i + 1 for i in own] for own in numbers],
-        split if is_whole else None,
+        numbers=[[i + 1 for i in own] for own in numbers],
+        ordered=settings.constraints != "unordered",
+        banned=() if settings.banned_terms is None else read_lines(settings.banned_terms),
+        match_case=settings.match_case,
+        inside_words=settings.inside_words,
+        split=split if is_whole else None,
     )
     limit = source_limit(settings.model, translator)
     numbered = [*zip(itertools.chain.from_iterable(numbers), sources.sentences, strict=True)]

@@ -127,23 +127,23 @@ def attention_weights(
         model(src_tokens, prev_output_tokens)
     # Take the last record of each layer: a gated layer's second one covers the document.
     last = {record.layer: record for record in records}
-    found = []
+    matrices = []
     for place in places:
         record = last.get(place.layer)
         if record is None or record.weights is None:
             raise ConfigError(f"attention {place}: its mechanism returned no weights")
         weights = in_documents(record.weights, record.visibility)[0].float()
-        found.append((weights if place.head is None else weights[place.head]).cpu().numpy())
-    return found
+        matrices.append((weights if place.head is None else weights[place.head]).cpu().numpy())
+    return matrices
 
 
 def decoder_inputs(
     sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], ensemble: Ensemble
 ) -> tuple[Tensor, Tensor]:
     """Return the sources [B, S] and the targets shifted right [B, T], int64, right-padded."""
-    pad_index, device = ensemble.models[0].decoder.pad_index, ensemble.device
+    pad_index = ensemble.models[0].decoder.pad_index
     shifted = shift_right(pad_rows(targets, pad_index), pad_index, Dictionary.eos_index)
-    return pad_rows(sources, pad_index).to(device), shifted.to(device)
+    return pad_rows(sources, pad_index).to(ensemble.device), shifted.to(ensemble.device)
 
 
 def input_batches(
@@ -159,12 +159,13 @@ def input_batches(
     # Limit each batch by its weights and by its tokens.
     lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
 
-    def most(longest: int) -> int:
+    def batch_size(longest: int) -> int:
         return min(MOST_WEIGHTS // weights(longest), MOST_TOKENS // longest)
 
-    for batch in longest_first(np.array(lengths, dtype=np.int64), most):
-        pairs = [sources[i] for i in batch], [targets[i] for i in batch]
-        yield batch, *decoder_inputs(*pairs, ensemble)
+    for batch in longest_first(np.array(lengths, dtype=np.int64), batch_size):
+        batch_sources = [sources[i] for i in batch]
+        batch_targets = [targets[i] for i in batch]
+        yield batch, *decoder_inputs(batch_sources, batch_targets, ensemble)
 
 
 def single_model(ensemble: Ensemble) -> EncoderDecoder:
@@ -215,8 +216,8 @@ class AttentionMap:
             file.write(base64.b64decode(picture(self).partition(",")[2]))
 
 
-Panel = tuple[str, np.ndarray, AttentionMap]
-"""The title of a map in a figure, its weights [Nq, Nk], and the map with its tokens."""
+Panel = tuple[str, AttentionMap]
+"""The title of a map in a figure, and the map with weights [Nq, Nk]."""
 
 
 def large_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> str:
@@ -224,59 +225,59 @@ def large_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> s
 
     Reference: ReLUFormer, Figure 5.
     """
-    # Average over heads only where the map has several, [Nq, Nk].
-    weights = (
-        own.weights if own.weights.ndim == 2 else own.weights.mean(0) for own in maps.values()
-    )
-    return _figure([list(zip(maps, weights, maps.values(), strict=True))], FEW_LARGE, title)
+    panels = []
+    for name, attention_map in maps.items():
+        # Average over heads only where the map has several, [Nq, Nk].
+        if attention_map.weights.ndim == 3:
+            attention_map = replace(attention_map, weights=attention_map.weights.mean(0))
+        panels.append((name, attention_map))
+    return _figure([panels], FEW_LARGE, title)
 
 
 def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> str:
     """Draw maps of all heads, grouped by checkpoint. See :func:`large_maps`."""
     groups = []
-    for name, own in maps.items():
+    for name, attention_map in maps.items():
         # Write the name of the checkpoint above its first head. Other heads leave the line free.
-        above = [f"{name}\n" if head == 0 else "\n" for head in range(len(own.weights))]
-        groups.append(
-            [
-                (f"{line if len(maps) > 1 else ''}head {head}", one, own)
-                for head, (line, one) in enumerate(zip(above, own.weights, strict=True))
-            ]
-        )
+        above = f"{name}\n" if len(maps) > 1 else ""
+        panels = []
+        for head, weights in enumerate(attention_map.weights):
+            panels.append((f"{above}head {head}", replace(attention_map, weights=weights)))
+            above = "\n" if above else ""
+        groups.append(panels)
     return _figure(groups, FEW_SMALL, title)
 
 
-def picture(shown: AttentionMap) -> str:
+def picture(attention_map: AttentionMap) -> str:
     """Draw the map of one head or of all heads, under the sentences and the name of the place."""
-    heads = "every head" if shown.head is None else f"head {shown.head}"
-    title = [f"{SLOT_NAMES[shown.slot]}, layer {shown.layer}, {heads}"]
+    slot = attention_map.slot
+    heads = "every head" if attention_map.head is None else f"head {attention_map.head}"
+    title = [f"{SLOT_NAMES[slot]}, layer {attention_map.layer}, {heads}"]
     # Write only the sentences that the slot reads.
-    sides = {"source": shown.keys, "target": shown.queries}
-    for side in {"encoder": ("source",), "decoder": ("target",)}.get(shown.slot, sides):
+    sides = {"source": attention_map.keys, "target": attention_map.queries}
+    for side in {"encoder": ("source",), "decoder": ("target",)}.get(slot, sides):
         tokens = [token for token in sides[side] if token != EOS]
         # Join pieces of SentencePiece and of BPE by their marks.
         text = " ".join(tokens)
         if SPACE in text:
             text = "".join(tokens).replace(SPACE, " ")
         title.append(f"{side}: {text.replace('@@ ', '').strip()}")
-    draw = head_maps if shown.head is None else large_maps
-    return draw({"": shown}, title)
+    draw = head_maps if attention_map.head is None else large_maps
+    return draw({"": attention_map}, title)
 
 
 def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -> str:
     """Draw maps in rows, each group from a new row on. ``few`` labels for a side of many tokens."""
     # Measure a map with its labels, in inches.
-    maps = [own for group in groups for _, _, own in group]
-    height = max(_side(own.queries, few) for own in maps)
-    width = max(_side(own.keys, few) for own in maps)
-    left, below = (
-        0.35 + LETTER * max(len(label) for tokens in side for label in _ticks(tokens, few)[1])
-        for side in ([own.queries for own in maps], [own.keys for own in maps])
-    )
-    width += 0.15 if all(own.queries == maps[0].queries for own in maps) else left
-    most = max(map(len, groups))
+    maps = [attention_map for group in groups for _, attention_map in group]
+    queries = [attention_map.queries for attention_map in maps]
+    height, left = _side(queries, few)
+    width, below = _side([attention_map.keys for attention_map in maps], few)
+    width += 0.15 if all(tokens == queries[0] for tokens in queries) else left
     # Divide maps into as few rows of equal length as fit the page.
-    columns = -(-most // -(-most // max(1, int((WIDEST - left) / width))))
+    largest_group = max(map(len, groups))
+    num_rows = -(-largest_group // max(1, int((WIDEST - left) / width)))
+    columns = -(-largest_group // num_rows)
     rows = [group[i : i + columns] for group in groups for i in range(0, len(group), columns)]
     inches = max(left + columns * width + 0.8, LEAST_WIDTH)
     # Wrap the title to the width of the figure.
@@ -290,23 +291,22 @@ def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -
             text = escaped("\n".join(lines))
             figure.suptitle(text, x=0.01, ha="left", fontsize=NAME_SIZE)
         # Scale the colors so that few rows exceed the darkest.
-        every = [weights for group in groups for _, weights, _ in group]
-        largest = np.concatenate([np.abs(weights).max(-1) for weights in every])
+        largest = np.concatenate([np.abs(part.weights).max(-1) for part in maps])
         strongest = float(np.quantile(largest, 0.9)) or 1.0
-        signed = any((weights < 0).any() for weights in every)
+        signed = any((part.weights < 0).any() for part in maps)
         # Draw each map on its axes, and hide axes without a map.
         grid = figure.subplots(len(rows), columns, squeeze=False)
-        for row, places in zip(rows, grid, strict=True):
-            for axes in places[len(row) :]:
+        for row, axes_of_row in zip(rows, grid, strict=True):
+            for axes in axes_of_row[len(row) :]:
                 axes.set_visible(False)
-            before = None
-            for axes, (name, weights, own) in zip(places, row, strict=False):
+            labeled_queries = None
+            for axes, (name, part) in zip(axes_of_row, row, strict=False):
                 axes.spines[:].set_linewidth(0.5)
-                image = draw_weights(axes, weights, strongest, signed)
+                image = draw_weights(axes, part.weights, strongest, signed)
                 axes.set_title(escaped(name), loc="left", fontsize=NAME_SIZE)
-                _label(axes, own, few, own.queries != before)
-                _divide(axes, own)
-                before = own.queries
+                _label(axes, part, few, part.queries != labeled_queries)
+                _divide(axes, part)
+                labeled_queries = part.queries
         _add_scale(figure, image, grid, float(largest.max()) > strongest)
 
     above = 0.45 if len(groups) > 1 else 0.3
@@ -314,9 +314,14 @@ def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -
     return draw_image(inches, max(tall, LEAST_HEIGHT), draw, STYLE)
 
 
-def _side(tokens: Sequence[str], few: int) -> float:
-    """Return the inches of a side with these tokens."""
-    return max(LEAST_SIDE, STEP * (len(tokens) if len(tokens) <= MOST_LABELS else few))
+def _side(sides: Sequence[Sequence[str]], few: int) -> tuple[float, float]:
+    """Return the inches of the longest side with these tokens, and of the widest label."""
+    inches = LEAST_SIDE
+    num_letters = 0
+    for tokens in sides:
+        inches = max(inches, STEP * (len(tokens) if len(tokens) <= MOST_LABELS else few))
+        num_letters = max(num_letters, max(map(len, _ticks(tokens, few)[1])))
+    return inches, 0.35 + LETTER * num_letters
 
 
 def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
@@ -324,21 +329,22 @@ def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
     names = [t if len(t) <= MOST_LETTERS else f"{t[: MOST_LETTERS - 1]}…" for t in tokens]
     if len(tokens) <= MOST_LABELS:
         return range(len(tokens)), names
-    places = range(0, len(tokens), -(-len(tokens) // few))
-    return places, [f"{place + 1} {names[place]}" for place in places]
+    indices = range(0, len(tokens), -(-len(tokens) // few))
+    return indices, [f"{index + 1} {names[index]}" for index in indices]
 
 
-def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> None:
+def _label(axes: "Axes", attention_map: AttentionMap, few: int, with_queries: bool) -> None:
     """Label the axes and tokens. Leave out queries that the map to the left labels."""
-    sides = (axes.yaxis, shown.queries), (axes.xaxis, shown.keys)
-    for (axis, tokens), name in zip(sides, AXES[shown.slot], strict=True):
-        places, labels = _ticks(tokens, few)
+    sides = (axes.yaxis, attention_map.queries), (axes.xaxis, attention_map.keys)
+    for (axis, tokens), name in zip(sides, AXES[attention_map.slot], strict=True):
+        indices, labels = _ticks(tokens, few)
         # Leave out the labels that the map to the left already has.
         if axis is axes.yaxis and not with_queries:
-            labels, name = [""] * len(labels), ""
+            labels = [""] * len(labels)
+            name = ""
         elif len(labels) < len(tokens):
             name += ": number and token"
-        axis.set_ticks(places, [escaped(label) for label in labels])
+        axis.set_ticks(indices, [escaped(label) for label in labels])
         axis.set_tick_params(length=2, pad=2, labelsize=LABEL_SIZE)
         axis.set_label_text(name, fontsize=NAME_SIZE)
     # Turn the labels of keys upright, so that they do not overlap.
@@ -347,34 +353,35 @@ def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> N
 
 def _add_scale(figure: "Figure", image: Any, panels: Any, exceeded: bool) -> None:
     """Draw the scale of colors. Its end is an arrow if weights exceed it."""
-    least, most = image.get_clim()
-    beyond = "neither" if not exceeded else "both" if least else "max"
+    lowest, highest = image.get_clim()
+    beyond = "neither"
+    if exceeded:
+        beyond = "both" if lowest else "max"
     shrink = min(0.8, 2.6 / figure.get_figheight())
     bar = figure.colorbar(image, ax=panels, shrink=shrink, pad=0.01, extend=beyond, aspect=25)
     bar.outline.set_visible(False)
     bar.set_label("weight; white: exactly 0", fontsize=8)
     # Space the ticks evenly by their square roots.
-    steps = range(-4 if least else 0, 5)
-    ticks = [most * step * abs(step) / 16 for step in steps]
+    ticks = [highest * step * abs(step) / 16 for step in range(-4 if lowest else 0, 5)]
     bar.set_ticks(ticks, labels=[f"{weight:.2g}" for weight in ticks])
     bar.ax.tick_params(labelsize=7.5)
 
 
-def _divide(axes: "Axes", shown: AttentionMap) -> None:
+def _divide(axes: "Axes", attention_map: AttentionMap) -> None:
     """Mark the ends of sentences, with lines if they are few."""
     sides = (
-        (axes.yaxis, shown.query_sentences, axes.axhline),
-        (axes.xaxis, shown.key_sentences, axes.axvline),
+        (axes.yaxis, attention_map.query_sentences, axes.axhline),
+        (axes.xaxis, attention_map.key_sentences, axes.axvline),
     )
-    for axis, numbers, line in sides:
+    for axis, numbers, draw_line in sides:
         ends = [] if numbers is None else list(np.flatnonzero(np.diff(numbers)) + 0.5)
         axis.set_ticks(ends, minor=True)
         # Draw lines only for a few sentences. Many would hide the map.
         for end in ends if len(ends) <= MOST_LINES else []:
-            line(end, color=SENTENCES, linewidth=0.5, alpha=0.5)
+            draw_line(end, color=SENTENCES, linewidth=0.5, alpha=0.5)
     # Show the marks on the sides without labels.
-    only: Any = {"top": True, "right": True, "bottom": False, "left": False}
-    axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **only)
+    sides_with_marks: Any = {"top": True, "right": True, "bottom": False, "left": False}
+    axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **sides_with_marks)
 
 
 def labelled_map(

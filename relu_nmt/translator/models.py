@@ -54,8 +54,8 @@ def load_models(
     if not loaded:
         raise ConfigError("no checkpoint given")
     models, tasks, lengths = zip(*loaded, strict=True)
-    for file, other in zip(path[1:], tasks[1:], strict=True):
-        require_same(describe_task(tasks[0]), path[0], describe_task(other), file, ONE_TASK)
+    for file, task in zip(path[1:], tasks[1:], strict=True):
+        require_same(describe_task(tasks[0]), path[0], describe_task(task), file, ONE_TASK)
     return list(models), tasks[0], min(lengths)
 
 
@@ -117,11 +117,13 @@ def foreign_classes(models: Sequence[EncoderDecoder], task: TranslationTask) -> 
         ConfigError: a class is from a file of ``--user-module``, which other processes cannot find.
     """
     # Collect the classes of modules, tokenizers and subword models.
-    found: set[type] = {type(module) for model in models for module in model.modules()}
+    classes: set[type] = set()
+    for model in models:
+        classes.update(map(type, model.modules()))
     for text in (task.source_text, task.target_text):
-        found |= {type(text.subword), *text.tokenizers}
+        classes |= {type(text.subword), *text.tokenizers}
     # Leave out this package and PyTorch, which every process imports.
-    foreign = [kind for kind in found if not kind.__module__.startswith(("relu_nmt.", "torch."))]
+    foreign = [kind for kind in classes if not kind.__module__.startswith(("relu_nmt.", "torch."))]
     # Refuse classes of files that other processes cannot import.
     for kind in foreign:
         if kind.__module__.startswith(MODULE_PREFIX):

@@ -4,7 +4,6 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,8 @@ class SourceEncoder:
     """
 
     def __init__(self, task: TranslationTask, max_doc_tokens: int = SINGLE_SENTENCES) -> None:
-        self.task, self.separators = task, task.separators
+        self.task = task
+        self.separators = task.separators
         self._is_of_sentences = max_doc_tokens == SINGLE_SENTENCES and task.separators is None
         self.text_lock = threading.Lock()
         # One tokenizer for all terms: making one is slower than tokenizing a sentence.
@@ -40,69 +40,64 @@ class SourceEncoder:
         self._banned: tuple[tuple[Any, ...], BannedTerms | None] = ((), None)
 
     def splitter(
-        self, asked: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES
+        self, split_sentences: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES
     ) -> SentenceSplitter | None:
-        """Return what cuts lines into sentences. None if lines stay whole.
+        """Return the splitter that cuts lines into sentences. None if lines stay whole.
 
         By default a model that was trained on single sentences translates single sentences.
 
         Raises:
             MissingExtraError: splitting is asked for, but its library is not installed.
         """
-        is_cut = self._is_of_sentences if asked is None else asked
+        is_cut = self._is_of_sentences if split_sentences is None else split_sentences
         if max_doc_tokens != SINGLE_SENTENCES or not is_cut:
             return None
-        return SentenceSplitter(self.task.source_lang, is_required=asked is True)
+        return SentenceSplitter(self.task.source_lang, is_required=split_sentences is True)
 
-    def encode_lines(self, lines: Iterable[str], *terms: Any, **more: Any) -> SourceDocuments:
+    def encode_lines(self, lines: Iterable[str], **arguments: Any) -> SourceDocuments:
         """Return lines as one document of token ids. See :meth:`sentences` for the arguments."""
-        found = list(self.sentences(lines, *terms, **more))
-        return self.documents(found, [len(found)])
+        sentences = list(self.sentences(lines, **arguments))
+        return self.documents(sentences, [len(sentences)])
 
     def encode_documents(
         self,
         documents: Iterable[Iterable[str]],
         prefixes: Iterable[Iterable[str]] | None = None,
         forced: Iterable[Iterable[Iterable[str]]] | None = None,
-        ordered: bool = True,
-        banned: Iterable[str] = (),
-        match_case: bool = False,
-        inside_words: bool = False,
         numbers: Iterable[Iterable[int]] | None = None,
-        split: SentenceSplitter | None = None,
+        banned: Iterable[str] = (),
+        **arguments: Any,
     ) -> SourceDocuments:
         """Return documents as token ids, from the arguments of :meth:`sentences` for each one."""
         # Read each document before the next one: groups of itertools.groupby end there.
         if isinstance(documents, str):
             raise DataError("documents are lists of lines, not one text; give [[text]] for a line")
         refuse_unordered(documents, "documents")
-        documents, banned = [as_lines(lines) for lines in documents], _terms(banned)
-        encode = partial(
-            self.sentences,
-            ordered=ordered,
-            banned=banned,
-            match_case=match_case,
-            inside_words=inside_words,
-            split=split,
-        )
-        # Give each document its own prefixes, terms and line numbers, also where none are set.
-        absent = [None] * len(documents)
-        lists = [absent if own is None else as_lines(own) for own in (prefixes, forced, numbers)]
-        if any(len(own) != len(documents) for own in lists):
+        documents = [as_lines(lines) for lines in documents]
+        banned = _terms(banned)
+        # Pass each document its prefixes, terms and line numbers, if they are set.
+        by_document: dict[str, list[Any]] = {}
+        for name, lists in (("prefixes", prefixes), ("forced", forced), ("numbers", numbers)):
+            if lists is not None:
+                by_document[name] = as_lines(lists)
+        if any(len(lists) != len(documents) for lists in by_document.values()):
             raise DataError("give prefixes, forced terms and numbers as a list for each document")
-        found = [
-            list(encode(lines, prefixes=own_prefixes, forced=own_forced, numbers=own_numbers))
-            for lines, own_prefixes, own_forced, own_numbers in zip(documents, *lists, strict=True)
-        ]
-        return self.documents(list(itertools.chain.from_iterable(found)), list(map(len, found)))
+        sentences: list[SourceSentence] = []
+        counts = []
+        for number, lines in enumerate(documents):
+            by_line = {name: lists[number] for name, lists in by_document.items()}
+            document = list(self.sentences(lines, banned=banned, **by_line, **arguments))
+            sentences += document
+            counts.append(len(document))
+        return self.documents(sentences, counts)
 
     def documents(
         self, sentences: Sequence[SourceSentence], counts: Sequence[int]
     ) -> SourceDocuments:
         """Return consecutive sentences as documents of ``counts`` sentences."""
         sizes = np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64)
-        numbers = np.array(counts, dtype=np.int64)
-        return SourceDocuments(sentences, numbers, sizes, self.separators)
+        counts = np.array(counts, dtype=np.int64)
+        return SourceDocuments(sentences, counts, sizes, self.separators)
 
     def sentences(
         self,
@@ -121,8 +116,8 @@ class SourceEncoder:
         Args:
             lines: raw sentences.
             prefixes: the beginning of each line's translation, in whole words. "" for none.
-            forced: terms that each line's translation must contain. The search needs a place of
-                its own for each term.
+            forced: terms that each line's translation must contain, at positions that do not
+                overlap.
             ordered: force the terms of a line in their order.
             banned: terms of one or more words that no translation may contain outside forced text.
             match_case: allow banned terms in other capitals.
@@ -139,13 +134,12 @@ class SourceEncoder:
         beginnings = [""] * len(lines) if prefixes is None else as_lines(prefixes)
         terms = [[]] * len(lines) if forced is None else list(map(as_lines, as_lines(forced)))
         # Compare the lengths before the first line is encoded.
-        for name, given in (("prefix", beginnings), ("term list", terms)):
-            if len(given) != len(lines):
+        for name, count in (("prefix", len(beginnings)), ("term list", len(terms))):
+            if count != len(lines):
                 raise DataError(
-                    f"{counted(len(given), name)}, but {counted(len(lines), 'line')}; give one for "
-                    "each"
+                    f"{counted(count, name)}, but {counted(len(lines), 'line')}; give one for each"
                 )
-        without = self.banned_terms(banned, match_case, inside_words)
+        banned_terms = self.banned_terms(banned, match_case, inside_words)
         # Add the line's number to errors.
         for number, line, prefix, required in zip(
             numbers or itertools.count(1), lines, beginnings, terms, strict=False
@@ -153,14 +147,14 @@ class SourceEncoder:
             parts = [line]
             if split is not None and isinstance(line, str) and not prefix and not required:
                 parts = split(line)
+            if len(parts) < 2:
+                parts = [line]
             with reporting(f"line {number}", caught=DataError):
-                if len(parts) < 2:
-                    parts = [line]
-                found = [
-                    self.sentence(own, prefix, required, ordered, without, inside_words)
-                    for own in parts
+                sentences = [
+                    self.sentence(part, prefix, required, ordered, banned_terms, inside_words)
+                    for part in parts
                 ]
-            yield found[0] if len(found) == 1 else SourceSentence.of_parts(found)
+            yield sentences[0] if len(sentences) == 1 else SourceSentence.of_parts(sentences)
 
     def sentence(
         self,
@@ -182,13 +176,14 @@ class SourceEncoder:
         with self.text_lock:
             tokens = self.task.source_text.encode(line)
             # Encode the terms, leaving out blank ones, and the prefix.
-            given, is_blank = as_lines(forced), not tokens
-            terms = [self._forced_ids(term, "term", is_blank).tolist() for term in given]
+            is_blank = not tokens
+            encoded = [self._forced_ids(term, "term", is_blank) for term in as_lines(forced)]
             beginning = self._forced_ids(prefix, "prefix", is_blank)
         required = NO_TERMS
-        if terms:
+        if encoded:
             texts = None if inside_words else self._texts
-            required = ForcedTerms(tuple(tuple(t) for t in terms if t), ordered, texts=texts)
+            terms = tuple(tuple(ids.tolist()) for ids in encoded if len(ids))
+            required = ForcedTerms(terms, ordered, texts=texts)
         ids = self.task.source_dictionary.encode(tokens)
         if self.separators is not None:
             # A separator in the raw text is an unknown word: it ends no sentence.
@@ -244,7 +239,7 @@ class SourceEncoder:
         return ids
 
     def _forced_ids(self, text: str, kind: str, is_blank: bool) -> np.ndarray:
-        """Return the token ids of a forced term or prefix. None for a blank text."""
+        """Return the token ids of a forced term or prefix, [] for a blank text."""
         ids = self._target_ids(text)
         # Refuse terms in blank lines, whose translation stays empty.
         if text.split() and is_blank:

@@ -10,14 +10,12 @@ import numpy as np
 import torch
 
 from relu_nmt import engine
-from relu_nmt.config import from_flat
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
 from relu_nmt.errors import ConfigError, is_out_of_memory, refuse_unordered
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import (
     Search,
     TranslatedDocuments,
@@ -63,9 +61,9 @@ class Translator:
         device: by default a GPU, if there is one.
         dtype: compute dtype: ``torch.float16`` or ``torch.bfloat16``. By default float32.
             ``torch.int8`` replaces the models' products by products of 8-bit integers (CPU only).
-        max_doc_tokens: most tokens of a group of sentences in training; 1: single sentences.
+        max_doc_tokens: most tokens of a group of sentences in training. 1: single sentences.
         packed: pack the weights for fast decoding. The models can no longer be trained.
-        shortlist: restricts the target vocabulary by the source words; None: no restriction.
+        shortlist: restricts the target vocabulary by the source words. None: no restriction.
 
     Attributes:
         sources: encodes raw text as token ids.
@@ -168,7 +166,7 @@ class Translator:
     @classmethod
     def _of_state(cls, state: Mapping[str, Any]) -> "Translator":
         task = replace(TranslationTask.from_state(state["task"]), folder=state["folder"])
-        models = [model_of(each, task) for each in state["models"]]
+        models = [model_of(values, task) for values in state["models"]]
         names = ("device", "dtype", "max_doc_tokens", "packed", "shortlist")
         return cls(models, task, **{name: state[name] for name in names})
 
@@ -211,15 +209,20 @@ class Translator:
             DataError: a sentence is too long for learned positions, ``lines`` is a single text,
                 the model cannot write a forced term, or a term is forced in a blank line.
         """
-        config = _config_of(config, settings)
-        sources = self._encoded(
-            lines, split_sentences, prefixes, forced, ordered, banned, match_case, inside_words
+        nbest_lists = self._translated(
+            lines,
+            generation_config(config, settings),
+            split_sentences=split_sentences,
+            prefixes=prefixes,
+            banned=banned,
+            forced=forced,
+            ordered=ordered,
+            match_case=match_case,
+            inside_words=inside_words,
         )
-        best = [own[0] for own in self._lines(sources, config)]
-        at_limit = [number for number, own in enumerate(best) if own.reached_limit]
-        # Warn from here, so that the warning names the caller's line.
-        self._warn_of_limit(config, len(at_limit), len(best))
-        return TranslatedLines([own.text for own in best], at_limit)
+        best = [nbest[0] for nbest in nbest_lists]
+        at_limit = [number for number, translation in enumerate(best) if translation.reached_limit]
+        return TranslatedLines([translation.text for translation in best], at_limit)
 
     def translate_nbest(
         self,
@@ -241,13 +244,18 @@ class Translator:
         whose best one is. ``first_id`` is the number of the first line, which seeds the draws of
         sampling. See :meth:`translate` for the other arguments (``nbest=5``) and the errors.
         """
-        config = _config_of(config, settings)
-        sources = self._encoded(
-            lines, split_sentences, prefixes, forced, ordered, banned, match_case, inside_words
+        return self._translated(
+            lines,
+            generation_config(config, settings),
+            first_id,
+            split_sentences=split_sentences,
+            prefixes=prefixes,
+            banned=banned,
+            forced=forced,
+            ordered=ordered,
+            match_case=match_case,
+            inside_words=inside_words,
         )
-        found = self._lines(sources, config, first_id)
-        self._warn_of_limit(config, sum(own[0].reached_limit for own in found), len(found))
-        return found
 
     def translate_documents(
         self,
@@ -285,18 +293,26 @@ class Translator:
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         windows = WindowConfig(limit, window_overlap, repair=True)
         # Resolve the longest output for documents, which grow with their source.
-        config = _config_of(config, settings).resolved(documents=True)
+        config = generation_config(config, settings).resolved(documents=True)
         if not isinstance(documents, str):
             refuse_unordered(documents, "documents")
             documents = [plain_lines(lines) for lines in documents]
         split = self.sources.splitter(split_sentences, limit)
         sources = self.sources.encode_documents(
-            documents, prefixes, forced, ordered, banned, match_case, inside_words, split=split
+            documents,
+            prefixes,
+            forced,
+            ordered=ordered,
+            banned=banned,
+            match_case=match_case,
+            inside_words=inside_words,
+            split=split,
         )
-        self._warn_of_whole_lines(split)
-        found = self.answer(sources, config, windows)
-        self._warn_of_limit(config, found.num_at_limit, len(found.windows))
-        return found
+        if split is not None and split.note:
+            warnings.warn(split.note.removeprefix("NOTE: "), stacklevel=2)
+        translated = self.answer(sources, config, windows)
+        self._warn_of_limit(config, translated.num_at_limit, len(translated.windows), stacklevel=3)
+        return translated
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, a line for each of its lines.
@@ -305,26 +321,25 @@ class Translator:
         """
         return self.translate_documents([lines], **settings)[0]
 
-    def _encoded(
-        self, lines: Iterable[str], split_sentences: bool | None, *terms: Any
-    ) -> SourceDocuments:
-        """Return lines as token ids. ``terms`` are arguments of :meth:`SourceEncoder.sentences`."""
-        split = self.sources.splitter(split_sentences)
-        encoded = self.sources.encode_lines(plain_lines(lines), *terms, split=split)
-        self._warn_of_whole_lines(split, stacklevel=4)
-        return encoded
-
-    def _warn_of_whole_lines(self, split: SentenceSplitter | None, stacklevel: int = 3) -> None:
-        if split is not None and split.note:
-            warnings.warn(split.note.removeprefix("NOTE: "), stacklevel=stacklevel)
-
-    def _lines(
-        self, documents: SourceDocuments, config: GenerationConfig, first_id: int = 0
+    def _translated(
+        self,
+        lines: Iterable[str],
+        config: GenerationConfig,
+        first_id: int = 0,
+        split_sentences: bool | None = None,
+        **terms: Any,
     ) -> list[list[Translation]]:
-        """Return the n best translations of each line, without the windows of documents."""
+        """Return the n best translations. See :meth:`SourceEncoder.sentences` for ``terms``."""
+        split = self.sources.splitter(split_sentences)
+        encoded = self.sources.encode_lines(plain_lines(lines), split=split, **terms)
+        if split is not None and split.note:
+            warnings.warn(split.note.removeprefix("NOTE: "), stacklevel=3)
         # Check all lines before the search of the first one.
-        check_lengths(documents.sentences, self.max_source_positions, documents.separators)
-        return self.searcher(config, first_id)(documents.lines())
+        check_lengths(encoded.sentences, self.max_source_positions, encoded.separators)
+        nbest_lists = self.searcher(config, first_id)(encoded.lines())
+        num_at_limit = sum(nbest[0].reached_limit for nbest in nbest_lists)
+        self._warn_of_limit(config, num_at_limit, len(nbest_lists), stacklevel=4)
+        return nbest_lists
 
     def answer(
         self,
@@ -338,7 +353,7 @@ class Translator:
         Args:
             documents: token ids of :attr:`sources`, or of a data folder.
             config: settings of the search.
-            windows: how to divide the documents. By default each line is a window of its own.
+            windows: how to divide the documents. By default each line is a window.
             search: searches windows, by default a new :meth:`searcher`. Commands use one for all
                 of their input. The server's joins the windows of several requests in one batch.
 
@@ -375,41 +390,40 @@ class Translator:
         """
         generator = self.generator(config)
         # Unknown words stay, or become their source word or its translation in a file.
-        replaced = config.replace_unk
-        words = load_translations(replaced) if replaced else {}
+        words = load_translations(config.replace_unk) if config.replace_unk else {}
 
-        def translation(source: SourceSentence, hypothesis: Hypothesis) -> Translation:
+        def translation_of(source: SourceSentence, hypothesis: Hypothesis) -> Translation:
             tokens = self.task.target_dictionary.symbols_of(hypothesis.tokens)
             alignment = hypothesis.alignment
-            if replaced is not None and alignment is not None:
+            if config.replace_unk is not None and alignment is not None:
                 tokens = replace_unknown_words(tokens, source.tokens, alignment, UNK, words)
             return Translation(self._text_of(tokens), tokens, hypothesis)
 
-        def line(sources: Sequence[SourceSentence], best: Sequence[Translation]) -> Translation:
-            text = join_texts([own.text for own in best], self.task.target_lang)
-            tokens = [token for own in best for token in own.tokens]
-            hypotheses = [own.hypothesis for own in best]
-            return Translation(text, tokens, generator.joined(sources, hypotheses))
+        def joined(parts: Sequence[SourceSentence], best: Sequence[Translation]) -> Translation:
+            text = join_texts([translation.text for translation in best], self.task.target_lang)
+            tokens = [token for translation in best for token in translation.tokens]
+            hypotheses = [translation.hypothesis for translation in best]
+            return Translation(text, tokens, generator.joined(parts, hypotheses))
 
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             nonlocal first_id
             sentences = [sentence for source in sources for sentence in source.sentences]
             # Check again, since windows join several sentences.
             check_lengths(sentences, self.max_source_positions, self.sources.separators)
-            found = generator.translate(sentences, first_id, on_progress)
+            hypotheses = iter(generator.translate(sentences, first_id, on_progress))
             first_id += len(sentences)
-            translations = (
-                [translation(sentence, own) for own in hypotheses]
-                for sentence, hypotheses in zip(sentences, found, strict=True)
-            )
             lines = []
             for source in sources:
-                if not source.parts:
-                    lines.append(next(translations))
-                    continue
-                # Join the best translations of all sentences, then the second best, and so on.
-                ranked = zip(*(next(translations) for _ in source.parts), strict=False)
-                lines.append([line(source.parts, best) for best in ranked])
+                by_sentence = []
+                for part in source.sentences:
+                    nbest = next(hypotheses)
+                    by_sentence.append([translation_of(part, hypothesis) for hypothesis in nbest])
+                translations = by_sentence[0]
+                if source.parts:
+                    # Join the best translations of all sentences, then the second best, and so on.
+                    ranks = zip(*by_sentence, strict=False)
+                    translations = [joined(source.parts, best) for best in ranks]
+                lines.append(translations)
             return lines
 
         return search
@@ -420,9 +434,10 @@ class Translator:
 
     def generator(self, config: GenerationConfig) -> Generator:
         """Return the search engine for token ids, which can also score references."""
-        first, symbols = self.task.target_text.first_symbol, self.task.target_dictionary
-        rest = self.sources.separators, self.shortlist, first
-        return Generator(self.ensemble, config, symbols, *rest)
+        symbols = self.task.target_dictionary
+        first = self.task.target_text.first_symbol
+        separators = self.sources.separators
+        return Generator(self.ensemble, config, symbols, separators, self.shortlist, first)
 
     def attention(
         self,
@@ -462,39 +477,22 @@ class Translator:
     def attention_at(
         self, place: AttentionPlace, source: SourceSentence, target: np.ndarray
     ) -> AttentionMap:
-        """Return the attention weights at a place for token ids of a sentence and its translation.
-
-        Raises:
-            ConfigError: see :meth:`attention`.
-        """
+        """Return the weights for token ids at a place. See :meth:`attention` for the errors."""
         source = replace(source, reference=target).as_read(self.task.separators)
-        assert source.reference is not None, "given"
+        assert source.reference is not None, "the target"
         target = source.reference
         [weights] = attention_weights(self.ensemble, [place], source.ids, target)  # [(H,) Q, K]
         place = checked_place(self.models[0], place)
         return labelled_map(place, source.tokens, target, weights, self.task.target_dictionary)
 
-    def _warn_of_limit(self, config: GenerationConfig, num_at_limit: int, count: int) -> None:
+    def _warn_of_limit(
+        self, config: GenerationConfig, num_at_limit: int, count: int, stacklevel: int
+    ) -> None:
         """Warn the caller of the public method if translations reached the longest output."""
-        if not num_at_limit:
-            return
-        # Name the limit: the settings', or the model's own.
-        a, b = config.longest_output
-        longest = f"{b} token{'' if b == 1 else 's'}"
-        if a:
-            longest = f"{a:g} * source + {longest}"
-        if (most := self.ensemble.max_positions) is not None:
-            longest += f", and {most - 1} at most"
-        warnings.warn(
-            f"{num_at_limit:,} of {count:,} translations reached the longest "
-            f"output ({longest}) and may be cut off; max_len_a and max_len_b change it",
-            stacklevel=3,
-        )
-
-
-def _config_of(config: GenerationConfig | None, settings: dict[str, Any]) -> GenerationConfig:
-    if config is None:
-        return from_flat(GenerationConfig, settings)
-    if settings:
-        raise ConfigError(f"give either config or settings ({', '.join(settings)}), not both")
-    return config
+        longest = config.describe_longest_output(self.ensemble.max_positions)
+        if num_at_limit:
+            warnings.warn(
+                f"{num_at_limit:,} of {count:,} translations reached the longest "
+                f"output ({longest}) and may be cut off; max_len_a and max_len_b change it",
+                stacklevel=stacklevel,
+            )

@@ -1,7 +1,7 @@
 """Search for translations: beam search, sampling, constraints, and the score that ranks results.
 
 The scorers of finished hypotheses are listed here by name. Listing the names imports nothing. A
-file given with ``--user-module`` adds entries of its own with ``@scorers.register("name")``, and
+file given with ``--user-module`` adds its scorers with ``@scorers.register("name")``, and
 bonuses or penalties of single tokens with ``@step_scores.register("name")``.
 """
 

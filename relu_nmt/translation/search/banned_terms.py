@@ -60,43 +60,44 @@ class BannedTerms:
     ) -> None:
         self._symbols = texts.exact if match_case else texts.in_lower_case
         self._inside_words = inside_words
-        # The rests of the terms, by their beginnings.
-        self._rests: dict[str, list[str]] = defaultdict(list)
+        # The remainders of the terms, by their beginnings.
+        self._remainders: dict[str, list[str]] = defaultdict(list)
         spellings = [texts.spellings(term, match_case) for term in terms]
         for term in set().union(*spellings):
             for size in range(len(term)):
-                beginning, rest = term[:size], term[size:]
-                self._rests[beginning].append(rest)
+                beginning, remainder = term[:size], term[size:]
+                self._remainders[beginning].append(remainder)
                 # A space may stand before punctuation.
-                if size and is_letter(beginning[-1]) and not (is_letter(rest[0]) or rest[0] == " "):
-                    self._rests[beginning + " "].append(rest)
+                is_inside = remainder[0] == " " or is_letter(remainder[0])
+                if size and is_letter(beginning[-1]) and not is_inside:
+                    self._remainders[beginning + " "].append(remainder)
             if is_letter(term[-1]) and not inside_words:
-                self._rests[term].append("")
+                self._remainders[term].append("")
         # Symbols that end an open word.
         self.word_ends = torch.from_numpy(np.flatnonzero(~texts.continues))
         self._next: dict[tuple[Ending, int], Ending] = {}
         self._forbidden: dict[Ending, Forbidden] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._rests)
+        return bool(self._remainders)
 
     def advance(self, ending: Ending, symbol: int) -> Ending:
         """Return the ending with one more symbol."""
         key = ending, symbol
         if key not in self._next:
             text = compact(ending.written + self._symbols.texts[symbol])
-            places = (i for i in range(len(text)) if text[i:] in self._rests)
-            begin = next((i for i in places if self._may_begin(ending, text, i)), len(text))
+            beginnings = (i for i in range(len(text)) if text[i:] in self._remainders)
+            begin = next((i for i in beginnings if self._may_begin(ending, text, i)), len(text))
             is_open = is_letter(text[-1]) if text else ending.is_open
             self._next[key] = Ending(text[begin:], is_open)
         return self._next[key]
 
-    def _may_begin(self, ending: Ending, text: str, place: int) -> bool:
-        """Return whether a term may begin at a place of a text that begins with an ending's."""
-        if self._inside_words or not is_letter(text[place]):
+    def _may_begin(self, ending: Ending, text: str, begin: int) -> bool:
+        """Return whether a term may begin at an index of a text that begins with the ending."""
+        if self._inside_words or not is_letter(text[begin]):
             return True
-        if place:
-            return not is_letter(text[place - 1])
+        if begin:
+            return not is_letter(text[begin - 1])
         return bool(ending.written) or not ending.is_open
 
     def forbidden(self, ending: Ending) -> Forbidden:
@@ -106,24 +107,25 @@ class BannedTerms:
         return self._forbidden[ending]
 
     def _forbidden_after(self, ending: Ending) -> Forbidden:
-        written, ends_term = ending.written, False
+        written = ending.written
+        ends_term = False
         completing: set[int] = set()
         almost: set[int] = set()
         if not written:
-            for term in self._rests[""]:
+            for term in self._remainders[""]:
                 self._find(ending, "", term, completing, almost)
         else:
             # Terms that begin in the next symbol do not depend on the letters before it.
             next_terms = self.forbidden(Ending(is_open=ending.is_open))
             completing.update(next_terms.completing.tolist())
             almost.update(next_terms.almost.tolist())
-        for place in range(len(written)):
-            beginning = written[place:]
-            if not self._may_begin(ending, written, place):
+        for begin in range(len(written)):
+            beginning = written[begin:]
+            if not self._may_begin(ending, written, begin):
                 continue
-            for rest in self._rests.get(beginning, ()):
-                if rest:
-                    self._find(ending, beginning, rest, completing, almost)
+            for remainder in self._remainders.get(beginning, ()):
+                if remainder:
+                    self._find(ending, beginning, remainder, completing, almost)
                 else:
                     ends_term = not ending.is_forced
         return Forbidden(
@@ -133,19 +135,19 @@ class BannedTerms:
         )
 
     def _find(
-        self, ending: Ending, beginning: str, rest: str, completing: set[int], almost: set[int]
+        self, ending: Ending, beginning: str, remainder: str, completing: set[int], almost: set[int]
     ) -> None:
-        """Add the symbols that write the rest of a term."""
-        parts = [rest]
+        """Add the symbols that write the remainder of a term."""
+        parts = [remainder]
         if beginning:
-            parts = [END + rest]
-            if is_letter(rest[0]) and not is_letter(beginning[-1]):
-                parts.append(f"{END} {rest}")
+            parts = [END + remainder]
+            if is_letter(remainder[0]) and not is_letter(beginning[-1]):
+                parts.append(f"{END} {remainder}")
         for part in parts:
             for symbol, before, after in self._symbols.find(part):
-                if not beginning and not self._is_begin(ending, before, rest[0]):
+                if not beginning and not self._is_begin(ending, before, remainder[0]):
                     continue
-                if self._inside_words or not is_letter(rest[-1]):
+                if self._inside_words or not is_letter(remainder[-1]):
                     completing.add(symbol)
                 elif after == END:
                     almost.add(symbol)
@@ -176,8 +178,10 @@ class TermBans(StepRule):
         written: Written,
         tracker: TermTracker | None,
     ) -> None:
-        self._banned, self._num_forced = list(banned), list(num_forced)
-        self._written, self._tracker = written, tracker
+        self._banned = list(banned)
+        self._num_forced = list(num_forced)
+        self._written = written
+        self._tracker = tracker
         self._num_tokens = 0
         # The ending of each beam, [B][K]. Before the first token there is one hypothesis.
         self._endings = [[Ending()] if terms else [] for terms in banned]
@@ -203,20 +207,20 @@ class TermBans(StepRule):
         for row, endings in enumerate(self._endings):
             for beam, ending in enumerate(endings):
                 groups[id(self._banned[row]), ending, last[row][beam]].append((row, beam))
-        for (_, ending, is_last_ending), places in groups.items():
-            terms = self._banned[places[0][0]]
+        for (_, ending, is_last_ending), hypotheses in groups.items():
+            terms = self._banned[hypotheses[0][0]]
             assert terms is not None, "it has endings"
             forbidden = terms.forbidden(ending)
-            forbid(log_probs, places, forbidden.completing)
+            forbid(log_probs, hypotheses, forbidden.completing)
             if is_last_ending:
-                forbid(log_probs, places, forbidden.almost)
+                forbid(log_probs, hypotheses, forbidden.almost)
             if forbidden.ends_term:
-                forbid(log_probs, places, terms.word_ends)
+                forbid(log_probs, hypotheses, terms.word_ends)
                 if self._tracker is not None:
-                    self._tracker.forbid_ends(places, terms.word_ends)
+                    self._tracker.forbid_ends(hypotheses, terms.word_ends)
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams.
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K] (None: the same).
 
         The forced terms must not have advanced yet.
         """

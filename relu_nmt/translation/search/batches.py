@@ -85,8 +85,8 @@ def run_batches(
     if workers <= 1:
         return translate(batches)
     tasks = deal_batches(batches, workers)
-    found = ordered_map(_run, tasks, workers, _start_worker, translate)
-    return (each for _, of_task in found for each in of_task)
+    results = ordered_map(_run, tasks, workers, _start_worker, translate)
+    return (batch_result for _, task_results in results for batch_result in task_results)
 
 
 _translate: list[Translate] = []

@@ -34,7 +34,7 @@ class BeamSearch:
     """Searches the best translations of one batch, a step at a time.
 
     The hypotheses of a sentence are stored as soon as it is done, so its result does not depend on
-    the other sentences. It leaves the batch later, together with others. Sources [B, S] are
+    the other sentences. Several done sentences leave the batch together. Sources [B, S] are
     right-padded. ``is_word`` [B, S] are the positions of words. ``ids`` [B], the numbers of the
     sentences, seed the draws of sampling. If only ``listed`` symbols [V'] may be written, special
     ones first, tokens of the search are indices into them.
@@ -290,7 +290,7 @@ class BeamSearch:
         self._open &= ~done
         if not self._open.any() or self._open.mean() >= 1 - MOST_DONE:
             return live
-        # Drop all sentences that are done, also those of earlier steps.
+        # Drop all sentences that are done, in this step or earlier.
         mask = self._open
         rows = torch.from_numpy(np.flatnonzero(mask)).to(device)
         self._sentences, self._open = self._sentences[mask], mask[mask]

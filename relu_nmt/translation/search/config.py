@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.config import MOST_SIZE, READ, checked_by, option, settings
+from relu_nmt.config import MOST_SIZE, READ, checked_by, from_flat, option, settings
 from relu_nmt.config.shared import batch_size_option, max_tokens_option, seed_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search import scorers, step_scores
@@ -213,6 +213,14 @@ class GenerationConfig:
         a, b = self.max_len_a, self.max_len_b
         return SENTENCE_LENGTHS[0] if a is None else a, SENTENCE_LENGTHS[1] if b is None else b
 
+    def describe_longest_output(self, max_positions: int | None) -> str:
+        """Return the longest output of these settings and the models as words for a warning."""
+        a, b = self.longest_output
+        longest = f"{b} token{'' if b == 1 else 's'}"
+        if a:
+            longest = f"{a:g} * source + {longest}"
+        return longest if max_positions is None else f"{longest}, and {max_positions - 1} at most"
+
     def length_limits(
         self, source_lengths: np.ndarray, max_positions: int | None = None
     ) -> np.ndarray:
@@ -246,14 +254,23 @@ class GenerationConfig:
     @property
     def not_for_terms(self) -> str:
         """The flag of a search that cannot force terms. Empty for plain beam search."""
-        given = {
+        flags = {
             "--sampling": self.sampling,
             "--diverse-beam-groups": self.diverse_beam_groups > 1,
             "--beam-threshold": self.beam_threshold is not None,
         }
-        return next((flag for flag, is_given in given.items() if is_given), "")
+        return next((flag for flag, is_set in flags.items() if is_set), "")
 
     @property
     def wants_alignment(self) -> bool:
         """Return whether hypotheses need their alignment."""
         return self.print_alignment is not None or self.replace_unk is not None
+
+
+def generation_config(config: GenerationConfig | None, fields: dict[str, Any]) -> GenerationConfig:
+    """Return ``config``, or the settings with these fields (ConfigError: both are given)."""
+    if config is None:
+        return from_flat(GenerationConfig, fields)
+    if fields:
+        raise ConfigError(f"give either config or settings ({', '.join(fields)}), not both")
+    return config

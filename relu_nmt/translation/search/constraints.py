@@ -53,7 +53,8 @@ class TokenConstraints:
 
     Attributes:
         terms: progress with forced terms. None for none.
-        idle_token: token for beams without a hypothesis, so that no sentence of theirs gets long.
+        idle_token: token fed to beams without a hypothesis, so that they never reach the sentence
+            limit.
     """
 
     def __init__(
@@ -152,11 +153,11 @@ class TokenConstraints:
         return all(rule.is_alike or not rule.is_active(step) for rule in self._all_rules)
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change log_probs [B, K, V] of the token after ``step`` others, in place.
+        """Change log_probs [B, K, V] of the token after ``step`` tokens, in place.
 
-        Forbidden tokens become -inf. If :meth:`are_alike`, log_probs may be those of any
-        hypotheses, in any shape [..., ..., V]. The longest length and the number of sentences have
-        the highest priority, then forced prefixes, then forced terms.
+        Forbidden tokens become -inf. If :meth:`are_alike`, log_probs may belong to any hypotheses,
+        in any shape [..., ..., V]. The longest length and the number of sentences have the highest
+        priority, then forced prefixes, then forced terms.
         """
         for rule in self._scores:
             rule.apply(log_probs, step)

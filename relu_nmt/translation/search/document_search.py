@@ -177,7 +177,7 @@ def search_documents(
                 lines = _lines_of(window, best, parts, decode)
                 divided = parts is not None
                 done.append(WindowTranslation(window, source, translations, lines, divided))
-    # Halves were translated later than their neighbours.
+    # Halves were translated later than their neighbors.
     done.sort(key=lambda result: result.window.first)
     return TranslatedDocuments(
         done, len(documents.counts), len(planned), num_mismatched, num_repeated

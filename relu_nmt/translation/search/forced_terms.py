@@ -27,9 +27,9 @@ from relu_nmt.translation.step_decoder import StepScores
 
 Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]
-"""Terms that are not begun, and the rest of the term that is being written. () for none."""
+"""Terms that are not begun, and the remainder of the term that is being written. () for none."""
 WORD_END: Term = (-1,)
-"""Rest of a term that is written, but whose last word could go on: it counts once the word ends."""
+"""Remainder of a written term whose last word could go on: the term counts once the word ends."""
 MOST_WAYS = 32
 """Follow this many ways of reading one hypothesis. Only terms that overlap much have more."""
 
@@ -38,18 +38,18 @@ MOST_WAYS = 32
 class ForcedTerms:
     """Terms that a translation must have, at positions that do not overlap, and its progress.
 
-    It is a state of an automaton that is built on demand.
+    The progress is a state of an automaton that is built on demand.
 
     Args:
         terms: token ids of each term. A term that is given twice must occur twice.
         ordered: the terms come in this order.
-        prefix: token ids with which the translation begins. They may contain terms. In the middle
-            of it, its rest.
-        later: the terms of each sentence after the first. ``terms`` are then those of the first.
+        prefix: token ids with which the translation begins, or their remainder if some are
+            written. They may contain terms.
+        later: the terms of each sentence after the first, to which ``terms`` then belong.
             Empty: one sentence, or terms anywhere in several.
         ways: all ways of reading the sentence so far. At least one is in the middle of no term.
             By default nothing is written.
-        texts: texts of the symbols, for terms of whole words; None: terms may be parts of words.
+        texts: texts of the symbols, for terms of whole words. None: terms may be parts of words.
         is_open: the last word of the sentence so far may go on.
 
     Example:
@@ -77,8 +77,8 @@ class ForcedTerms:
         """All tokens of terms and prefixes; 0: nothing is forced."""
         # A prefix of the first sentence may leave its last word open.
         spaces = self._spaces((self.terms, ()), is_open=True)
-        own = sum(map(len, self.terms)) + len(self.prefix) + spaces
-        return own + sum(each.num_tokens for each in self.later)
+        number = sum(map(len, self.terms)) + len(self.prefix) + spaces
+        return number + sum(sentence.num_tokens for sentence in self.later)
 
     @cached_property
     def missing(self) -> int:
@@ -92,24 +92,24 @@ class ForcedTerms:
         read = replace(self, prefix=())
         for token in self.prefix:
             read = read.advance(token)
-        return len(self.prefix) + min(
-            _missing(way) + read._spaces(way, read.is_open) for way in read.ways
-        )
+        missing = [_missing(way) + read._spaces(way, read.is_open) for way in read.ways]
+        return len(self.prefix) + min(missing)
 
     def _spaces(self, way: Way, is_open: bool) -> int:
         """Return how many tokens have to end words before the terms of a way that are left."""
-        left, rest = way
+        left, remainder = way
         if self.texts is None:
             return 0
-        continues, stays_open = self.texts.continues, self.texts.stays_open
-        if rest and rest != WORD_END:
-            is_open = bool(stays_open[rest[-1]])
+        continues = self.texts.continues
+        stays_open = self.texts.stays_open
+        if remainder and remainder != WORD_END:
+            is_open = bool(stays_open[remainder[-1]])
         if not self.ordered:  # begin with a term that needs no space
             left = tuple(sorted(left, key=lambda term: continues[term[0]] == is_open))
         number = 0
-        for first, last in ((term[0], term[-1]) for term in left):
-            number += int(is_open and continues[first])
-            is_open = bool(stays_open[last])
+        for term in left:
+            number += int(is_open and continues[term[0]])
+            is_open = bool(stays_open[term[-1]])
         return number
 
     def joins(self, token: int) -> bool:
@@ -124,7 +124,7 @@ class ForcedTerms:
         """Return the ways in the middle of no term, before a token that does or does not join."""
         if joins:
             return tuple(way for way in self.ways if not way[1])
-        return tuple((left, ()) for left, rest in self.ways if not rest or rest == WORD_END)
+        return tuple((left, ()) for left, remainder in self.ways if remainder in ((), WORD_END))
 
     @cached_property
     def _otherwise(self) -> dict[tuple[bool, bool], "ForcedTerms"]:
@@ -156,29 +156,30 @@ class ForcedTerms:
             return {first: replace(read, prefix=self.prefix[1:])}
         # Each way goes on with its term. A way between terms begins one, with a new word.
         ways: dict[int, list[Way]] = defaultdict(list)
-        for left, rest in self.ways:
-            if rest and rest != WORD_END:
-                ways[rest[0]].append((left, rest[1:]))
+        for left, remainder in self.ways:
+            if remainder and remainder != WORD_END:
+                ways[remainder[0]].append((left, remainder[1:]))
         for left, _ in self.otherwise().ways:
             for i in range(min(1, len(left)) if self.ordered else len(left)):
                 if not self.joins(left[i][0]):
                     ways[left[i][0]].append((left[:i] + left[i + 1 :], left[i][1:]))
         after = {}
         for token, begun in ways.items():
-            free, opens = self._free_ways(self.joins(token)), self.opens(token)
+            free = self._free_ways(self.joins(token))
+            opens = self.opens(token)
             end = WORD_END if opens else ()
-            begun = [(left, rest or end) for left, rest in begun]
+            begun = [(left, remainder or end) for left, remainder in begun]
             after[token] = replace(self, ways=_best([*free, *begun]), is_open=opens)
         return after
 
     @cached_property
     def begun(self) -> set[int]:
         """The tokens that go on with a term which is begun."""
-        return {rest[0] for _, rest in self.ways if rest and rest != WORD_END}
+        return {remainder[0] for _, remainder in self.ways if remainder not in ((), WORD_END)}
 
     def ends_with(self, token: int) -> bool:
-        """Return whether a token is part of the prefix, or the last one of a term."""
-        ends = {rest for _, rest in self.ways} | {t for left, _ in self.ways for t in left}
+        """Return whether a token is part of the prefix, or the last token of a term."""
+        ends = {remainder for _, remainder in self.ways}.union(*(left for left, _ in self.ways))
         return token in self.after and (bool(self.prefix) or (token,) in ends)
 
     def advance(self, token: int) -> "ForcedTerms":
@@ -199,8 +200,8 @@ NO_TERMS = ForcedTerms()
 
 
 def _missing(way: Way) -> int:
-    left, rest = way
-    return sum(map(len, left)) + (0 if rest == WORD_END else len(rest))
+    left, remainder = way
+    return sum(map(len, left)) + (0 if remainder == WORD_END else len(remainder))
 
 
 def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
@@ -208,15 +209,15 @@ def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
     # Compare each way with the free ways: those in the middle of no term.
     unique = sorted(dict.fromkeys(ways), key=lambda way: (_missing(way), way))
     needs = [Counter(left) for left, _ in unique]
-    free = [i for i, (_, rest) in enumerate(unique) if not rest]
-    kept = []
-    for i, (_, rest) in enumerate(unique):
+    free = [i for i, (_, remainder) in enumerate(unique) if not remainder]
+    best = []
+    for i, (_, remainder) in enumerate(unique):
         # Drop a way if a free way needs no more terms and has written this one already.
-        if not any(needs[j] <= needs[i] and (rest or needs[j] != needs[i]) for j in free):
-            kept.append(unique[i])
-    first_free = next(way for way in kept if not way[1])
-    kept = kept[:MOST_WAYS]
-    return tuple(kept if first_free in kept else [*kept, first_free])
+        if not any(needs[j] <= needs[i] and (remainder or needs[j] != needs[i]) for j in free):
+            best.append(unique[i])
+    first_free = next(way for way in best if not way[1])
+    best = best[:MOST_WAYS]
+    return tuple(best if first_free in best else [*best, first_free])
 
 
 class TermTracker(StepRule):
@@ -235,7 +236,7 @@ class TermTracker(StepRule):
         self._written = written
         self._separator = -1 if written.left is None else written.separator
         self._num_tokens = 0
-        self.rows = [[own] if own.num_tokens else [] for own in forced]
+        self.rows = [[terms] if terms.num_tokens else [] for terms in forced]
         self.model = torch.empty(0)
 
     def __iter__(self) -> Iterator[tuple[int, int, ForcedTerms]]:
@@ -254,10 +255,10 @@ class TermTracker(StepRule):
         The end symbol, and the separator of a sentence with terms of its own, have to wait for the
         terms.
         """
-        shape, left_to_write = log_probs.shape[:2], self._written.left
+        shape = log_probs.shape[:2]
+        left_to_write = self._written.left
         rooms = self._written.room(step, log_probs).expand(shape).tolist()
         numbers = None if left_to_write is None else left_to_write.expand(shape).tolist()
-        given, end = self.model, self._written.eos_index
         for row, beam, progress in self:
             # Count the room after the next token.
             left = rooms[row][beam] - 1
@@ -266,13 +267,13 @@ class TermTracker(StepRule):
             if not progress.missing and worst.missing <= left:
                 continue
             if progress.missing:
-                log_probs[row, beam, end] = -torch.inf
-            # Terms without a sentence of their own may wait for the last one.
-            is_own = numbers is not None and numbers[row][beam] <= len(progress.later) + 1
-            if is_own and progress.missing_here:
+                log_probs[row, beam, self._written.eos_index] = -torch.inf
+            # Terms that belong to no sentence may wait for the last sentence.
+            is_assigned = numbers is not None and numbers[row][beam] <= len(progress.later) + 1
+            if is_assigned and progress.missing_here:
                 log_probs[row, beam, self._separator] = -torch.inf
             allowed = [token for token, new in progress.after.items() if new.missing <= left]
-            # Allow only necessary tokens where any other would leave too little room.
+            # Allow only necessary tokens where any other token would leave too little room.
             if progress.prefix or progress.otherwise().missing > left:
                 if not progress.missing_here:  # the next sentence needs all remaining tokens
                     allowed.append(self._separator)
@@ -280,18 +281,18 @@ class TermTracker(StepRule):
             elif worst.missing > left:
                 _leave_room(log_probs[row, beam], progress, left)
             # Restore the models' scores of terms, which other rules may have forbidden.
-            log_probs[row, beam, allowed] = given[row, beam, allowed]
+            log_probs[row, beam, allowed] = self.model[row, beam, allowed]
 
-    def forbid_ends(self, places: Sequence[tuple[int, int]], word_ends: Tensor) -> None:
+    def forbid_ends(self, hypotheses: Sequence[tuple[int, int]], word_ends: Tensor) -> None:
         """Forbid symbols at pairs of sentence and beam, but for the next tokens of begun terms."""
-        for row, beam in places:
+        for row, beam in hypotheses:
             begun = sorted(self.rows[row][beam].begun) if self.rows[row] else []
-            kept = self.model[row, beam, begun]
+            scores_of_begun = self.model[row, beam, begun]
             forbid(self.model, [(row, beam)], word_ends)
-            self.model[row, beam, begun] = kept
+            self.model[row, beam, begun] = scores_of_begun
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K] (None: the same)."""
         chosen = tokens.tolist()
         origins = None if parents is None else parents.tolist()
         for row, beams in enumerate(self.rows):
@@ -326,32 +327,33 @@ def _leave_room(log_probs: Tensor, progress: ForcedTerms, left: int) -> None:
 
 
 def share_among_terms(
-    found: Continuations, scores: StepScores, totals: Tensor, tracker: TermTracker
+    continuations: Continuations, scores: StepScores, totals: Tensor, tracker: TermTracker
 ) -> None:
     """Divide the beam, in place, among hypotheses by their number of tokens of forced terms.
 
-    ``found`` are the best continuations of plain beam search, [B, 1, 2K]. For every hypothesis its
+    ``continuations`` are the best ones of plain beam search, [B, 1, 2K]. For every hypothesis its
     best continuation and all that continue a term are added. They are ranked among candidates with
     equally many term tokens. The best of each rank are taken in turn, beginning with candidates
     that miss fewest tokens.
     """
-    assert found.parents is not None, "beam search names parents"
+    assert continuations.parents is not None, "beam search names parents"
     log_probs = scores.log_probs_of(totals)
     for row, beams in enumerate(tracker.rows):
         if not beams:
             continue
-        # Join plain candidates [2K] and those that continue terms: (parent, token) -> total.
-        columns = found.totals[row, 0], found.tokens[row, 0], found.parents[row, 0]
-        sums = {
-            (parent, token): total
-            for total, token, parent in zip(*(c.tolist() for c in columns), strict=True)
-        }
+        # Join plain candidates [2K] and candidates that continue terms: (parent, token) -> total.
+        sums_of_row = continuations.totals[row, 0]
+        tokens = continuations.tokens[row, 0]
+        parents = continuations.parents[row, 0]
+        pairs = zip(parents.tolist(), tokens.tolist(), strict=True)
+        sums = dict(zip(pairs, sums_of_row.tolist(), strict=True))
         sums |= _further(beams, log_probs[row], totals[row])
         # Write the divided beam back. Unused entries are no hypotheses.
-        ranked = _shared_out(beams, sums)[: len(columns[0])]
+        ranked = _shared_out(beams, sums)[: len(tokens)]
+        columns = (sums_of_row, tokens, parents)
         for column, values in zip(columns, zip(*ranked, strict=True), strict=False):
             column[: len(values)] = torch.tensor(values, dtype=column.dtype)
-        columns[0][len(ranked) :] = -torch.inf
+        sums_of_row[len(ranked) :] = -torch.inf
 
 
 def _further(
@@ -381,9 +383,9 @@ def _shared_out(
             missing = beams[parent].advance(token).missing
             by_missing[missing].append((total, token, parent))
     ranked = []
-    for missing, own in by_missing.items():
+    for missing, candidates in by_missing.items():
         # Sort by total, then by beam and token, so that ties are reproducible.
-        own.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
-        ranked += [(rank, missing, candidate) for rank, candidate in enumerate(own)]
+        candidates.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
+        ranked += [(rank, missing, candidate) for rank, candidate in enumerate(candidates)]
     # Take turns: the best of each rank, candidates that miss fewest tokens first.
     return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]

@@ -68,7 +68,7 @@ class Generator:
                 "--free-sentence-count: the model was trained without --sentence-separator, so "
                 "that sentences are not counted anyway; leave it out"
             )
-        # Settings that still depend on the use are those of single sentences.
+        # Take the values for single sentences where a setting still depends on the use.
         self.config = config.resolved()
         self.ensemble = ensemble
         self.symbols = symbols
@@ -84,8 +84,10 @@ class Generator:
 
     def with_config(self, config: GenerationConfig) -> "Generator":
         """Return a generator with the same models and other settings."""
-        rest = self._separators, self._shortlist, self._first_symbol
-        return Generator(self.ensemble, config, self.symbols, *rest)
+        first_symbol = self._first_symbol
+        return Generator(
+            self.ensemble, config, self.symbols, self._separators, self._shortlist, first_symbol
+        )
 
     def translate(
         self,
@@ -100,44 +102,40 @@ class Generator:
         Args:
             sources: any number of sentences. A batch has sentences of similar length.
             first_id: number of the first sentence, for the random numbers of sampling.
-            on_progress: called with the number of sentences without words, and that of each batch.
+            on_progress: called with the number of sentences without words, then of each batch.
 
         Raises:
             ConfigError: the settings need references that the sentences do not have, or leave a
                 sentence no output at all.
         """
-        config, symbols = self.config, self.symbols
         sources = [source.as_read(self._separators) for source in sources]
-        needed = config.score_reference or config.prefix_size
-        if needed and any(source.reference is None for source in sources):
-            flag = "--score-reference" if config.score_reference else "--prefix-size"
+        flag = "--score-reference" if self.config.score_reference else "--prefix-size"
+        needs_references = self.config.score_reference or self.config.prefix_size
+        if needs_references and any(source.reference is None for source in sources):
             raise ConfigError(f"{flag} needs references: a data folder with a target side")
         # Begin with empty translations. Only sources with words need a search.
-        end, score = np.array([symbols.eos_index]), np.zeros(1, np.float32)
-        results = [[Hypothesis(end, 0.0, score, np.zeros(1, int))] for _ in sources]
+        end = np.array([self.symbols.eos_index])
+        empty = Hypothesis(end, 0.0, np.zeros(1, np.float32), np.zeros(1, int))
+        results = [[empty] for _ in sources]
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
-        wanted = np.flatnonzero((lengths > 1) | config.score_reference)
-        if on_progress is not None and len(wanted) < len(sources):
-            on_progress(len(sources) - len(wanted))
-        # Translate a single sentence here, others in batches of similar lengths, in processes.
+        with_words = np.flatnonzero((lengths > 1) | self.config.score_reference)
+        if on_progress is not None and len(with_words) < len(sources):
+            on_progress(len(sources) - len(with_words))
+        # Translate batches of similar lengths, in processes if there are several.
         workers = self._workers()
         translate = partial(self._translate, sources, first_id)
-        if len(wanted) == 1:
-            done = translate([wanted])
-        else:
-            batches = [wanted[batch] for batch in self._batches(lengths[wanted], workers)]
-            done = run_batches(translate, batches, workers)
-        for members, found in done:
-            for i, hypotheses in zip(members, found, strict=True):
+        batches = [with_words[batch] for batch in self._batches(lengths[with_words], workers)]
+        for indices, nbest_lists in run_batches(translate, batches, workers):
+            for i, hypotheses in zip(indices, nbest_lists, strict=True):
                 results[i] = hypotheses
             if on_progress is not None:
-                on_progress(len(members))
+                on_progress(len(indices))
         return results
 
     def joined(
         self, sentences: Sequence[SourceSentence], hypotheses: Sequence[Hypothesis]
     ) -> Hypothesis:
-        """Return hypotheses of the sentences of a line as one of the line.
+        """Return hypotheses of the sentences of a line as one hypothesis of the line.
 
         The log-probability of an end symbol within the line is added to the next token.
         """
@@ -167,18 +165,18 @@ class Generator:
         self, sources: Sequence[SourceSentence], first_id: int, batches: Sequence[np.ndarray]
     ) -> Iterator[tuple[np.ndarray, Found]]:
         """Yield batches, as indices [B] of sources, and their hypotheses."""
-        given = (([sources[i] for i in own], own + first_id) for own in batches)
-        for number, found in self.search(given):
-            yield batches[number], found
+        numbered = (([sources[i] for i in batch], batch + first_id) for batch in batches)
+        for batch_number, hypotheses in self.search(numbered):
+            yield batches[batch_number], hypotheses
 
     def _workers(self) -> int:
         """Return the number of processes. Raise ConfigError for several on a GPU."""
-        asked = self.config.workers or 0
+        workers = self.config.workers or 0
         if self.ensemble.device.type != "cpu":
-            if asked > 1:
-                raise ConfigError(f"--workers {asked} is for CPUs; leave it out on a GPU")
+            if workers > 1:
+                raise ConfigError(f"--workers {workers} is for CPUs; leave it out on a GPU")
             return 1
-        return asked or (torch.get_num_threads() if FORKS else 1)
+        return workers or (torch.get_num_threads() if FORKS else 1)
 
     def _batches(self, lengths: np.ndarray, workers: int = 1) -> list[np.ndarray]:
         device_type = self.ensemble.device.type
@@ -223,37 +221,40 @@ class Generator:
         wants_weights = self.config.wants_alignment or self._scorer.needs_attention
         while True:
             # Begin the next batch if few hypotheses are open.
-            size = max((len(each.src_tokens) for each in running.values()), default=0)
-            live = sum(each.num_live for each in running.values())
+            size = max((len(search.src_tokens) for search in running.values()), default=0)
+            live = sum(search.num_live for search in running.values())
             if live <= MOST_LEFT * size * self.config.beam:
                 for number, batch in itertools.islice(waiting, 1):
                     running[number] = self._begin(*batch)
             # Return a search that is done before another step begins.
-            for number, each in running.items():
-                if each.is_done:
+            for number, search in running.items():
+                if search.is_done:
                     return number
             if not running:
                 return None
             # Advance all searches by one token.
             searches = list(running.values())
             self._check_memory(searches)
-            with self._memory_advice(*(each.src_tokens for each in searches)):
-                steps = [each.next_steps for each in searches]
+            with self._memory_advice([search.src_tokens for search in searches]):
+                steps = [search.next_steps for search in searches]
                 outputs = self.ensemble.step(steps, self.config.temperature, wants_weights)
                 for search, output in zip(searches, outputs, strict=True):
                     search.advance(output)
 
     def _begin(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> BeamSearch:
         """Encode the sources of a batch, and return its search."""
-        config, symbols, ensemble = self.config, self.symbols, self.ensemble
-        sources = [own.as_read(self._separators) for own in sources]
-        src_tokens = self._padded([own.ids for own in sources])
+        config = self.config
+        symbols = self.symbols
+        ensemble = self.ensemble
+        sources = [source.as_read(self._separators) for source in sources]
+        src_tokens = self._padded([source.ids for source in sources])
         # Force the first tokens: context or first symbol, prefix, then --prefix-size tokens of the
         # reference.
-        given = [self._beginning(source) for source in sources]
-        prefixes = self._padded(given) if any(map(len, given)) else None
+        beginnings = [self._beginning(source) for source in sources]
+        prefixes = self._padded(beginnings) if any(map(len, beginnings)) else None
         # Separators matter if sentences are counted, or limited more than the whole output.
-        separators, most_of_a_sentence = self._separators, ensemble.max_sentence_positions
+        separators = self._separators
+        most_of_a_sentence = ensemble.max_sentence_positions
         if separators is None or most_of_a_sentence == ensemble.max_positions:
             most_of_a_sentence = None
         is_alike = separators is None or separators.alone
@@ -261,20 +262,29 @@ class Generator:
             separators = None
         # List the allowed symbols. Prefixes and terms may need any.
         listed = None
-        has_terms = any(own.forced.num_tokens or own.banned for own in sources)
+        has_terms = any(source.forced.num_tokens or source.banned for source in sources)
         is_free = prefixes is None and config.step_score is None and not has_terms
         if self._shortlist is not None and is_free:
-            wanted = [] if self._separators is None else [self._separators.target]
-            listed = self._shortlist.of(src_tokens, wanted)
+            separator_ids = [] if self._separators is None else [self._separators.target]
+            listed = self._shortlist.of(src_tokens, separator_ids)
             if separators is not None:
-                place = int(torch.searchsorted(listed, separators.target))
-                separators = separators._replace(target=place)
-        rest = prefixes, separators, ensemble.max_positions, most_of_a_sentence, len(self._first)
-        constraints = TokenConstraints(config, symbols, sources, src_tokens, *rest)
+                index = int(torch.searchsorted(listed, separators.target))
+                separators = separators._replace(target=index)
+        constraints = TokenConstraints(
+            config,
+            symbols,
+            sources,
+            src_tokens,
+            prefixes,
+            separators,
+            most_tokens=ensemble.max_positions,
+            most_of_a_sentence=most_of_a_sentence,
+            num_free=len(self._first),
+        )
         # Encode the sources, which may need more memory than there is.
         is_word = words_of(src_tokens, symbols, self._separators)
         scorer = self._scorer
-        with self._memory_advice(src_tokens):
+        with self._memory_advice([src_tokens]):
             return BeamSearch(
                 ensemble, config, scorer, symbols, src_tokens, is_word, ids, constraints, listed
             )
@@ -282,16 +292,16 @@ class Generator:
     def _beginning(self, source: SourceSentence) -> np.ndarray:
         """Return the forced first tokens, int64 [P]. A context begins with the first symbol."""
         first = source.context if len(source.context) else self._first
-        given = [first, source.prefix]
+        beginning = [first, source.prefix]
         if source.reference is not None:  # it has the first symbol, too
-            given.append(source.reference[len(self._first) :][: self.config.prefix_size])
-        return np.concatenate(given)
+            beginning.append(source.reference[len(self._first) :][: self.config.prefix_size])
+        return np.concatenate(beginning)
 
     def _score(self, sources: Sequence[SourceSentence]) -> Found:
         """Return the references as hypotheses."""
         sources = [source.as_read(self._separators) for source in sources]
         src_tokens = self._padded([source.ids for source in sources])
-        with self._memory_advice(src_tokens):
+        with self._memory_advice([src_tokens]):
             tgt_tokens = self._padded([s.reference for s in sources if s.reference is not None])
             return score_references(
                 self.ensemble, self._scorer, self.symbols, src_tokens, tgt_tokens, self._separators
@@ -312,14 +322,15 @@ class Generator:
             require_memory(subject, num_bytes, SMALLER_SEARCH)
 
     @contextmanager
-    def _memory_advice(self, *src_tokens: Tensor) -> Iterator[None]:
+    def _memory_advice(self, src_tokens: Sequence[Tensor]) -> Iterator[None]:
         """Add a remedy to errors of missing memory while sources [B, S] are translated at once."""
         try:
             yield
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            number, longest = sum(map(len, src_tokens)), max(each.size(1) for each in src_tokens)
+            number = sum(map(len, src_tokens))
+            longest = max(tokens.size(1) for tokens in src_tokens)
             raise OutOfMemoryError(
                 f"out of memory with {number} sentences of up to {longest} tokens at once and "
                 f"--beam {self.config.beam}; {SMALLER_SEARCH}"

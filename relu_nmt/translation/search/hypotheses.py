@@ -65,8 +65,8 @@ class SearchHistory:
     """The finished hypotheses of one batch, and back-pointers, so that no step copies hypotheses.
 
     For each live sentence it holds the best k finished hypotheses of every group of beams.
-    :meth:`take` stores those of sentences that are done. :meth:`results` follows the back-pointers.
-    ``limits`` and ``context_sizes`` are those of the constraints.
+    :meth:`take` stores the hypotheses of done sentences. :meth:`results` follows the back-pointers.
+    ``limits`` and ``context_sizes`` come from the constraints.
 
     Attributes:
         scores: of the best k finished hypotheses, best first, [B, G, k].
@@ -88,7 +88,7 @@ class SearchHistory:
         self._eos_index = eos_index
         # One entry a step: row of each sentence [N] (-1 if done), beams, alignment [B, K].
         self._steps: list[tuple[np.ndarray, Continuations, Tensor | None]] = []
-        # Sentences [M], then scores, totals and origins [M, n] of those that are done.
+        # Done sentences [M], then their scores, totals and origins [M, n].
         self._ended: list[list[np.ndarray]] = []
         # The best finished hypotheses, [B, G, k].
         shape = (len(limits), num_groups, config.beam // num_groups)

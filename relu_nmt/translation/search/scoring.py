@@ -80,7 +80,7 @@ class Scorer(ABC):
         """Return the scores [B, M]. The highest is the best."""
 
     def joined(self, scores: np.ndarray, lengths: np.ndarray, length: int) -> float:
-        """Return the score of a line of ``length`` tokens from those of its sentences.
+        """Return the score of a line of ``length`` tokens from the scores of its sentences.
 
         By default it is the mean of the scores [N], weighted by the tokens of each sentence [N].
         """
@@ -201,31 +201,34 @@ def score_references(
     with ensemble.evaluating():
         # One forward pass of each model, then the logits of a chunk of tokens at a time.
         if scorer.needs_attention:
-            found = [_with_attention(m, src_tokens, prev_output_tokens) for m in models]
-            features = [states[real] for states, _ in found]
-            weights = torch.stack([own for _, own in found]).mean(0)  # [B, T, S]
+            passes = [_with_attention(m, src_tokens, prev_output_tokens) for m in models]
+            features = [states[real] for states, _ in passes]
+            weights = torch.stack([alignment for _, alignment in passes]).mean(0)  # [B, T, S]
             attention = weights.masked_fill(~real[:, :, None], 0.0).sum(1, keepdim=True)
         else:
             features = [model(src_tokens, prev_output_tokens)[real] for model in models]
         for start in range(0, len(targets), CHUNK):
             chunk = slice(start, start + CHUNK)
-            logits = (model.logits(own[chunk]) for model, own in zip(models, features, strict=True))
-            log_probs = average_log_probs(
-                [(own / scorer.search.temperature).log_softmax(-1) for own in logits]
-            )  # [C, V]
+            by_model = []
+            for model, states in zip(models, features, strict=True):
+                logits = model.logits(states[chunk]) / scorer.search.temperature
+                by_model.append(logits.log_softmax(-1))
+            log_probs = average_log_probs(by_model)  # [C, V]
             if separators is not None and not separators.alone:  # as a search does
                 exclude_token(log_probs[None], separators.target, is_single[None, chunk])
             chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
         # Divide the token scores among the sentences again.
         by_sentence = torch.cat(chosen).split(real.sum(1).tolist())
         # Score each reference as a finished hypothesis, in float64.
-        totals = torch.stack([own.double().sum() for own in by_sentence])[:, None]
+        totals = torch.stack([log_probs.double().sum() for log_probs in by_sentence])[:, None]
         lengths = real.sum(1).cpu().numpy()
         is_word = words_of(src_tokens, symbols, separators)
         scores = scorer.score(Outputs(totals, lengths, attention, is_word))[:, 0].tolist()
     return [
-        [Hypothesis(row[mask].cpu().numpy(), score, own.cpu().numpy())]
-        for row, mask, score, own in zip(tgt_tokens, real, scores, by_sentence, strict=True)
+        [Hypothesis(row[mask].cpu().numpy(), score, token_scores.cpu().numpy())]
+        for row, mask, score, token_scores in zip(
+            tgt_tokens, real, scores, by_sentence, strict=True
+        )
     ]
 
 

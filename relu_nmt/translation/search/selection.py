@@ -54,8 +54,8 @@ def draw(
     """Draw one token for each beam, by random numbers in [0, 1), [B, K]. The beams never mix.
 
     Draw from the ``topk`` likeliest tokens, and of these from the fewest whose probabilities,
-    renormalised, sum to ``topp`` or more. -1 from all. The reported log-probabilities are the
-    model's, not those of the cut distribution.
+    renormalized, sum to ``topp`` or more. -1: draw from all. The reported log-probabilities are
+    the model's. The cut distribution does not change them.
 
     Reference: Holtzman et al. 2020, section 3.1 (``topp``), and Fan et al. 2018, section 5.1
     (``topk``).
@@ -119,7 +119,7 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_i
 
 
 def exclude_token(log_probs: Tensor, token: int, where: Tensor | None = None) -> None:
-    """Take a token out of distributions, in place, and normalise the others.
+    """Take a token out of distributions, in place, and normalize the other tokens.
 
     Args:
         log_probs: [B, K, V].
@@ -135,7 +135,7 @@ def exclude_token(log_probs: Tensor, token: int, where: Tensor | None = None) ->
     share = log_probs[:, :, token]  # [B, K]
     if where is not None:
         share = share.masked_fill(~where, -torch.inf)
-    # Keep the others as they are where the token has all of the probability.
-    others = torch.log1p(-share.exp())
-    log_probs -= others.masked_fill(others == -torch.inf, 0.0)[:, :, None]
+    # Keep the other tokens as they are where this token has all of the probability.
+    remainder = torch.log1p(-share.exp())
+    log_probs -= remainder.masked_fill(remainder == -torch.inf, 0.0)[:, :, None]
     log_probs[:, :, token].masked_fill_(share > -torch.inf, -torch.inf)

@@ -33,10 +33,10 @@ class StepRule(ABC):
 
     @abstractmethod
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores of the token after ``step`` others, in place.
+        """Change the scores of the token after ``step`` tokens, in place.
 
         log_probs are [B, K, V], or [B, 1, V] for the first token. If all active rules are alike,
-        they are those of some hypotheses, [..., ..., V].
+        they may belong to any hypotheses, [..., ..., V].
         """
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:  # noqa: B027
@@ -68,19 +68,19 @@ class StepScore(StepRule):
 
 
 class Written:
-    """How much the hypotheses of a batch have written, and how much they may write.
+    """The amounts that the hypotheses of a batch have written and may write.
 
     Args:
         symbols: the target dictionary.
         separator: the symbol that ends each sentence. -1 for none.
         limits: most tokens before the end symbol, int64 [B].
         context_sizes: tokens of a known context, int64 [B].
-        left: sentences to write, int64 [B, 1]; None: they are not counted.
+        left: sentences to write, int64 [B, 1]. None: they are not counted.
         most_of_a_sentence: tokens at which the separator is forced. None for any.
 
     Attributes:
         left: sentences to write during the search, int64 [B, K].
-        length: tokens of the current sentence, likewise; None: they are not counted.
+        length: tokens of the current sentence, likewise. None: they are not counted.
     """
 
     def __init__(
@@ -247,18 +247,18 @@ class ShortestOutput(StepRule):
         """Change the scores, see :class:`StepRule`."""
         # The end symbol now, or the last separator, after which it would be forced.
         written = self._written
-        least = written.context_sizes + self._min_len
-        too_short = column(step < least, log_probs)
+        shortest = written.context_sizes + self._min_len
+        too_short = column(step < shortest, log_probs)
         log_probs[:, :, written.eos_index].masked_fill_(too_short, -torch.inf)
         if written.left is not None:
-            too_short = column(step + 1 < least, log_probs) & (written.left == 1)
+            too_short = column(step + 1 < shortest, log_probs) & (written.left == 1)
             log_probs[:, :, written.separator].masked_fill_(too_short, -torch.inf)
 
 
 class Prefixes(StepRule):
     """Forces the first tokens, int64 [B, P], padded on the right.
 
-    Those of a context and the first ``num_free`` cost nothing.
+    The tokens of a context and the first ``num_free`` tokens cost nothing.
     """
 
     def __init__(self, prefixes: Tensor, pad_index: int, num_free: int, written: Written) -> None:
@@ -365,8 +365,9 @@ def column(values: np.ndarray, like: Tensor) -> Tensor:
     return torch.from_numpy(values).to(like.device)[:, None]
 
 
-def forbid(log_probs: Tensor, places: Sequence[tuple[int, int]], symbols: Tensor) -> None:
+def forbid(log_probs: Tensor, hypotheses: Sequence[tuple[int, int]], symbols: Tensor) -> None:
     """Forbid symbols [n] in log_probs [B, K, V], in place, for pairs of sentence and beam."""
     if len(symbols):
-        rows, beams = torch.tensor(places, device=log_probs.device).t()[:, :, None]  # [N, 1] each
+        indices = torch.tensor(hypotheses, device=log_probs.device)  # [N, 2]
+        rows, beams = indices.t()[:, :, None]  # [N, 1] each
         log_probs[rows, beams, symbols.to(log_probs.device)] = -torch.inf

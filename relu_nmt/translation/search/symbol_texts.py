@@ -50,8 +50,8 @@ def compact(text: str) -> str:
     """
     text = _SPACES.sub(" ", text)
 
-    def space(found: re.Match[str]) -> str:
-        begin, end = found.span()
+    def space(match: re.Match[str]) -> str:
+        begin, end = match.span()
         neighbors = text[max(begin - 1, 0) : begin] + text[end : end + 1]
         return " " if all(map(is_letter, neighbors)) else ""
 
@@ -75,7 +75,7 @@ class SearchedTexts:
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = list(texts)
         self._all = END + "".join(text + END for text in self.texts)
-        # The place before each text.
+        # The index at which each text begins.
         sizes = [len(text) + 1 for text in self.texts]
         self._begins = [0, *itertools.accumulate(sizes)]
 
@@ -84,12 +84,12 @@ class SearchedTexts:
 
         A part may begin with END.
         """
-        place = self._all.find(part)
-        while place >= 0:
-            end = place + len(part)
+        begin = self._all.find(part)
+        while begin >= 0:
+            end = begin + len(part)
             symbol = bisect(self._begins, end - 1) - 1
-            yield symbol, self._all[max(place - 1, 0)], self._all[end]
-            place = self._all.find(part, place + 1)
+            yield symbol, self._all[max(begin - 1, 0)], self._all[end]
+            begin = self._all.find(part, begin + 1)
 
 
 class SymbolTexts:
@@ -102,7 +102,9 @@ class SymbolTexts:
     """
 
     def __init__(self, text: TextPipeline, symbols: Dictionary, separator: int = -1) -> None:
-        self.text, self._symbols, self._separator = text, symbols, separator
+        self.text = text
+        self._symbols = symbols
+        self._separator = separator
 
     @cached_property
     def exact(self) -> SearchedTexts:

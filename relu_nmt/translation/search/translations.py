@@ -31,7 +31,7 @@ class SourceSentence:
         prefix: token ids, without end symbol, with which the translation begins.
         forced: terms that the translation must have. They may be in the prefix, not in the context.
         banned: terms that it may not have, except in a forced prefix or term. None for none.
-        parts: the sentences of a line that are translated one by one. None if it is a sentence.
+        parts: the sentences of a line that are translated one by one. () for a single sentence.
     """
 
     ids: np.ndarray
@@ -52,14 +52,15 @@ class SourceSentence:
 
     @property
     def sentences(self) -> tuple["SourceSentence", ...]:
-        """What the search translates at once: the parts, or else the source itself."""
+        """The units of the search: the parts, or else the source itself."""
         return self.parts or (self,)
 
     def as_read(self, separators: Separators | None) -> "SourceSentence":
-        """Return it without separator if it is single, and the model reads it so."""
+        """Return a single sentence without separator if the model reads it so."""
         if separators is None or separators.alone or self.ids.tolist().count(separators.source) > 1:
             return self
-        ids, reference = self.ids[self.ids != separators.source], self.reference
+        ids = self.ids[self.ids != separators.source]
+        reference = self.reference
         if reference is not None:
             reference = reference[reference != separators.target]
         return replace(self, ids=ids, tokens=self.tokens[: len(ids) - 1], reference=reference)
@@ -95,10 +96,10 @@ class TranslatedLines(list[str]):
 
     Args:
         texts: the translations.
-        at_limit: numbers of lines, from 0, whose translation, or that of their group of lines,
-            reached the longest output.
-        too_long: numbers of lines whose source is too long: the translation is empty or of its
-            beginning.
+        at_limit: numbers of lines, from 0, whose translation, or the translation of their group of
+            lines, reached the longest output.
+        too_long: numbers of lines whose source is too long: its translation is empty, or only its
+            beginning is translated.
 
     Example:
         >>> lines = TranslatedLines(["a house", "a a a a"], [1])
@@ -131,24 +132,26 @@ def as_lines(texts: Iterable[T]) -> list[T]:
 
 def plain_lines(lines: Iterable[str]) -> list[str]:
     """Return the lines of a text as a list (DataError: it is a single text, or no plain text)."""
-    found = as_lines(lines)
+    listed = as_lines(lines)
     # Leave the error of a line that is no text to its encoding.
-    texts = [line for line in found if isinstance(line, str)]
+    texts = [line for line in listed if isinstance(line, str)]
     refuse_utf16("".join(texts).encode("utf-8", "surrogatepass"), "the text")
     refuse_markup(texts, "the text")
-    return found
+    return listed
 
 
 def check_lengths(
     sources: Sequence[SourceSentence], limit: int | None, separators: Separators | None = None
 ) -> None:
-    """Check that a model that reads ``limit`` tokens can read all sources; None: any length.
+    """Check that a model that reads ``limit`` tokens can read all sources. None: any length.
 
     Raises:
         DataError: a source is too long.
     """
-    sentences = [sentence for source in sources for sentence in source.sentences]
-    longest = max((len(own.as_read(separators).ids) for own in sentences), default=0)
+    longest = 0
+    for source in sources:
+        for sentence in source.sentences:
+            longest = max(longest, len(sentence.as_read(separators).ids))
     if limit is not None and longest > limit:
         raise DataError(
             f"{longest} tokens to translate at once, but the model can read {limit}; "
@@ -191,12 +194,13 @@ class SourceLimit:
             return SourceSentence.of_parts([self.applied(part) for part in source.parts])
         # Keep the end symbol, and the separator before it.
         num_ends = 1 + (self.separators is not None)
-        kept = self.tokens + self.unread - num_ends if self.truncate else 0
-        if kept <= 0:  # drop forced terms too: the translation is empty
+        num_words = self.tokens + self.unread - num_ends
+        if not self.truncate or num_words <= 0:
+            # Drop forced terms too, since the translation is empty.
             return SourceSentence(source.ids[-1:], [], source.reference)
         end = len(source.ids) - num_ends
-        ids = np.concatenate([source.ids[:kept], source.ids[end:]])
-        return replace(source, ids=ids, tokens=source.tokens[:kept] + source.tokens[end:])
+        ids = np.concatenate([source.ids[:num_words], source.ids[end:]])
+        return replace(source, ids=ids, tokens=source.tokens[:num_words] + source.tokens[end:])
 
 
 @dataclass(frozen=True)
@@ -223,32 +227,33 @@ class SourceDocuments:
 
     def with_words(self, begin: int, end: int) -> list[int]:
         """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""
-        least = 1 + (self.separators is not None)
-        return [i for i in range(begin, end) if len(self.sentences[i].ids) > least]
+        num_ends = 1 + (self.separators is not None)
+        return [i for i in range(begin, end) if len(self.sentences[i].ids) > num_ends]
 
     def lines(self) -> list[SourceSentence]:
-        """Return each sentence by itself. One without words is the end symbol alone."""
-        have_words = set(self.with_words(0, len(self.sentences)))
-        return [
-            own if i in have_words else SourceSentence(own.ids[-1:], [], own.reference)
-            for i, own in enumerate(self.sentences)
-        ]
+        """Return each sentence by itself. A sentence without words is the end symbol alone."""
+        lines = [SourceSentence(line.ids[-1:], [], line.reference) for line in self.sentences]
+        for number in self.with_words(0, len(lines)):
+            lines[number] = self.sentences[number]
+        return lines
 
     def joined(self, window: Window) -> SourceSentence:
         """Return a window as one sentence, with prefixes and terms of its new sentences."""
         # Join source, tokens and references. Sentences without words are left out.
         read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
-        new = [self.sentences[i].reference for i in range(window.first, window.end)]
-        references = [reference for reference in new if reference is not None]
+        new_sentences = [self.sentences[i] for i in range(window.first, window.end)]
+        references = [line.reference for line in new_sentences if line.reference is not None]
         written = [self.sentences[i] for i in self.with_words(window.first, window.end)]
         ids = join_sentences([sentence.ids for sentence in read])
         tokens = [token for sentence in read for token in sentence.tokens]
         reference = join_sentences(references) if references else None
         if not written:
             return SourceSentence(ids, tokens, reference)
-        # Prefix and terms of the first new sentence, then those of the later ones.
-        first, *rest = written
-        later = tuple(replace(own.forced, prefix=tuple(own.prefix.tolist())) for own in rest)
+        # Take prefix and terms of the first new sentence, then of the later sentences.
+        first = written[0]
+        later = tuple(
+            replace(line.forced, prefix=tuple(line.prefix.tolist())) for line in written[1:]
+        )
         return SourceSentence(
             ids,
             tokens,
@@ -267,7 +272,7 @@ def replace_unknown_words(
     unk: str,
     translations: Mapping[str, str],
 ) -> list[str]:
-    """Return ``tokens`` with every ``unk`` replaced by its source token or that one's translation.
+    """Return ``tokens`` with every ``unk`` replaced by its source token or a translation of it.
 
     Source tokens have unknown words as in the text. The alignment is the source position of each
     output token, [T]. Source tokens without translation are copied.
