@@ -202,7 +202,7 @@ class SourceEncoder:
             return line
         if code[1] == self.task.target_text.first_symbol:
             return line.lstrip()[code.end() :]
-        # Letters between angle brackets are no text, unless the model has learnt them as a word.
+        # Letters between angle brackets are no text, unless the model has learned them as a word.
         is_symbol = self.task.source_text.first_symbol or code[1] in self.task.source_dictionary
         if code[1].startswith(">>") and not is_symbol:
             raise DataError(

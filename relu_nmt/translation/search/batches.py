@@ -1,5 +1,6 @@
 """Batches of sentences that are translated together, and their worker processes."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -60,11 +61,11 @@ def plan_batches(
             batch_size = -(-len(lengths) // number)
 
     # Cut the sentences, longest first, into batches that both limits allow.
-    def most(longest: int) -> int:
+    def size_of(longest: int) -> int:
         fitting = len(lengths) if batch_size is None else batch_size
         return fitting if max_tokens is None else min(fitting, max_tokens // longest)
 
-    return list(longest_first(lengths, most))
+    return list(longest_first(lengths, size_of))
 
 
 def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[np.ndarray]]:
@@ -86,7 +87,7 @@ def run_batches(
         return translate(batches)
     tasks = deal_batches(batches, workers)
     results = ordered_map(_run, tasks, workers, _start_worker, translate)
-    return (batch_result for _, task_results in results for batch_result in task_results)
+    return itertools.chain.from_iterable(task_results for _, task_results in results)
 
 
 _translate: list[Translate] = []

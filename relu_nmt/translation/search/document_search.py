@@ -200,14 +200,14 @@ class _Contexts:
         self._max_positions = max_positions
         self._begins = np.append(0, np.cumsum(documents.counts)).tolist()
         self._totals = np.append(0, np.cumsum(documents.sizes.astype(np.int64) - 1)).tolist()
-        self._kept: dict[int, np.ndarray] = {}  # target tokens of each sentence, with separator
+        self._translations: dict[int, np.ndarray] = {}  # target tokens, ending in the separator
 
     def store(self, parts: dict[int, np.ndarray]) -> None:
         """Store the translations of sentences by their numbers, with one separator at the end."""
         assert self._documents.separators is not None
         separator = self._documents.separators[1]
         for number, tokens in parts.items():
-            self._kept[number] = np.append(tokens[tokens != separator], separator)
+            self._translations[number] = np.append(tokens[tokens != separator], separator)
 
     def ask(self, window: Window) -> tuple[Window, SourceSentence]:
         """Return a window with as much context as fits and has a translation, and its source."""
@@ -215,8 +215,8 @@ class _Contexts:
         limit = self._windows.max_doc_tokens
         document, _, first, end = window
         # Begin with the longest context. A window without words needs none.
-        least = max(self._begins[document], first - self._windows.window_overlap)
-        start = first_context(self._totals, least, first, end, limit)
+        earliest = max(self._begins[document], first - self._windows.window_overlap)
+        start = first_context(self._totals, earliest, first, end, limit)
         if not documents.with_words(first, end):
             start = first
         # Shorten it until its translation is known and short enough.
@@ -228,13 +228,13 @@ class _Contexts:
     def _context(self, window: Window) -> np.ndarray | None:
         """Return the translation of the context, or None if it is unknown or too long."""
         documents = self._documents
-        # All its sentences must have been translated.
+        # All sentences of the context must have been translated.
         numbers = documents.with_words(window.context, window.first)
-        if not self._kept.keys() >= set(numbers):
+        if not self._translations.keys() >= set(numbers):
             return None
         nothing = np.zeros(0, dtype=np.int64)
-        context = np.concatenate([nothing, *(self._kept[number] for number in numbers)])
-        # It may take its proportional share of the longest output.
+        context = np.concatenate([nothing, *(self._translations[number] for number in numbers)])
+        # The context may take its proportional share of the longest output.
         length = len(documents.joined(window).ids)
         longest = self._config.length_limits(np.array([length]), self._max_positions)[0]
         share = sum(len(documents.sentences[number].ids) - 1 for number in numbers) / length

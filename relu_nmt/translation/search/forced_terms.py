@@ -4,10 +4,9 @@ Reference: Post and Vilar 2018, "Fast lexically constrained decoding with dynami
 for neural machine translation", section 3, in the form of Hu et al. 2019, "Improved lexically
 constrained decoding for translation and monolingual rewriting", as in fairseq's ``--constraints``:
 the beam is divided among hypotheses with equally many tokens of the terms
-(:func:`share_among_terms`). Three things differ. Where terms
-overlap, all ways of reading a hypothesis are followed. No term goes missing, as the longest output
-leaves room for all. And terms are whole words, unless asked otherwise. If several sentences are
-translated at once, each has its own terms.
+(:func:`share_among_terms`). Three things differ. Where terms overlap, all ways of reading a
+hypothesis are followed. No term goes missing, as the longest output leaves room for all. Terms are
+whole words, unless asked otherwise. Sentences that are translated together have their own terms.
 """
 
 import itertools

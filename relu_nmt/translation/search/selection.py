@@ -22,7 +22,7 @@ def best_of_groups(
     [B, K].
 
     Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
-    neighbours here. Fairseq interleaves the groups and adds the penalty to the score.
+    neighbors here. Fairseq interleaves the groups and adds the penalty to the score.
     """
     scores = scores.of_all(*totals.shape)
     log_probs = scores.log_probs_of(totals)

@@ -161,7 +161,7 @@ class SpecialSymbols(StepRule):
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change the scores, see :class:`StepRule`."""
         symbols = self._symbols
-        log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbours
+        log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbors
         if self._unkpen:
             log_probs[:, :, symbols.unk_index] -= self._unkpen
 

@@ -278,7 +278,7 @@ def replace_unknown_words(
     output token, [T]. Source tokens without translation are copied.
 
     Reference: Luong et al. 2015, "Addressing the rare word problem", section 3, with attention
-    instead of learnt alignments.
+    instead of learned alignments.
     """
     replaced = []
     for token, position in zip(tokens, alignment, strict=False):
