@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 import relu_nmt
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.limits import NO_MEMORY, RETRY, Metrics, guarded
-from relu_nmt.applications.serving.queues import Desk, Ticket
+from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService
 from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import OutOfMemoryError, ReluNmtError
@@ -269,15 +269,15 @@ def make_app(
     # Start the model's thread, and the queue before it.
     metrics = Metrics()
     service = TranslationService(translator, config, windows, limits, metrics.count_batch)
-    desk = Desk(service.batcher, limits.max_waiting, limits.request_seconds)
-    metrics.waiting.set_function(lambda: desk.num_waiting)
+    queue = RequestQueue(service.batcher, limits.max_waiting, limits.request_seconds)
+    metrics.waiting.set_function(lambda: queue.num_waiting)
 
     def close() -> None:
-        desk.close()
+        queue.close()
         service.close()
 
     try:  # report settings that do not fit now, and not in the first answer
-        service.translate(Ticket(), ["."])
+        service.translate(QueuedRequest(), ["."])
     except BaseException:
         close()
         raise
@@ -300,14 +300,18 @@ def make_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    _add_routes(app, desk, service, limits, metrics)
+    _add_routes(app, queue, service, limits, metrics)
     _add_errors(app)
     app.add_middleware(guarded, limits=limits, metrics=metrics, paths=frozenset(PATHS))
     return app
 
 
 def _add_routes(
-    app: FastAPI, desk: Desk, service: TranslationService, limits: ServerOptions, metrics: Metrics
+    app: FastAPI,
+    queue: RequestQueue,
+    service: TranslationService,
+    limits: ServerOptions,
+    metrics: Metrics,
 ) -> None:
     # Prepare answers that never change: the page and the model's description.
     page, headers = _page()
@@ -317,8 +321,8 @@ def _add_routes(
 
     unread: dict[asyncio.Future[None], int] = {}
 
-    async def answer(request: Request, work: Callable[[Ticket], bytes]) -> Response:
-        return _Answer(await desk.answer(request.receive, work), unread)
+    async def answer(request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
+        return _Answer(await queue.answer(request.receive, work), unread)
 
     # Serve the page for people, outside the description of the interface.
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -331,28 +335,29 @@ def _add_routes(
         return description
 
     @app.post("/translate", response_model=TranslationAnswer, responses=PROBLEMS)
-    async def translate(asked: TranslationRequest, request: Request) -> Response:
+    async def translate(content: TranslationRequest, request: Request) -> Response:
         """Translate a document, a translation for each of its lines."""
 
-        # Translate, and write the JSON, in a thread of the desk.
-        def work(ticket: Ticket) -> bytes:
-            found = service.translate(ticket, **asked.model_dump())
-            return json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+        # Translate, and write the JSON, in a thread of the queue.
+        def work(queued: QueuedRequest) -> bytes:
+            translation = service.translate(queued, **content.model_dump())
+            return json.dumps(translation, ensure_ascii=False, allow_nan=False).encode()
 
         return await answer(request, work)
 
     @app.post("/attention", response_model=AttentionAnswer, responses=PROBLEMS)
-    async def show_attention(asked: AttentionRequest, request: Request) -> Response:
+    async def show_attention(content: AttentionRequest, request: Request) -> Response:
         """Return the attention weights of each token, in every layer and head of a slot."""
         # Pass on the service's bytes: it writes large JSON in parts.
-        return await answer(request, lambda ticket: service.attention(ticket, **asked.model_dump()))
+        arguments = content.model_dump()
+        return await answer(request, lambda queued: service.attention(queued, **arguments))
 
     @app.get("/health", response_model=Health, responses={503: {"model": Health}})
     async def tell_health() -> JSONResponse:
         """Report whether the server accepts requests."""
         # Answer 503 while stopping, so that health checks fail.
-        status, code = ("ok", 200) if desk.is_open else ("stopping", 503)
-        return JSONResponse({"status": status, "waiting": desk.num_waiting}, code)
+        status, code = ("ok", 200) if queue.is_open else ("stopping", 503)
+        return JSONResponse({"status": status, "waiting": queue.num_waiting}, code)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def tell_metrics() -> Response:
@@ -387,8 +392,8 @@ def _add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return _problem(422, f"the body is no JSON: {first['ctx']['error']}")
-        place = ".".join(str(part) for part in first["loc"] if part != "body")
-        return _problem(422, f"{place}: {first['msg']}" if place else "expected an object")
+        field = ".".join(str(part) for part in first["loc"] if part != "body")
+        return _problem(422, f"{field}: {first['msg']}" if field else "expected an object")
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
@@ -399,12 +404,12 @@ def _add_errors(app: FastAPI) -> None:
         return _problem(error.status_code, str(error.detail), headers)
 
     # Answer an error of the table with its fixed text, or the error's own.
-    async def known(status: int, text: str | None, _: Request, error: Exception) -> JSONResponse:
+    async def handle(status: int, text: str | None, _: Request, error: Exception) -> JSONResponse:
         return _problem(status, text or str(error))
 
     # Starlette chooses the handler of the nearest base class.
-    for kind, answer in ERRORS.items():
-        app.add_exception_handler(kind, partial(known, *answer))
+    for kind, (status, text) in ERRORS.items():
+        app.add_exception_handler(kind, partial(handle, status, text))
 
 
 def _problem(status: int, text: str, headers: Any = None) -> JSONResponse:

@@ -132,10 +132,13 @@ class ImpatientProtocol(H11Protocol):
         self._silent_since = self.loop.time()
         # Close the connection that has been silent for the longest time.
         if len(self.connections) > self.most_connections:
-            others = [own for own in self.connections if own is not self]
-            silent = [o for o in others if isinstance(o, ImpatientProtocol) and o._is_silent]
+            silent = [
+                connection
+                for connection in self.connections - {self}
+                if isinstance(connection, ImpatientProtocol) and connection._is_silent
+            ]
             if silent:
-                min(silent, key=lambda own: own._silent_since).transport.abort()
+                min(silent, key=lambda protocol: protocol._silent_since).transport.abort()
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
@@ -255,8 +258,8 @@ async def _answer(
             reading = _read(Request(scope, receive), limits.max_request_bytes)
             body = await asyncio.wait_for(reading, limits.request_seconds)
             if body is None:
-                most = f"more than {limits.max_request_bytes:,} bytes"
-                problem = 413, f"{most}; send less text at a time"
+                size = f"more than {limits.max_request_bytes:,} bytes"
+                problem = 413, f"{size}; send less text at a time"
     except asyncio.TimeoutError:
         problem = 408, f"the request did not come within {limits.request_seconds:g} seconds"
     except ClientDisconnect:
@@ -277,12 +280,12 @@ async def _answer(
     await app({**scope, "method": method}, replayed, send)
 
 
-async def _read(request: Request, most: int) -> bytes | None:
-    """Return the body, or None if it has more than ``most`` bytes."""
+async def _read(request: Request, max_bytes: int) -> bytes | None:
+    """Return the body, or None if it has more than ``max_bytes`` bytes."""
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > most:
+        if len(body) > max_bytes:
             return None
     return bytes(body)
 
@@ -301,7 +304,7 @@ def _problem(scope: Scope, allowed_hosts: Sequence[str]) -> tuple[int, str] | No
             "Transfer-Encoding beside Content-Length, or in HTTP/1.0: the length of the body is "
             "not certain; send Content-Length alone"
         )
-    names = {own.lower() for own in allowed_hosts}
+    names = {name.lower() for name in allowed_hosts}
     host = _HOST.fullmatch(headers["host"][-1] if headers["host"] else "")
     if names and (host is None or (host[1] or host[2]) not in names):
         text = "the Host header is not a name of this server; --allowed-hosts lists its names"
@@ -325,9 +328,9 @@ def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
     if headers["sec-fetch-site"] == ["same-origin"]:
         return True
     # Compare the origin's host and port with the names by which the client called the server.
-    scheme, _, place = headers["origin"][-1].partition("://")
+    scheme, _, origin = headers["origin"][-1].partition("://")
     if scheme not in PORTS or len(headers["origin"]) > 1:
         return False
     called = [*headers["host"], *(h.partition(",")[0] for h in headers["x-forwarded-host"])]
     port = PORTS[scheme]
-    return place.removesuffix(port) in {own.strip().removesuffix(port) for own in called}
+    return origin.removesuffix(port) in {host.strip().removesuffix(port) for host in called}

@@ -1,4 +1,4 @@
-"""The ways of requests through the server: its desk, turns, and common batches for one model.
+"""The way of requests through the server: queue, slots of large answers, and common batches.
 
 A request that is refused ends in Starlette's ``HTTPException``, also in the request's thread.
 """
@@ -24,7 +24,7 @@ GIVEN_UP = "the request was given up"
 TOO_MANY = "too many requests for large answers; come back later, or ask for a line"
 
 
-class Ticket:
+class QueuedRequest:
     """One request, which another thread can give up. It then uses the model no more."""
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Ticket:
         """Return the result. Refuse if the request is given up, or the server stops."""
         # Take callbacks: futures.wait does not wake up when a future is cancelled.
         is_over = threading.Event()
-        for own in (future, self._gone):
-            own.add_done_callback(lambda _: is_over.set())
+        for event in (future, self._gone):
+            event.add_done_callback(lambda _: is_over.set())
         is_over.wait()
         if not future.done():
             future.cancel()
@@ -61,7 +61,7 @@ class Ticket:
             raise HTTPException(503, STOPPING) from None
 
 
-class Desk:
+class RequestQueue:
     """Gives each request a thread, refuses requests if too many wait, and ends slow ones."""
 
     def __init__(self, batcher: "Batcher", max_waiting: int, seconds: float) -> None:
@@ -82,9 +82,9 @@ class Desk:
         return not self._batcher.is_closed
 
     async def answer(
-        self, receive: Callable[[], Awaitable[Any]], work: Callable[[Ticket], bytes]
+        self, receive: Callable[[], Awaitable[Any]], work: Callable[[QueuedRequest], bytes]
     ) -> bytes:
-        """Call ``work`` with a ticket in a thread, and return its result.
+        """Call ``work`` with a new request in a thread, and return its result.
 
         ``receive`` waits for the next message of the client, which says that it left.
 
@@ -96,11 +96,11 @@ class Desk:
         if self.num_waiting >= self._max_waiting:
             raise HTTPException(429, f"{self.num_waiting} requests are waiting; come back later")
         # Start the work, and watch the connection.
-        ticket = Ticket()
+        request = QueuedRequest()
         try:
-            done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
+            done = asyncio.get_running_loop().run_in_executor(self._pool, work, request)
         except RuntimeError:  # no thread can be started, and another one may find the work later
-            ticket.give_up()
+            request.give_up()
             raise
         self._works.add(done)
         done.add_done_callback(self._works.discard)
@@ -113,46 +113,46 @@ class Desk:
             if done.done():
                 return done.result()
         finally:
-            ticket.give_up()
+            request.give_up()
             left.cancel()
-        done.add_done_callback(lambda own: own.exception())  # ignore a later error
+        done.add_done_callback(lambda future: future.exception())  # ignore a later error
         raise HTTPException(504, f"not done within {self._seconds:g} seconds")
 
     def close(self) -> None:
-        """Refuse further requests, and wait for the end of those in progress."""
+        """Refuse further requests, and wait for the end of requests in progress."""
         self._batcher.close()
         self._pool.shutdown()
 
 
-def take_turn(
+def run_in_slot(
     pool: ThreadPoolExecutor,
-    places: threading.Semaphore,
+    slots: threading.Semaphore,
     call: Callable[[], ResultT],
-    ticket: Ticket,
+    request: QueuedRequest,
 ) -> ResultT:
-    """Return the result of a call in the pool, of which only so many may run or wait."""
-    if not places.acquire(blocking=False):
+    """Return the result of a call in the pool. Each call that runs or waits has a slot."""
+    if not slots.acquire(blocking=False):
         raise HTTPException(429, TOO_MANY)
     try:
         future = pool.submit(call)
     except RuntimeError:  # no thread can be started
-        places.release()
+        slots.release()
         raise
-    # Free the place as soon as the call has ended or the request is given up.
-    future.add_done_callback(lambda _: places.release())
-    return ticket.wait(future)
+    # Free the slot as soon as the call has ended or the request is given up.
+    future.add_done_callback(lambda _: slots.release())
+    return request.wait(future)
 
 
 class Batcher:
     """Joins the sentences of many requests into batches for one model, in a thread that owns it.
 
-    The requests take turns in every batch, a sentence each. So a single sentence need not wait for
-    the end of a long document. If a batch fails, the batcher repeats it request by request, so
-    that no request fails because of another.
+    A batch has one sentence of each request, then a second of each, and so on. So a single sentence
+    need not wait for the end of a long document. If a batch fails, the batcher repeats it request
+    by request, so that no request fails because of another.
 
     Args:
         search: translates sentences. Only the batcher's thread calls it.
-        max_tokens: most source tokens of a batch. A longer sentence is a batch of its own.
+        max_tokens: most source tokens of a batch. A longer sentence is a batch alone.
         wait: seconds that a batch waits for more sentences if it is not full.
         on_batch: called with the number of sentences, their source tokens and the seconds of each
             batch.
@@ -173,12 +173,16 @@ class Batcher:
         self._wait = wait
         self._on_batch = on_batch
         # The sentences of each request that are in no batch yet, with futures of the results.
-        self._orders: deque[tuple[Ticket, deque[tuple[SourceSentence, Future[Any]]]]] = deque()
+        self._orders: deque[tuple[QueuedRequest, deque[tuple[SourceSentence, Future[Any]]]]] = (
+            deque()
+        )
         self._changed = threading.Condition()
         self._pool = ThreadPoolExecutor(1, "model")
         self.is_closed = False
 
-    def search(self, sources: Sequence[SourceSentence], ticket: Ticket) -> list[list[Translation]]:
+    def search(
+        self, sources: Sequence[SourceSentence], request: QueuedRequest
+    ) -> list[list[Translation]]:
         """Wait for the translations of the sentences, and return them."""
         order = deque((source, Future[Any]()) for source in sources)
         results = [future for _, future in order]
@@ -189,13 +193,13 @@ class Batcher:
                 # One call looks after all requests, so that functions wait for one batch only.
                 if not self._orders:
                     self._submit(self._next_batch)
-                self._orders.append((ticket, order))
+                self._orders.append((request, order))
                 self._changed.notify_all()
-        return [ticket.wait(future) for future in results]
+        return [request.wait(future) for future in results]
 
-    def run(self, call: Callable[[], ResultT], ticket: Ticket) -> ResultT:
+    def run(self, call: Callable[[], ResultT], request: QueuedRequest) -> ResultT:
         """Call a function that needs the model in the model's thread, and return its result."""
-        return ticket.wait(self._submit(call))
+        return request.wait(self._submit(call))
 
     def close(self) -> None:
         """Finish the current batch, and refuse all other sentences."""
@@ -233,39 +237,39 @@ class Batcher:
         tokens = sum(len(source.ids) for _, order in self._orders for source, _ in order)
         return self.is_closed or tokens >= self._max_tokens
 
-    def _taken(self) -> list[tuple[Ticket, SourceSentence, "Future[Any]"]]:
-        """Take a batch from the queue: a sentence of each request in turn."""
-        batch: list[tuple[Ticket, SourceSentence, Future[Any]]] = []
+    def _taken(self) -> list[tuple[QueuedRequest, SourceSentence, "Future[Any]"]]:
+        """Take a batch from the queue: sentences of all requests alternately."""
+        batch: list[tuple[QueuedRequest, SourceSentence, Future[Any]]] = []
         tokens = 0
         while self._orders and not self.is_closed:
-            ticket, order = self._orders[0]
-            tokens += 0 if ticket.is_gone else len(order[0][0].ids)
+            request, order = self._orders[0]
+            tokens += 0 if request.is_gone else len(order[0][0].ids)
             if batch and tokens > self._max_tokens:
                 break
-            # Put the request behind the others, unless it has no more sentences or was given up.
+            # Put the request last, unless it has no more sentences or was given up.
             self._orders.popleft()
-            if not ticket.is_gone:
-                batch.append((ticket, *order.popleft()))
+            if not request.is_gone:
+                batch.append((request, *order.popleft()))
                 if order:
-                    self._orders.append((ticket, order))
+                    self._orders.append((request, order))
         return batch
 
-    def _serve(self, batch: list[tuple[Ticket, SourceSentence, "Future[Any]"]]) -> None:
+    def _serve(self, batch: list[tuple[QueuedRequest, SourceSentence, "Future[Any]"]]) -> None:
         """Translate a batch. After an error, repeat it request by request."""
         sources = [source for _, source, _ in batch]
         start = time.perf_counter()
         results: list[Any] = []
         problem = None
         try:
-            results = [found for _, found in zip(batch, self._search(sources), strict=True)]
+            results = [texts for _, texts in zip(batch, self._search(sources), strict=True)]
             seconds = time.perf_counter() - start
             self._on_batch(len(sources), sum(len(source.ids) for source in sources), seconds)
         except Exception as error:
             # The error belongs to one request only: find it by running each alone.
-            tickets = dict.fromkeys(ticket for ticket, *_ in batch)
-            if len(tickets) > 1:
-                for ticket in tickets:
-                    self._serve([own for own in batch if own[0] is ticket])
+            requests = dict.fromkeys(request for request, *_ in batch)
+            if len(requests) > 1:
+                for request in requests:
+                    self._serve([order for order in batch if order[0] is request])
                 return
             problem = error
         for number, (*_, future) in enumerate(batch):

@@ -1,20 +1,21 @@
 """Answers to requests: translations of documents, and their attention weights by token."""
 
+import itertools
 import json
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from starlette.exceptions import HTTPException
 
 from relu_nmt.applications.serving import ServerOptions
-from relu_nmt.applications.serving.queues import Batcher, Ticket, take_turn
+from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_in_slot
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_sentences
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS, AttentionPlace
@@ -42,6 +43,14 @@ Span = tuple[int, int]
 """Characters ``begin`` to ``end - 1`` of a text. Empty if ``begin == end``."""
 
 
+class _Side(NamedTuple):
+    """One side of a pair of texts: its lines, their sentences and the text steps."""
+
+    lines: Sequence[str]
+    sentences: Sequence[SourceSentence]
+    text: TextPipeline
+
+
 class TranslationService:
     """Answers requests with one translator. Many threads may call its methods.
 
@@ -66,15 +75,16 @@ class TranslationService:
         self._texts = [translator.task.source_text, translator.task.target_text]
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
         # Make large answers in one thread. They leave an eighth of the queue to other requests.
-        places = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
-        self._turns, self._places = ThreadPoolExecutor(1, "turn"), threading.Semaphore(places)
+        num_slots = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
+        self._large_answers = ThreadPoolExecutor(1, "large answer")
+        self._slots = threading.Semaphore(num_slots)
         max_tokens = config.max_tokens or BATCH_TOKENS
         search = translator.searcher(config)
         self.batcher = Batcher(search, max_tokens, limits.batch_wait, on_batch)
 
     def close(self) -> None:
         """Wait for the large answer in progress. The queue of requests is closed already."""
-        self._turns.shutdown(cancel_futures=True)
+        self._large_answers.shutdown(cancel_futures=True)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the model as JSON values."""
@@ -103,7 +113,11 @@ class TranslationService:
         }
 
     def translate(
-        self, ticket: Ticket, lines: list[str], max_doc_tokens: int | None = None, **terms: Any
+        self,
+        request: QueuedRequest,
+        lines: list[str],
+        max_doc_tokens: int | None = None,
+        **terms: Any,
     ) -> dict[str, Any]:
         """Return the translation of a document, as JSON values.
 
@@ -115,7 +129,7 @@ class TranslationService:
         limit = windows.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         split = translator.sources.splitter(self._split_sentences, limit)
         encoded = translator.sources.sentences(plain_lines(lines), split=split, **terms)
-        sentences = self._read(encoded, len(lines), ticket)
+        sentences = self._read(encoded, len(lines), request)
         documents = translator.sources.documents(sentences, [len(lines)])
         # Divide it as the request says. Single lines have no context.
         if max_doc_tokens is not None:
@@ -132,30 +146,30 @@ class TranslationService:
                         "neither terms nor a prefix behind the first line of several; leave them "
                         "out"
                     )
-            return self.batcher.search(sources, ticket)
+            return self.batcher.search(sources, request)
 
-        # Search its windows in batches with those of other requests.
-        found = translator.answer(documents, self._config, windows, search=search)
-        groups = [
-            {
-                "first": own.window.first,
-                "count": own.window.num_new,
-                "lines": [line.text for line in own.lines],
-                "score": round(own.translations[0].score, DECIMALS),
-                "reached_limit": own.reached_limit,
+        # Search its windows in batches with windows of other requests.
+        translated = translator.answer(documents, self._config, windows, search=search)
+        groups = []
+        for group in translated.windows:
+            values = {
+                "first": group.window.first,
+                "count": group.window.num_new,
+                "lines": [line.text for line in group.lines],
+                "score": round(group.translations[0].score, DECIMALS),
+                "reached_limit": group.reached_limit,
             }
-            for own in found.windows
-        ]
+            groups.append(values)
         return {
-            "lines": list(found[0]),
+            "lines": list(translated[0]),
             "groups": groups,
             "source_tokens": int(documents.sizes.sum()),
-            "target_tokens": sum(len(line.tokens) for line in found.lines[0]),
+            "target_tokens": sum(len(line.tokens) for line in translated.lines[0]),
         }
 
     def attention(
         self,
-        ticket: Ticket,
+        request: QueuedRequest,
         lines: Sequence[str],
         translation: Sequence[str],
         slot: str,
@@ -168,28 +182,28 @@ class TranslationService:
         """
         # Encode both sides, and check their lengths.
         translator, ensemble = self._translator, self._translator.ensemble
-        given = translator.sources.sentences(lines)
-        sources = self._read(given, len(lines), ticket)
-        written = map(self._encoded_target, translation)
-        targets = self._read(written, len(translation), ticket, is_source=False)
+        sources = self._read(translator.sources.sentences(lines), len(lines), request)
+        encoded = map(self._encoded_target, translation)
+        targets = self._read(encoded, len(translation), request, is_source=False)
         sources, targets, texts = self._as_read(sources, targets)
-        source_ids, target_ids = (
-            join_sentences([own.ids for own in side]) for side in (sources, targets)
-        )
+        source_ids = join_sentences([sentence.ids for sentence in sources])
+        target_ids = join_sentences([sentence.ids for sentence in targets])
         self._check_length(SourceSentence(source_ids), "lines to read at once have")
         if ensemble.max_positions is not None and len(target_ids) > ensemble.max_positions:
             raise ConfigError(
                 f"the translation has {len(target_ids):,} tokens, but the model writes "
                 f"{ensemble.max_positions:,}"
             )
-        # Choose the sides of queries and keys, and the rows of the wanted tokens.
-        source, target = (lines, sources, texts[0]), (translation, targets, texts[1])
+        # Choose the sides of queries and keys, and the rows of the line's tokens.
+        source = _Side(lines, sources, texts[0])
+        target = _Side(translation, targets, texts[1])
         query_side = source if slot == "encoder" else target
         key_side = target if slot == "decoder" else source
-        rows = _rows(query_side[1], line)
+        rows = _rows(query_side.sentences, line)
         # Count the weights before the model computes them, and refuse too many. The model computes
         # all queries. The answer may have the rows of one line only.
-        num_queries, num_keys = (len(_rows(side[1], None)) for side in (query_side, key_side))
+        num_queries = len(_rows(query_side.sentences, None))
+        num_keys = len(_rows(key_side.sentences, None))
         num_layers = len(layers_of(translator.models[0], slot))
         num_heads = num_layers * attention_of(translator.models[0], slot, 0).num_heads
         if num_heads * num_queries * num_keys > MOST_WEIGHTS:
@@ -205,82 +219,78 @@ class TranslationService:
                 "line, or for fewer",
             )
         # Locate the tokens of queries and keys in the text.
-        queries, keys = self._tokens(*query_side, ticket), self._tokens(*key_side, ticket)
+        queries = self._tokens(query_side, request)
+        keys = self._tokens(key_side, request)
         if slot == "decoder":
             keys = [keys[-1], *keys[:-1]]  # the decoder reads the end symbol first
 
         # Compute the weights, [layers, heads, rows, keys], and write the JSON in parts.
         def write() -> bytes:
-            places = [AttentionPlace(slot, layer) for layer in range(num_layers)]
+            layers = [AttentionPlace(slot, layer) for layer in range(num_layers)]
             weights = self.batcher.run(
-                lambda: np.stack(attention_weights(ensemble, places, source_ids, target_ids)),
-                ticket,
+                lambda: np.stack(attention_weights(ensemble, layers, source_ids, target_ids)),
+                request,
             )
-            parts = weights_json(weights[:, :, rows], ticket)
+            parts = weights_json(weights[:, :, rows], request)
             head = {"queries": [queries[i] for i in rows], "keys": keys}
             begin = json.dumps(head, ensure_ascii=False).removesuffix("}")
             return b"".join([f'{begin}, "weights": '.encode(), *parts, b"}"])
 
         if size <= LARGE_NUMBERS:
             return write()
-        return take_turn(self._turns, self._places, write, ticket)
+        return run_in_slot(self._large_answers, self._slots, write, request)
 
     def _as_read(
         self, sources: list[SourceSentence], targets: list[SourceSentence]
     ) -> tuple[list[SourceSentence], list[SourceSentence], list[TextPipeline]]:
         """Return both sides, a single sentence as the model reads it, and their text steps."""
-        task = self._translator.task
-        texts, separators = self._texts, task.separators
-        is_single = sum(bool(own.tokens) for own in sources) < 2
+        separators = self._translator.task.separators
+        is_single = sum(bool(sentence.tokens) for sentence in sources) < 2
         if separators is None or separators.alone or not is_single:
-            return sources, targets, texts
+            return sources, targets, self._texts
         of_targets = separators._replace(source=separators.target)
         return (
-            [own.as_read(separators) for own in sources],
-            [own.as_read(of_targets) for own in targets],
+            [sentence.as_read(separators) for sentence in sources],
+            [sentence.as_read(of_targets) for sentence in targets],
             self._texts_of_single,
         )
 
-    def _tokens(
-        self,
-        lines: Sequence[str],
-        sentences: Sequence[SourceSentence],
-        text: TextPipeline,
-        ticket: Ticket,
-    ) -> list[dict[str, Any]]:
-        """Return the tokens of lines and their places as JSON values, the end symbol last."""
-        shown: list[dict[str, Any]] = []
-        for number, (line, own) in enumerate(zip(lines, sentences, strict=True)):
-            ticket.check()
+    def _tokens(self, side: _Side, request: QueuedRequest) -> list[dict[str, Any]]:
+        """Return the tokens of lines and their spans as JSON values, the end symbol last."""
+        values: list[dict[str, Any]] = []
+        for number, (line, sentence) in enumerate(zip(side.lines, side.sentences, strict=True)):
+            request.check()
             with self._translator.sources.text_lock:
-                spans = token_spans(line, own.tokens, text)
-            for token, (begin, end) in zip(own.tokens, spans, strict=True):
-                shown.append({"text": token, "line": number, "begin": begin, "end": end})
-        return [*shown, {"text": "</s>", "line": None, "begin": 0, "end": 0}]
+                spans = token_spans(line, sentence.tokens, side.text)
+            for token, (begin, end) in zip(sentence.tokens, spans, strict=True):
+                values.append({"text": token, "line": number, "begin": begin, "end": end})
+        return [*values, {"text": "</s>", "line": None, "begin": 0, "end": 0}]
 
     def _read(
         self,
         sentences: Iterator[SourceSentence],
         num_lines: int,
-        ticket: Ticket,
+        request: QueuedRequest,
         is_source: bool = True,
     ) -> list[SourceSentence]:
         """Return sentences that are encoded one by one, and refuse too many tokens."""
-        found, tokens = [], 0
+        encoded: list[SourceSentence] = []
+        num_tokens = 0
         for number in range(1, num_lines + 1):
-            ticket.check()
-            found.append(next(sentences))
+            request.check()
+            sentence = next(sentences)
+            encoded.append(sentence)
             if is_source:
-                self._check_length(found[-1], f"line {number} has")
+                self._check_length(sentence, f"line {number} has")
             # Count forced tokens, as they make the search longer.
-            tokens += len(found[-1].ids) + len(found[-1].prefix) + found[-1].forced.num_tokens
-            if tokens > self._max_tokens:
+            num_tokens += len(sentence.ids) + len(sentence.prefix) + sentence.forced.num_tokens
+            if num_tokens > self._max_tokens:
                 raise HTTPException(
                     413,
                     f"more than {self._max_tokens:,} tokens, at line {number} of {num_lines:,}; "
                     "send fewer lines at a time",
                 )
-        return found
+        return encoded
 
     def _encoded_target(self, line: str) -> SourceSentence:
         task = self._translator.task
@@ -295,14 +305,14 @@ class TranslationService:
     def _check_length(self, source: SourceSentence, subject: str) -> None:
         limit = self._translator.max_source_positions
         separators = self._translator.sources.separators
-        num_tokens = max(len(own.as_read(separators).ids) for own in source.sentences)
+        num_tokens = max(len(part.as_read(separators).ids) for part in source.sentences)
         if limit is not None and num_tokens > limit:
             raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
 
 
 def _rows(sentences: Sequence[SourceSentence], line: int | None) -> list[int]:
     """Return the indices of a line's tokens, at least one. Without ``line``, all and the end."""
-    counts = [len(own.tokens) for own in sentences]
+    counts = [len(sentence.tokens) for sentence in sentences]
     if line is None:
         return list(range(sum(counts) + 1))
     begin = sum(counts[:line])
@@ -312,24 +322,24 @@ def _rows(sentences: Sequence[SourceSentence], line: int | None) -> list[int]:
     return rows
 
 
-def weights_json(weights: np.ndarray, ticket: Ticket) -> Iterator[bytes]:
+def weights_json(weights: np.ndarray, request: QueuedRequest) -> Iterator[bytes]:
     """Yield the weights as JSON, row by row, to let other threads run in between."""
     if weights.ndim == 1:
-        ticket.check()
+        request.check()
         row = np.round(weights.astype(np.float64), DECIMALS).tolist()
         yield json.dumps(row, allow_nan=False).encode()
         return
     for index, part in enumerate(weights):
         yield b", " if index else b"["
-        yield from weights_json(part, ticket)
+        yield from weights_json(part, request)
     yield b"]"
 
 
-# ------------------------------------------------------------------- the places of tokens
+# --------------------------------------------------------------------- the spans of tokens
 
 
 def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> list[Span]:
-    """Return the place of each token in the text, in time linear in the length of both.
+    """Return the span of each token in the text, in time linear in the length of both.
 
     Text and tokens are read once, side by side. Spaces, case, compatibility forms, invisible
     characters, marks of subwords and escapes make no difference. A token that is not found gets
@@ -341,27 +351,29 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
         >>> [text[begin:end] for begin, end in spans]
         ['Don', "'t", 'go', '.']
     """
-    # List the letters of the text with their places, and those of the tokens with their tokens.
+    # List the letters of the text with their positions, and of the tokens with their indices.
     pieces = pipeline.letters(tokens)
-    places = [
-        (letter, place)
-        for place, written in enumerate(pipeline.written(text))
-        for character in written
-        for letter in folded(character)
-    ]
-    owners = [
-        (letter, index)
-        for index, piece in enumerate(pieces)
-        for character in piece or ""
-        for letter in folded(character)
-    ]
-    # Match the letters, and give each token the places of its letters.
-    found: dict[int, Span] = {}
-    for i, j in _same("".join(p[0] for p in places), "".join(o[0] for o in owners)):
-        place, index = places[i][1], owners[j][1]
-        found[index] = (found[index][0] if index in found else place, place + 1)
-    # Give a place to every token, and adjacent text to found ones.
-    return _all_spans(text, pieces, found)
+    text_letters, positions = _letters(pipeline.written(text))
+    token_letters, indices = _letters([piece or "" for piece in pieces])
+    # Match the letters, and give each token the positions of its letters.
+    spans: dict[int, Span] = {}
+    for i, j in _same(text_letters, token_letters):
+        position, index = positions[i], indices[j]
+        begin = spans[index][0] if index in spans else position
+        spans[index] = (begin, position + 1)
+    # Give a span to every token, and adjacent text to tokens with letters in the text.
+    return _all_spans(text, pieces, spans)
+
+
+def _letters(texts: Iterable[str]) -> tuple[str, list[int]]:
+    """Return the folded letters of all texts, and the number of the text for each letter."""
+    letters: list[str] = []
+    numbers: list[int] = []
+    for number, text in enumerate(texts):
+        for letter in itertools.chain.from_iterable(map(folded, text)):
+            letters.append(letter)
+            numbers.append(number)
+    return "".join(letters), numbers
 
 
 @lru_cache(maxsize=2**16)
@@ -388,32 +400,32 @@ def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, in
     # Prefer a meeting of three letters, as single letters meet by chance.
     for run in (3, 1):
         for skipped in range(1, WINDOW + 1):
-            for there in range(j, j + skipped + 1):
-                here = i + skipped - (there - j)
-                letters = written[here : here + run]
-                if len(letters) == run and letters == read[there : there + run]:
-                    yield here, there
+            for next_j in range(j, j + skipped + 1):
+                next_i = i + skipped - (next_j - j)
+                letters = written[next_i : next_i + run]
+                if len(letters) == run and letters == read[next_j : next_j + run]:
+                    yield next_i, next_j
 
 
-def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> list[Span]:
-    """Return a span for each token: its own, or the text between its neighbours' spans."""
+def _all_spans(text: str, pieces: Sequence[str | None], matched: dict[int, Span]) -> list[Span]:
+    """Return a span for each token: the matched one, or the text between its neighbors' spans."""
     spans: list[Span] = []
-    # Go through the texts between each two found tokens, and the tokens between them.
-    for before, behind in pairwise([-1, *found, len(pieces)]):
-        begin = found[before][1] if before >= 0 else 0
-        end = found[behind][0] if behind < len(pieces) else len(text)
+    # Go through the texts between each two matched tokens, and the tokens between them.
+    for before, behind in pairwise([-1, *matched, len(pieces)]):
+        begin = matched[before][1] if before >= 0 else 0
+        end = matched[behind][0] if behind < len(pieces) else len(text)
         between = pieces[before + 1 : behind]
-        # If no token between may own the text, words that touch a found token become part of it.
+        # If no token between may own the text, words that touch a matched token join it.
         gap = text[begin:end]
         words = [] if any(between) else gap.split()
         if before >= 0 and words and gap.startswith(words[0]):
             begin += len(words.pop(0))
-            found[before] = (found[before][0], begin)
+            matched[before] = (matched[before][0], begin)
         if behind < len(pieces) and words and gap.endswith(words[-1]):
             end -= len(words[-1])
-            found[behind] = (end, found[behind][1])
+            matched[behind] = (end, matched[behind][1])
         if before >= 0:
-            spans.append(found[before])
+            spans.append(matched[before])
         # Share the text among all missing tokens, without the spaces around it.
         begin = min(begin, end)
         inner = text[begin:end].lstrip()
@@ -426,6 +438,6 @@ def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) 
                 spans.append(spans[-1])
             else:
                 # Place an empty span no further left than the last token.
-                place = max(begin, spans[-1][0]) if spans else begin
-                spans.append((place, place))
+                position = max(begin, spans[-1][0]) if spans else begin
+                spans.append((position, position))
     return spans

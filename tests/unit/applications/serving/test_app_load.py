@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from relu_nmt.applications.serving import ServerOptions, service
 from relu_nmt.applications.serving import app as app_module
 from relu_nmt.applications.serving.limits import Metrics, guarded
-from relu_nmt.applications.serving.queues import Ticket, take_turn
+from relu_nmt.applications.serving.queues import QueuedRequest, run_in_slot
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import OutOfMemoryError
 from tests.unit.applications.serving.clients import HOST, JSON, client_of, metric, post_scope
@@ -73,14 +73,14 @@ def test_the_size_of_an_answer_is_checked_before_the_model_runs(monkeypatch, cli
 def test_large_answers_run_one_at_a_time_and_leave_places_to_others(monkeypatch):
     running, most, go = [], [], threading.Event()
 
-    def slow_json(weights, ticket):
+    def slow_json(weights, queued):
         if weights.ndim < 4:  # a part of an answer
-            return weights_json(weights, ticket)
+            return weights_json(weights, queued)
         running.append(1)
         most.append(len(running))
         assert go.wait(60)
         running.pop()
-        return weights_json(weights, ticket)
+        return weights_json(weights, queued)
 
     monkeypatch.setattr(service, "LARGE_NUMBERS", 100)
     monkeypatch.setattr(service, "weights_json", slow_json)
@@ -295,5 +295,5 @@ def test_a_large_answer_without_a_thread_frees_its_place():
     pool, places = ThreadPoolExecutor(1), threading.Semaphore(1)
     pool.shutdown()
     with pytest.raises(RuntimeError):
-        take_turn(pool, places, int, Ticket())
+        run_in_slot(pool, places, int, QueuedRequest())
     assert places.acquire(blocking=False)

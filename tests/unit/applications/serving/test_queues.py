@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from starlette.exceptions import HTTPException
 
-from relu_nmt.applications.serving.queues import Batcher, Ticket, take_turn
+from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_in_slot
 
 
 def sentence(name, tokens=1):
@@ -49,7 +49,7 @@ def until(condition):
 
 def hold(batcher, model, pool):
     """Occupy the model with one sentence."""
-    first = pool.submit(batcher.search, [sentence("first")], Ticket())
+    first = pool.submit(batcher.search, [sentence("first")], QueuedRequest())
     assert model.started.wait(30)
     return first
 
@@ -58,7 +58,7 @@ def submit(batcher, pool, *requests):
     """Ask, one after the other."""
     found = []
     for sources in requests:
-        found.append(pool.submit(batcher.search, sources, Ticket()))
+        found.append(pool.submit(batcher.search, sources, QueuedRequest()))
         until(lambda: len(batcher._orders) == len(found))
     return found
 
@@ -84,8 +84,8 @@ def test_requests_take_turns_in_full_batches(model, pool):
 def test_a_batch_waits_for_others(model, pool):
     model.go.set()
     with closing(Batcher(model, max_tokens=2, wait=30)) as batcher:
-        one = pool.submit(batcher.search, [sentence("one")], Ticket())
-        two = pool.submit(batcher.search, [sentence("two")], Ticket())
+        one = pool.submit(batcher.search, [sentence("one")], QueuedRequest())
+        two = pool.submit(batcher.search, [sentence("two")], QueuedRequest())
         assert one.result(10), two.result(10)
     assert sorted(model.batches[0]) == ["one", "two"]
 
@@ -104,35 +104,35 @@ def test_a_request_does_not_fail_because_of_another(model, pool):
 def test_a_request_that_is_given_up_ends_at_once_and_uses_no_model(model, pool):
     with closing(Batcher(model, max_tokens=9)) as batcher:
         hold(batcher, model, pool)
-        ticket = Ticket()
-        asked = pool.submit(batcher.search, [sentence("gone")], ticket)
+        request = QueuedRequest()
+        asked = pool.submit(batcher.search, [sentence("gone")], request)
         until(lambda: batcher._orders)
-        ticket.give_up()
+        request.give_up()
         with pytest.raises(HTTPException, match="given up"):
             asked.result(30)
         with pytest.raises(HTTPException, match="given up"):
-            batcher.search([sentence("later")], ticket)
+            batcher.search([sentence("later")], request)
         model.go.set()
-        assert batcher.search([sentence("next")], Ticket()) == [["NEXT"]]
+        assert batcher.search([sentence("next")], QueuedRequest()) == [["NEXT"]]
     assert model.batches == [["first"], ["next"]]
 
 
 def test_a_function_runs_without_sentences_beside_it(model, pool):
     with closing(Batcher(model, max_tokens=9)) as batcher:
         first = hold(batcher, model, pool)
-        threads = pool.submit(batcher.run, lambda: threading.current_thread().name, Ticket())
+        threads = pool.submit(batcher.run, lambda: threading.current_thread().name, QueuedRequest())
         assert not threads.done()
         model.go.set()
         assert threads.result(30).startswith("model") and first.result(30)
         with pytest.raises(ZeroDivisionError):
-            batcher.run(lambda: 1 / 0, Ticket())
+            batcher.run(lambda: 1 / 0, QueuedRequest())
 
 
 def test_a_function_waits_for_one_batch_however_many_requests_wait(model, pool):
     with closing(Batcher(model, max_tokens=1)) as batcher:
         first = hold(batcher, model, pool)
         others = submit(batcher, pool, *([sentence(f"{n}{i}") for i in range(3)] for n in "abcd"))
-        seen = pool.submit(batcher.run, lambda: len(model.batches), Ticket())
+        seen = pool.submit(batcher.run, lambda: len(model.batches), QueuedRequest())
         until(lambda: batcher._pool._work_queue.qsize() >= 2)
         model.go.set()
         assert seen.result(30) <= 3
@@ -143,15 +143,15 @@ def test_a_function_waits_for_one_batch_however_many_requests_wait(model, pool):
 def test_a_search_with_too_few_results_is_an_error(pool):
     with closing(Batcher(lambda sources: [], max_tokens=1)) as batcher:
         with pytest.raises(ValueError, match="shorter"):
-            batcher.search([sentence("a")], Ticket())
-        assert batcher.run(lambda: 1, Ticket()) == 1
+            batcher.search([sentence("a")], QueuedRequest())
+        assert batcher.run(lambda: 1, QueuedRequest()) == 1
 
 
 @pytest.fixture
 def turns():
     """A function that calls another when it is its turn; at most four run or wait."""
     with ThreadPoolExecutor(1, "turn") as one:
-        run = functools.partial(take_turn, one, threading.Semaphore(4))
+        run = functools.partial(run_in_slot, one, threading.Semaphore(4))
         run.num_free = lambda: run.args[1]._value
         run.num_queued = one._work_queue.qsize
         yield run
@@ -159,44 +159,44 @@ def turns():
 
 def test_turns_come_one_after_the_other(turns, pool):
     order, begun, free = [], threading.Event(), threading.Event()
-    tickets = [Ticket() for _ in range(4)]
-    holding = pool.submit(turns, lambda: begun.set() or free.wait(30), Ticket())
+    requests = [QueuedRequest() for _ in range(4)]
+    holding = pool.submit(turns, lambda: begun.set() or free.wait(30), QueuedRequest())
     assert begun.wait(30)
     asked = []
     for number in range(3):
         work = functools.partial(order.append, number)
-        asked.append(pool.submit(turns, work, tickets[number]))
+        asked.append(pool.submit(turns, work, requests[number]))
         until(lambda: turns.num_queued() == len(asked))
     with pytest.raises(HTTPException, match="too many"):
-        turns(lambda: None, tickets[3])
-    tickets[1].give_up()
+        turns(lambda: None, requests[3])
+    requests[1].give_up()
     with pytest.raises(HTTPException, match="given up"):
         asked[1].result(30)
     # The next one takes the place of the one that is gone.
-    last = pool.submit(turns, lambda: order.append(3), tickets[3])
+    last = pool.submit(turns, lambda: order.append(3), requests[3])
     until(lambda: turns.num_queued() == 4)
     assert order == []
     free.set()
     assert [own.result(30) for own in (asked[0], asked[2], last)] == [None] * 3
     assert holding.result(30) and order == [0, 2, 3]
     with pytest.raises(ZeroDivisionError):
-        turns(lambda: 1 / 0, Ticket())
-    assert turns(lambda: "after an error", Ticket()) == "after an error"
+        turns(lambda: 1 / 0, QueuedRequest())
+    assert turns(lambda: "after an error", QueuedRequest()) == "after an error"
 
 
 def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(model, turns, pool):
     with closing(Batcher(model, max_tokens=9)) as batcher:
         first = hold(batcher, model, pool)
         for _ in range(30):
-            ticket, begun = Ticket(), threading.Event()
+            request, begun = QueuedRequest(), threading.Event()
 
-            def work(ticket=ticket, begun=begun):
+            def work(request=request, begun=begun):
                 begun.set()
-                return batcher.run(lambda: None, ticket)
+                return batcher.run(lambda: None, request)
 
-            large = pool.submit(turns, work, ticket)
+            large = pool.submit(turns, work, request)
             assert begun.wait(30)
-            ticket.give_up()
+            request.give_up()
             with pytest.raises(HTTPException, match="given up"):
                 large.result(30)
             until(lambda: turns.num_free() == 4)
@@ -216,5 +216,5 @@ def test_closing_finishes_the_batch_and_refuses_the_rest(model, pool):
     with pytest.raises(HTTPException, match="stopping"):
         waiting.result(30)
     with pytest.raises(HTTPException, match="stopping"):
-        batcher.search([sentence("late")], Ticket())
-    assert batcher.search([], Ticket()) == []
+        batcher.search([sentence("late")], QueuedRequest())
+    assert batcher.search([], QueuedRequest()) == []
