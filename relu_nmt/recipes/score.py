@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,17 +78,20 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, float]:
     if settings.results is not None:
         write_file("--results", settings.results, text + "\n")
     # The first score of a name stays.
-    return {own["name"]: own["score"] for own in reversed(entries) if "name" in own}
+    return {values["name"]: values["score"] for values in reversed(entries) if "name" in values}
 
 
 def _sentence_report(options: Settings) -> Iterator[Entry]:
     """Yield the BLEU of each line, then the signature."""
-    system, references, _ = _read_texts(options)
-    hypotheses, *others = (_segments(options, side) for side in (system, *references))
-    tokenizer, note = _tokenizer(options, others[0])
+    system, reference_texts, _ = _read_texts(options)
+    hypotheses = _segments(options, system)
+    references = [_segments(options, text) for text in reference_texts]
+    tokenizer, note = _tokenizer(options, references[0])
     metric = MetricConfig("bleu", options.ignore_case, tokenizer, options.order)
-    for number, (line, *own) in enumerate(zip(hypotheses, *others, strict=True)):
-        score = metric.sentence_score(line, own)
+    for number, (hypothesis, *line_references) in enumerate(
+        zip(hypotheses, *references, strict=True)
+    ):
+        score = metric.sentence_score(hypothesis, line_references)
         yield f"{number} {score.text}", {"line": number, **_entry(score)[1]}
     # Print the signature once, since all lines share it.
     if hypotheses:
@@ -98,19 +102,27 @@ def _sentence_report(options: Settings) -> Iterator[Entry]:
 def _text_report(options: Settings) -> Iterator[Entry]:
     """Yield all scores of whole files."""
     # Read everything before the first score, so that mistakes are reported first.
-    system, references, baseline = _read_texts(options)
-    hypotheses, *others = (_segments(options, side) for side in (system, *references))
-    aligned, prefix, unit = None, "", "line"
+    system, reference_texts, baseline = _read_texts(options)
+    hypotheses = _segments(options, system)
+    references = [_segments(options, text) for text in reference_texts]
+    aligned = None
     if options.has_documents:
-        aligned = docs.AlignedDocuments(system, references, options.language)
-        prefix, unit = "d-", "document"
-    tokenizer, note = _tokenizer(options, others[0])
-    case, orders = options.ignore_case, (options.order, options.chrf_word_order)
-    metrics = [MetricConfig(m, case, tokenizer, *orders) for m in options.metrics if m != COMET]
+        aligned = docs.AlignedDocuments(system, reference_texts, options.language)
+    prefix = "" if aligned is None else "d-"
+    unit = "line" if aligned is None else "document"
+    tokenizer, note = _tokenizer(options, references[0])
+    build = partial(
+        MetricConfig,
+        lowercase=options.ignore_case,
+        tokenize=tokenizer,
+        order=options.order,
+        word_order=options.chrf_word_order,
+    )
+    metrics = [build(name) for name in options.metrics if name != COMET]
     # Scores of all segments, by metric.
     for metric in metrics:
         if aligned is None:
-            yield _entry(metric.score(hypotheses, others))
+            yield _entry(metric.score(hypotheses, references))
         else:
             yield from _document_scores(metric, aligned, options.position_buckets)
     if "bleu" in options.metrics or options.length_buckets:
@@ -124,22 +136,24 @@ def _text_report(options: Settings) -> Iterator[Entry]:
                 f"{named_input(options.sys)} has {len(hypotheses):,}; both need the same "
                 "sentences in the same order"
             )
-        yield _entry(comet_score(options.comet_model, sources, hypotheses, others[0]))
+        yield _entry(comet_score(options.comet_model, sources, hypotheses, references[0]))
     # Score the segments by the length of their references.
     for metric in metrics if options.length_buckets else ():
-        lengths = metric.reference_lengths(others[0])
+        lengths = metric.reference_lengths(references[0])
         buckets = docs.length_buckets(lengths, options.length_buckets)
-        for bucket, size, score in docs.bucket_scores(metric, buckets, hypotheses, others):
+        for bucket, size, score in docs.bucket_scores(metric, buckets, hypotheses, references):
             if score is not None:
-                shown = score.labelled(prefix, f"{unit}s = {size}").of_bucket(bucket)
-                yield _entry(shown, bucket=bucket, segments=size)
+                labeled = score.labelled(prefix, f"{unit}s = {size}").of_bucket(bucket)
+                yield _entry(labeled, bucket=bucket, segments=size)
     # Compare with the baseline.
     if baseline is not None:
         if len(baseline) < FEW_SEGMENTS:
             yield from _notes(f"only {counted(len(baseline), unit)}: the p-values below say little")
-        both = hypotheses, _segments(options, baseline)
+        baseline_segments = _segments(options, baseline)
         for metric in metrics:
-            line, values = paired_bootstrap(metric, *both, others, options.paired_bs_n, prefix)
+            line, values = paired_bootstrap(
+                metric, hypotheses, baseline_segments, references, options.paired_bs_n, prefix
+            )
             yield line, {"paired bootstrap": values}
 
 
@@ -166,18 +180,19 @@ def _read_texts(
     ):
         if path is None:
             continue
-        found = _read(options, path, counts or options.documents)
+        system = _read(options, path, counts or options.documents)
         # Require as many documents or lines as in each reference.
-        for reference, own in zip(paths, references, strict=True):
-            if len(own) != len(found):
+        for reference_path, reference in zip(paths, references, strict=True):
+            if len(reference) != len(system):
                 unit = "document" if options.has_documents else "line"
                 raise DataError(
-                    f"{named_input(reference)}: {counted(len(own), unit)}, but {named_input(path)} "
-                    f"has {len(found):,}; both need the same {same}"
+                    f"{named_input(reference_path)}: {counted(len(reference), unit)}, but "
+                    f"{named_input(path)} has {len(system):,}; both need the same {same}"
                 )
         # Divide joined lines at the symbol between sentences, if one is given.
-        separator = options.sentence_separator
-        systems.append(found if separator is None else docs.split_sentences(found, separator))
+        if options.sentence_separator is not None:
+            system = docs.split_sentences(system, options.sentence_separator)
+        systems.append(system)
     return systems[0], references, systems[1] if len(systems) > 1 else None
 
 
@@ -214,9 +229,10 @@ def _segments(options: Settings, documents: docs.Documents) -> list[str]:
 
 
 def _tokenizer(options: Settings, references: Sequence[str]) -> tuple[str, str]:
-    """Return the tokeniser of BLEU, and a note about it."""
-    given = options.sacrebleu_tokenizer
-    return (given, "") if given else choose_tokenizer(options.language, references)
+    """Return the tokenizer of BLEU, and a note about it."""
+    if options.sacrebleu_tokenizer:
+        return options.sacrebleu_tokenizer, ""
+    return choose_tokenizer(options.language, references)
 
 
 def _document_scores(
@@ -224,24 +240,26 @@ def _document_scores(
 ) -> Iterator[Entry]:
     """Yield the scores of documents, of their sentences, and of sentences by position."""
     number = len(aligned.documents[0])
-    whole, score = aligned.document_score(metric), aligned.sentence_score(metric)
-    yield _entry(whole, documents=number)
+    document_score = aligned.document_score(metric)
+    sentence_score = aligned.sentence_score(metric)
+    yield _entry(document_score, documents=number)
     # Score the sentences of documents that have as many lines as their reference.
     mismatch = {"documents": number, "mismatched_documents": aligned.num_mismatched}
-    if score is None:
-        name = whole.name.replace("d-", "s-", 1)
+    if sentence_score is None:
+        name = document_score.name.replace("d-", "s-", 1)
         reason = "no document has as many lines as its reference"
         yield f"{name}: none, {reason}", {"name": name, "score": None, **mismatch}
         return
-    yield _entry(score, **mismatch)
-    for bucket, size, own in aligned.position_scores(metric, edges) if edges else ():
-        title, more = f"{score.name}[position {bucket}]", {"position": bucket, "segments": size}
-        if own is None:
-            text = f"{title}: none, no aligned document is that long"
-            yield text, {"name": title, "score": None, **more}
+    yield _entry(sentence_score, **mismatch)
+    for bucket, size, score in aligned.position_scores(metric, edges) if edges else ():
+        name = f"{sentence_score.name}[position {bucket}]"
+        values = {"position": bucket, "segments": size}
+        if score is None:
+            text = f"{name}: none, no aligned document is that long"
+            yield text, {"name": name, "score": None, **values}
         else:
-            shown = own.labelled("s-", f"sentences = {size}")
-            yield _entry(shown.of_bucket(f"position {bucket}"), **more)
+            labeled = score.labelled("s-", f"sentences = {size}")
+            yield _entry(labeled.of_bucket(f"position {bucket}"), **values)
 
 
 def _notes(text: str) -> Iterator[Entry]:
@@ -249,9 +267,9 @@ def _notes(text: str) -> Iterator[Entry]:
         yield f"NOTE: {text}", {"note": text}
 
 
-def _entry(score: Score, **more: object) -> Entry:
+def _entry(score: Score, **details: object) -> Entry:
     values = {"name": score.name, "score": score.value, "text": score.text}
-    return str(score), {**values, "signature": score.signature, **more}
+    return str(score), {**values, "signature": score.signature, **details}
 
 
 @dataclass(frozen=True)
@@ -283,10 +301,10 @@ class Contrast:
 def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
     """Read a file of contrasts."""
     lines = enumerate(read_lines(path), 1)
-    found = [_parse(line, f"{path}:{number}") for number, line in lines if line.strip()]
-    if not found:
+    contrasts = [_parse(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    if not contrasts:
         raise DataError(f"{path}: no contrasts in it; expected a JSON object on each line")
-    return found
+    return contrasts
 
 
 def _parse(line: str, place: str) -> Contrast:
@@ -334,35 +352,37 @@ def _contrast_report(options: Settings) -> Iterator[Entry]:
     from relu_nmt.translator import Translator
 
     # Read the file before the model, and keep the contrasts in the model's source language.
-    every = read_contrasts(options.contrastive)
+    contrasts = read_contrasts(options.contrastive)
     translator = Translator.from_checkpoint(options.path, "cpu" if options.cpu else None)
-    read = translator.task.source_lang
-    contrasts = [c for c in every if c.source_language == read]
-    others = Counter(c.source_language for c in every if c.source_language != read)
+    language = translator.task.source_lang
+    languages = Counter(contrast.source_language for contrast in contrasts)
+    left_out = {name: count for name, count in languages.items() if name != language}
+    contrasts = [contrast for contrast in contrasts if contrast.source_language == language]
     if not contrasts:
         raise DataError(
-            f"{options.contrastive}: sentences in {', '.join(sorted(others))}, but the model "
-            f"translates from {read}"
+            f"{options.contrastive}: sentences in {', '.join(sorted(left_out))}, but the model "
+            f"translates from {language}"
         )
-    if others:
-        counts = ", ".join(f"{count:,} in {language}" for language, count in others.items())
-        text = f"NOTE: left out {counts}: the model translates from {read}"
-        yield text, {"left out": dict(others)}
+    if left_out:
+        counts = ", ".join(f"{count:,} in {name}" for name, count in left_out.items())
+        text = f"NOTE: left out {counts}: the model translates from {language}"
+        yield text, {"left out": left_out}
     # Score with context, then without, to show its effect.
     total = sum(1 + len(contrast.contrasts) for contrast in contrasts)
     for context in (options.context_sentences, 0):
-        shown = "all" if context is None else str(context)
-        with progress_bar(f"score with context {shown}", total, "translations") as advance:
+        size = "all" if context is None else str(context)
+        with progress_bar(f"score with context {size}", total, "translations") as advance:
             scores = contrast_scores(translator, contrasts, context, options.batch_size, advance)
         # A tie counts as wrong, since the model does not prefer the right translation.
-        is_right = [bool(own[0] > own[1:].max()) for own in scores]
+        is_right = [bool(values[0] > values[1:].max()) for values in scores]
         version = f"relu_nmt-{relu_nmt.__version__}"
-        signature = f"context:{shown}|score:logprob-sum|ties:wrong|version:{version}"
-        for found in accuracies(contrasts, is_right):
-            name, part = f"accuracy[{found['category']}]", f"{found['right']}/{found['contrasts']}"
-            score = f"{found['score']:.2f} ({part}) chance = {found['chance']:.2f}"
-            text = f"{name} = {score} context = {shown} signature: {signature}"
-            yield text, {"name": "accuracy", **found, "context": shown, "signature": signature}
+        signature = f"context:{size}|score:logprob-sum|ties:wrong|version:{version}"
+        for category in accuracies(contrasts, is_right):
+            name = f"accuracy[{category['category']}]"
+            part = f"{category['right']}/{category['contrasts']}"
+            score = f"{category['score']:.2f} ({part}) chance = {category['chance']:.2f}"
+            text = f"{name} = {score} context = {size} signature: {signature}"
+            yield text, {"name": "accuracy", **category, "context": size, "signature": signature}
 
 
 def contrast_scores(
@@ -376,8 +396,8 @@ def contrast_scores(
 
     Context and sentence are one source, joined like groups of sentences in training. The target
     begins with the translations of the context. The score is the total log-probability of the
-    tokens after them, ``</s>`` included. ``context`` is the number of nearest sentences before to
-    give, all by default.
+    tokens after them, ``</s>`` included. ``context`` is the number of nearest sentences before the
+    sentence, all by default.
 
     Raises:
         ConfigError: the model's scores are not finite.
@@ -386,31 +406,33 @@ def contrast_scores(
     from relu_nmt.translation.search.config import GenerationConfig
     from relu_nmt.translation.search.translations import SourceSentence
 
-    task, sources, prefixes = translator.task, [], []
+    task = translator.task
+    sources: list[SourceSentence] = []
+    prefix_lengths: list[int] = []
     for contrast in contrasts:
         # Join the sentence with the nearest sentences before it. The target's context has no </s>.
         first = 0 if context is None else max(0, len(contrast.source_context) - context)
-        read = [*contrast.source_context[first:], contrast.source]
-        source = join_sentences([task.encode_source(text) for text in read])
-        before = [task.encode_target(text) for text in contrast.reference_context[first:]]
-        prefix = join_sentences(before)[:-1]
+        group = [*contrast.source_context[first:], contrast.source]
+        source = join_sentences([task.encode_source(text) for text in group])
+        translations = [task.encode_target(text) for text in contrast.reference_context[first:]]
+        prefix = join_sentences(translations)[:-1]
         # Make a pair for each translation, the right one first.
         for text in (contrast.reference, *contrast.contrasts):
             target = np.concatenate([prefix, task.encode_target(text)])
             sources.append(SourceSentence(source, reference=target))
-            prefixes.append(len(prefix))
+            prefix_lengths.append(len(prefix))
     # Score all translations, and sum over the tokens behind the context.
     config = GenerationConfig(score_reference=True, batch_size=batch_size)
-    found = translator.generator(config).translate(sources, on_progress=on_progress)
+    results = translator.generator(config).translate(sources, on_progress=on_progress)
     totals = [
-        best.positional_scores[prefix:].sum(dtype=np.float64)
-        for (best, *_), prefix in zip(found, prefixes, strict=True)
+        hypothesis.positional_scores[length:].sum(dtype=np.float64)
+        for (hypothesis, *_), length in zip(results, prefix_lengths, strict=True)
     ]
     if not np.isfinite(totals).all():
         raise ConfigError("the model's scores are not finite (training diverged)")
     # Divide the flat list of scores by contrast.
-    rest = iter(totals)
-    return [np.array(list(itertools.islice(rest, 1 + len(c.contrasts)))) for c in contrasts]
+    scores = iter(totals)
+    return [np.array(list(itertools.islice(scores, 1 + len(c.contrasts)))) for c in contrasts]
 
 
 def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[dict[str, Any]]:
@@ -421,27 +443,29 @@ def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[
         the expected score of a random choice.
 
     Example:
-        >>> one = Contrast("en", "It is here.", "Er ist hier.", ("Es ist hier.",))
-        >>> accuracies([one, one], [True, False])
+        >>> contrast = Contrast("en", "It is here.", "Er ist hier.", ("Es ist hier.",))
+        >>> accuracies([contrast, contrast], [True, False])
         [{'category': 'all', 'score': 50.0, 'right': 1, 'contrasts': 2, 'chance': 50.0}]
     """
-    everyone = list(zip(contrasts, is_right, strict=True))
+    pairs = list(zip(contrasts, is_right, strict=True))
     # Collect the contrasts of each category.
-    groups = [("all", everyone)]
+    groups = [("all", pairs)]
     for phenomenon in sorted({c.phenomenon for c in contrasts if c.phenomenon}):
-        own = [pair for pair in everyone if pair[0].phenomenon == phenomenon]
-        groups.append((phenomenon, own))
+        groups.append((phenomenon, [pair for pair in pairs if pair[0].phenomenon == phenomenon]))
     for distance in sorted({c.distance for c in contrasts if c.distance is not None}):
-        own = [pair for pair in everyone if pair[0].distance == distance]
-        groups.append((f"distance {distance}", own))
-    return [
-        {
+        group = [pair for pair in pairs if pair[0].distance == distance]
+        groups.append((f"distance {distance}", group))
+    rows: list[dict[str, Any]] = []
+    for category, group in groups:
+        num_right = sum(right for _, right in group)
+        # Average over contrasts, which may have different numbers of choices.
+        chance = sum(1 / (1 + len(contrast.contrasts)) for contrast, _ in group)
+        row = {
             "category": category,
-            "score": 100 * sum(right for _, right in own) / len(own),
-            "right": sum(right for _, right in own),
-            "contrasts": len(own),
-            # Average over contrasts, which may have different numbers of choices.
-            "chance": 100 * sum(1 / (1 + len(c.contrasts)) for c, _ in own) / len(own),
+            "score": 100 * num_right / len(group),
+            "right": num_right,
+            "contrasts": len(group),
+            "chance": 100 * chance / len(group),
         }
-        for category, own in groups
-    ]
+        rows.append(row)
+    return rows

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -102,8 +101,8 @@ class TranslationTraining(Training):
         models = (model, *teachers)
         self._longest = self._longest_of(*models)
         self._longest_sentences = (
-            least_limit(one.most_tokens("source", True) for one in models),
-            least_limit(one.most_tokens("target", True) for one in models),
+            least_limit(network.most_tokens("source", True) for network in models),
+            least_limit(network.most_tokens("target", True) for network in models),
         )
         train, valid = self._batches(objective)
         settings, batching = self.settings, self.settings.batching
@@ -139,11 +138,12 @@ class TranslationTraining(Training):
         origin = self.settings.trainer.finetune_from_model or ""
         load_weights(copy, weights, origin, advice=same_model(self.fresh_start))
         is_first = self.process.is_first
-        found = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots) if is_first else None
+        measured = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots) if is_first else None
         # Give every process the same factors, since sums may differ in their last digits.
-        factors = self.process.gather(found)[0]
-        for name, factor in chain.from_iterable(own.items() for own in factors.values()):
-            scale_queries(weights, name, factor)
+        factors = self.process.gather(measured)[0]
+        for factors_of_slot in factors.values():
+            for name, factor in factors_of_slot.items():
+                scale_queries(weights, name, factor)
         for line in describe(slots, factors):
             self.say(line)
         return weights
@@ -169,12 +169,12 @@ class TranslationTraining(Training):
             )
         # Add the separator, with its id in the model that training starts from, or a teacher's.
         path, teacher = self.checkpoint_to_continue, settings.teacher.teacher
-        known = self._earlier = None if path is None else stored_task(path)
+        earlier = self._earlier = None if path is None else stored_task(path)
         if settings.documents.sentence_separator:
             if path is None and teacher is not None:
-                theirs = stored_task(split_paths(teacher, ":")[0])
-                known = theirs if theirs and theirs.separators else None
-            task = task.with_sentence_separator(known)
+                of_teacher = stored_task(split_paths(teacher, ":")[0])
+                earlier = of_teacher if of_teacher and of_teacher.separators else None
+            task = task.with_sentence_separator(earlier)
         return task
 
     def _model(self) -> EncoderDecoder:
@@ -196,15 +196,17 @@ class TranslationTraining(Training):
     def _longest_of(self, *models: EncoderDecoder) -> Longest:
         """Return the longest source and target to train on, which all models can take."""
         config = self.settings.model
-        given = [config.max_source_positions, config.max_target_positions]
+        source_limits = [config.max_source_positions]
+        target_limits = [config.max_target_positions]
         # Learned positions restart in each sentence of aligned attention, and do not limit groups.
         if config.document_attention == "aligned":
-            for side, part in enumerate((models[0].encoder, models[0].decoder)):
-                if part.embedding.positions.max_positions is not None:
-                    given[side] = None
-        own = [[model.most_tokens(side) for side in ("source", "target")] for model in models]
-        source, target = map(least_limit, zip(given, *own, strict=True))
-        return source, target
+            if models[0].encoder.embedding.positions.max_positions is not None:
+                source_limits = []
+            if models[0].decoder.embedding.positions.max_positions is not None:
+                target_limits = []
+        source_limits += [model.most_tokens("source") for model in models]
+        target_limits += [model.most_tokens("target") for model in models]
+        return least_limit(source_limits), least_limit(target_limits)
 
     def _teachers(self) -> list[EncoderDecoder]:
         """Return the models of ``--teacher`` on the device, none without the flag."""
@@ -253,8 +255,9 @@ class TranslationTraining(Training):
     def _with_sizes(self, train: ShardedBatches, objective: nn.Module) -> ShardedBatches:
         """Set the numbers of ``--max-tokens auto`` and ``--update-tokens``. Return such batches."""
         batching, trainer, process = self.settings.batching, self.settings.trainer, self.process
-        tokens, wanted, told = batching.max_tokens, batching.update_tokens, []
-        if not wanted and tokens != AUTO_TOKENS:
+        tokens, update_tokens = batching.max_tokens, batching.update_tokens
+        notes: list[str] = []
+        if not update_tokens and tokens != AUTO_TOKENS:
             return train
         assert tokens is not None, "--update-tokens needs --max-tokens"
         if tokens == AUTO_TOKENS:
@@ -267,20 +270,21 @@ class TranslationTraining(Training):
                 if trainer.ddp_backend == FULLY_SHARDED:
                     process.wrap(objective, FULLY_SHARDED)
                 parts = Components(objective.to(process.device).train(), trainer, process)
-                share = -(-wanted // process.world_size) if wanted else None
-                least = max(train.longest_group, *self.settings.documents.training_lengths, 1)
+                share = -(-update_tokens // process.world_size) if update_tokens else None
+                longest = max(train.longest_group, *self.settings.documents.training_lengths, 1)
                 batch_of = train.batches.largest_within
-                tokens = fitting_tokens(parts, batch_of, least, share, stored)
+                tokens = fitting_tokens(parts, batch_of, longest, share, stored)
                 if isinstance(objective, TaughtObjective):
                     objective.forget_largest()
-            told.append(f"--max-tokens auto: {tokens:,}" + f", as in {path}" * bool(stored))
-        if wanted:
+            origin = f", as in {path}" if stored else ""
+            notes.append(f"--max-tokens auto: {tokens:,}{origin}")
+        if update_tokens:
             # Take the number of batches that comes closest.
             together = tokens * process.world_size
-            count = max(1, round(wanted / together))
+            count = max(1, round(update_tokens / together))
             trainer = replace(trainer, update_freq=(count,))
-            told.append(f"--update-freq {count} for updates of {count * together:,} tokens")
-        self.say("; ".join(told))
+            notes.append(f"--update-freq {count} for updates of {count * together:,} tokens")
+        self.say("; ".join(notes))
         batching = replace(batching, max_tokens=tokens, update_tokens=None)
         self.settings = replace(self.settings, batching=batching, trainer=trainer)
         return train.within(tokens)
@@ -292,8 +296,8 @@ class TranslationTraining(Training):
         # Refuse sentences that fit into no batch, if single sentences are trained on.
         if not batching.skip_invalid_size_inputs and (not lengths or SINGLE_SENTENCES in lengths):
             split.refuse_too_long(batching.max_tokens)
-        how = self.settings.trainer.seed, self.settings.corpus_weights
-        return self._batches_of(split, batching.training_limits, lengths, *how)
+        seed, weights = self.settings.trainer.seed, self.settings.corpus_weights
+        return self._batches_of(split, batching.training_limits, lengths, seed, weights)
 
     def _validation_batches(self, name: str) -> TranslationBatches:
         """Return batches of all sentences of a split, in groups if documents are trained on."""
@@ -312,8 +316,9 @@ class TranslationTraining(Training):
     ) -> TranslationBatches:
         """Return the batches of a split, and print the lengths of their groups."""
         skip = self.settings.batching.skip_invalid_size_inputs
-        longest = self._longest, self._longest_sentences
-        batches = TranslationBatches(split, limits, lengths, seed, skip, *longest, weights)
+        batches = TranslationBatches(
+            split, limits, lengths, seed, skip, self._longest, self._longest_sentences, weights
+        )
         descriptions = batches.describe_lengths()
         mixed = " (first epoch; another mixture in each)" if len(descriptions) > 1 else ""
         for description in descriptions:
@@ -326,20 +331,21 @@ class TranslationTraining(Training):
         return batches
 
     def _open_corpora(self, folder: str) -> Split:
-        """Return the training split of a data folder joined with those of further folders."""
-        options, own = self.settings, self._folders[0]
-        # Open each further folder, whose dictionaries must fit those of the first.
-        tasks = [self.task] if folder == own else [at_folder(self.task, folder, own)]
-        tasks += [at_folder(self.task, extra, own) for extra in options.extra_data]
+        """Return the training split of a data folder joined with the splits of further folders."""
+        options, first_folder = self.settings, self._folders[0]
+        # Open each further folder, whose dictionaries must equal the dictionaries of the first.
+        extra_data = options.extra_data if folder == first_folder else (folder, *options.extra_data)
+        tasks = [self.task] if folder == first_folder else []
+        tasks += [at_folder(self.task, path, first_folder) for path in extra_data]
         corpora = [
             self._checked(task.load_chained(options.train_subset, options.load_alignments))
             for task in tasks
         ]
-        for one in corpora:
+        for corpus in corpora:
             # Refuse a corpus without alignments if the loss learns from them.
-            if options.load_alignments and one.alignments is None:
+            if options.load_alignments and corpus.alignments is None:
                 raise DataError(
-                    f"{one.stem}: no word alignments of it; run relu-nmt-preprocess with "
+                    f"{corpus.stem}: no word alignments of it; run relu-nmt-preprocess with "
                     "--align-suffix, or leave --load-alignments and its --criterion out"
                 )
         # Begin sources of further corpora with unused symbols, if tags are asked for.
@@ -355,10 +361,10 @@ class TranslationTraining(Training):
                 )
             tags[1:] = fillers[:count]
         # Warn of corpora without boundaries if others have them.
-        without = [one for one in corpora if one.documents is None]
+        without = [corpus for corpus in corpora if corpus.documents is None]
         if options.documents.active and len(without) < len(corpora):
-            for one in without:
-                self.say(f"{one.stem}: no document boundaries, so that each sentence is one")
+            for corpus in without:
+                self.say(f"{corpus.stem}: no document boundaries, so that each sentence is one")
         return self._prepared(Split.chained(corpora, tags), options.tag_extra_data)
 
     def _checked(self, splits: list[Split]) -> Split:
@@ -399,7 +405,7 @@ class TranslationTraining(Training):
 
     def _write_lengths(self, batches: Iterable[TranslationBatches]) -> None:
         """Write the lengths of the groups of sentences, if there are documents."""
-        splits = {one.split.name: one.describe_lengths() for one in batches}
+        splits = {part.split.name: part.describe_lengths() for part in batches}
         # Describe the first epoch, since later ones draw other mixtures.
         content = {
             "sentence_separator": self.settings.documents.sentence_separator,
@@ -422,8 +428,16 @@ class TranslationTraining(Training):
             task.separators,
             first_symbol=task.target_text.first_symbol,
         )
-        shared = self.process, self.say, options.documents.active, self._longest[0]
-        bleu = ValidationBleu(generator, task, batches, options, *shared)
+        bleu = ValidationBleu(
+            generator,
+            task,
+            batches,
+            options,
+            process=self.process,
+            say=self.say,
+            of_documents=options.documents.active,
+            longest=self._longest[0],
+        )
         if bleu.scorer.note:
             self.say(f"note: {bleu.scorer.note}")
         return bleu

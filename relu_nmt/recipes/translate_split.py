@@ -162,15 +162,15 @@ class _Run:
     def _choose_length(self) -> str:
         """Choose the windows, and return a note on their length."""
         options, trained = self._settings, self._translator.max_doc_tokens
-        asked, is_divided = options.max_doc_tokens, self._split.has_documents
-        # Join sentences if asked, or if data and model both have documents.
-        self._has_documents = asked is not None or (is_divided and trained != SINGLE_SENTENCES)
+        limit, is_divided = options.max_doc_tokens, self._split.has_documents
+        # Join sentences with --max-doc-tokens, or if data and model both have documents.
+        self._has_documents = limit is not None or (is_divided and trained != SINGLE_SENTENCES)
         if not self._has_documents:
             options.check_sentences()
         self._windows = options.windows(trained, has_documents=self._has_documents, repair=False)
-        if asked is None and trained == SINGLE_SENTENCES and not is_divided:
+        if limit is None and trained == SINGLE_SENTENCES and not is_divided:
             return ""  # sentences of a model of sentences
-        return length_note(asked, trained, is_divided)
+        return length_note(limit, trained, is_divided)
 
     def _counts_of(self, split: Split) -> np.ndarray:
         """Return the sentences of each document, int [documents]. Single ones are documents."""
@@ -192,8 +192,9 @@ class _Run:
         return longer_side(split.source_sizes, target_sizes)
 
     def _plan(self, split: Split) -> Groups:
-        limits = self._windows.max_doc_tokens, self._windows.window_overlap
-        return plan_groups(self._sizes_of(split), self._counts_of(split), *limits)
+        windows, sizes = self._windows, self._sizes_of(split)
+        counts = self._counts_of(split)
+        return plan_groups(sizes, counts, windows.max_doc_tokens, windows.window_overlap)
 
     def run(self, progress: bool) -> SplitTranslation:
         """Translate everything, and return the result."""
@@ -233,11 +234,12 @@ class _Run:
 
     def _warm_up(self) -> None:
         """Translate one sentence, so that loading and compiling do not count for the speed."""
-        least = 1 + (self._task.separators is not None)
-        [words] = np.nonzero(self._split.source_sizes > least)
-        if len(words):
-            one = self._documents(range(words[0], words[0] + 1), np.ones(1, dtype=np.int64))
-            self._translator.answer(one, self._config, self._windows)
+        empty_size = 1 + (self._task.separators is not None)
+        [numbers] = np.nonzero(self._split.source_sizes > empty_size)
+        if len(numbers):
+            first = range(numbers[0], numbers[0] + 1)
+            sentence = self._documents(first, np.ones(1, dtype=np.int64))
+            self._translator.answer(sentence, self._config, self._windows)
 
     def _over_long(self) -> str:
         """Return a note on sentences that are too long, or ""."""
@@ -280,19 +282,19 @@ class _Run:
         result = self.result
         # Print the lines of each window.
         self._aligned += aligned_sentences(translated, sum(result.counts))
-        for own in translated.windows:
+        for group in translated.windows:
             if not self._settings.quiet:
                 number = self._first + len(result.groups)
-                lines = self._lines.of_split(number, own.source)
-                for translation in own.translations:
+                lines = self._lines.of_split(number, group.source)
+                for translation in group.translations:
                     lines += self._lines.hypothesis(number, translation)
-                    lines += self._attention.lines(number, own.source, translation)
+                    lines += self._attention.lines(number, group.source, translation)
                 self._print("\n".join(lines))
             # Keep the best translation.
-            best = own.translations[0]
-            self._attention.add(own.source.as_read(self._task.separators), best)
+            best = group.translations[0]
+            self._attention.add(group.source.as_read(self._task.separators), best)
             result.groups.append(Line(best.text, best.tokens))
-            result.counts.append(own.window.num_new)
+            result.counts.append(group.window.num_new)
             result.num_tokens += len(best.hypothesis.tokens)
         # Add up the counts.
         result.num_mismatched = (result.num_mismatched or 0) + translated.num_mismatched
@@ -343,7 +345,9 @@ class _Run:
         )
         # Print the scores.
         options = self._settings
-        part = f", shard {options.shard_id} of {options.num_shards}," * (options.num_shards > 1)
+        part = ""
+        if options.num_shards > 1:
+            part = f", shard {options.shard_id} of {options.num_shards},"
         beginning = f"Generate {split.name}{part} with beam={self._config.beam}"
         if result.scores and split.raw_target is None:
             self._print(
@@ -359,15 +363,15 @@ class _Run:
             reason = "no document has as many sentences as its reference"
             self._print(f"{beginning}: s-BLEU: none, {reason}")
         # Write the files.
-        files = self._settings
-        if files.output is not None:
-            text, notes = documents_text(result.documents, files.output_separator, files.output)
-            write_file("--output", files.output, text)
+        if options.output is not None:
+            separator = options.output_separator
+            text, notes = documents_text(result.documents, separator, options.output)
+            write_file("--output", options.output, text)
             for note in notes:
                 self._print(note)
-        if files.results is not None:
+        if options.results is not None:
             text = json.dumps(self._results(), indent=1) + "\n"
-            write_file("--results", files.results, text)
+            write_file("--results", options.results, text)
 
     def _mismatch_line(self) -> str:
         """Return the line that counts groups with another number of sentences."""
@@ -384,12 +388,16 @@ class _Run:
     def _results(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
         result = self.result
-        wrong, num_groups, scorer = result.num_mismatched, len(result.groups), self._scorer
+        num_mismatched, num_groups = result.num_mismatched, len(result.groups)
+        scorer = self._scorer
+        mismatch_rate = None
+        if num_mismatched is not None:
+            mismatch_rate = num_mismatched / max(1, num_groups)
         # Count n-grams by document, and score sentences by position.
         statistics = by_position = None
         if scorer is not None and result.groups:
             statistics = scorer.document_statistics(result.documents).to_json()
-            if wrong is not None:
+            if num_mismatched is not None:
                 by_position = scorer.position_scores(self._aligned)
         return {
             "split": self._split.name,
@@ -403,8 +411,8 @@ class _Run:
             "tokens": result.num_tokens,
             "seconds": result.seconds,
             "tokens_per_second": result.tokens_per_second,
-            "mismatches": wrong,
-            "mismatch_rate": None if wrong is None else wrong / max(1, num_groups),
+            "mismatches": num_mismatched,
+            "mismatch_rate": mismatch_rate,
             "at_limit": result.num_at_limit,
             "memory_bytes": peak_resident_bytes(),
             "gpu_memory_bytes": peak_gpu_bytes(),
@@ -419,16 +427,16 @@ class _Run:
 def aligned_sentences(documents: TranslatedDocuments, first: int) -> list[AlignedSentence]:
     """Return the sentences of all windows whose translation has the same number of sentences."""
     return [
-        (first + number, number - own.window.context + 1, line)
-        for own in documents.windows
-        if own.divided
-        for number, line in enumerate(own.lines, own.window.first)
+        (first + number, number - group.window.context + 1, line)
+        for group in documents.windows
+        if group.divided
+        for number, line in enumerate(group.lines, group.window.first)
     ]
 
 
 def _document_ranges(counts: np.ndarray) -> Iterator[tuple[range, range]]:
     """Yield ranges of documents and of their sentences, to read together."""
-    begin, first, last = 0, 0, 0
+    begin = first = last = 0
     for number, count in enumerate(counts.tolist()):
         last += count
         if last - first >= MAX_SENTENCES or number == len(counts) - 1:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from relu_nmt.applications.serving import LOOPBACK
 from relu_nmt.cli.interactive import TranslateLinesSettings
 from relu_nmt.cli.serve import ServeSettings
@@ -104,7 +106,7 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
                 if limit.refuses(source):
                     too_long.append(number)
                     if not limit.truncate:
-                        translations = [_untranslated(own) for own in translations]
+                        translations = list(map(_untranslated, translations))
                 elif settings.attention_pictures is not None and source.tokens:
                     tokens = translations[0].hypothesis.tokens
                     pictures.append(Path(settings.attention_pictures, f"{number}.svg"))
@@ -115,17 +117,17 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
                     at_limit.append(number)
                 if not progress:
                     continue
-                # Print the line in the format that was asked for.
+                # Print the line in the format of --format.
                 if number == 0:
                     print_notes(_length_note(translator.max_doc_tokens))
-                shown = [texts[-1]]
+                output = [texts[-1]]
                 if settings.format == "json":
-                    shown = [formatted.json(number, line, source, translations)]
+                    output = [formatted.json(number, line, source, translations)]
                 elif settings.format == "fairseq":
-                    shown = formatted.of_line(number, source, translations)
+                    output = formatted.of_line(number, source, translations)
                 elif config.nbest > 1:
-                    shown = formatted.nbest(number, translations, config.nbest)
-                print("\n".join(shown))
+                    output = formatted.nbest(number, translations, config.nbest)
+                print("\n".join(output))
         finally:  # print notes also after Ctrl-C at the keyboard
             if progress:
                 if pictures:
@@ -167,42 +169,43 @@ def _translated(
     split: SentenceSplitter | None,
 ) -> Iterator[tuple[str, SourceSentence, list[Translation]]]:
     """Yield each line, its token ids before the limit, and its translations, as lines arrive."""
-    done, has_tabs = 0, False
+    num_done = 0  # lines of earlier buffers
+    has_tabs = False
     config = settings.search.resolved(workers=0)
     # Make one search for all buffers. It moves the progress bar of the current one.
     search = translator.searcher(config, on_progress=lambda number: advance(number))
     prefixes = None if settings.prefixes is None else read_lines(settings.prefixes)
     banned = () if settings.banned_terms is None else read_lines(settings.banned_terms)
-    # Read lines as they arrive. ``done`` counts the lines of earlier buffers.
+    # Read lines as they arrive.
     beginning: list[str] = []
     for lines in read_buffers(file, settings.input, settings.buffer_size):
         # Look for markup at the beginning, which may arrive line by line.
-        if done < MOST_LINES:
+        if num_done < MOST_LINES:
             beginning += lines
             refuse_markup(beginning, named_input(settings.input))
-        if progress and not has_tabs and (note := tab_note(lines, settings.constraints, done)):
+        if progress and not has_tabs and (note := tab_note(lines, settings.constraints, num_done)):
             has_tabs = True  # print this note once
             print_notes(note)
         # Compare the prefixes with the lines so far, since their total is not known yet.
-        own_prefixes = None if prefixes is None else prefixes[done : done + len(lines)]
-        if prefixes is not None and len(own_prefixes or []) < len(lines):
+        end = num_done + len(lines)
+        if prefixes is not None and len(prefixes) < end:
             raise _wrong_prefixes(settings.prefixes, prefixes, "input has more")
         # Encode the lines with their prefixes and terms.
         lines, terms = split_terms(lines, settings.constraints)
         encoded = translator.sources.encode_lines(
             lines,
-            prefixes=own_prefixes,
+            prefixes=None if prefixes is None else prefixes[num_done:end],
             forced=terms,
             ordered=settings.constraints != "unordered",
             banned=banned,
             match_case=settings.match_case,
             inside_words=settings.inside_words,
-            numbers=range(done + 1, done + 1 + len(lines)),
+            numbers=range(num_done + 1, end + 1),
             split=split,
         )
         limited = encoded.limited(limit)
         # Translate them.
-        sentences = [own for source in limited.sentences for own in source.sentences]
+        sentences = [part for source in limited.sentences for part in source.sentences]
         longest = max(len(sentence.ids) for sentence in sentences)
         label = f"translate {counted(len(lines), 'line')} of up to {longest:,} tokens"
         with (
@@ -211,15 +214,15 @@ def _translated(
                 label, len(sentences), "lines", shows_waiting=True, only_if_slow=True
             ) as advance,
         ):
-            found = translator.answer(limited, config, search=search)
+            answer = translator.answer(limited, config, search=search)
         # Yield the sentences before the limit, so that the caller can mark long ones.
-        translations = [window.translations for window in found.windows]
+        translations = [window.translations for window in answer.windows]
         yield from zip(lines, encoded.sentences, translations, strict=True)
-        done += len(lines)
+        num_done = end
         if progress:  # show these translations before waiting for more lines
             sys.stdout.flush()
-    if prefixes is not None and len(prefixes) > done:
-        raise _wrong_prefixes(settings.prefixes, prefixes, f"input has only {done:,}")
+    if prefixes is not None and len(prefixes) > num_done:
+        raise _wrong_prefixes(settings.prefixes, prefixes, f"input has only {num_done:,}")
 
 
 def _wrong_prefixes(path: str | None, prefixes: list[str], lines: str) -> DataError:
@@ -242,14 +245,15 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
     """
     origin = named_input(origin)
     # Parts of a line without its end yet. Join them once, as a line may be as long as a file.
-    rest: list[bytes] = []
-    number, unended = 1, 0
+    parts: list[bytes] = []
+    number = 1
+    unended = 0
     while True:
         # Read a block. Keep the bytes after its last line end for the next block.
         with reading(origin):
             block = file.read1(READ_BYTES)
         end = block.rfind(b"\n") + 1
-        rest.append(block[:end] if end else block)
+        parts.append(block[:end] if end else block)
         unended += len(block)
         # Refuse endless input before it fills the memory.
         if unended > MOST_BYTES:
@@ -258,8 +262,9 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
         if block and not end:
             continue
         # Decode the whole lines, and yield them in buffers.
-        lines = decode_lines(b"".join(rest), origin, number)
-        rest, unended = [block[end:]], len(block) - end
+        lines = decode_lines(b"".join(parts), origin, number)
+        parts = [block[end:]]
+        unended = len(block) - end
         number += len(lines)
         size = buffer_size or max(1, len(lines))
         for first in range(0, len(lines), size):
@@ -287,39 +292,42 @@ def translate_documents(
     is_longer = windows.max_doc_tokens > translator.max_doc_tokens
     tabs = tab_note(lines, settings.constraints)
     if progress:
-        print_notes(note * is_longer, tabs)
-    # Divide the text into documents, their lines, and the sentences of each line.
-    places = _line_numbers(lines)
-    split = SentenceSplitter(translator.task.source_lang) if settings.split_sentences else None
-    documents = [
-        [(i, one) for i in own for one in ([lines[i]] if split is None else split(lines[i]))]
-        for own in places
-    ]
-    numbers = [[i for i, _ in own] for own in documents]
+        print_notes(note if is_longer else "", tabs)
+    # Divide the text into documents and their sentences, with the line number of each sentence.
+    splitter = SentenceSplitter(translator.task.source_lang) if settings.split_sentences else None
+    documents = _line_numbers(lines)
+    sentences: list[list[str]] = []
+    numbers: list[list[int]] = []
+    for document in documents:
+        parts = [[lines[i]] if splitter is None else splitter(lines[i]) for i in document]
+        sentences.append(list(itertools.chain.from_iterable(parts)))
+        numbers.append(np.repeat(document, list(map(len, parts))).tolist())
     # Prefixes and terms need one sentence a line, which the settings check.
-    is_whole = split is None
-    if is_whole:  # lines that are translated on their own may be cut by default
+    is_whole = splitter is None
+    split = None
+    if is_whole:  # lines that are translated alone may be cut by default
         split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
     # Encode the sentences. Find long ones before the limit cuts or empties them.
     sources = translator.sources.encode_documents(
-        [[one for _, one in own] for own in documents],
-        [[prefixes[i] for i in own] for own in places] if is_whole else None,
-        [[terms[i] for i in own] for own in places] if is_whole else None,
-        numbers=[[i + 1 for i in own] for own in numbers],
+        sentences,
+        prefixes=[[prefixes[i] for i in document] for document in documents] if is_whole else None,
+        forced=[[terms[i] for i in document] for document in documents] if is_whole else None,
         ordered=settings.constraints != "unordered",
         banned=() if settings.banned_terms is None else read_lines(settings.banned_terms),
         match_case=settings.match_case,
         inside_words=settings.inside_words,
-        split=split if is_whole else None,
+        numbers=[[i + 1 for i in document] for document in numbers],
+        split=split,
     )
     limit = source_limit(settings.model, translator)
     numbered = [*zip(itertools.chain.from_iterable(numbers), sources.sentences, strict=True)]
     too_long = [number for number, source in numbered if limit.refuses(source)]
     split_lines = [number for number, source in numbered if source.parts]
     sources = sources.limited(limit)
-    # Translate all windows, and put the lines in their places.
-    limits = windows.max_doc_tokens, windows.window_overlap
-    groups = plan_groups(sources.sizes, sources.counts, *limits)
+    # Translate all windows, and put the lines in order.
+    groups = plan_groups(
+        sources.sizes, sources.counts, windows.max_doc_tokens, windows.window_overlap
+    )
     num_searches = len(groups) + sum(len(source.parts[1:]) for source in sources.sentences)
     with (
         hidden_progress(settings.no_progress_bar or not progress),
@@ -327,37 +335,37 @@ def translate_documents(
     ):
         config = settings.search.resolved(documents=True, workers=0)
         search = translator.searcher(config, on_progress=advance)
-        found = translator.answer(sources, config, windows, search)
+        translated = translator.answer(sources, config, windows, search)
     # Join sentences to lines, and collect the notes.
     join = partial(_joined, language=translator.task.target_lang)
-    text = _with_blank_lines(lines, map(join, found, numbers))
+    text = _with_blank_lines(lines, map(join, translated, numbers))
     undivided = empty = ""
-    if found.num_undivided:
+    if translated.num_undivided:
         undivided = (
             "NOTE: the model was trained without --sentence-separator: "
-            f"{share(found.num_undivided, len(found.windows))} groups of several lines became "
-            f"one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
+            f"{share(translated.num_undivided, len(translated.windows))} groups of several lines "
+            f"became one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
         )
-    translated = [line for own in found for line in own]
-    if blank := sum(map(is_blank, translated)):
+    blank = list(map(is_blank, itertools.chain.from_iterable(translated)))
+    if any(blank):
         empty = (
-            f"NOTE: {share(blank, len(translated))} lines have an empty translation, which looks "
+            f"NOTE: {share(sum(blank), len(blank))} lines have an empty translation, which looks "
             "like a blank line between documents"
         )
     report = [
         note,
-        _report(sources, found, windows, int(groups.over_long.sum())),
+        _report(sources, translated, windows, int(groups.over_long.sum())),
         too_long_note(too_long, limit),
         split_note(split_lines, split, settings.split_sentences),
         undivided,
-        limit_note(found.num_at_limit, config),
+        limit_note(translated.num_at_limit, config),
         empty,
     ]
     if progress:
         print("".join(f"{line}\n" for line in text), end="")
         # Leave out the length note if it was printed at the start.
         print_notes(*report[is_longer:])
-    return text, found
+    return text, translated
 
 
 def _read(settings: TranslateDocumentsSettings) -> tuple[list[str], list[str], list[list[str]]]:
@@ -369,8 +377,8 @@ def _read(settings: TranslateDocumentsSettings) -> tuple[list[str], list[str], l
     if len(prefixes) != len(lines):
         raise _wrong_prefixes(settings.prefixes, prefixes, f"text has {len(lines):,}")
     # Refuse prefixes and terms of blank lines, since these are not translated.
-    for number, (line, own) in enumerate(zip(lines, prefixes, strict=True)):
-        if is_blank(line) and any(map(str.strip, (own, *terms[number]))):
+    for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True)):
+        if is_blank(line) and any(map(str.strip, (prefix, *terms[number]))):
             raise DataError(
                 f"{settings.file}:{number + 1}: the line is blank, and so is its translation, but "
                 "it has a prefix or forced terms; leave them out"
@@ -386,41 +394,45 @@ def _line_numbers(lines: Sequence[str]) -> list[list[int]]:
 
 def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> list[str]:
     """Return the lines of translated documents with the source's blank lines between them."""
-    return [
-        line
-        for blank, run in itertools.groupby(lines, is_blank)
-        for line in ([""] * len(list(run)) if blank else next(translated))
-    ]
+    text: list[str] = []
+    for blank, run in itertools.groupby(lines, is_blank):
+        text += [""] * len(list(run)) if blank else next(translated)
+    return text
 
 
 def _joined(lines: Sequence[str], numbers: Sequence[int], language: str) -> list[str]:
-    """Join sentences with the same number of their line. If some are missing, leave them apart."""
+    """Join the sentences of each line. If sentences are missing, leave them apart."""
     if len(numbers) != len(lines):
         return list(lines)
-    rest = iter(lines)
+    sentences = iter(lines)
     return [
-        join_texts(itertools.islice(rest, len(list(run))), language)
+        join_texts(itertools.islice(sentences, len(list(run))), language)
         for _, run in itertools.groupby(numbers)
     ]
 
 
 def _report(
-    sources: SourceDocuments, found: TranslatedDocuments, windows: WindowConfig, num_over_long: int
+    sources: SourceDocuments,
+    translated: TranslatedDocuments,
+    windows: WindowConfig,
+    num_over_long: int,
 ) -> str:
     """Return the line that counts lines, groups, mismatches and repetitions."""
     # Name the size of the groups, then the exceptions.
-    num_lines, limit = len(sources.sentences), windows.max_doc_tokens
-    lines, documents = counted(num_lines, "line"), counted(len(sources.counts), "document")
+    limit = windows.max_doc_tokens
+    lines = counted(len(sources.sentences), "line")
+    documents = counted(len(sources.counts), "document")
+    groups = counted(translated.num_groups, "group")
     size = "one" if limit == SINGLE_SENTENCES else f"up to {limit} tokens"
-    parts = [f"{lines} of {documents} in {counted(found.num_groups, 'group')} of {size}"]
+    parts = [f"{lines} of {documents} in {groups} of {size}"]
     if num_over_long:
         parts.append(f"{counted(num_over_long, 'longer line')} translated whole")
     # Count mismatches only if separators divide groups of several lines.
     if sources.separators is not None and limit != SINGLE_SENTENCES:
-        wrong = share(found.num_mismatched, found.num_groups)
+        wrong = share(translated.num_mismatched, translated.num_groups)
         parts.append(f"{wrong} groups had another number of sentences than lines")
-    if found.num_repeated:
-        parts.append(f"{found.num_repeated:,} translated again in halves")
+    if translated.num_repeated:
+        parts.append(f"{translated.num_repeated:,} translated again in halves")
     return "; ".join(parts)
 
 
@@ -457,6 +469,7 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
             print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
             pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
             host, port = listener.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            print_notes(f"{pair} at http://{shown}:{port}/ (Ctrl-C stops it)")
+            if ":" in host:
+                host = f"[{host}]"
+            print_notes(f"{pair} at http://{host}:{port}/ (Ctrl-C stops it)")
         run_server(app, listener, limits)

@@ -62,9 +62,9 @@ def _adapted_task(
     task: TranslationTask, options: ModelOptions, data: str | None
 ) -> TranslationTask:
     for side in ("source", "target"):
-        asked, own = getattr(options, f"{side}_lang"), getattr(task, f"{side}_lang")
-        if asked is not None and asked != own:
-            raise ConfigError(f"--{side}-lang {asked}: the checkpoint's is {own}")
+        language, task_language = getattr(options, f"{side}_lang"), getattr(task, f"{side}_lang")
+        if language not in (None, task_language):
+            raise ConfigError(f"--{side}-lang {language}: the checkpoint's is {task_language}")
     if data is not None:
         # Use the first folder. Only training reads several, as in fairseq.
         task = at_folder(task, split_paths(data, ":")[0], options.path)
@@ -91,8 +91,10 @@ class LineFormat:
         terms = (dictionary.symbols_of(term) for term in source.forced.terms)
         # Print the source, its terms, and the hypotheses.
         lines = [self._source(number, source.tokens)]
-        lines += [f"C-{number}\t{self._shown(tokens, text)}" for tokens in terms]
-        return lines + [one for own in translations for one in self.hypothesis(number, own)]
+        lines += [f"C-{number}\t{self._joined(tokens, text)}" for tokens in terms]
+        for translation in translations:
+            lines += self.hypothesis(number, translation)
+        return lines
 
     def of_split(self, number: int, source: SourceSentence) -> list[str]:
         """Return the ``S-`` line and, with a reference, the ``T-`` line."""
@@ -100,7 +102,7 @@ class LineFormat:
         lines = [self._source(number, task.source_tokens(source.ids).split())]
         if source.reference is not None:
             reference = task.target_tokens(source.reference, "<<unk>>").split()
-            lines.append(f"T-{number}\t{self._shown(reference, task.target_text)}")
+            lines.append(f"T-{number}\t{self._joined(reference, task.target_text)}")
         return lines
 
     def hypothesis(self, number: int, translation: Translation) -> list[str]:
@@ -109,7 +111,7 @@ class LineFormat:
         score = translation.score / math.log(2)
         by_position = translation.hypothesis.positional_scores / math.log(2)
         lines = [
-            f"H-{number}\t{score}\t{self._shown(translation.tokens, self._task.target_text)}",
+            f"H-{number}\t{score}\t{self._joined(translation.tokens, self._task.target_text)}",
             self._text(number, translation),
             f"P-{number}\t{' '.join(f'{value:.4f}' for value in by_position)}",
         ]
@@ -122,38 +124,39 @@ class LineFormat:
 
     def nbest(self, number: int, translations: Sequence[Translation], count: int) -> list[str]:
         """Return ``count`` ``D-`` lines. Lines without a translation are empty and come last."""
-        lines = [self._text(number, own) for own in translations]
+        lines = [self._text(number, translation) for translation in translations]
         return lines + [f"D-{number}\t{-math.inf}\t"] * (count - len(lines))
 
     def json(
         self, number: int, line: str, source: SourceSentence, translations: Sequence[Translation]
     ) -> str:
         """Return a line and its translations as JSON. Scores are in nats, not base 2."""
-        found = []
-        for own in translations:
-            values = own.hypothesis.positional_scores.tolist()
+        entries = []
+        for translation in translations:
+            hypothesis = translation.hypothesis
+            scores = hypothesis.positional_scores.tolist()
             entry = {
-                "text": own.text,
+                "text": translation.text,
                 # Write null for an infinite score, which JSON lacks.
-                "score": own.score if math.isfinite(own.score) else None,
-                "tokens": own.tokens,
-                "token_scores": [round(value, 6) for value in values],
-                "reached_limit": own.reached_limit,
+                "score": translation.score if math.isfinite(translation.score) else None,
+                "tokens": translation.tokens,
+                "token_scores": [round(score, 6) for score in scores],
+                "reached_limit": translation.reached_limit,
             }
-            if self._print_alignment and own.hypothesis.alignment is not None:
-                entry["alignment"] = own.hypothesis.alignment[:-1].tolist()
-            found.append(entry)
-        whole = {"id": number, "source": line, "source_tokens": source.tokens}
-        whole["score_unit"] = "nats"
-        return json.dumps({**whole, "translations": found}, ensure_ascii=False)
+            if self._print_alignment and hypothesis.alignment is not None:
+                entry["alignment"] = hypothesis.alignment[:-1].tolist()
+            entries.append(entry)
+        record = {"id": number, "source": line, "source_tokens": source.tokens}
+        record |= {"score_unit": "nats", "translations": entries}
+        return json.dumps(record, ensure_ascii=False)
 
     def _text(self, number: int, translation: Translation) -> str:
         return f"D-{number}\t{translation.score / math.log(2)}\t{translation.text}"
 
     def _source(self, number: int, tokens: list[str]) -> str:
-        return f"S-{number}\t{self._shown(tokens, self._task.source_text)}"
+        return f"S-{number}\t{self._joined(tokens, self._task.source_text)}"
 
-    def _shown(self, tokens: list[str], pipeline: TextPipeline) -> str:
+    def _joined(self, tokens: list[str], pipeline: TextPipeline) -> str:
         return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)
 
 
@@ -180,20 +183,22 @@ class AttentionReport:
     def add(self, source: SourceSentence, translation: Translation) -> None:
         """Keep a sentence with its reference, or else its translation, if it has words."""
         if self._files and len(source.ids) > 1:  # the model does not read empty sentences
-            given, written = source.reference, translation.hypothesis.tokens
-            self._pairs.append((source.ids, written if given is None else given))
+            target = source.reference
+            if target is None:
+                target = translation.hypothesis.tokens
+            self._pairs.append((source.ids, target))
 
     def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
         """Return the ``A-`` line of a translation, with ``--print-attention``."""
         if self._place is None:
             return []
-        found = self._translator.attention_at(self._place, source, translation.hypothesis.tokens)
-        return [f"A-{number}\t{found.to_json()}"]
+        weights = self._translator.attention_at(self._place, source, translation.hypothesis.tokens)
+        return [f"A-{number}\t{weights.to_json()}"]
 
     def write(self) -> None:
         """Measure attention and memories, and write the files, each whole or not at all.
 
-        This comes last, so that the measured time and memory are those of the translation.
+        This comes last, so that measured time and memory are the translation's alone.
         """
         for flag, path, statistics in self._files:
             statistics.add([ids for ids, _ in self._pairs], [ids for _, ids in self._pairs])
@@ -257,9 +262,9 @@ def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
     )
 
 
-def split_note(numbers: Sequence[int], split: SentenceSplitter | None, asked: bool | None) -> str:
-    """Return a note on the lines that were cut into sentences without being asked for, or not."""
-    if asked is not None or split is None:
+def split_note(numbers: Sequence[int], split: SentenceSplitter | None, flag: bool | None) -> str:
+    """Return a note on lines that were cut into sentences without ``--split-sentences``."""
+    if flag is not None or split is None:
         return ""
     if not numbers:
         return split.note
@@ -270,43 +275,42 @@ def split_note(numbers: Sequence[int], split: SentenceSplitter | None, asked: bo
 
 
 def named_lines(numbers: Sequence[int]) -> str:
-    """Return the words for line numbers: given from 0, shown from 1.
+    """Return the words for line numbers, which count from 0 here and from 1 in the text.
 
     Example:
         >>> named_lines([0, 4]), named_lines([2])
         ('lines 1, 5', 'line 3')
     """
-    shown = ", ".join(str(number + 1) for number in numbers[:MOST_NAMED])
-    others = len(numbers) - MOST_NAMED
-    shown += f" and {others:,} more" if others > 0 else ""
-    return f"{'line' if len(numbers) == 1 else 'lines'} {shown}"
+    text = ", ".join(str(number + 1) for number in numbers[:MOST_NAMED])
+    if len(numbers) > MOST_NAMED:
+        text += f" and {len(numbers) - MOST_NAMED:,} more"
+    return f"line {text}" if len(numbers) == 1 else f"lines {text}"
 
 
-def length_note(asked: int | None, trained: int, has_documents: bool = True) -> str:
+def length_note(max_doc_tokens: int | None, trained: int, has_documents: bool = True) -> str:
     """Return a note on the number of tokens that are translated at once, with the reason.
 
-    ``asked`` is ``--max-doc-tokens`` if it was given, ``trained`` the longest group in training.
+    ``max_doc_tokens`` is the flag's value or None, ``trained`` the longest group in training.
 
     Example:
         >>> length_note(None, 128)
         'NOTE: sentences are joined up to 128 tokens, as in training; --max-doc-tokens changes it'
     """
-    # Say the length that is used, then the reason if it is not that of training.
-    known = "single sentences" if trained == SINGLE_SENTENCES else f"up to {trained} tokens"
-    if asked is not None and asked > trained:
-        return f"NOTE: --max-doc-tokens {asked}, but the model was trained on {known}"
-    limit = asked or (trained if has_documents else SINGLE_SENTENCES)
-    done = f"sentences are joined up to {limit} tokens"
+    # Say the length that is used, then the reason if it is not the length of training.
+    training = f"the model was trained on up to {trained} tokens"
+    if trained == SINGLE_SENTENCES:
+        training = "the model was trained on single sentences"
+    if max_doc_tokens is not None and max_doc_tokens > trained:
+        return f"NOTE: --max-doc-tokens {max_doc_tokens}, but {training}"
+    limit = max_doc_tokens or (trained if has_documents else SINGLE_SENTENCES)
+    unit = f"sentences are joined up to {limit} tokens"
     if limit == SINGLE_SENTENCES:
-        done = "single sentences are translated"
-    if asked is not None:
-        return f"NOTE: {done} (--max-doc-tokens {asked}); the model was trained on {known}"
+        unit = "single sentences are translated"
+    if max_doc_tokens is not None:
+        return f"NOTE: {unit} (--max-doc-tokens {max_doc_tokens}); {training}"
     if limit < trained:
-        return (
-            f"NOTE: {done}, as the data has no boundaries of documents; the model was trained on "
-            f"{known}"
-        )
-    return f"NOTE: {done}, as in training; --max-doc-tokens changes it"
+        return f"NOTE: {unit}, as the data has no boundaries of documents; {training}"
+    return f"NOTE: {unit}, as in training; --max-doc-tokens changes it"
 
 
 def print_notes(*notes: str) -> None:
@@ -324,20 +328,28 @@ def documents_text(
     documents: Sequence[Sequence[Line]], separator: str, path: str
 ) -> tuple[str, list[str]]:
     """Return the documents as text, and notes on empty lines that the text leaves out."""
-    texts = [[line.text for line in lines] for lines in documents]
-    if separator == "tag":
-        return "".join(f"{line}\n" for own in texts for line in (DOCUMENT_TAG, *own)), []
-    # Leave out empty lines: each would end the document.
-    filled = [[text for text in own if text.strip()] for own in texts]
-    text = "\n".join("".join(f"{line}\n" for line in own) for own in filled if own)
-    empty = sum(not own for own in filled)
-    num_lines = sum(map(len, texts))
-    left_out = num_lines - sum(map(len, filled))
+    texts: list[str] = []
+    num_lines = num_empty_lines = num_empty_documents = 0
+    for document in documents:
+        lines = [f"{line.text}\n" for line in document]
+        if separator == "tag":
+            texts.append("".join([f"{DOCUMENT_TAG}\n", *lines]))
+            continue
+        # Leave out empty lines: each would end the document.
+        filled = "".join(line for line in lines if line.strip())
+        if filled:
+            texts.append(filled)
+        num_lines += len(lines)
+        num_empty_lines += sum(not line.strip() for line in lines)
+        num_empty_documents += not filled
     # Count a document that is one empty line as a document, not as a line.
-    counted = [(left_out, num_lines, "lines")] if left_out > empty else []
-    counted += [(empty, len(filled), "documents")] if empty else []
-    return text, [
-        f"NOTE: {share(number, total)} {unit} have an empty translation and are not in {path}; "
+    shares: list[str] = []
+    if num_empty_lines > num_empty_documents:
+        shares.append(f"{share(num_empty_lines, num_lines)} lines")
+    if num_empty_documents:
+        shares.append(f"{share(num_empty_documents, len(documents))} documents")
+    return ("" if separator == "tag" else "\n").join(texts), [
+        f"NOTE: {part} have an empty translation and are not in {path}; "
         "--output-separator tag keeps them"
-        for number, total, unit in counted
+        for part in shares
     ]

@@ -87,10 +87,10 @@ class ValidationBleu:
         # Join the groups of each document.
         groups = np.bincount(self._groups.document)
         parts = cut_by_counts(lines, groups, self._split.name)
-        lines_of = [[line.text for line in own] for own in parts]
-        texts = join_lines(lines_of, self._task.target_lang)
-        tokens = [[token for line in own for token in line.tokens] for own in parts]
-        documents = [Line(*line) for line in zip(texts, tokens, strict=True)]
+        texts = join_lines([[line.text for line in part] for part in parts], self._task.target_lang)
+        documents: list[Line] = []
+        for text, part in zip(texts, parts, strict=True):
+            documents.append(Line(text, [token for line in part for token in line.tokens]))
         score = self.scorer.score(documents, self._split.documents)
         self._say(f"{counted(len(documents), 'document')}: d-{score}")
         return score
@@ -122,8 +122,8 @@ class ValidationBleu:
         with progress_bar(
             label, len(read), unit, shows_waiting=True, only_if_slow=True, say=self._say
         ) as advance:
-            found = (generator or self._generator).translate(sources, 0, advance)
-        return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in found]
+            results = (generator or self._generator).translate(sources, 0, advance)
+        return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in results]
 
     def _print_samples(self, texts: Sequence[str]) -> None:
         if not self._num_samples:

@@ -76,7 +76,7 @@ class TranslationService:
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
         # Make large answers in one thread. They leave an eighth of the queue to other requests.
         num_slots = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
-        self._large_answers = ThreadPoolExecutor(1, "large answer")
+        self._large_answers = ThreadPoolExecutor(1, "turn")
         self._slots = threading.Semaphore(num_slots)
         max_tokens = config.max_tokens or BATCH_TOKENS
         search = translator.searcher(config)
