@@ -31,15 +31,15 @@ class AverageSettings:
 
     def check(self) -> None:
         """Compare the settings with each other."""
-        both = "--num-epoch-checkpoints and --num-update-checkpoints"
+        flags = "--num-epoch-checkpoints and --num-update-checkpoints"
         counts = [self.num_epoch_checkpoints, self.num_update_checkpoints]
-        given = [count for count in counts if count is not None]
-        if len(given) > 1:
-            raise ConfigError(f"{both} exclude each other")
-        if not given and self.checkpoint_upper_bound is not None:
-            raise ConfigError(f"--checkpoint-upper-bound needs {both.replace('and', 'or')}")
-        if given and len(self.inputs) != 1:
-            raise ConfigError(f"{both} need one folder as --inputs")
+        num_flags = sum(count is not None for count in counts)
+        if num_flags > 1:
+            raise ConfigError(f"{flags} exclude each other")
+        if not num_flags and self.checkpoint_upper_bound is not None:
+            raise ConfigError(f"--checkpoint-upper-bound needs {flags.replace('and', 'or')}")
+        if num_flags and len(self.inputs) != 1:
+            raise ConfigError(f"{flags} need one folder as --inputs")
 
 
 main = RecipeCommand(

@@ -72,7 +72,7 @@ def _commands_with(flag: str) -> list[str]:
     names = [module.name for module in pkgutil.iter_modules(relu_nmt.cli.__path__)]
     mains = [vars(importlib.import_module(f"relu_nmt.cli.{name}")).get("main") for name in names]
     commands = [main for main in mains if isinstance(main, RecipeCommand)]
-    return [one.prog for one in commands if flag in one.parser()._option_string_actions]
+    return [main.prog for main in commands if flag in main.parser()._option_string_actions]
 
 
 def make_parser(
@@ -144,11 +144,11 @@ class RecipeCommand:
         if is_named and not self.rest:
             choose_threads()
         words = list(sys.argv[1:] if argv is None else argv)
-        own = words
+        arguments = words
         if self.rest and "--" in words:
-            first = words.index("--")
-            own = [*words[:first], f"{flag_of(self.rest)}={shlex.join(words[first + 1 :])}"]
-        return run_command(self.parser(), partial(self._run, words), own)
+            end = words.index("--")
+            arguments = [*words[:end], f"{flag_of(self.rest)}={shlex.join(words[end + 1 :])}"]
+        return run_command(self.parser(), partial(self._run, words), arguments)
 
     def _run(self, words: list[str], arguments: argparse.Namespace) -> int:
         settings = read_settings(self.settings_class, arguments)

@@ -215,12 +215,12 @@ class TranslateSplitSettings(WindowOptions, BannedTermOptions):
                 "--print-attention and --print-alignment both print A- lines; give one"
             )
         # Statistics and weights need the whole translation of a window.
-        for flag, given in (
+        for flag, value in (
             ("--attention-stats", self.attention_stats),
             ("--memory-stats", self.memory_stats),
             ("--print-attention", self.print_attention),
         ):
-            if given is not None and self.window_overlap:
+            if value is not None and self.window_overlap:
                 raise ConfigError(
                     f"{flag}: not with --window-overlap, where the context's translation is left "
                     "out"

@@ -187,8 +187,8 @@ class PreprocessSettings(ClusterOptions):
         if not (self.trainpref or self.validpref or self.testpref):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
         if self.like:
-            takes = f": --like takes dictionaries and subwords of {self.like}"
-            self._refuse_given(OF_MODEL, takes)
+            reason = f": --like takes dictionaries and subwords of {self.like}"
+            self._refuse_given(OF_MODEL, reason)
         else:
             self._check_dictionaries()
             self._check_subwords()
@@ -240,12 +240,13 @@ class PreprocessSettings(ClusterOptions):
         target = self.tgtdict and f"--tgtdict {self.tgtdict}"
         if self.joined_dictionary:
             source, target = source or target, None
-        both = [given for given in (source, target) if given]
-        every = " and ".join(both) if len(both) == len(self.sharing) else None
-        limits = ("thresholdsrc", source), ("nwordssrc", source), ("padding_factor", every)
-        for name, given in (*limits, ("thresholdtgt", target), ("nwordstgt", target)):
-            if given:
-                self._refuse_given([name], f" does nothing with {given}")
+        if source:
+            self._refuse_given(["thresholdsrc", "nwordssrc"], f" does nothing with {source}")
+        flags = [flag for flag in (source, target) if flag]
+        if len(flags) == len(self.sharing):
+            self._refuse_given(["padding_factor"], f" does nothing with {' and '.join(flags)}")
+        if target:
+            self._refuse_given(["thresholdtgt", "nwordstgt"], f" does nothing with {target}")
 
     def _check_subwords(self) -> None:
         if self.subword == "none" and self.subword_model:
@@ -284,34 +285,29 @@ class PreprocessSettings(ClusterOptions):
     def shards(self) -> list["PreprocessSettings"]:
         """Return the settings of each shard. The first also gets validation and test text."""
         folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
-        own = replace(self, cluster=None, cluster_parameters=None, trainpref=self.training_texts[0])
-        # Give the other shards dictionaries and subwords of the first, unless a model has them.
-        others: dict[str, Any] = {"validpref": None, "testpref": None}
+        # Give further shards dictionaries and subwords of the first, unless a model has them.
+        of_first: dict[str, Any] = {"validpref": None, "testpref": None}
         if not self.like:
             source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
-            others |= {"srcdict": source, "tgtdict": target[0] if target else None}
+            of_first |= {"srcdict": source, "tgtdict": target[0] if target else None}
         if self.learns_subwords:
             language = None if self.joined_dictionary else self.languages[0]
             name = subword_file_name(self.subword, language)
-            others |= {"subword_model": f"{folders[0]}/{name}", "subword_size": DEFAULT_SUBWORDS}
-        # With sampling, each shard has a seed of its own, as several may have the same text.
+            of_first |= {"subword_model": f"{folders[0]}/{name}", "subword_size": DEFAULT_SUBWORDS}
+        # With sampling, each shard has another seed, as several shards may have the same text.
         step = 1 if self.subword_sampling else 0
-        return [
-            replace(
-                own,
-                trainpref=text,
-                destdir=folder,
-                seed=own.seed + i * step,
-                **(others if i else {}),
-            )
-            for i, (text, folder) in enumerate(zip(self.training_texts, folders, strict=True))
-        ]
+        shards: list[PreprocessSettings] = []
+        for i, (text, folder) in enumerate(zip(self.training_texts, folders, strict=True)):
+            seed = self.seed + i * step
+            shard = replace(self, cluster=None, cluster_parameters=None, trainpref=text, seed=seed)
+            shards.append(replace(shard, destdir=folder, **(of_first if i else {})))
+        return shards
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The source language and, unless there is no target text, the target language."""
-        both = (self.source_lang, None if self.only_source else self.target_lang)
-        return tuple(language for language in both if language)
+        pair = (self.source_lang, None if self.only_source else self.target_lang)
+        return tuple(language for language in pair if language)
 
     @property
     def sharing(self) -> tuple[tuple[str, ...], ...]:

@@ -113,9 +113,9 @@ def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) ->
     """
     output = output_path(settings.output)
     # Read weights and settings, then the dictionaries from the data folder.
-    theirs, tensors = read_fairseq(settings.checkpoint)
+    arguments, tensors = read_fairseq(settings.checkpoint)
     task = TranslationTask.from_data_folder(
-        settings.data, theirs.get("source_lang"), theirs.get("target_lang")
+        settings.data, arguments.get("source_lang"), arguments.get("target_lang")
     )
     # Add tokeniser and subwords from the flags or the data folder.
     task = replace(
@@ -124,27 +124,27 @@ def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) ->
         target_text=_pipeline(task.target_text, settings),
     )
     # Translate settings and names of weights.
-    config = transformer_config(theirs, settings.checkpoint)
+    config = transformer_config(arguments, settings.checkpoint)
     try:
-        ours = transformer_tensors(tensors, config)
+        weights = transformer_tensors(tensors, config)
     except (RuntimeError, IndexError, ValueError) as error:  # from tensors of a wrong shape
         raise CheckpointError(f"{settings.checkpoint}: damaged weights ({error})") from error
-    return save_model(output, config, task, ours, settings.checkpoint, progress)
+    return save_model(output, config, task, weights, settings.checkpoint, progress)
 
 
-def _pipeline(known: TextPipeline, settings: ImportFairseqSettings) -> TextPipeline:
+def _pipeline(stored: TextPipeline, settings: ImportFairseqSettings) -> TextPipeline:
     """Return the text pipeline from the flags, or the one that the data folder stores."""
     # Without flags, keep the pipeline of the data folder.
     if settings.tokenizer == settings.subword == "none" and not settings.lowercase:
-        return known
-    if not known.keeps_text:
+        return stored
+    if not stored.keeps_text:
         raise ConfigError(
             f"{settings.data}: stores the preparation of its text; leave out --tokenizer, "
             "--lowercase and --subword"
         )
     subword = load_subword(settings.subword, settings.subword_model)
     return TextPipeline(  # users of fairseq have the first version of each tokeniser
-        known.language, settings.tokenizer, settings.lowercase, subword, tokenizer_version=1
+        stored.language, settings.tokenizer, settings.lowercase, subword, tokenizer_version=1
     )
 
 
@@ -158,8 +158,10 @@ def import_marian(settings: ImportMarianSettings, *, progress: bool = True) -> P
             written.
     """
     output = output_path(settings.output)
-    found = read_hub_model(settings.folder, settings.source_lang, settings.target_lang)
-    return save_model(output, *found, settings.folder, progress)
+    config, task, tensors = read_hub_model(
+        settings.folder, settings.source_lang, settings.target_lang
+    )
+    return save_model(output, config, task, tensors, settings.folder, progress)
 
 
 def save_model(
@@ -183,12 +185,12 @@ def save_model(
                 f"{len(dictionary):,}; give the data folder that it was trained on"
             )
     model = build_model(config, task)
-    own = model.state_dict()
-    for verb, names in (("lacks", own.keys() - tensors), ("also has", tensors.keys() - own)):
+    built = model.state_dict()
+    for verb, names in (("lacks", built.keys() - tensors), ("also has", tensors.keys() - built)):
         if names:
-            shown = ", ".join(sorted(names)[:3])
+            first = ", ".join(sorted(names)[:3])
             raise CheckpointError(
-                f"{origin}: relu_nmt's transformer has other weights: the file {verb} {shown}"
+                f"{origin}: relu_nmt's transformer has other weights: the file {verb} {first}"
             )
     # Load the weights, and write the checkpoint.
     try:
@@ -281,31 +283,32 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
     Integer tensors come from the first checkpoint, as do settings and task. Tied weights stay tied.
     """
     first = load_checkpoint(paths[0])
-    own = first.model_tensors
-    # Add up the weights by the first name of each tensor: tied ones once.
-    names = {id(x): name for name, x in reversed(own.items()) if x.is_floating_point()}
-    sums = {name: own[name].double() for name in names.values()}
+    tensors = first.model_tensors
+    # Add up the weights by the first name of each tensor: tied weights once.
+    names = {id(x): name for name, x in reversed(tensors.items()) if x.is_floating_point()}
+    sums = {name: tensors[name].double() for name in names.values()}
     for path in paths[1:]:
         other = load_checkpoint(path)
         _check_same_model(first, paths[0], other, path)
         for name in sums:
             sums[name] = sums[name] + other.model_tensors[name].double()
-    means = {name: (total / len(paths)).to(own[name].dtype) for name, total in sums.items()}
+    means = {name: (total / len(paths)).to(tensors[name].dtype) for name, total in sums.items()}
     # Leave out the training state, since the mean is for decoding only.
     metadata = {k: v for k, v in first.metadata.items() if k != "training_state"}
     metadata["averaged"] = [path.name for path in paths]
-    return Checkpoint({k: means.get(names.get(id(x), ""), x) for k, x in own.items()}, metadata)
+    averaged = {name: means.get(names.get(id(x), ""), x) for name, x in tensors.items()}
+    return Checkpoint(averaged, metadata)
 
 
 def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, path: Path) -> None:
     """Compare the settings, tasks and weights of two models."""
     require_same(_described(first), first_path, _described(other), path, ONE_MODEL)
-    own, others = (
+    first_shapes, shapes = (
         {name: tensor.shape for name, tensor in checkpoint.model_tensors.items()}
         for checkpoint in (first, other)
     )
-    if own != others:
-        different = sorted(own.items() ^ others.items())[0][0]
+    if first_shapes != shapes:
+        different = sorted(first_shapes.items() ^ shapes.items())[0][0]
         raise CheckpointError(f"{path}: the weight '{different}' does not fit that of {first_path}")
 
 
@@ -320,32 +323,34 @@ def _described(checkpoint: Checkpoint) -> dict[str, str]:
 
 def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
     """Return nested values in words, named by the path to each."""
-    found: dict[str, str] = {}
+    leaves: dict[str, str] = {}
     for key, value in values.items():
-        place, text = f"{name} {key}".strip(), json.dumps(value)
+        path, text = f"{name} {key}".strip(), json.dumps(value)
         if isinstance(value, Mapping):
-            found |= _leaves(value, place)
+            leaves |= _leaves(value, path)
         else:
             is_short = len(text) <= MOST_SHOWN
-            found[place] = text if is_short else f"{len(text):,} bytes {fingerprint(text)}"
-    return found
+            leaves[path] = text if is_short else f"{len(text):,} bytes {fingerprint(text)}"
+    return leaves
 
 
-def _last_checkpoints(folder: Path, count: int, pattern: str, most: int | None) -> list[Path]:
+def _last_checkpoints(
+    folder: Path, count: int, pattern: str, upper_bound: int | None
+) -> list[Path]:
     """Return the last ``count`` checkpoints of a folder, the newest first."""
-    found = [
+    paths = [
         path
         for number, path in numbered_checkpoints(folder, pattern)
-        if most is None or number <= most
+        if upper_bound is None or number <= upper_bound
     ]
-    if len(found) < count:
+    if len(paths) < count:
         kind = "updates" if pattern == BY_UPDATES else "epochs"
-        bound = "" if most is None else f" up to {most}"
+        bound = "" if upper_bound is None else f" up to {upper_bound}"
         raise CheckpointError(
-            f"{folder}: {len(found)} checkpoints saved by {kind}{bound}, but {count} are asked for"
+            f"{folder}: {len(paths)} checkpoints saved by {kind}{bound}, but {count} are asked for"
         )
     # Take the last ones in reverse, the newest first.
-    return found[: -count - 1 : -1]
+    return paths[: -count - 1 : -1]
 
 
 def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:

@@ -65,27 +65,29 @@ class Accuracy:
 
 
 def candidates(
-    classes: Sequence[str], checkpoint: str, file: str | None, known: Collection[str]
+    classes: Sequence[str], checkpoint: str, file: str | None, image_classes: Collection[str]
 ) -> tuple[tuple[str, ...], torch.Tensor]:
-    """Return the classes to choose among: those in a file, or all classes of the model.
+    """Return the classes to choose among: the lines of a file, or all classes of the model.
 
-    Return their names, those that the model has first, and int64 [K], the indices of its outputs
+    Return their names, the model's classes first, and int64 [K], the indices of the model's outputs
     for the first K. A line of ``file`` is a class. Text after a space is a remark, unless the whole
-    line is a class of the model or of the images, ``known``.
+    line is a class of the model or of the images, ``image_classes``.
     """
     number = {composed(name): index for index, name in enumerate(classes)}
     if file is None:
         return tuple(classes), torch.arange(len(classes))
     # Read the file, and cut off remarks.
     lines = [composed(line.strip()) for line in read_lines(file)]
-    whole = {*number, *known}
-    found = dict.fromkeys(line if line in whole else line.split()[0] for line in lines if line)
+    class_names = {*number, *image_classes}
+    names = dict.fromkeys(
+        line if line in class_names else line.split()[0] for line in lines if line
+    )
     # Put the classes of the model first, in the order of its outputs that are returned.
-    present = [name for name in found if name in number]
+    present = [name for name in names if name in number]
     if not present:
         raise DataError(f"--classes {file}: none of its lines is a class of {checkpoint}")
     outputs = torch.tensor([number[name] for name in present])
-    return (*present, *(name for name in found if name not in number)), outputs
+    return (*present, *(name for name in names if name not in number)), outputs
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
@@ -100,19 +102,21 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
     # Open the images.
     check_writable("--results", settings.results)
     sets = evaluation_sets(settings.data)
-    known = {name for images in sets.values() for name in images.classes}
+    image_classes = {name for images in sets.values() for name in images.classes}
     origin = settings.path if settings.classes is None else f"--classes {settings.classes}"
-    found: list[Accuracy] = []
+    accuracies: list[Accuracy] = []
     if progress:
         say_left_out(sets.values())
     # Evaluate at each size, on each set.
     with hidden_progress(not progress):
         for size in settings.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
-            names, outputs = candidates(classifier.classes, settings.path, settings.classes, known)
+            names, outputs = candidates(
+                classifier.classes, settings.path, settings.classes, image_classes
+            )
             absent = names[len(outputs) :]
             # Report absent classes once, before the first result.
-            if progress and not found and absent:
+            if progress and not accuracies and absent:
                 print(
                     f"the model does not have {len(absent):,} of the classes, whose images count "
                     f"as wrong: {printable(some_of(absent))}"
@@ -120,15 +124,15 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
             for name, images in sets.items():
                 # Number the labels like the candidates. Labels of absent classes come last.
                 images = with_classes_of(images, names, origin)
-                found.append(accuracy(name, images, classifier, outputs, settings))
+                accuracies.append(accuracy(name, images, classifier, outputs, settings))
                 if progress:
-                    print(printable(str(found[-1])), flush=True)
+                    print(printable(str(accuracies[-1])), flush=True)
     # Write the results.
     if settings.results is not None:
         values: dict[str, Any] = {"settings": to_dict(settings, stored_only=True)}
-        values |= {"accuracies": [dataclasses.asdict(each) for each in found], "absent": absent}
+        values |= {"accuracies": list(map(dataclasses.asdict, accuracies)), "absent": absent}
         write_results(settings.results, values)
-    return found
+    return accuracies
 
 
 @torch.inference_mode()
@@ -145,7 +149,8 @@ def accuracy(
     label from K on is never right.
     """
     # Count the ranks of the right classes over all images but damaged ones.
-    started, whole = time.monotonic(), 0
+    started = time.monotonic()
+    num_images = 0
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     damaged = damaged_images(options.skip_damaged_images)
     batches = ImageBatches(images, transform, options.batch_size, damaged=damaged)
@@ -155,18 +160,18 @@ def accuracy(
         logits = classifier.outputs(batch.images).logits.cpu()
         best = logits[:, outputs].topk(count).indices  # [B, count]
         right += (best == batch.labels[:, None]).sum(0).numpy()
-        whole += batch.num_sentences
+        num_images += batch.num_sentences
     # Add up the ranks: top-k counts all ranks up to k.
-    percent = 100 * right.cumsum() / whole
+    percent = 100 * right.cumsum() / num_images
     return Accuracy(
         name,
         str(images.origin),
         transform.sides,
-        whole,
+        num_images,
         float(percent[0]),
         float(percent[-1]) if len(outputs) > TOP else None,
         time.monotonic() - started,
-        len(images) - whole,
+        len(images) - num_images,
     )
 
 
@@ -189,7 +194,9 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
         ConfigError: settings that do not fit the model or the device.
     """
     classifier = load_classifier(settings.path, settings, settings.image_size)
-    found, remaining, values = Classified(), iter(settings.images), list[dict[str, Any]]()
+    classified = Classified()
+    values: list[dict[str, Any]] = []
+    remaining = iter(settings.images)
     # Classify batch by batch, and print each result at once.
     while chunk := list(itertools.islice(remaining, BATCH_SIZE)):
         errors: list[DataError] = []
@@ -200,20 +207,20 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
             values.append({"image": image, "classes": classes})
             if not classes:
                 values[-1]["error"] = next(reasons)
-                found.exit_code = 2
+                classified.exit_code = 2
             elif progress and not settings.json:
                 shares = (f"{name} {share:.1%}" for name, share in classes.items())
                 print(printable("\t".join([image, *shares])), flush=True)
-        found += results
+        classified += results
         if progress and errors:
             print("\n".join(map(str, errors)), file=sys.stderr)
     # Print all as JSON, and the number of failures.
     if progress and settings.json:
         print(json.dumps(values, indent=1, ensure_ascii=False))
-    lost = len(found) - sum(map(bool, found))
+    lost = len(classified) - sum(map(bool, classified))
     if progress and len(settings.images) > 1 and lost:
-        print(f"{lost:,} of {len(found):,} pictures cannot be read", file=sys.stderr)
-    return found
+        print(f"{lost:,} of {len(classified):,} pictures cannot be read", file=sys.stderr)
+    return classified
 
 
 def load_classifier(
@@ -239,8 +246,8 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
     sets: dict[str, ImageSet] = {}
     for path in paths:
         # A path has one set, or train and then others.
-        train, *others = open_images(path, least_classes=1).values()
-        for images in others or [train]:
+        train, *further = open_images(path, least_classes=1).values()
+        for images in further or [train]:
             sets = add_set(sets, images)
     return sets
 
@@ -262,7 +269,8 @@ def check_images(
     """Decode as many images of sets as the time allows, and return their errors."""
     # Decode in several threads until the time is over.
     files = [images for images in sets if images.encoded]
-    end, found = time.monotonic() + seconds, list[DataError]()
+    end = time.monotonic() + seconds
+    errors: list[DataError] = []
 
     def problem(images: ImageSet, number: int) -> DataError | None:
         try:
@@ -275,11 +283,12 @@ def check_images(
         for images in files:
             read = functools.partial(problem, images)
             for error in load_ahead(read, range(len(images)), num_workers, pin_memory=False):
-                found += [error] if error is not None else []
+                if error is not None:
+                    errors.append(error)
                 advance(1)
                 if time.monotonic() > end:
-                    return found
-    return found
+                    return errors
+    return errors
 
 
 def loaded(

@@ -68,18 +68,18 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
     # Make the first folder, which gives the others dictionaries and subwords.
     if len(settings.training_texts) < 2:
         return _run_one(settings, progress)
-    first, *others = settings.shards()
+    first, *further = settings.shards()
     result = _run_one(first, progress)
     if settings.cluster is None:
-        for shard in others:
+        for shard in further:
             _run_one(shard, progress)
         return result
     # Submit a job for each of the other shards.
     folder = Path(settings.destdir).absolute()
     submit = cluster_queue(settings.cluster, settings.asked_for, folder / JOBS_FOLDER)
-    names = [Path(shard.destdir).name for shard in others]
+    names = [Path(shard.destdir).name for shard in further]
     quietly = partial(_run_one, progress=False)
-    jobs = [submit(Work(quietly, own), name) for own, name in zip(others, names, strict=True)]
+    jobs = [submit(Work(quietly, shard), name) for shard, name in zip(further, names, strict=True)]
     # Wait for the jobs in the order of the shards.
     for name, job in zip(names, jobs, strict=True):
         result_of(job)
@@ -130,7 +130,7 @@ def _build(job: Job, key: str) -> dict[str, Any]:
     # Test on a sample that tokens decode to the original text.
     for language, pipeline in job.pipelines().items():
         if not pipeline.keeps_text:
-            text = next(text for (_, own), text in job.inputs.items() if own == language)
+            text = next(text for (_, side), text in job.inputs.items() if side == language)
             report = describe_round_trip(pipeline, text, job.config.document_separator)
             job.say(f"[{language}] {report}")
     dictionaries = _make_dictionaries(job, journal, texts)
@@ -151,7 +151,7 @@ def _key(job: Job) -> str:
     if not job.config.subword_sampling:  # keep the keys of folders of earlier versions
         del settings["subword_sampling"]
     settings |= {f"text {la}": text.to_state() for la, text in job.texts.items()}
-    settings |= {f"words {la}": own.to_text() for la, own in job.dictionaries.items()}
+    settings |= {f"words {la}": words.to_text() for la, words in job.dictionaries.items()}
     # Add checksums of all inputs and of given files.
     contents: dict[str, Any] = {
         f"{split}.{language}": text.sha256 for (split, language), text in job.inputs.items()
@@ -253,9 +253,9 @@ def _dictionary(
     # Take a model's or a given dictionary. A joined one may come from either flag.
     if job.dictionaries:
         return job.dictionaries[languages[0]]
-    given = getattr(config, f"{side}dict") or (config.joined_dictionary and config.tgtdict)
-    if given:
-        return Dictionary.load(given)
+    path = getattr(config, f"{side}dict") or (config.joined_dictionary and config.tgtdict)
+    if path:
+        return Dictionary.load(path)
     # Count the words of the training text.
     files = [texts["train", language] for language in languages]
     label = f"count {'+'.join(languages)}"
@@ -345,8 +345,8 @@ def _describe(
         files += paths_of(alignment_path(job.folder, split, config.pair))
 
     def described(text: TextFile, counts: Mapping[str, int], *names: str) -> dict[str, Any]:
-        own = {name: counts[name] for name in names}
-        return {"input": text.path, "input_sha256": text.sha256, **own}
+        values = {name: counts[name] for name in names}
+        return {"input": text.path, "input_sha256": text.sha256, **values}
 
     # Describe the sides, documents and alignments of each split.
     splits: dict[str, dict[str, Any]] = {}
@@ -363,8 +363,8 @@ def _describe(
             },
         }
         if split in alignments:
-            own = described(job.alignments[split], alignments[split], "pairs")
-            splits[split]["alignments"] = own
+            description = described(job.alignments[split], alignments[split], "pairs")
+            splits[split]["alignments"] = description
     # Describe the text steps of each language, from which models start.
     texts = {
         language: {
@@ -399,20 +399,21 @@ def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) 
 
     White space does not count, nor does case if the text is lower-cased.
     """
-    total = kept = length = 0
+    total = num_unchanged = length = 0
     for line in _sample(text, separator):
         # Remove differences that tokens cannot keep: white space, codes of languages and case.
         expected = pipeline.without_code(" ".join(line.split()))
         if pipeline.lowercase:
             expected = expected.lower()
-        total, length = total + 1, length + len(line)
-        kept += pipeline.decode(pipeline.encode(line)) == expected
+        total += 1
+        length += len(line)
+        num_unchanged += pipeline.decode(pipeline.encode(line)) == expected
         if length > SAMPLED_CHARACTERS:
             break
-    share = f"{kept / max(1, total):.1%}"
-    report = f"{kept:,} of {total:,} sampled lines ({share}) come back from their tokens unchanged"
+    share = f"{num_unchanged:,} of {total:,} sampled lines ({num_unchanged / max(1, total):.1%})"
+    report = f"{share} come back from their tokens unchanged"
     # Advise subwords that lose nothing, if many lines change.
-    if total - kept > SMALL_SHARE * total and pipeline.tokenizer != "none":
+    if total - num_unchanged > SMALL_SHARE * total and pipeline.tokenizer != "none":
         report += "; --subword sentencepiece without --tokenizer changes none"
     return report
 
@@ -420,9 +421,9 @@ def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) 
 def _sample(text: TextFile, separator: str) -> Iterator[str]:
     """Yield lines of chunks that are spread evenly over the text."""
     separates = SEPARATOR_TESTS[separator]
-    every = max(1, len(text.chunks) // SAMPLED_CHUNKS)
+    step = max(1, len(text.chunks) // SAMPLED_CHUNKS)
     share = SAMPLED_LINES // min(len(text.chunks), SAMPLED_CHUNKS)
     for number, chunk in enumerate(text.readable_chunks()):
-        if number % every == 0 and number < every * SAMPLED_CHUNKS:
+        if number % step == 0 and number < step * SAMPLED_CHUNKS:
             lines = [line for line in read_chunk(chunk) if line.strip() and not separates(line)]
             yield from lines[:: max(1, len(lines) // share)][:share]

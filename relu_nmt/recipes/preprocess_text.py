@@ -77,7 +77,7 @@ class Job:
 
     def new_file(self) -> BinaryIO:
         """Open a file without a name, on the disk of the data folder, which need not exist yet."""
-        disk = next(one for one in (self.folder, *self.folder.parents) if one.is_dir())
+        disk = next(path for path in (self.folder, *self.folder.parents) if path.is_dir())
         try:
             return self.open_files.enter_context(tempfile.TemporaryFile(dir=disk))
         except OSError:  # a finished folder may be on a disk that is read-only
@@ -103,17 +103,19 @@ class Job:
         else:
             self._copy_models(journal)
         # Take the rest of the text through all steps at once.
-        wanted = train if config.dict_only else self.inputs
-        rest = {key: text for key, text in wanted.items() if key not in done}
-        return done | self._through(journal, rest, "tokens")
+        texts = train if config.dict_only else self.inputs
+        remaining = {key: text for key, text in texts.items() if key not in done}
+        return done | self._through(journal, remaining, "tokens")
 
     def pipelines(self) -> dict[str, TextPipeline]:
         """Return the text steps of each language, without subwords before a model is learnt."""
-        config, found = self.config, dict(self.texts)
-        for language in () if found else config.languages:
+        config, pipelines = self.config, dict(self.texts)
+        for language in () if pipelines else config.languages:
             subword = load_subword(config.subword, self.model_paths.get(language))
-            found[language] = TextPipeline(language, config.tokenizer, config.lowercase, subword)
-        return found
+            pipelines[language] = TextPipeline(
+                language, config.tokenizer, config.lowercase, subword
+            )
+        return pipelines
 
     def _through(
         self, journal: Journal, texts: Mapping[SideKey, TextFile], step: str
@@ -139,9 +141,9 @@ class Job:
         sides = [conversion.side for conversion in planned.values()]
         # Compare the sides once, in the step that removes separators.
         if step != "pieces":
-            found = dict(zip(sides, done.values(), strict=True))
+            scanned_sides = dict(zip(sides, done.values(), strict=True))
             for split in dict.fromkeys(split for split, _ in sides):
-                self._check_sides(journal, split, found)
+                self._check_sides(journal, split, scanned_sides)
         return {**texts, **dict(zip(sides, scanned, strict=True))}
 
     def _plan(
@@ -152,7 +154,7 @@ class Job:
         separator = "none" if step == "pieces" else self.config.document_separator
         is_train = split == "train"
         # Copy text that the pipelines keep, or use the file where it is.
-        keeps_text = all(own.keeps_text and not own.first_symbol for own in pipelines.values())
+        keeps_text = all(text.keeps_text and not text.first_symbol for text in pipelines.values())
         if step != "pieces" and keeps_text:
             step = "keep"
             if is_train and separator == "none":
@@ -169,11 +171,11 @@ class Job:
         return Conversion(key, text, step, separator, outputs, sampling)
 
     def _check_sides(
-        self, journal: Journal, split: str, found: Mapping[SideKey, Mapping[str, Any]]
+        self, journal: Journal, split: str, scans: Mapping[SideKey, Mapping[str, Any]]
     ) -> None:
         """Compare sentences and document boundaries of a split's sides. Write the boundaries."""
         config = self.config
-        sides = {self.inputs[split, la].path: found[split, la] for la in config.languages}
+        sides = {self.inputs[split, la].path: scans[split, la] for la in config.languages}
         for path, side in sides.items():
             if side["sentences"] == 0:
                 raise DataError(f"{path}: no sentences in it, only document separators")
@@ -192,18 +194,18 @@ class Job:
             journal.finish(f"{split} documents", write, [side_file])
             self.num_documents[split] = len(sizes)
             # Keep the lines of the separators, since word alignments count all lines.
-            boundaries = found[split, config.languages[0]]["boundaries"]
+            boundaries = scans[split, config.languages[0]]["boundaries"]
             self.separators[split] = [line for _, line in boundaries]
         # Compare the totals last, since differing documents give a more exact error.
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
     def _copy_models(self, journal: Journal) -> None:
-        """Write the subword model of each language, if any, into the folder, equal ones once."""
+        """Write the subword model of each language, if any, into the folder, equal models once."""
         config = self.config
-        both = config.subword_model, config.target_subword_model or config.subword_model
+        paths = config.subword_model, config.target_subword_model or config.subword_model
         models = {
             language: load_subword(config.subword, path).content
-            for language, path in zip(config.languages, both, strict=False)
+            for language, path in zip(config.languages, paths, strict=False)
         }
         models |= {language: text.subword.content for language, text in self.texts.items()}
         is_joint = len(set(models.values())) == 1
@@ -217,7 +219,7 @@ class Job:
         """Learn a joint subword model, or one a language, on the tokenised training text."""
         for group in self.config.sharing:
             path = self._model_path(None if self.config.joined_dictionary else group[0])
-            learn = partial(self._learn_one, path, [words["train", one] for one in group])
+            learn = partial(self._learn_one, path, [words["train", language] for language in group])
             journal.finish(f"subword model {path.name}", learn, [path])
             self.model_paths |= dict.fromkeys(group, path)
 
@@ -262,7 +264,7 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
     # Free the place of the separator: reading adds it to sentences.
     words = [task.source_dictionary, task.target_dictionary]
     if task.separators is not None:
-        words = [one.without_symbol(SENTENCE_SEPARATOR) for one in words]
+        words = [dictionary.without_symbol(SENTENCE_SEPARATOR) for dictionary in words]
     endings = settings.source_lang, settings.target_lang
     settings = _with_steps(settings, texts, words[0] == words[1])
     if texts[0].keeps_text:
@@ -279,20 +281,20 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
 
 
 def _check_language(
-    settings: Settings, name: str, theirs: str, pair: str, say: Callable[[str], None]
+    settings: Settings, name: str, model_code: str, pair: str, say: Callable[[str], None]
 ) -> None:
-    """Refuse a given code that cannot name the model's language: ``de`` is ``deu``, not ``fra``."""
-    given = getattr(settings, name)
-    if given in (None, theirs):
+    """Refuse a code that cannot name the model's language: ``de`` is ``deu``, not ``fra``."""
+    code = getattr(settings, name)
+    if code in (None, model_code):
         return
     # Compare the first parts of the codes, if they are of one length.
-    own, other = (re.split("[_-]", code)[0].lower() for code in (given, theirs))
-    if own != other and len(own) == len(other) and theirs not in UNNAMED:
+    first, second = (re.split("[_-]", text)[0].lower() for text in (code, model_code))
+    if first != second and len(first) == len(second) and model_code not in UNNAMED:
         raise ConfigError(
-            f"{flag_of(name)} {given}: the model of --like {settings.like} translates from "
+            f"{flag_of(name)} {code}: the model of --like {settings.like} translates from "
             f"{pair}; give text of these languages"
         )
-    say(f"NOTE: {given} is taken for {theirs}, the language's name in {settings.like}")
+    say(f"NOTE: {code} is taken for {model_code}, the language's name in {settings.like}")
 
 
 def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool) -> Settings:
@@ -300,26 +302,26 @@ def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool)
     steps: list[dict[str, Any]] = []
     for text in texts:
         subword = subword_models.name_of(type(text.subword))
-        own = {"tokenizer": text.tokenizer, "lowercase": text.lowercase, "subword": subword}
-        steps.append(own)
+        step = {"tokenizer": text.tokenizer, "lowercase": text.lowercase, "subword": subword}
+        steps.append(step)
     # Refuse sides with other steps, which no settings describe, and flags that change steps.
     if steps[0] != steps[1]:
         raise ConfigError(
             f"--like {settings.like}: source and target have other text steps; prepare the text "
             "yourself, and give --srcdict and --tgtdict"
         )
-    theirs = steps[0] | {"joined_dictionary": joined}
-    for name, value in theirs.items():
-        entry, given = options_of(Settings)[name], getattr(settings, name)
-        if given not in (entry.default, value):
+    of_model = steps[0] | {"joined_dictionary": joined}
+    for name, value in of_model.items():
+        entry, setting = options_of(Settings)[name], getattr(settings, name)
+        if setting not in (entry.default, value):
             raise ConfigError(
-                f"{entry.with_value(given)}: the model of --like {settings.like} has "
+                f"{entry.with_value(setting)}: the model of --like {settings.like} has "
                 f"{entry.with_value(value)}; leave the flag out"
             )
     source, target = (text.language for text in texts)
     if settings.only_source:
         return replace(settings, **steps[0], source_lang=source)
-    return replace(settings, **theirs, source_lang=source, target_lang=target)
+    return replace(settings, **of_model, source_lang=source, target_lang=target)
 
 
 def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
@@ -329,7 +331,7 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
     # Read a file once, even if several splits or sides name it.
     distinct = list(dict.fromkeys(paths.values()))
     scanned: dict[str, TextFile] = {}
-    found: dict[SideKey, TextFile] = {}
+    sides_read: dict[SideKey, TextFile] = {}
     report = []
     # Read through text files in parallel, and files of pairs one by one.
     total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
@@ -340,16 +342,16 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
         for split, path in pair_files.items():
             languages = [*endings.values()]
             sides, line = scan_pairs(path, languages, config.document_separator, job.new_file)
-            found |= {(split, la): side for la, side in zip(endings, sides, strict=True)}
+            sides_read |= {(split, la): side for la, side in zip(endings, sides, strict=True)}
             report.append(line)
             advance(os.path.getsize(path))
     # Print the report after the progress bar has ended.
     for line in report:
         job.say(line)
-    found |= {key: scanned[path] for key, path in paths.items()}
+    sides_read |= {key: scanned[path] for key, path in paths.items()}
     # Put the sides in the order of splits and languages.
     inputs = {
-        (split, language): found[split, language]
+        (split, language): sides_read[split, language]
         for split in config.splits()
         for language in config.languages
     }
@@ -372,7 +374,7 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
 def _find_texts(
     config: Settings, endings: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[SideKey, str]]:
-    """Return the file of pairs of each split that has one, and the text files of the others."""
+    """Return the files of pairs by split, and the text files of all other splits."""
     pair_files: dict[str, str] = {}
     paths: dict[SideKey, str] = {}
     for split, prefix in config.splits().items():
@@ -415,8 +417,8 @@ def scan_alignments(job: Job) -> dict[str, TextFile]:
         job.say(f"[alignments] {paths[split]}: no such file, so that {split} has none")
     # Read through the files, and compare them with the source text.
     scanned = ordered_map(scan_text, list(existing.values()), job.workers)
-    found = {split: text for split, (_, text) in zip(existing, scanned, strict=True)}
-    for split, text in found.items():
+    alignments = {split: text for split, (_, text) in zip(existing, scanned, strict=True)}
+    for split, text in alignments.items():
         source = job.inputs[split, config.languages[0]]
-        check_parallel({one.path: one.num_lines for one in (source, text)}, "lines")
-    return found
+        check_parallel({file.path: file.num_lines for file in (source, text)}, "lines")
+    return alignments

@@ -71,7 +71,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
                     "test_images": len(test),
                     "top1": top1,
                     "top5": top5 if len(train.classes) > TOP else None,
-                    "by_seed": [own[0] for own in accuracies] if settings.method == "ridge" else [],
+                    "by_seed": [top for top, _ in accuracies] if settings.method == "ridge" else [],
                 }
             )
             if progress:
@@ -89,8 +89,8 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
 
 def _line(result: Mapping[str, Any]) -> str:
     """Return a result as a line of the output."""
-    each = ", ".join(f"{value:.2f}" for value in result["by_seed"])
-    seeds = f" ({each})" if len(result["by_seed"]) > 1 else ""
+    by_seed = ", ".join(f"{value:.2f}" for value in result["by_seed"])
+    seeds = f" ({by_seed})" if len(result["by_seed"]) > 1 else ""
     last = "" if result["top5"] is None else f", top-5 {result['top5']:.2f}"
     return (
         f"{result['test']}: {result['method']}: {counted(result['test_images'], 'image')} of "
@@ -111,11 +111,11 @@ def _say_few(train: ImageSet, options: Settings) -> None:
 def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
     """Return the training set, and the test set: the only one of its path besides train."""
     train, *_ = open_images(train_path).values()
-    first, *others = open_images(test_path).values()
-    if len(others) > 1:
-        names = ", ".join(images.name for images in (first, *others))
+    first, *further = open_images(test_path).values()
+    if len(further) > 1:
+        names = ", ".join(images.name for images in (first, *further))
         raise DataError(f"--test {test_path}: holds {names}; give the path of one")
-    test = others[0] if others else first
+    test = further[0] if further else first
     # Number the test classes like those of the training set.
     return train, with_classes_of(test, train.classes, train_path)
 
@@ -140,14 +140,14 @@ def joined_features(output: VisionOutput) -> Tensor:
     of them class attention. Caron et al. 2021 (DINO): ViT's last four. Deviation: the papers'
     final norm has gains, which the probe's weights can learn.
     """
-    found = []
+    means = []
     for index in sorted(output.intermediate.keys() | output.class_tokens.keys()):
         token = output.class_tokens.get(index)
         # Take the class token or all patches: [B, 1, D] or [B, N, D].
         tokens = output.intermediate[index].flatten(2).mT if token is None else token[:, None]
         # Normalise each token, then average over tokens: [B, D].
-        found.append(F.layer_norm(tokens.float(), tokens.shape[-1:], eps=NORM_EPS).mean(1))
-    return torch.cat(found, 1)
+        means.append(F.layer_norm(tokens.float(), tokens.shape[-1:], eps=NORM_EPS).mean(1))
+    return torch.cat(means, 1)
 
 
 def features_of(
@@ -180,12 +180,12 @@ def _knn(
     """Return the accuracies of nearest neighbours."""
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     # Compute the features of both sets with the crop of evaluation.
-    (known, labels, _), (queries, right, _) = (
+    (neighbors, labels, _), (queries, right, _) = (
         features_of(classifier, images, transform, name, options)
         for name, images in (("train", train), ("test", test))
     )
     scores = neighbour_scores(
-        known, labels, queries, len(train.classes), options.neighbours, options.temperature
+        neighbors, labels, queries, len(train.classes), options.neighbours, options.temperature
     )
     return [percent_right(scores, right)]
 
@@ -215,7 +215,7 @@ def neighbour_scores(
     # Normalise the rows, so that dot products are cosines.
     train, test = F.normalize(train.float()), F.normalize(test.float())
     count = min(neighbours, len(train))
-    found = []
+    blocks = []
     # Compare some queries at a time, to bound the memory.
     for queries in test.split(QUERIES_AT_ONCE):
         best = (queries @ train.T).topk(count)  # cosines, [queries, count]
@@ -223,8 +223,8 @@ def neighbour_scores(
         # Subtract the best cosine, so that no exponent is above 0: [queries, count].
         votes = ((best.values - best.values[:, :1]) / temperature).exp()
         # Add each vote to the class of its neighbour: [queries, C].
-        found.append(scores.scatter_add_(1, labels[best.indices], votes))
-    return torch.cat(found)
+        blocks.append(scores.scatter_add_(1, labels[best.indices], votes))
+    return torch.cat(blocks)
 
 
 def _ridge(
@@ -238,19 +238,19 @@ def _ridge(
     ]
     used = np.unique(np.concatenate(chosen))
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio, squeeze=True)
-    (known, labels, ids), (queries, right, _) = (
+    (features, labels, ids), (queries, right, _) = (
         features_of(classifier, images, transform, name, options)
         for name, images in (("train", train.subset(used, "train")), ("test", test))
     )
     # Solve for each seed, without its damaged images.
     row_of = {int(used[number]): row for row, number in enumerate(ids)}
-    found = []
+    accuracies = []
     for numbers in chosen:
-        whole = [row_of[number] for number in numbers.tolist() if number in row_of]
-        rows = torch.tensor(whole, device=known.device)
-        scores = ridge_scores(known[rows], labels[rows], queries, num_classes, options.l2)
-        found.append(percent_right(scores, right))
-    return found
+        undamaged = [row_of[number] for number in numbers.tolist() if number in row_of]
+        rows = torch.tensor(undamaged, device=features.device)
+        scores = ridge_scores(features[rows], labels[rows], queries, num_classes, options.l2)
+        accuracies.append(percent_right(scores, right))
+    return accuracies
 
 
 def choose_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> np.ndarray:

@@ -307,39 +307,39 @@ def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
     return contrasts
 
 
-def _parse(line: str, place: str) -> Contrast:
+def _parse(line: str, origin: str) -> Contrast:
     try:
         record = parse_json(line)
     except ValueError as error:
         raise DataError(
-            f"{place}: not JSON; expected one object a line, as in "
+            f"{origin}: not JSON; expected one object a line, as in "
             "test.contrasts.jsonl of data_prep/grammar_corpus.py"
         ) from error
     if not isinstance(record, dict):
-        raise DataError(f"{place}: expected a JSON object, found {line[:40]!r}")
+        raise DataError(f"{origin}: expected a JSON object, found {line[:40]!r}")
     # Check the types of all fields. The last two are optional. True and False are ints, too.
     values: dict[str, Any] = {name: record.get(name) for name in (*TEXTS, *LISTS, "distance")}
     values["phenomenon"] = record.get("phenomenon", "")
     for name in TEXTS:
         if not isinstance(values[name], str):
-            raise DataError(f"{place}: expected a text as '{name}'")
+            raise DataError(f"{origin}: expected a text as '{name}'")
     for name in LISTS:
         texts = values[name]
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{place}: expected a list of texts as '{name}'")
+            raise DataError(f"{origin}: expected a list of texts as '{name}'")
         values[name] = tuple(texts)
     distance = values["distance"]
     if distance is not None and (type(distance) is not int or distance < 0):
-        raise DataError(f"{place}: expected a number of sentences as 'distance'")
+        raise DataError(f"{origin}: expected a number of sentences as 'distance'")
     # Compare the fields with each other.
     contrast = Contrast(**values)
     if not contrast.contrasts:
-        raise DataError(f"{place}: 'contrasts' is empty; give at least one wrong translation")
+        raise DataError(f"{origin}: 'contrasts' is empty; give at least one wrong translation")
     if contrast.reference in contrast.contrasts:
-        raise DataError(f"{place}: the reference is one of the contrasts, which are all wrong")
+        raise DataError(f"{origin}: the reference is one of the contrasts, which are all wrong")
     if len(contrast.source_context) != len(contrast.reference_context):
         raise DataError(
-            f"{place}: {counted(len(contrast.source_context), 'sentence')} in 'source_context', "
+            f"{origin}: {counted(len(contrast.source_context), 'sentence')} in 'source_context', "
             f"but {len(contrast.reference_context)} in 'reference_context'; they are translations "
             "of each other"
         )

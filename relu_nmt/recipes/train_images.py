@@ -119,7 +119,7 @@ class ImageTraining(Training):
         """Return the training images and the validation sets by name."""
         # Open training and validation images.
         options, data = self.settings, self.settings.data
-        train, *others = open_images(data).values()
+        train, *valid = open_images(data).values()
         train = self._numbered_as_before(train)
         held = []
         if options.valid_fraction:
@@ -127,15 +127,15 @@ class ImageTraining(Training):
             held = [held_out]
         if options.valid_data is not None:
             paths = split_paths(options.valid_data, ",")
-            found = [list(open_images(path).values()) for path in paths]
-            # A path has one set, or train and then others.
-            others = [own[1] if len(own) > 1 else own[0] for own in found]
+            # A path has one set, or train and then further sets.
+            sets_of_paths = [list(open_images(path).values()) for path in paths]
+            valid = [images[1] if len(images) > 1 else images[0] for images in sets_of_paths]
         # Reserve the name train for the training set, as the log has lines called train.
         sets = add_set({}, dataclasses.replace(train, name="train"))
         self._say_images(sets["train"])
         if not self.settings.trainer.disable_validation:
-            # Validate on held-out images and all given sets, else on the first other set.
-            for images in held + others[: 1 if options.valid_data is None else None]:
+            # Validate on held-out images and all sets of --valid-data, else on the first other set.
+            for images in held + (valid[:1] if options.valid_data is None else valid):
                 images = with_classes_of(images, train.classes, str(train.origin))
                 sets = add_set(sets, images)
                 self._say_images(list(sets.values())[-1])

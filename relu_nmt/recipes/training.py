@@ -93,7 +93,7 @@ class Training(ABC):
         """Return the trainer of these parts.
 
         The module ``model`` of ``objective`` is trained and stored, ``task`` with it as metadata.
-        ``batch_size`` says the size of batches in words. ``start`` is that of :class:`Trainer`.
+        ``batch_size`` says the size of batches in words. :class:`Trainer` documents ``start``.
         """
         description = {
             "model_config": to_dict(self.settings.model),
@@ -163,12 +163,10 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_
     """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout."""
     # Compare in the present form, since earlier versions named some settings otherwise.
     changes = _changes(_in_full(_of_today(stored, model)), _in_full(_as_stored(model)))
-    if found := {k: values for k, values in changes.items() if not _may_change(k)}:
+    if fixed := {k: values for k, values in changes.items() if not _may_change(k)}:
         options = all_options(type(model))
-        were, are = (
-            " ".join(f"{flag_of(k)} {_shown(options[k], each[i])}" for k, each in found.items())
-            for i in (0, 1)
-        )
+        were = " ".join(f"{flag_of(k)} {_shown(options[k], was)}" for k, (was, _) in fixed.items())
+        are = " ".join(f"{flag_of(k)} {_shown(options[k], now)}" for k, (_, now) in fixed.items())
         raise CheckpointError(
             f"{path}: was trained with {were}, not {are}; give the same model flags to go on, or "
             f"{fresh_start}; if the weights fit, {weights_alone(path)}"
@@ -178,16 +176,16 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_
 def refuse_other_optimizer(
     path: Path, stored: Mapping[str, Any], config: TrainerConfig, fresh_start: str
 ) -> None:
-    """Refuse to go on with an optimiser that cannot use the state of the checkpoint's."""
-    now = config.optimizer.optimizer
-    was = str(flat(stored).get("optimizer", now))
-    # Compare the classes, since one may have several names, such as adam and adamw.
-    names = [Spec.parse(text).name for text in (was, now)]
+    """Refuse to go on with an optimizer that cannot use the state in the checkpoint."""
+    present = config.optimizer.optimizer
+    earlier = str(flat(stored).get("optimizer", present))
+    # Compare the classes, since a class may have several names, such as adam and adamw.
+    names = [Spec.parse(text).name for text in (earlier, present)]
     first, second = (OPTIMIZERS.get(n) if n in OPTIMIZERS.names() else n for n in names)
     if first != second and not config.reset_optimizer:
         raise CheckpointError(
-            f"{path}: has the state of --optimizer {was}, which {now} cannot use; give "
-            f"--optimizer {was} to go on, --reset-optimizer to take the weights alone, or "
+            f"{path}: has the state of --optimizer {earlier}, which {present} cannot use; give "
+            f"--optimizer {earlier} to go on, --reset-optimizer to take the weights alone, or "
             f"{fresh_start}"
         )
 
@@ -198,11 +196,12 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
     Return a note on files that the training replaces, empty without any: the checkpoints of an
     equal training without ``checkpoint_last``, or results without checkpoints.
     """
-    start, place = folder.restore_path(), folder.path.resolve()
-    if settings.trainer.no_save or (start is not None and start.parent.resolve() == place):
+    start = folder.restore_path()
+    is_inside = start is not None and start.parent.resolve() == folder.path.resolve()
+    if settings.trainer.no_save or is_inside:
         return ""
     advice = f"choose another --save-dir than {folder.path}, or move"
-    # Compare the settings with those in a checkpoint of the folder.
+    # Compare the settings with the settings in a checkpoint of the folder.
     if (path := folder.present()) is not None:
         stored = {}
         with suppress(CheckpointError):  # a foreign file
@@ -237,17 +236,17 @@ def _as_stored(config: Any) -> dict[str, Any]:
 
 
 def _is_equal(stored: Any, settings: Any) -> bool:
-    """Return True if stored settings are those of a training, except settings in WITHOUT_NOTE."""
+    """Return True if stored settings equal a training's, except settings in WITHOUT_NOTE."""
     model = json.loads(json.dumps(to_dict(settings.model)))
     if not isinstance(stored, dict) or stored.get("model") != model:
         return False
-    theirs, own = _noted(flat(stored), settings), _noted(_as_stored(settings), settings)
-    # Leave out numbers that the program chose in place of those of the flags.
-    if own.get("max_tokens") == AUTO_TOKENS or own.get("update_tokens"):
+    earlier, present = _noted(flat(stored), settings), _noted(_as_stored(settings), settings)
+    # Leave out numbers that the program chose in place of the flags' values.
+    if present.get("max_tokens") == AUTO_TOKENS or present.get("update_tokens"):
         for name in ("max_tokens", "update_tokens", "update_freq"):
-            theirs.pop(name, None)
-            own.pop(name)
-    return theirs == own
+            earlier.pop(name, None)
+            present.pop(name)
+    return earlier == present
 
 
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
@@ -279,10 +278,13 @@ def _may_change(name: str) -> bool:
     return name in MAY_CHANGE or "drop" in name
 
 
-def _changes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _changes(stored: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the earlier and the present value of the settings that changed, by name."""
-    both = {name: (stored[name], value) for name, value in own.items() if name in stored}
-    return {name: (was, now) for name, (was, now) in both.items() if was != now}
+    return {
+        name: (stored[name], value)
+        for name, value in present.items()
+        if name in stored and stored[name] != value
+    }
 
 
 def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,9 +309,9 @@ def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
 def _noted(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """Return the values whose change deserves a note, except those of the model."""
     options = all_options(type(settings))
-    own = options.keys() - all_options(type(settings.model))
-    hidden = {name for name in own if {name, options[name].heading} & WITHOUT_NOTE}
-    return {name: value for name, value in values.items() if name in own - hidden}
+    of_training = options.keys() - all_options(type(settings.model))
+    hidden = {name for name in of_training if {name, options[name].heading} & WITHOUT_NOTE}
+    return {name: value for name, value in values.items() if name in of_training - hidden}
 
 
 def _shown(option: Option, value: Any) -> str:
