@@ -270,7 +270,7 @@ class PreprocessSettings(ClusterOptions):
             return
         if self.dict_only:
             raise ConfigError("--dict-only: give one --trainpref, the text to learn from")
-        # Require one model, since all shards take over that of the first.
+        # Require one model, since all shards take over the model of the first.
         if self.learns_subwords and not self.joined_dictionary and not self.only_source:
             raise ConfigError(
                 f"--subword {self.subword} of several --trainpref: add --joined-dictionary, for "

@@ -5,7 +5,7 @@ r"""Train a translation model on a data folder that relu-nmt-preprocess or fairs
       --eval-bleu --best-checkpoint-metric bleu --save-dir checkpoints
 
 The same command goes on where it was stopped. Losses in the log are in bits. Several processes:
-torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of each process).
+torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is per process).
 """
 
 from functools import partial

@@ -173,7 +173,7 @@ def save_model(
     progress: bool,
 ) -> Path:
     """Write a model of another toolkit as a checkpoint. Return the path."""
-    # Compare the embeddings with the dictionaries, and the names with those of the built model.
+    # Compare the embeddings with the dictionaries, and the names with the built model's names.
     for side, dictionary in (
         ("encoder", task.source_dictionary),
         ("decoder", task.target_dictionary),
@@ -253,7 +253,7 @@ def _kind(path: str | Path) -> str | None:
 
 
 def average(settings: AverageSettings, *, progress: bool = True) -> Path:
-    """Write a checkpoint with the mean weights of others. Return its path.
+    """Write a checkpoint with the mean weights of several models. Return its path.
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
@@ -334,18 +334,16 @@ def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
     return leaves
 
 
-def _last_checkpoints(
-    folder: Path, count: int, pattern: str, upper_bound: int | None
-) -> list[Path]:
-    """Return the last ``count`` checkpoints of a folder, the newest first."""
+def _last_checkpoints(folder: Path, count: int, pattern: str, last: int | None) -> list[Path]:
+    """Return ``count`` checkpoints of a folder up to the number ``last``, the newest first."""
     paths = [
         path
         for number, path in numbered_checkpoints(folder, pattern)
-        if upper_bound is None or number <= upper_bound
+        if last is None or number <= last
     ]
     if len(paths) < count:
         kind = "updates" if pattern == BY_UPDATES else "epochs"
-        bound = "" if upper_bound is None else f" up to {upper_bound}"
+        bound = "" if last is None else f" up to {last}"
         raise CheckpointError(
             f"{folder}: {len(paths)} checkpoints saved by {kind}{bound}, but {count} are asked for"
         )

@@ -78,10 +78,8 @@ def candidates(
         return tuple(classes), torch.arange(len(classes))
     # Read the file, and cut off remarks.
     lines = [composed(line.strip()) for line in read_lines(file)]
-    class_names = {*number, *image_classes}
-    names = dict.fromkeys(
-        line if line in class_names else line.split()[0] for line in lines if line
-    )
+    exact = {*number, *image_classes}
+    names = dict.fromkeys(line if line in exact else line.split()[0] for line in lines if line)
     # Put the classes of the model first, in the order of its outputs that are returned.
     present = [name for name in names if name in number]
     if not present:
@@ -102,7 +100,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
     # Open the images.
     check_writable("--results", settings.results)
     sets = evaluation_sets(settings.data)
-    image_classes = {name for images in sets.values() for name in images.classes}
+    labels = {name for images in sets.values() for name in images.classes}
     origin = settings.path if settings.classes is None else f"--classes {settings.classes}"
     accuracies: list[Accuracy] = []
     if progress:
@@ -111,9 +109,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
     with hidden_progress(not progress):
         for size in settings.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
-            names, outputs = candidates(
-                classifier.classes, settings.path, settings.classes, image_classes
-            )
+            names, outputs = candidates(classifier.classes, settings.path, settings.classes, labels)
             absent = names[len(outputs) :]
             # Report absent classes once, before the first result.
             if progress and not accuracies and absent:
@@ -187,7 +183,7 @@ class Classified(list[dict[str, float]]):
 def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Classified:
     """Classify pictures, and return the probabilities of the likeliest classes of each.
 
-    A picture that cannot be read is reported on standard error, and the others are classified.
+    A picture that cannot be read is reported on standard error, and all other pictures classified.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or cannot work at this image size.

@@ -53,7 +53,7 @@ class Job:
     num_documents: dict[str, int] = field(default_factory=dict, init=False)
     separators: dict[str, list[int]] = field(default_factory=dict, init=False)
     model_paths: dict[str, Path] = field(default_factory=dict, init=False)  # by language
-    open_files: ExitStack = field(default_factory=ExitStack, init=False)  # those of ``new_file``
+    open_files: ExitStack = field(default_factory=ExitStack, init=False)  # made by ``new_file``
 
     @property
     def folder(self) -> Path:

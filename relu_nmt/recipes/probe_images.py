@@ -116,7 +116,7 @@ def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
         names = ", ".join(images.name for images in (first, *further))
         raise DataError(f"--test {test_path}: holds {names}; give the path of one")
     test = further[0] if further else first
-    # Number the test classes like those of the training set.
+    # Number the test classes like the classes of the training set.
     return train, with_classes_of(test, train.classes, train_path)
 
 
@@ -200,7 +200,7 @@ def neighbour_scores(
 ) -> Tensor:
     """Return scores [M, C]: each nearest neighbour votes exp(cosine / temperature) for its class.
 
-    Votes are divided by that of the nearest neighbour, so no temperature is too small. The features
+    Votes are divided by the nearest neighbor's vote, so no temperature is too small. The features
     are ``train`` [N, D], of the classes ``labels`` [N] int64, and ``test`` [M, D].
 
     Reference: Wu et al. 2018, "Unsupervised feature learning via non-parametric instance

@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,10 +87,8 @@ def _sentence_report(options: Settings) -> Iterator[Entry]:
     references = [_segments(options, text) for text in reference_texts]
     tokenizer, note = _tokenizer(options, references[0])
     metric = MetricConfig("bleu", options.ignore_case, tokenizer, options.order)
-    for number, (hypothesis, *line_references) in enumerate(
-        zip(hypotheses, *references, strict=True)
-    ):
-        score = metric.sentence_score(hypothesis, line_references)
+    for number, (line, *targets) in enumerate(zip(hypotheses, *references, strict=True)):
+        score = metric.sentence_score(line, targets)
         yield f"{number} {score.text}", {"line": number, **_entry(score)[1]}
     # Print the signature once, since all lines share it.
     if hypotheses:
@@ -111,14 +108,11 @@ def _text_report(options: Settings) -> Iterator[Entry]:
     prefix = "" if aligned is None else "d-"
     unit = "line" if aligned is None else "document"
     tokenizer, note = _tokenizer(options, references[0])
-    build = partial(
-        MetricConfig,
-        lowercase=options.ignore_case,
-        tokenize=tokenizer,
-        order=options.order,
-        word_order=options.chrf_word_order,
-    )
-    metrics = [build(name) for name in options.metrics if name != COMET]
+    metrics = [
+        MetricConfig(name, options.ignore_case, tokenizer, options.order, options.chrf_word_order)
+        for name in options.metrics
+        if name != COMET
+    ]
     # Scores of all segments, by metric.
     for metric in metrics:
         if aligned is None:

@@ -255,14 +255,12 @@ def scaled_rates(
     # Scale the rates that are set.
     factor = images / given_for
     rates = {name: getattr(schedule, name) for name in OTHER_RATES}
-    given: dict[str, Any] = {"lr": schedule.lr} | {n: r for n, r in rates.items() if r > 0}
-    scaled: dict[str, Any] = {name: rate * factor for name, rate in given.items() if name != "lr"}
+    original: dict[str, Any] = {"lr": schedule.lr} | {n: r for n, r in rates.items() if r > 0}
+    scaled = {name: rate * factor for name, rate in original.items() if name != "lr"}
     scaled["lr"] = tuple(rate * factor for rate in schedule.lr)
     # Print them before and after as flags.
-    were, are = (
-        " ".join(f"{flag_of(name)} {shown(values[name])}" for name in given)
-        for values in (given, scaled)
-    )
+    were = " ".join(f"{flag_of(name)} {shown(rate)}" for name, rate in original.items())
+    are = " ".join(f"{flag_of(name)} {shown(scaled[name])}" for name in original)
     say(f"learning rates {are}: {were} for {given_for} images, of which an update has {images:,}")
     return dataclasses.replace(schedule, **scaled)
 
@@ -270,7 +268,7 @@ def scaled_rates(
 def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> TrainerConfig:
     """End the cosine schedule with the training, after ``--max-epoch`` or ``--max-update``.
 
-    The arguments are those of :func:`config_for_data`.
+    :func:`config_for_data` has the same arguments.
     """
     # The training ends at the first of its limits, in updates.
     schedule = config.schedule

@@ -1,8 +1,9 @@
 """Train a translation model on a data folder, or go on with its training."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -92,11 +93,11 @@ class TranslationTraining(Training):
                 self.say(f"note: {note}")
         teachers = self._teachers()
         alignment_lambda = settings.alignment_lambda if settings.load_alignments else 0.0
-        accuracy = settings.report_accuracy
-        arguments = model, settings.smoothing, settings.regularizer, accuracy, alignment_lambda
-        objective = TranslationObjective(*arguments)
+        make_objective: Callable[..., TranslationObjective] = TranslationObjective
         if teachers:
-            objective = TaughtObjective(teachers, settings.teacher, *arguments)
+            make_objective = partial(TaughtObjective, teachers, settings.teacher)
+        accuracy, penalty = settings.report_accuracy, settings.regularizer
+        objective = make_objective(model, settings.smoothing, penalty, accuracy, alignment_lambda)
         # Open the batches, and the scorer of the first validation set.
         models = (model, *teachers)
         self._longest = self._longest_of(*models)
@@ -428,15 +429,9 @@ class TranslationTraining(Training):
             task.separators,
             first_symbol=task.target_text.first_symbol,
         )
+        is_active, longest = options.documents.active, self._longest[0]
         bleu = ValidationBleu(
-            generator,
-            task,
-            batches,
-            options,
-            process=self.process,
-            say=self.say,
-            of_documents=options.documents.active,
-            longest=self._longest[0],
+            generator, task, batches, options, self.process, self.say, is_active, longest
         )
         if bleu.scorer.note:
             self.say(f"note: {bleu.scorer.note}")

@@ -307,7 +307,7 @@ def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _noted(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
-    """Return the values whose change deserves a note, except those of the model."""
+    """Return the values whose change deserves a note, except the model's settings."""
     options = all_options(type(settings))
     of_training = options.keys() - all_options(type(settings.model))
     hidden = {name for name in of_training if {name, options[name].heading} & WITHOUT_NOTE}

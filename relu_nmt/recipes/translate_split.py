@@ -394,7 +394,9 @@ class _Run:
         if num_mismatched is not None:
             mismatch_rate = num_mismatched / max(1, num_groups)
         # Count n-grams by document, and score sentences by position.
-        statistics = by_position = None
+        statistics = by_position = mismatch_rate = None
+        if num_mismatched is not None:
+            mismatch_rate = num_mismatched / max(1, num_groups)
         if scorer is not None and result.groups:
             statistics = scorer.document_statistics(result.documents).to_json()
             if num_mismatched is not None:

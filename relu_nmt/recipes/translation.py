@@ -169,8 +169,8 @@ class AttentionReport:
         self._files: list[tuple[str, str, AttentionStatistics | LayerStatistics]] = []
         self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
         if options.print_attention is not None:
-            place = AttentionPlace.parse(options.print_attention)
-            self._place = checked_place(single_model(translator.ensemble), place)
+            slot = AttentionPlace.parse(options.print_attention)
+            self._place = checked_place(single_model(translator.ensemble), slot)
         # Make the statistics now: models without weights or memories are an error at the start.
         for flag, path, statistics in (
             ("--attention-stats", options.attention_stats, AttentionStatistics),

@@ -53,7 +53,7 @@ ERRORS: dict[type[Exception], tuple[int, str | None]] = {
     OutOfMemoryError: (503, NO_MEMORY),
     Exception: (500, "an error of the server; see its log"),
 }
-"""Status and text (None: that of the error) for each error."""
+"""Status and text for each error. None: the error's text."""
 LINE_CHARACTERS = 4000
 """Longest line: for a longer one without spaces subword-nmt would take seconds."""
 MOST_LINES = 2000

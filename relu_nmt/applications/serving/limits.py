@@ -26,7 +26,7 @@ PORTS = {"http": ":80", "https": ":443"}
 """Default ports, which an origin may leave out."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 SPARE_CONNECTIONS = 256
-"""Connections for silent clients and for metrics, beside those of waiting requests."""
+"""Connections for silent clients and for metrics, beside the connections of waiting requests."""
 MOST_DROPPED_BYTES = 2**28
 """Most bytes of a refused request that the server reads, and drops, before it closes."""
 NO_MEMORY = "not enough memory for this text; send fewer lines at a time"
@@ -132,11 +132,8 @@ class ImpatientProtocol(H11Protocol):
         self._silent_since = self.loop.time()
         # Close the connection that has been silent for the longest time.
         if len(self.connections) > self.most_connections:
-            silent = [
-                connection
-                for connection in self.connections - {self}
-                if isinstance(connection, ImpatientProtocol) and connection._is_silent
-            ]
+            protocols = [c for c in self.connections - {self} if isinstance(c, ImpatientProtocol)]
+            silent = [protocol for protocol in protocols if protocol._is_silent]
             if silent:
                 min(silent, key=lambda protocol: protocol._silent_since).transport.abort()
         self._watch_head()
@@ -212,7 +209,7 @@ def guarded(
     """Return the application behind a guard, which counts answers and refuses some requests.
 
     A body may be too large or too slow. A page of another origin could make a browser send a
-    request. Answers of ``paths`` are counted separately, and all others as those of one path.
+    request. Answers of ``paths`` are counted separately, and all other answers under one name.
     """
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:

@@ -55,7 +55,7 @@ class TranslationService:
     """Answers requests with one translator. Many threads may call its methods.
 
     All requests share the settings of the search. ``windows`` divides documents, unless a request
-    says how. The ``batcher`` runs the model, in a thread of its own. It calls ``on_batch``.
+    says how. The ``batcher`` runs the model in one thread, and calls ``on_batch``.
     """
 
     def __init__(
