@@ -96,8 +96,8 @@ class SourceEncoder:
     ) -> SourceDocuments:
         """Return consecutive sentences as documents of ``counts`` sentences."""
         sizes = np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64)
-        counts = np.array(counts, dtype=np.int64)
-        return SourceDocuments(sentences, counts, sizes, self.separators)
+        num_sentences = np.array(counts, dtype=np.int64)
+        return SourceDocuments(sentences, num_sentences, sizes, self.separators)
 
     def sentences(
         self,

@@ -161,7 +161,11 @@ def test_a_teacher_of_documents_gives_its_separator_to_a_new_model(documents, tm
 def test_a_teacher_with_another_separator_is_refused(documents, tmp_path):
     data, plain, long = documents
     for teacher, flags, told in (
-        (plain, GROUPS, "trained without --sentence-separator; take a teacher of documents"),
+        (
+            plain,
+            GROUPS,
+            "trained without --sentence-separator; take a teacher with it, or leave it out here",
+        ),
         (long, (), "trained with --sentence-separator; give it here too"),
     ):
         done = train(data, tmp_path, "--teacher", teacher, *flags, "--max-update", 1, check=False)
