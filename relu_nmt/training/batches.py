@@ -93,11 +93,12 @@ def own_batches(
         >>> own_batches(num_batches=5, offset=0, update_freq=1, rank=1, world_size=2)
         [[1], [3], [None]]
     """
-    per_update, updates = update_freq * world_size, []
+    per_update = update_freq * world_size
+    updates: list[list[int | None]] = []
     for start in range(offset, num_batches, per_update):
         end = min(start + per_update, num_batches)
-        own = range(start + rank, end + rank, world_size)
-        updates.append([i if i < end else None for i in own])
+        indices = range(start + rank, end + rank, world_size)
+        updates.append([index if index < end else None for index in indices])
     return updates
 
 
@@ -139,9 +140,12 @@ def shapes_of(batch: Any) -> str:
         >>> shapes_of(SimpleNamespace(ids=torch.ones(3), src_tokens=torch.ones(3, 7)))
         'src_tokens 3 x 7'
     """
-    shapes = {name: one.shape for name, one in vars(batch).items() if isinstance(one, Tensor)}
+    shapes = {name: x.shape for name, x in vars(batch).items() if isinstance(x, Tensor)}
     large = {name: shape for name, shape in shapes.items() if len(shape) > 1}
-    return ", ".join(f"{n} {' x '.join(map(str, shape))}" for n, shape in (large or shapes).items())
+    texts = []
+    for name, shape in (large or shapes).items():
+        texts.append(f"{name} {' x '.join(map(str, shape))}")
+    return ", ".join(texts)
 
 
 @contextmanager

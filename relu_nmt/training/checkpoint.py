@@ -47,7 +47,7 @@ METADATA_FORM = {
 }
 """The form of the metadata, see :func:`checked`: what readers may rely on."""
 SHOWN_NAMES = 3
-_PACKED = re.compile(r"(?P<module>.*\b\w*attention)\.in_proj_(?P<kind>weight|bias)(?P<rest>.*)")
+_PACKED = re.compile(r"(?P<module>.*\b\w*attention)\.in_proj_(?P<kind>weight|bias)(?P<ending>.*)")
 _VISION_PART = re.compile(r"\bblocks\.(\d+)\.(attention|feed_forward)(_branch)?\.")
 _MOST_HEADER = 100_000_000
 """Largest header of safetensors in bytes; the file begins with the header's size and a {."""
@@ -183,10 +183,10 @@ def load_weights(
     # Raise the first kind of difference, with a few names as examples.
     for verb, names in (("has", unlike), ("lacks", missing), ("has also", foreign)):
         if names:
-            more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+            remainder = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
             raise CheckpointError(
                 f"{origin}: the checkpoint does not fit the model: it {verb} "
-                f"{', '.join(names[:SHOWN_NAMES])}{more}{advice and '; '}{advice}"
+                f"{', '.join(names[:SHOWN_NAMES])}{remainder}{advice and '; '}{advice}"
             )
     parts = {name: part_like(tensor, own[name]) for name, tensor in tensors.items()}
     model.load_state_dict(parts, strict=False)
@@ -211,28 +211,28 @@ def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> di
     Raises:
         CheckpointError: the file is missing or damaged, or has anything but tensors by name.
     """
-    place = f"{flag} {path}".strip()
+    origin = f"{flag} {path}".strip()
     try:
         if path.suffix == SUFFIX:
             return load_file(plain_file(path))
-        found = torch.load(plain_file(path), map_location="cpu", weights_only=True)
+        content = torch.load(plain_file(path), map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise CheckpointError(f"{place}: no such file") from None
+        raise CheckpointError(f"{origin}: no such file") from None
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:  # whose text advises to read the file unsafely
         raise CheckpointError(
-            f"{place}: cannot be read as weights (damaged, or more than weights in it)"
+            f"{origin}: cannot be read as weights (damaged, or more than weights in it)"
         ) from error
     except Exception as error:  # the readers raise any exception for damaged files
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{place}: cannot be read as weights ({reason})") from error
+        raise CheckpointError(f"{origin}: cannot be read as weights ({reason})") from error
     for key in wrappers:
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
-        raise CheckpointError(f"{place}: expected tensors by name")
-    return {str(name): tensor for name, tensor in found.items()}
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
+        raise CheckpointError(f"{origin}: expected tensors by name")
+    return {str(name): tensor for name, tensor in content.items()}
 
 
 def _read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -282,8 +282,8 @@ def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
         first_name[identity] = name
         value = tensor.detach().to("cpu").contiguous()
         # Copy a view of a larger tensor: in safetensors every tensor owns its storage.
-        whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
-        stored[name] = value if whole else value.clone()
+        owns_storage = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+        stored[name] = value if owns_storage else value.clone()
     return stored, tied
 
 
@@ -367,17 +367,17 @@ def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if (packed := _PACKED.fullmatch(name)) is None:
             upgraded[name] = tensor
             continue
-        module, kind, rest = packed.group("module", "kind", "rest")
+        module, kind, ending = packed.group("module", "kind", "ending")
         # Keep one tensor for self-attention, whose q, k and v have the same input.
         if not module.endswith("cross_attention"):
-            upgraded[f"{module}.qkv.{kind}{rest}"] = tensor
+            upgraded[f"{module}.qkv.{kind}{ending}"] = tensor
             continue
         # Split [3C, ...] into q [C, ...] and kv [2C, ...].
         width = tensor.size(0) // 3 if tensor.dim() else 0
         # Copy a scalar, such as the number of steps, since the parts count separately.
         halves = (tensor[:width], tensor[width:]) if width else (tensor, tensor.clone())
         parts = dict(zip(("q", "kv"), halves, strict=True))
-        upgraded |= {f"{module}.{part}.{kind}{rest}": value for part, value in parts.items()}
+        upgraded |= {f"{module}.{part}.{kind}{ending}": value for part, value in parts.items()}
     return upgraded
 
 

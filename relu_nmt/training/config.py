@@ -100,15 +100,15 @@ class OptimizerConfig:
     @property
     def scale_by_part(self) -> dict[str, float]:
         """The factors of ``--lr-scales`` by the name of the part."""
-        found = {}
+        scales = {}
         for text in self.lr_scales:
             part, _, factor = text.partition("=")
-            found[part] = 0.0
+            scales[part] = 0.0
             with suppress(ValueError):
-                found[part] = float(factor)
-            if not 0 < found[part] < math.inf:
+                scales[part] = float(factor)
+            if not 0 < scales[part] < math.inf:
                 raise ConfigError(f"--lr-scales {text}: expected PART=X with a number above 0")
-        return found
+        return scales
 
 
 @settings

@@ -154,12 +154,12 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, -1)
 
 
-def _environment_number(name: str, least: int, most: int, default: int | None = None) -> int:
+def _environment_number(name: str, smallest: int, largest: int, default: int | None = None) -> int:
     text = os.environ.get(name, "" if default is None else str(default))
     with suppress(ValueError):
-        if least <= int(text) <= most:
+        if smallest <= int(text) <= largest:
             return int(text)
-    raise _wrong_variable(name, f"{least} to {most}")
+    raise _wrong_variable(name, f"{smallest} to {largest}")
 
 
 def _wrong_variable(name: str, expected: str) -> ConfigError:
@@ -180,7 +180,7 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
     if not host:
         raise _wrong_variable("MASTER_ADDR", "the machine of process 0")
     port = _environment_number("MASTER_PORT", 1, 65535)
-    place = f"MASTER_ADDR {host}, MASTER_PORT {port}"
+    address = f"MASTER_ADDR {host}, MASTER_PORT {port}"
     store: dist.TCPStore | None = None
     missing = [0]
     is_told = False
@@ -188,12 +188,14 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
     # Look again and again, since a call that waits for the others hears no Ctrl-C.
     while missing:
         seconds = time.monotonic() - started
-        others = f"process {', '.join(map(str, missing))} of {world_size}"
+        missing_text = f"process {', '.join(map(str, missing))} of {world_size}"
         if seconds > MOST_WAITING:
-            raise TrainingError(f"{others} did not come in {MOST_WAITING:.0f} s ({place})")
+            raise TrainingError(f"{missing_text} did not come in {MOST_WAITING:.0f} s ({address})")
         if seconds > QUIET_WAITING and not is_told:
             is_told = True
-            print(f"process {rank} waits for {others} ({place})", file=sys.stderr, flush=True)
+            print(
+                f"process {rank} waits for {missing_text} ({address})", file=sys.stderr, flush=True
+            )
         try:
             if store is None:
                 timeout = timedelta(seconds=QUIET_WAITING)
@@ -203,7 +205,7 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
         except dist.DistError as error:
             if rank == 0:
                 reason = str(error).partition("\n")[0]
-                raise ConfigError(f"{place}: cannot be used: {reason}") from error
+                raise ConfigError(f"{address}: cannot be used: {reason}") from error
         if missing:
             time.sleep(BETWEEN_LOOKS)
     assert store is not None, "process 0 has come"
@@ -246,7 +248,7 @@ def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.
     from torch.distributed.fsdp import fully_shard
 
     # Keep the attributes, such as no_weight_decay, to restore them at the end.
-    attributes = {name: dict(vars(one)) for name, one in objective.named_parameters()}
+    attributes = {name: dict(vars(parameter)) for name, parameter in objective.named_parameters()}
     # Shard layers before the whole, which then takes only the remaining weights.
     for unit in [*_layers(objective), objective]:
         fully_shard(unit, mesh=mesh)
@@ -332,12 +334,12 @@ def whole_tensors(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor
 
     Tied ones stay one tensor. Without ``keep`` this process only sends its parts.
     """
-    whole: dict[int, Tensor] = {}
+    tensor_of: dict[int, Tensor] = {}
     for tensor in tensors.values():
         value = tensor.detach()
-        if _is_part(value) and id(tensor) not in whole:
+        if _is_part(value) and id(tensor) not in tensor_of:
             # Only one tensor at a time is whole on the device.
             gathered = value.full_tensor()
             value = gathered.cpu() if keep else gathered.new_empty(0)
-        whole.setdefault(id(tensor), value)
-    return {name: whole[id(tensor)] for name, tensor in tensors.items()}
+        tensor_of.setdefault(id(tensor), value)
+    return {name: tensor_of[id(tensor)] for name, tensor in tensors.items()}

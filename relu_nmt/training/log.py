@@ -194,8 +194,8 @@ class TrainingLog:
     def wants_telemetry(self, num_updates: int) -> bool:
         """Return True if the objective's telemetry of this update is due and would be shown."""
         interval = self._config.telemetry_interval
-        shown = self._writer_class is not None or (self._format == "json" and self._streams)
-        return bool(shown) and interval > 0 and num_updates % interval == 0
+        has_reader = self._writer_class is not None or (self._format == "json" and self._streams)
+        return bool(has_reader) and interval > 0 and num_updates % interval == 0
 
     def telemetry(self, epoch: int, num_updates: int, scalars: Stats) -> None:
         """Log an objective's scalars as curves, and as an object of JSON in that format."""
@@ -295,9 +295,11 @@ def _stamped(name: str, text: str) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S')} | INFO | {name} | {text}"
 
 
-def add_metrics(sums: dict[str, tuple[Any, float]], more: Mapping[str, tuple[Any, float]]) -> None:
+def add_metrics(
+    sums: dict[str, tuple[Any, float]], other_sums: Mapping[str, tuple[Any, float]]
+) -> None:
     """Add (sum, count) pairs by name, in place; sums on a device stay there."""
-    for name, (total, count) in more.items():
+    for name, (total, count) in other_sums.items():
         old_total, old_count = sums.get(name, (0, 0))
         sums[name] = (old_total + total, old_count + count)
 
@@ -333,8 +335,8 @@ def add_point(curves: Curves, split: str, values: Any) -> None:
     if not isinstance(values, dict) or not isinstance(values.get("num_updates"), int):
         return
     for metric, value in values.items():
-        known = isinstance(value, int | float) and math.isfinite(value)
-        if known and metric not in NOT_DRAWN:
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        if is_number and metric not in NOT_DRAWN:
             curves.setdefault((split, metric), {})[values["num_updates"]] = float(value)
 
 
@@ -355,10 +357,10 @@ def read_curves(path: str | os.PathLike[str], may_be_empty: bool = False) -> Cur
         raise DataError(f"{path}: cannot read the course of the training: {reason}") from error
     # A results.json is one object; a log is lines.
     curves: Curves = {}
-    whole = _json(text)
-    if isinstance(whole, dict) and isinstance(whole.get("train"), list):
-        valid = whole.get("valid")
-        splits = {TRAIN: whole["train"], **(valid if isinstance(valid, dict) else {})}
+    content = _json(text)
+    if isinstance(content, dict) and isinstance(content.get("train"), list):
+        valid = content.get("valid")
+        splits = {TRAIN: content["train"], **(valid if isinstance(valid, dict) else {})}
         for split, entries in splits.items():
             for values in entries if isinstance(entries, list) else []:
                 add_point(curves, split, values)
@@ -391,12 +393,12 @@ def _add_line(curves: Curves, line: str) -> None:
         for name in [key for key in values if key.endswith("_num_updates")]:
             subset = name.removesuffix("_num_updates")
             if subset != TRAIN:  # the means of an epoch repeat the other lines
-                own = {k.removeprefix(f"{subset}_"): v for k, v in values.items()}
-                add_point(curves, subset, own)
-    elif found := UPDATES_LINE.search(line):
-        add_point(curves, TRAIN, _numbers(found[1].split(", "), "="))
-    elif found := VALID_LINE.search(line):
-        add_point(curves, found[1], _numbers(found[2].split(" | "), " "))
+                subset_values = {k.removeprefix(f"{subset}_"): v for k, v in values.items()}
+                add_point(curves, subset, subset_values)
+    elif match := UPDATES_LINE.search(line):
+        add_point(curves, TRAIN, _numbers(match[1].split(", "), "="))
+    elif match := VALID_LINE.search(line):
+        add_point(curves, match[1], _numbers(match[2].split(" | "), " "))
 
 
 def _numbers(pairs: list[str], between: str) -> dict[str, float]:
@@ -416,7 +418,7 @@ def _of_slots(telemetry: Mapping[str, Any]) -> dict[str, float]:
 
     Reference: ReLUFormer, section 4.1.
     """
-    found: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     squares: dict[str, dict[float, list[float]]] = {}
     for name, value in telemetry.items():
         parts = SLOT_STATISTIC.fullmatch(name)
@@ -424,16 +426,16 @@ def _of_slots(telemetry: Mapping[str, Any]) -> dict[str, float]:
             continue
         slot, head, statistic = parts.groups()
         if head.isdigit():
-            found.setdefault(f"{slot} {statistic}", []).append(value)
+            values_by_name.setdefault(f"{slot} {statistic}", []).append(value)
         elif head and statistic == "output_square":
             # Take the middle of a range nLOW-HIGH for its number of keys.
             bounds = [int(bound) for bound in head.removeprefix("n").split("-")]
             of_slot = squares.setdefault(slot, {})
             of_slot.setdefault(sum(bounds) / len(bounds), []).append(value)
-    means = {name: sum(values) / len(values) for name, values in found.items()}
+    means = {name: sum(values) / len(values) for name, values in values_by_name.items()}
     # Fit the growth of the squares with the keys, a line through the logarithms.
     for slot, of_slot in squares.items():
-        averages = [(n, sum(own) / len(own)) for n, own in of_slot.items()]
+        averages = [(n, sum(values) / len(values)) for n, values in of_slot.items()]
         points = [(math.log(n), math.log(mean)) for n, mean in averages if mean > 0]
         if len(points) > 1:
             slope = statistics.linear_regression(*zip(*points, strict=True)).slope

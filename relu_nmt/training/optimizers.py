@@ -83,8 +83,12 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
             exempt = getattr(parameter, "no_weight_decay", False)
             by_kind.setdefault((exempt, scale_of.get(parameter, 1.0)), []).append(parameter)
     groups = [
-        {"params": own, "weight_decay": 0.0 if exempt else config.weight_decay, "lr_scale": scale}
-        for (exempt, scale), own in sorted(by_kind.items(), key=lambda kind: kind[0])
+        {
+            "params": parameters,
+            "weight_decay": 0.0 if exempt else config.weight_decay,
+            "lr_scale": scale,
+        }
+        for (exempt, scale), parameters in sorted(by_kind.items(), key=lambda kind: kind[0])
     ]
     # Pass options only to optimisers that have settings of their own.
     make, options = chosen_part(config, "optimizer")
@@ -105,11 +109,11 @@ def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
     """Return the parameters of whose names ``part`` is the start, or of all ``embeddings``."""
     if part == "embeddings":
         tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
-        found = [parameter for table in tables for parameter in table.parameters()]
+        parameters = [parameter for table in tables for parameter in table.parameters()]
     else:
         named = model.named_parameters(remove_duplicate=False)
-        found = [own for name, own in named if f"{name}.".startswith(f"{part}.")]
-    if not found:
+        parameters = [p for name, p in named if f"{name}.".startswith(f"{part}.")]
+    if not parameters:
         parts = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
         raise ConfigError(f"{flag} {part}: the model's parts are embeddings, {parts}")
-    return found
+    return parameters

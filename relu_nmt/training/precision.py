@@ -8,13 +8,13 @@ from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import ConfigError
 
 
-def autocast_dtype(asked: PrecisionOptions, device: torch.device) -> torch.dtype | None:
+def autocast_dtype(precision: PrecisionOptions, device: torch.device) -> torch.dtype | None:
     """Return the 16-bit dtype of the computation; None for the dtype of the weights."""
-    if asked.fp16:
+    if precision.fp16:
         if device.type != "cuda":
             raise ConfigError("--fp16 needs a CUDA GPU; on the CPU use --bf16 or neither")
         return torch.float16
-    if not asked.bf16:
+    if not precision.bf16:
         return None
     if device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise ConfigError("this GPU has no bfloat16; use --fp16 or neither")

@@ -106,7 +106,8 @@ def largest_that_fits(
         >>> largest_that_fits(lambda tokens: 0.2 + tokens / 10_000, least=50, most=20_000)
         5440
     """
-    size, fits = max(least, min(FIRST_TOKENS, most)), 0
+    size = max(least, min(FIRST_TOKENS, most))
+    fits = 0
     while (share := share_of(size)) <= goal:
         fits = size
         size = int(fits * min(LARGEST_STEP, goal / max(share, 0.01)))
@@ -142,19 +143,23 @@ def fitting_tokens(
         return max(process.gather(peak / memory))
 
     limit = MOST_TOKENS[process.device.type]
-    most = stored or max(least, min(share or limit, limit))
+    limit_tried = stored or max(least, min(share or limit, limit))
     goal = 1.0 if stored else MEMORY_TO_FILL
-    found = largest_that_fits(share_of, min(least, most), most, goal)
-    here = f"of the {memory / 1e9:.1f} GB of memory here"
-    if stored and found < stored:
+    largest = largest_that_fits(share_of, min(least, limit_tried), limit_tried, goal)
+    memory_text = f"of the {memory / 1e9:.1f} GB of memory here"
+    if stored and largest < stored:
         raise ConfigError(
-            f"--max-tokens auto: the {stored:,} tokens of the checkpoint need more {here}; go on "
-            f"with a number, as --max-tokens {found or least}, and more --update-freq"
+            f"--max-tokens auto: the {stored:,} tokens of the checkpoint need more {memory_text}; "
+            f"go on with a number, as --max-tokens {largest or least}, and more --update-freq"
         )
-    if not found:
+    if not largest:
         raise ConfigError(
             f"--max-tokens auto: the longest sentences, {least:,} tokens, need more than "
-            f"{MEMORY_TO_FILL:.0%} {here}; take --checkpoint-activations or a smaller model, or "
-            "leave them out with a number and --skip-invalid-size-inputs"
+            f"{MEMORY_TO_FILL:.0%} {memory_text}; take --checkpoint-activations or a smaller "
+            "model, or leave them out with a number and --skip-invalid-size-inputs"
         )
-    return max(least, -(-share // -(-share // found))) if share and not stored else found
+    if stored or not share:
+        return largest
+    # Divide the share among as few batches as possible, of equal sizes.
+    num_batches = -(-share // largest)
+    return max(least, -(-share // num_batches))

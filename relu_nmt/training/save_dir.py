@@ -147,7 +147,7 @@ class TrainingResult:
     def _per_second(self, name: str) -> float | None:
         """Return a mean speed, without the first interval, which is slow, if there are others."""
         parts = self.train or self.epochs
-        pairs = [(one[name] or 0.0, one["train_wall"] or 0.0) for one in parts[1:] or parts]
+        pairs = [(part[name] or 0.0, part["train_wall"] or 0.0) for part in parts[1:] or parts]
         seconds = sum(duration for _, duration in pairs)
         return sum(speed * duration for speed, duration in pairs) / seconds if seconds else None
 
@@ -161,9 +161,11 @@ class TrainingResult:
     def set_best(self, metric: str, score: float | None, subset: str | None) -> None:
         """Set the best score, found in a validation set (None: the first), and its update."""
         validations = self.valid.get(subset or next(iter(self.valid), ""), [])
-        when = [one["num_updates"] for one in validations if one.get(str(metric)) == score]
-        known = score is not None and when
-        self.best = {"metric": metric, "value": score, "num_updates": when[-1]} if known else None
+        when = [stats["num_updates"] for stats in validations if stats.get(str(metric)) == score]
+        is_known = score is not None and when
+        self.best = None
+        if is_known:
+            self.best = {"metric": metric, "value": score, "num_updates": when[-1]}
 
     def write(self) -> None:
         """Write ``results.json`` into ``save_dir``, whole or not at all."""
@@ -227,14 +229,14 @@ class TrainingResult:
         result = cls.load(folder)
         result.ended, result.signal, result.diverged = None, None, False
         for entries in (result.train, result.epochs, *result.valid.values()):
-            entries[:] = [one for one in entries if (one.get("num_updates") or 0) <= num_updates]
+            entries[:] = [e for e in entries if (e.get("num_updates") or 0) <= num_updates]
         return result
 
 
 def entry(epoch: int, stats: Mapping[str, float]) -> Stats:
     """Return averages or metrics of an epoch as an entry of the result."""
-    found = {name: value if math.isfinite(value) else None for name, value in stats.items()}
-    return {"epoch": epoch, **found}
+    values = {name: value if math.isfinite(value) else None for name, value in stats.items()}
+    return {"epoch": epoch, **values}
 
 
 class CheckpointFolder:
@@ -271,7 +273,7 @@ class CheckpointFolder:
         # Name the checkpoint by epoch, and by updates, if their intervals are complete.
         by_epoch = end_of_epoch and not config.no_epoch_checkpoints
         interval = config.save_interval_updates
-        found = {
+        is_due_by_name = {
             f"checkpoint{epoch}{SUFFIX}": by_epoch and epoch % config.save_interval == 0,
             f"checkpoint_{epoch}_{num_updates}{SUFFIX}": interval and num_updates % interval == 0,
             BEST: is_best,
@@ -281,17 +283,17 @@ class CheckpointFolder:
             # An interrupted training always needs the last one.
             LAST: interrupted or not config.no_last_checkpoints,
         }
-        return [name for name, is_wanted in found.items() if is_wanted]
+        return [name for name, is_due in is_due_by_name.items() if is_due]
 
     def keeps(self, score: float) -> bool:
         """Return True if a validation score is one of the best, whose checkpoints are kept."""
         count = self._config.keep_best_checkpoints
         if count <= 0 or math.isnan(score):
             return False
-        kept = [number for number, _ in numbered_checkpoints(self.path, self._best_pattern)]
-        if len(kept) < count:
+        kept_scores = [number for number, _ in numbered_checkpoints(self.path, self._best_pattern)]
+        if len(kept_scores) < count:
             return True
-        return score > min(kept) if self._config.maximize else score < max(kept)
+        return score > min(kept_scores) if self._config.maximize else score < max(kept_scores)
 
     @property
     def _best_pattern(self) -> str:
@@ -302,28 +304,28 @@ class CheckpointFolder:
 
         Each name is a file of its own, so that a user may replace one of these.
         """
-        first, *others = [self.path / name for name in names]
+        first, *further_paths = [self.path / name for name in names]
         save_checkpoint(first, checkpoint)
-        for further in others:
+        for path in further_paths:
             try:
-                copy_file(first, further)
+                copy_file(first, path)
             except OSError as error:
                 raise CheckpointError(
-                    f"{further}: cannot write the checkpoint ({error.strerror}); it is stored as "
+                    f"{path}: cannot write the checkpoint ({error.strerror}); it is stored as "
                     f"{first.name}"
                 ) from error
         self._prune(names)
 
     def restore_path(self) -> Path | None:
         """Return the checkpoint that training goes on from; None for a fresh start."""
-        wanted = self._config.restore_file
+        name = self._config.restore_file
         # Look in the working directory only for a name that the user gives.
-        for path in (self.path / wanted, *([Path(wanted)] if wanted != LAST else [])):
+        for path in (self.path / name, *([Path(name)] if name != LAST else [])):
             if path.exists():
                 return path
-        if wanted == LAST:
+        if name == LAST:
             return None
-        raise CheckpointError(f"--restore-file {wanted}: no such file, here or in {self.path}")
+        raise CheckpointError(f"--restore-file {name}: no such file, here or in {self.path}")
 
     def present(self) -> Path | None:
         """Return the first file here that has the name of a training's checkpoint, if any."""
@@ -377,8 +379,9 @@ class CheckpointFolder:
             kept_score=0.0 if config.keep_best_checkpoints > 0 else None,
         )
         # Count one less for each that is replaced and shares no bytes.
-        kept = [self.path / name for name in names if name in (BEST, LAST)]
-        files = 1 + len(names) - sum(one.exists() and one.stat().st_nlink == 1 for one in kept)
+        overwritten = [self.path / name for name in names if name in (BEST, LAST)]
+        num_replaced = sum(path.exists() and path.stat().st_nlink == 1 for path in overwritten)
+        files = 1 + len(names) - num_replaced
         free = shutil.disk_usage(self.path).free
         if free < files * checkpoint_bytes:
             raise ConfigError(
@@ -401,16 +404,17 @@ class CheckpointFolder:
             (self._best_pattern, config.keep_best_checkpoints),
         ):
             # Leave out kinds without a limit, or without a new checkpoint.
-            own = _numbers(pattern, written)
-            if count <= 0 or not own:
+            new_checkpoints = _numbers(pattern, written)
+            if count <= 0 or not new_checkpoints:
                 continue
             # Put the worst in front: of scores to minimise the highest.
-            found = numbered_checkpoints(self.path, pattern)
+            checkpoints = numbered_checkpoints(self.path, pattern)
             if pattern != self._best_pattern:  # the larger are an earlier training's, and go first
-                found.sort(key=lambda one: (one[0] <= own[0][0], one[0]))
+                newest, _ = new_checkpoints[0]
+                checkpoints.sort(key=lambda checkpoint: (checkpoint[0] <= newest, checkpoint[0]))
             elif not config.maximize:
-                found.reverse()
-            for _, path in found[: max(0, len(found) - count)]:
+                checkpoints.reverse()
+            for _, path in checkpoints[: max(0, len(checkpoints) - count)]:
                 path.unlink(missing_ok=True)
 
 

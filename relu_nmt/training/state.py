@@ -95,12 +95,12 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str) -> "TrainingState":
         """Return the state that ``dataclasses.asdict`` described; errors name ``origin``."""
-        known = dict(values)
+        stored = dict(values)
         try:
             # Earlier checkpoints hold the best score a second time, together with the count.
-            if patience := known.pop("patience", None):
-                known["bad_validations"] = patience["bad_validations"]
-            return checked(cls, {name: known[name] for name in ("inner", "epoch_meters")} | known)
+            if patience := stored.pop("patience", None):
+                stored["bad_validations"] = patience["bad_validations"]
+            return checked(cls, {name: stored[name] for name in ("inner", "epoch_meters")} | stored)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{origin}: its training state cannot be read ({error}); it was written by "
@@ -160,9 +160,9 @@ class WeightAverage:
         """Exchange weights and averages in place: sharding gathers from the same memory."""
         for name, parameter in self._parameters.items():
             weights, average = own_part(parameter), own_part(self._averages[name])
-            kept = weights.clone()
+            copy = weights.clone()
             weights.copy_(average)
-            average.copy_(kept)
+            average.copy_(copy)
 
 
 def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -173,11 +173,11 @@ def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:
     """Return the running means and variances of BatchNorm by name, where it tracks them."""
     return {
-        f"{name}.{own}": module.get_buffer(own)
+        f"{name}.{statistic}": module.get_buffer(statistic)
         for name, module in model.named_modules()
         if isinstance(module, nn.BatchNorm2d)
         if module.track_running_stats
-        for own in ("running_mean", "running_var")
+        for statistic in ("running_mean", "running_var")
     }
 
 
@@ -270,10 +270,11 @@ class Components:
         scaler.update()
         # Find an overflow by the scale, which falls only then.
         overflowed = scaler.get_scale() < before
-        if overflowed and scaler.get_scale() < (least := self.config.min_loss_scale):
+        smallest = self.config.min_loss_scale
+        if overflowed and scaler.get_scale() < smallest:
             raise TrainingError(
-                f"the loss scale fell below --min-loss-scale {least:g}: the loss or the gradient "
-                "is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
+                f"the loss scale fell below --min-loss-scale {smallest:g}: the loss or the "
+                "gradient is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
             )
         return not overflowed
 
@@ -302,7 +303,7 @@ class Components:
             training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
             # Keep parameters as they are, so that tied ones stay one tensor.
             tensors = [self.model.state_dict(keep_vars=True), training]
-            model, training = (whole_tensors(one, self.process.is_first) for one in tensors)
+            model, training = (whole_tensors(part, self.process.is_first) for part in tensors)
             yield Checkpoint(model, metadata, training)
 
     def restore(
@@ -386,20 +387,23 @@ def _load_optimizer(
     for name, tensor in tensors.items():
         owner, key = name.rsplit(".", 1)
         stored.setdefault(owner, {})[key] = tensor
-    own = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     index_of = {parameter: index for index, parameter in enumerate(order)}
-    kept = {name: own[name] for name in stored if name in own and own[name] in index_of}
+    trained = {}
+    for name in stored:
+        if name in parameters and parameters[name] in index_of:
+            trained[name] = parameters[name]
     # Adafactor has other tensors for vectors than for matrices.
     keys: dict[bool, set[str]] = {}
-    for name, parameter in kept.items():
+    for name, parameter in trained.items():
         keys.setdefault(parameter.dim() > 1, set()).update(stored[name])
     # Compare names and shapes. A parameter without a gradient in any update has no state.
-    fits = stored and stored.keys() <= own.keys()
+    fits = stored and stored.keys() <= parameters.keys()
     if not fits or not all(
         stored[name].keys() == keys[parameter.dim() > 1]
         and all(_fits(t.shape, parameter.shape) for t in stored[name].values())
-        for name, parameter in kept.items()
+        for name, parameter in trained.items()
     ):
         raise CheckpointError(
             f"{path}: the checkpoint holds no optimiser state for this model; add "
@@ -408,7 +412,7 @@ def _load_optimizer(
     # Number the parameters as PyTorch does, cutting tensors to this process's part.
     state = {
         index_of[parameter]: {k: part_like(t, parameter) for k, t in stored[name].items()}
-        for name, parameter in kept.items()
+        for name, parameter in trained.items()
     }
     # load_state_dict copies the tensors to the parameters' devices.
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,5 +1,6 @@
 """The training loop: updates, validation, checkpoints, for any objective and any batches."""
 
+import itertools
 import signal
 import time
 from collections.abc import Mapping
@@ -47,9 +48,13 @@ class Trainer:
         log: TrainingLog | None = None,
         start: StartWeights | None = None,
     ) -> None:
-        self.config, self._process, self._data = config, process, data
-        self._start, self._description = start, description
-        self.state, self.result = TrainingState(), TrainingResult()
+        self.config = config
+        self._process = process
+        self._data = data
+        self._start = start
+        self._description = description
+        self.state = TrainingState()
+        self.result = TrainingResult()
         # Shard first: sharding makes new parameters, which optimiser and average must have.
         wrapped = process.wrap(objective.train(), config.ddp_backend)
         self.parts = Components(objective, config, process, wrapped)
@@ -131,8 +136,8 @@ class Trainer:
             self.result.diverged = isinstance(error, TrainingError)
             # Save the updates before damaged data, of this or another process.
             is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
-            keeps = not self.config.no_save and not is_sharded(self.parts.objective)
-            if is_saved := is_for_data and keeps and self.state.num_updates > 0:
+            can_save = not self.config.no_save and not is_sharded(self.parts.objective)
+            if is_saved := is_for_data and can_save and self.state.num_updates > 0:
                 self._save(end_of_epoch=False, keeps_last=True)
             with suppress(DataError):  # the first error is the one to show
                 self._write_result()
@@ -151,20 +156,26 @@ class Trainer:
                 f"the epoch now has {state.num_batches} batches; the position in it is carried "
                 "over in proportion"
             )
-        process, update_freq = self._process, config.update_freq_of(state.epoch)
-        share = state.num_batches, state.batch_offset, update_freq, process.rank, process.world_size
-        updates = own_batches(*share)
+        process = self._process
+        update_freq = config.update_freq_of(state.epoch)
+        updates = own_batches(
+            state.num_batches,
+            state.batch_offset,
+            update_freq,
+            rank=process.rank,
+            world_size=process.world_size,
+        )
         self._per_update = update_freq * process.world_size
         self._num_updates = self._position() + len(updates)
         # Load batches ahead and make the updates.
-        wanted = [index for update in updates for index in update if index is not None]
+        indices = [index for index in itertools.chain.from_iterable(updates) if index is not None]
         on_gpu = process.device.type == "cuda"
-        batches = load_ahead(source.load, wanted, config.num_workers, on_gpu)
+        batches = load_ahead(source.load, indices, config.num_workers, on_gpu)
         self.log.begin_epoch(state.epoch, self._position(), self._num_updates)
         self._lap = time.monotonic()
-        for own in updates:
+        for update in updates:
             # A process without a batch computes another one with weight 0.
-            pairs = [(next(batches), 1) if i is not None else (source.load(0), 0) for i in own]
+            pairs = [(next(batches), 1) if i is not None else (source.load(0), 0) for i in update]
             if self._update(pairs):
                 self._between_updates()
             if self._reason:
@@ -205,32 +216,37 @@ class Trainer:
 
     def _read_launched(self) -> None:
         """Read and log the numbers of the last update, unless that is done."""
-        update, self._launched = self._launched, None
+        update = self._launched
+        self._launched = None
         if update is None:
             return
         try:
-            own, self._votes = update.read(self.parts)
+            meters, self._votes = update.read(self.parts)
         except TrainingError as error:
             if is_sharded(self.parts.objective):  # one process alone cannot repeat the update
                 raise
             # Repeat the update, whose weights are unchanged, to name its first value not finite.
             torch.manual_seed(update.seed)
-            found = self._process.gather(first_not_finite(self.parts, update.batches))
-            first = next(filter(None, found), None)
-            told = f"{first} that is not finite" if first else "made again, all of it is finite"
-            raise TrainingError(f"{error}; {told}") from error
+            causes = self._process.gather(first_not_finite(self.parts, update.batches))
+            first = next(filter(None, causes), None)
+            result = f"{first} that is not finite" if first else "made again, all of it is finite"
+            raise TrainingError(f"{error}; {result}") from error
         # Add the numbers to the meters, with the time since those before.
-        state, now = self.state, time.monotonic()
-        own.seconds, self._lap = now - self._lap, now
-        state.inner.add(own)
-        state.epoch_meters.add(own)
+        state = self.state
+        end = time.monotonic()
+        meters.seconds = end - self._lap
+        self._lap = end
+        state.inner.add(meters)
+        state.epoch_meters.add(meters)
         self.result.epoch = update.epoch
         self.log.advance()
         if update.telemetry:
             self.log.telemetry(update.epoch, update.num_updates, update.telemetry)
         if update.num_updates % self.config.log_interval == 0:
-            counts = update.num_updates, update.lr, update.loss_scale, self._wall()
-            stats, state.inner = state.inner.stats(*counts), Meters()
+            stats = state.inner.stats(
+                update.num_updates, update.lr, update.loss_scale, self._wall()
+            )
+            state.inner = Meters()
             self.log.updates(update.epoch, self._position(), self._num_updates, stats)
             self.result.train.append(entry(update.epoch, stats))
 
@@ -240,8 +256,8 @@ class Trainer:
             self._read_launched()
             self.state.interrupted = True
             goes_on = f"{self.config.same_command} goes on from here"
-            told = "nothing saved (--no-save)" if self.config.no_save else goes_on
-            self._reason = f"interrupted; {told}"
+            saving = "nothing saved (--no-save)" if self.config.no_save else goes_on
+            self._reason = f"interrupted; {saving}"
             self._save(end_of_epoch=False)
         elif self.state.batch_offset < self.state.num_batches:
             self._reason = self._limit_reached(self.state.epoch)
@@ -250,9 +266,11 @@ class Trainer:
     def _end_epoch(self) -> None:
         """Log the averages of the epoch, then validate and save if that is due."""
         self._read_launched()
-        state, scale = self.state, self.parts.loss_scale
+        state = self.state
         rate = self._learning_rate(state.num_updates)
-        stats = state.epoch_meters.stats(state.num_updates, rate, scale, self._wall())
+        stats = state.epoch_meters.stats(
+            state.num_updates, rate, self.parts.loss_scale, self._wall()
+        )
         self.log.end_epoch(state.epoch, stats)
         self.result.epochs.append(entry(state.epoch, stats))
         self._reason = self._limit_reached(state.epoch + 1)
@@ -267,7 +285,8 @@ class Trainer:
             or is_multiple(state.num_updates, config.save_interval_updates)
         )
         # Validate.
-        score, is_best, is_kept = None, False, False
+        score = None
+        is_best = is_kept = False
         if self._validation_is_due(end_of_epoch, save):
             # Read the pending numbers first, so that they stand before the scores.
             self._read_launched()
@@ -281,7 +300,8 @@ class Trainer:
         # Move to the next epoch, and save.
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
-            state.epoch, state.epoch_meters = state.epoch + 1, Meters()
+            state.epoch += 1
+            state.epoch_meters = Meters()
             state.batch_offset = state.num_batches = 0
             self._reason = self._rate_has_fallen() or self._reason
         if save or is_best or is_kept or self._reason is not None:
@@ -325,14 +345,14 @@ class Trainer:
         # Gather parts in all processes; only the first one writes.
         if names and (self._process.is_first or is_sharded(self.parts.objective)):
             start = time.monotonic()
-            shown = "none" if score is None else f"{score:g}"
+            score_text = "none" if score is None else f"{score:g}"
             with_optimizer = not self.config.no_save_optimizer_state
             with self.parts.snapshot(state, self._description, with_optimizer) as checkpoint:
                 if self._process.is_first:
                     self._folder.write(checkpoint, names)
             self.log.say(
                 f"saved checkpoint {self._folder.path / names[0]} (epoch {epoch} @ "
-                f"{state.num_updates} updates, score {shown}) (writing took "
+                f"{state.num_updates} updates, score {score_text}) (writing took "
                 f"{time.monotonic() - start:.2f} seconds)"
             )
         # Leave the time of writing out of the next update's.
@@ -354,9 +374,9 @@ class Trainer:
             return f"the time is up (--stop-time-hours {config.stop_time_hours:g})"
         return None
 
-    def _agreed(self, own: bool, voted: bool) -> bool:
+    def _agreed(self, vote: bool, voted: bool) -> bool:
         """Return a vote of all processes, which came with the last update, or of the only one."""
-        return voted if self._process.world_size > 1 else own
+        return voted if self._process.world_size > 1 else vote
 
     def _rate_has_fallen(self) -> str | None:
         """Return the reason to stop if the learning rate is at ``--stop-min-lr``."""

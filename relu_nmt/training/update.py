@@ -77,8 +77,9 @@ class Update:
                 # Scale for float16, and by the weight, 0 for a batch without effect.
                 parts.scaler.scale(output.loss * weight).backward()
             losses.append(output.loss.detach())
-            more = output.sample_size, batch.num_tokens, batch.num_sentences
-            counts = [old + weight * own for old, own in zip(counts, more, strict=True)]
+            sizes = (output.sample_size, batch.num_tokens, batch.num_sentences)
+            for index, size in enumerate(sizes):
+                counts[index] += weight * size
             # A batch of weight 0 only gives the names of the metrics.
             metrics = all_metrics(output)
             add_metrics(sums, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
@@ -99,7 +100,8 @@ class Update:
         self.skipped = not parts.step(finite)
         # Keep the numbers unread, so that the next update can start at once.
         self.values = torch.cat([sums_of_all, torch.stack(losses).double()])
-        self.names, self.batches = list(sums), [batch for batch, _ in batches]
+        self.names = list(sums)
+        self.batches = [batch for batch, _ in batches]
         self.loss_scale = parts.loss_scale
 
     def read(self, parts: Components) -> tuple[Meters, tuple[bool, bool]]:
@@ -130,15 +132,15 @@ class Update:
 
 def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:
     """Return the samples of the batches whose losses are not finite; of all if they are."""
-    own = [batch.ids.tolist() for batch in batches]
-    bad = [ids for ids, loss in zip(own, losses, strict=True) if not math.isfinite(loss)]
+    ids_by_batch = [batch.ids.tolist() for batch in batches]
+    bad = [ids for ids, loss in zip(ids_by_batch, losses, strict=True) if not math.isfinite(loss)]
     # All processes have the same sums, so all of them call this.
     suspects = process.gather(bad)
     if not any(suspects):
-        suspects = process.gather(own)
+        suspects = process.gather(ids_by_batch)
     ids = [str(number) for lists in suspects for batch in lists for number in batch]
-    more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
-    return ", ".join(ids[:SHOWN_IDS]) + more
+    remainder = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+    return ", ".join(ids[:SHOWN_IDS]) + remainder
 
 
 def all_metrics(output: LossOutput) -> Mapping[str, tuple[Tensor, float]]:
@@ -179,12 +181,14 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
             if not _is_finite(loss):
                 return f"the output of {bad[0]} is the first" if bad else "the loss is the first"
             loss.backward()
-            found = objective.named_parameters()
-            broken = [n for n, p in found if p.grad is not None and not _is_finite(p.grad)]
+            broken = []
+            for name, parameter in objective.named_parameters():
+                if parameter.grad is not None and not _is_finite(parameter.grad):
+                    broken.append(name)
             if broken:  # the backward pass begins with the last module
                 # Find the broken parameter whose module came last in the forward pass.
-                places = {name: place for place, name in enumerate(order)}
-                first = max(broken, key=lambda name: places.get(name.rpartition(".")[0], -1))
+                index_of = {name: index for index, name in enumerate(order)}
+                first = max(broken, key=lambda name: index_of.get(name.rpartition(".")[0], -1))
                 return f"the gradient of {first} is the first"
     finally:
         for hook in hooks:

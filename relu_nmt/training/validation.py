@@ -45,8 +45,10 @@ def check_before_start(
 
     ``description`` is the metadata of the checkpoints.
     """
-    config, is_first = parts.config, parts.process.is_first
-    folder, metric = CheckpointFolder(config), config.best_checkpoint_metric
+    config = parts.config
+    is_first = parts.process.is_first
+    folder = CheckpointFolder(config)
+    metric = config.best_checkpoint_metric
     if is_first:
         num_weights = sum(p.numel() for p in parts.model.parameters())
         folder.check(num_weights, config.optimizer.store_ema)
@@ -74,9 +76,10 @@ def check_before_start(
         with parts.evaluating(), whole_weights(parts.objective):
             data.scorer.check(largest=config.preflight)
     if metric not in names:
+        advice = "; bleu needs --eval-bleu" if metric == "bleu" else ""
         raise ConfigError(
             f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
-            f"{', '.join(names)}{'; bleu needs --eval-bleu' * (metric == 'bleu')}"
+            f"{', '.join(names)}{advice}"
         )
 
 
@@ -91,7 +94,8 @@ def validate(
 
     The scores are logged and added to ``result``. Damaged data leave it as before the update.
     """
-    config, score = parts.config, math.nan
+    config = parts.config
+    score = math.nan
     metric = config.best_checkpoint_metric
     try:
         for number, (subset, source) in enumerate(data.valid.items()):
@@ -101,7 +105,8 @@ def validate(
             stats["num_updates"] = state.num_updates
             # Show the best score so far beside that of the first set, which decides.
             if number == 0 and metric in stats:
-                score, best = stats[metric], state.best_score
+                score = stats[metric]
+                best = state.best_score
                 choose = max if config.maximize else min
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
             log.validation(state.epoch, subset, stats)
@@ -115,7 +120,8 @@ def validate(
                 if losses := loss_without_score(validations, name):
                     fall = f"from {losses[0]:.3f} to {losses[1]:.3f}"
                     advice = ADVICE.get(name, "is it the right metric?")
-                    advice += PATIENCE_ADVICE * (name == metric and config.patience > 0)
+                    if name == metric and config.patience > 0:
+                        advice += PATIENCE_ADVICE
                     log.warn_once(name, f"{name} stays 0 while the loss falls {fall}; {advice}")
     except DataError:
         # The training, once it goes on, validates again.
@@ -155,18 +161,18 @@ def measure(
     """
     count = source.begin_epoch(1)
     rank, world_size = parts.process.rank, parts.process.world_size
-    mine = list(range(rank, count, world_size))
-    if is_sharded(parts.objective) and len(mine) < -(-count // world_size):
-        mine.append(0)  # the other processes need this one's weights; the batch does not count
+    indices = list(range(rank, count, world_size))
+    if is_sharded(parts.objective) and len(indices) < -(-count // world_size):
+        indices.append(0)  # the other processes need this one's weights; the batch does not count
     if largest_only:
-        mine = [source.largest(), *mine]  # the first one that is not empty counts
+        indices = [source.largest(), *indices]  # the first one that is not empty counts
     sums: dict[str, tuple[Tensor, float]] = {}
     with parts.evaluating(), parts.average.applied(), torch.no_grad():
         # Add up the metrics of this process's batches.
         pinned = parts.process.device.type == "cuda"
         workers = 0 if largest_only else parts.config.num_workers
-        batches = load_ahead(source.load, mine, workers, pinned)
-        slow = progress_bar("validation", len(mine), "batches", only_if_slow=True, say=say)
+        batches = load_ahead(source.load, indices, workers, pinned)
+        slow = progress_bar("validation", len(indices), "batches", only_if_slow=True, say=say)
         with slow as advance:
             for index, batch in enumerate(batches):
                 advance(1)
@@ -184,9 +190,9 @@ def measure(
                     break
         # Add up the processes, and score translations.
         of_all: dict[str, tuple[float, float]] = {}
-        own = {name: (float(total), count) for name, (total, count) in sums.items()}
-        for one in parts.process.gather(own):
-            add_metrics(of_all, one)
+        metrics_here = {name: (float(total), count) for name, (total, count) in sums.items()}
+        for process_metrics in parts.process.gather(metrics_here):
+            add_metrics(of_all, process_metrics)
         averages = metric_averages(of_all)
         if scorer is not None:
             with whole_weights(parts.objective):
@@ -203,38 +209,43 @@ def forget_other_measure(
     """
     if not data.valid:
         return
-    # Store the present ones, with which later scores are compared.
-    old_subset, state.best_subset = state.best_subset, next(iter(data.valid))
+    # Store the present subset and signature, with which later scores are compared.
+    old_subset = state.best_subset
+    old_signature = state.best_signature
+    state.best_subset = next(iter(data.valid))
     signature = data.scorer.signatures.get(metric) if data.scorer else None
-    was, state.best_signature = state.best_signature, signature or state.best_signature
+    state.best_signature = signature or old_signature
     how = ""
     if old_subset not in (None, state.best_subset):
         how = f"is of the validation set {old_subset}, no longer the first"
     elif signature:
         # Compare without sacreBLEU's version; before signatures were kept, all languages had 13a.
         is_comparable = re.search(r"\btok:(13a|none)\b", signature) is not None
-        if was is not None:
-            is_comparable = was.partition("|version:")[0] == signature.partition("|version:")[0]
+        if old_signature is not None:
+            settings = old_signature.partition("|version:")[0]
+            is_comparable = settings == signature.partition("|version:")[0]
         if not is_comparable:
-            earlier = was or "by an earlier version"
+            earlier = old_signature or "by an earlier version"
             how = f"was measured otherwise ({earlier}) than scores are now ({signature})"
     if how and state.best_score is not None:
         say(
             f"note: the best {metric} so far, {state.best_score:g}, {how}; it is forgotten, "
             "and --patience counts from 0"
         )
-        state.best_score, state.bad_validations = None, 0
+        state.best_score = None
+        state.bad_validations = 0
 
 
 def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float, float] | None:
     """Return the first and last loss if it falls while a score stays 0, from the second time on."""
-    both = [
-        (one[metric], one["loss"])
-        for one in validations
-        if one.get(metric) is not None and one.get("loss") is not None
+    pairs = [
+        (entry[metric], entry["loss"])
+        for entry in validations
+        if entry.get(metric) is not None and entry.get("loss") is not None
     ]
     # Ask for two validations at least, all with a score of 0.
-    if len(both) < 2 or any(score >= PRINTED_AS_ZERO for score, _ in both):
+    if len(pairs) < 2 or any(score >= PRINTED_AS_ZERO for score, _ in pairs):
         return None
-    first, last = both[0][1], both[-1][1]
+    _, first = pairs[0]
+    _, last = pairs[-1]
     return (first, last) if last < first else None
