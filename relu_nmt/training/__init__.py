@@ -1,6 +1,6 @@
 """Generic training: any objective, any batches.
 
-:data:`OPTIMIZERS` and :data:`SCHEDULES` are the registries of optimisers and schedules.
+:data:`OPTIMIZERS` and :data:`SCHEDULES` are the registries of optimizers and schedules.
 One of your own is a class in a file for ``--user-module``, registered with
 ``@OPTIMIZERS.register("name")`` or ``@SCHEDULES.register("name")``. Its ``Config`` is the settings
 class of its options: ``--lr-scheduler NAME:option=value,...``.

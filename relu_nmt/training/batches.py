@@ -25,18 +25,18 @@ class Batch(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens for the log; for images the number of images."""
+        """Number of tokens for the log, for images the number of images."""
 
     @property
     def num_sentences(self) -> int:
-        """Number of sentences for the log; for images the number of images."""
+        """Number of sentences for the log, for images the number of images."""
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on ``device``."""
 
 
 class BatchSource(Protocol):
-    """Batches by epoch and number; the same numbers always give the same batches."""
+    """Batches by epoch and number. The same numbers always give the same batches."""
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
@@ -45,7 +45,7 @@ class BatchSource(Protocol):
         """Return the number of the batch of the planned epoch that takes the most memory."""
 
     def load(self, index: int) -> Batch:
-        """Return batch ``index`` of the planned epoch; called from several threads."""
+        """Return batch ``index`` of the planned epoch. Called from several threads."""
 
 
 class Scorer(Protocol):
@@ -57,7 +57,7 @@ class Scorer(Protocol):
 
     @property
     def signatures(self) -> Mapping[str, str]:
-        """The way that each metric is computed, by name; scores of another way do not compare."""
+        """The way that each metric is computed, by name. Scores of another way do not compare."""
 
     def score(self) -> dict[str, float]:
         """Return the metrics by name."""
@@ -85,7 +85,7 @@ def own_batches(
     """Return a process's batches of each update that is left of an epoch after ``offset`` batches.
 
     Batch ``i`` belongs to process ``i % world_size``, and an update takes ``update_freq`` batches
-    of every process; so N processes without accumulation make the same updates as one process
+    of every process. So N processes without accumulation make the same updates as one process
     that accumulates N batches. In the last update other processes may have one batch more. ``None``
     stands for it, since all processes must compute the same number of batches.
 

@@ -50,7 +50,7 @@ SHOWN_NAMES = 3
 _PACKED = re.compile(r"(?P<module>.*\b\w*attention)\.in_proj_(?P<kind>weight|bias)(?P<ending>.*)")
 _VISION_PART = re.compile(r"\bblocks\.(\d+)\.(attention|feed_forward)(_branch)?\.")
 _MOST_HEADER = 100_000_000
-"""Largest header of safetensors in bytes; the file begins with the header's size and a {."""
+"""Largest header of safetensors in bytes. The file begins with the header's size and a {."""
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
@@ -76,7 +76,7 @@ class Checkpoint:
 
 
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Write ``checkpoint`` to ``path``; the old file stays whole until the new one is complete.
+    """Write ``checkpoint`` to ``path``. The old file stays whole until the new one is complete.
 
     Raises:
         CheckpointError: the file cannot be written, for example because the disk is full.
@@ -103,7 +103,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
 
 
 def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = False) -> Checkpoint:
-    """Read a checkpoint to the CPU; ``with_training_state`` also what only training needs.
+    """Read a checkpoint to the CPU, ``with_training_state`` also what only training needs.
 
     Raises:
         CheckpointError: no such file, a damaged file, or not a checkpoint of relu_nmt.
@@ -245,7 +245,7 @@ def _read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
             raw = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise _damaged(source, error) from error
-    # Compare the checksum of the metadata; earlier files have no checksums at all.
+    # Compare the checksum of the metadata. Earlier files have no checksums at all.
     checksum = raw.pop("metadata_checksum", None)
     if checksum != (str(_checksum_of_texts(raw)) if "checksums" in raw else None):
         raise _damaged(source, "its metadata does not fit its checksum")
@@ -356,10 +356,10 @@ def _new_vision_part(match: re.Match[str]) -> str:
 
 
 def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights, or optimiser state as ``optimizer.PARAMETER.KEY``, under their present names.
+    """Return weights, or optimizer state as ``optimizer.PARAMETER.KEY``, under their present names.
 
-    Query, key and value projections were one parameter ``in_proj_weight`` (and ``in_proj_bias``);
-    they are ``qkv`` in self-attention, ``q`` and ``kv`` in cross-attention.
+    Query, key and value projections were one parameter ``in_proj_weight`` (and ``in_proj_bias``).
+    They are ``qkv`` in self-attention, ``q`` and ``kv`` in cross-attention.
     """
     upgraded = {}
     for old_name, tensor in tensors.items():

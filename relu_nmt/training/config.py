@@ -33,13 +33,13 @@ _ema = partial(option, least=0, needs="store_ema")
 _fp16 = partial(option, needs="fp16")
 _validating = partial(option, needs=VALIDATES)
 _saving = partial(option, needs=SAVES)
-# Metrics that are better when larger; all others are losses.
+# Metrics that are better when larger. All others are losses.
 MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 
 
 @settings
 class OptimizerConfig:
-    """Settings of the optimiser, and of the exponential moving average of the weights.
+    """Settings of the optimizer, and of the exponential moving average of the weights.
 
     Example:
         >>> OptimizerConfig(optimizer="adam:beta2=0.95").adam_betas
@@ -238,7 +238,7 @@ class TrainerConfig(PrecisionOptions):
     def fresh_start(self, goes_on: bool) -> str:
         """Return advice on flags for a training that takes nothing of an earlier checkpoint.
 
-        A training that ``goes_on`` does so from ``--restore-file`` or its folder; another one may
+        A training that ``goes_on`` does so from ``--restore-file`` or its folder. Another one may
         begin with ``--finetune-from-model``.
         """
         if not goes_on:

@@ -1,7 +1,7 @@
 """The processes that train together, one or those of torchrun, and the signals to them.
 
 With ``--ddp-backend fully_sharded`` each process holds only its part of weights, gradients and
-optimiser. PyTorch's FSDP2 gathers the weights of each layer when it runs, and frees them
+optimizer. PyTorch's FSDP2 gathers the weights of each layer when it runs, and frees them
 afterwards. The functions for it leave models that are not sharded unchanged.
 """
 
@@ -45,7 +45,7 @@ LOST_PEER = "Connection closed by peer"
 
 @dataclass
 class ProcessGroup:
-    """This process among those that train together, and its device; rank 0 writes and logs."""
+    """This process among those that train together, and its device. Rank 0 writes and logs."""
 
     rank: int
     world_size: int
@@ -115,7 +115,7 @@ class ProcessGroup:
 
 
 def join_processes(cpu: bool) -> ProcessGroup:
-    """Return this process's group, which torchrun's variables describe; ``cpu`` uses no GPU."""
+    """Return this process's group, which torchrun's variables describe. ``cpu`` uses no GPU."""
     on_gpu = torch.cuda.is_available() and not cpu
     if not on_gpu:
         keep_freed_memory()
@@ -135,7 +135,7 @@ def join_processes(cpu: bool) -> ProcessGroup:
         torch.cuda.set_device(device)
     # Import it before the group exists: defaults of its functions would hold the group for ever.
     importlib.import_module("torch.distributed.nn")
-    # The agent of torchrun has a store, and watches the processes; others meet here.
+    # The agent of torchrun has a store, and watches the processes. Others meet here.
     store = None if "TORCHELASTIC_USE_AGENT_STORE" in os.environ else _meet(rank, world_size)
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
@@ -143,7 +143,7 @@ def join_processes(cpu: bool) -> ProcessGroup:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed CPU tensors; does nothing with another C library.
+    """Let glibc keep the memory of freed CPU tensors. Does nothing with another C library.
 
     Otherwise memory goes back to the system after each update, as it still does for tensors above
     32 MB, and the system clears it again.
@@ -170,7 +170,7 @@ def _wrong_variable(name: str, expected: str) -> ConfigError:
 
 
 def _meet(rank: int, world_size: int) -> dist.TCPStore:
-    """Return the store of process 0 when all processes are there; say for which it waits.
+    """Return the store of process 0 when all processes are there. Say for which it waits.
 
     Raises:
         ConfigError: a variable of the environment is missing, or cannot be used.
@@ -236,7 +236,7 @@ def noting_signals() -> Iterator[list[int]]:
 
 
 def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.Module:
-    """Reduce an objective to this process's part of its weights, on the device; return it.
+    """Reduce an objective to this process's part of its weights, on the device. Return it.
 
     Every parameter is cut along its first dimension, and keeps its name and attributes. Only one
     layer at a time is whole on the device.
@@ -320,7 +320,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def part_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return this process's part of a whole tensor, cut like ``other``; scalars are not cut."""
+    """Return this process's part of a whole tensor, cut like ``other``. Scalars are not cut."""
     if not _is_part(other) or not tensor.dim():
         return tensor
     from torch.distributed.tensor import distribute_tensor

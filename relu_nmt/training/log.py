@@ -79,7 +79,7 @@ class Meters:
     ) -> dict[str, float]:
         """Return the averages for the log, in fairseq's order: losses in bits, sizes per update.
 
-        ``wall`` is the time of running in seconds; ``loss_scale`` is None unless in float16.
+        ``wall`` is the time of running in seconds. ``loss_scale`` is None unless in float16.
         """
         updates, seconds = max(1, self.updates), max(self.seconds, 1e-9)
         stats = {
@@ -105,7 +105,7 @@ class TrainingLog:
 
     All processes but the first are ``quiet``. Without ``shown`` only the log file and TensorBoard
     are written. ``lost`` is the first error that ended a part of the log, such as a full disk or a
-    closed pipe; training goes on without that part.
+    closed pipe. Training goes on without that part.
 
     Raises:
         ConfigError: the log file cannot be written.
@@ -123,7 +123,7 @@ class TrainingLog:
         default = "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
         self._format = config.log_format or default
         self._bar = tqdm(disable=True)
-        # Streams of lines; None stands for the standard output of the moment.
+        # Streams of lines. None stands for the standard output of the moment.
         self._streams: dict[str, TextIO | None] = {OUTPUT: None} if shown and not quiet else {}
         if (path := config.log_file) and not quiet:
             with _reporting(f"--log-file {path}: cannot be written"):
@@ -298,7 +298,7 @@ def _stamped(name: str, text: str) -> str:
 def add_metrics(
     sums: dict[str, tuple[Any, float]], other_sums: Mapping[str, tuple[Any, float]]
 ) -> None:
-    """Add (sum, count) pairs by name, in place; sums on a device stay there."""
+    """Add (sum, count) pairs by name, in place. Sums on a device stay there."""
     for name, (total, count) in other_sums.items():
         old_total, old_count = sums.get(name, (0, 0))
         sums[name] = (old_total + total, old_count + count)
@@ -331,7 +331,7 @@ def format_value(name: str, value: float) -> str:
 
 
 def add_point(curves: Curves, split: str, values: Any) -> None:
-    """Add the metrics of one moment to curves; they replace earlier ones of the same update."""
+    """Add the metrics of one moment to curves. They replace earlier ones of the same update."""
     if not isinstance(values, dict) or not isinstance(values.get("num_updates"), int):
         return
     for metric, value in values.items():
@@ -355,7 +355,7 @@ def read_curves(path: str | os.PathLike[str], may_be_empty: bool = False) -> Cur
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise DataError(f"{path}: cannot read the course of the training: {reason}") from error
-    # A results.json is one object; a log is lines.
+    # A results.json is one object. A log is lines.
     curves: Curves = {}
     content = _json(text)
     if isinstance(content, dict) and isinstance(content.get("train"), list):

@@ -68,7 +68,7 @@ class Adafactor(torch.optim.Adafactor):
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Return the optimiser of the model's trainable parameters.
+    """Return the optimizer of the model's trainable parameters.
 
     Weight decay acts on all of them, as in fairseq, but on those with a true ``no_weight_decay``.
     Each group has its ``lr_scale``, from ``--lr-scales``.
@@ -90,14 +90,14 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         }
         for (exempt, scale), parameters in sorted(by_kind.items(), key=lambda kind: kind[0])
     ]
-    # Pass options only to optimisers that have settings of their own.
+    # Pass options only to optimizers that have settings of their own.
     make, options = chosen_part(config, "optimizer")
     optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
     return optimizer
 
 
 def freeze(model: nn.Module, config: OptimizerConfig) -> None:
-    """Exclude the parts of ``--freeze`` from training; their weights stay as they are."""
+    """Exclude the parts of ``--freeze`` from training. Their weights stay as they are."""
     for part in config.freeze:
         for parameter in parameters_of(model, part, "--freeze"):
             parameter.requires_grad_(False)

@@ -9,7 +9,7 @@ from relu_nmt.errors import ConfigError
 
 
 def autocast_dtype(precision: PrecisionOptions, device: torch.device) -> torch.dtype | None:
-    """Return the 16-bit dtype of the computation; None for the dtype of the weights."""
+    """Return the 16-bit dtype of the computation. None for the dtype of the weights."""
     if precision.fp16:
         if device.type != "cuda":
             raise ConfigError("--fp16 needs a CUDA GPU; on the CPU use --bf16 or neither")

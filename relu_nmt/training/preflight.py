@@ -19,7 +19,7 @@ from relu_nmt.training.state import Components
 BYTES_OF_GRADIENT, BYTES_OF_MOMENTS = 4, 2 * 4
 """Bytes of the gradient and of Adam's moments per parameter."""
 MEMORY_TO_FILL = 0.8
-"""The share of the memory that ``--max-tokens auto`` fills; the rest is a margin."""
+"""The share of the memory that ``--max-tokens auto`` fills. The rest is a margin."""
 FIRST_TOKENS, LARGEST_STEP, SMALLEST_STEP, TOKENS_UNIT = 256, 4, 1.1, 64
 """Sizes of trial batches: the first one, the factors between two of them, and their unit."""
 MOST_TOKENS = {"cpu": 4096, "cuda": 65_536}
@@ -36,7 +36,7 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             model.zero_grad(set_to_none=True)
-            # Restore the buffers; a table that grew stays, as it is as good as before.
+            # Restore the buffers. A table that grew stays, as it is as good as before.
             for name, buffer in model.named_buffers():
                 if name in buffers and buffers[name].shape == buffer.shape:
                     buffer.copy_(buffers[name])
@@ -48,7 +48,7 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
 
 
 def try_batch(parts: Components, batch: Batch) -> str:
-    """Go forward and backward with a batch; return its time and memory in words."""
+    """Go forward and backward with a batch. Return its time and memory in words."""
     start = time.monotonic()
     peak = peak_of(parts, batch)
     return (
@@ -58,7 +58,7 @@ def try_batch(parts: Components, batch: Batch) -> str:
 
 
 def peak_of(parts: Components, batch: Batch) -> int:
-    """Go forward and backward with a batch; return the bytes that training with it takes."""
+    """Go forward and backward with a batch. Return the bytes that training with it takes."""
     device = parts.process.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -69,14 +69,14 @@ def peak_of(parts: Components, batch: Batch) -> int:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             peak = torch.cuda.max_memory_allocated(device)
-        # Add the moments that the optimiser's first step will allocate.
+        # Add the moments that the optimizer's first step will allocate.
         if not parts.optimizer.state:
             peak += BYTES_OF_MOMENTS * num_trained(parts)
     return peak
 
 
 def num_trained(parts: Components) -> int:
-    """Return the number of the weights that the optimiser of this process changes."""
+    """Return the number of the weights that the optimizer of this process changes."""
     groups = parts.optimizer.param_groups
     return sum(own_part(p).numel() for group in groups for p in group["params"])
 
@@ -127,7 +127,7 @@ def fitting_tokens(
 ) -> int:
     """Return the number of ``--max-tokens auto``: the largest batch that fits every process.
 
-    ``batch_of`` returns the largest batch within a number of tokens; ``least`` is the longest
+    ``batch_of`` returns the largest batch within a number of tokens. ``least`` is the longest
     group. Batches divide ``share``, the tokens of an update for this process, evenly. ``stored``,
     the number of the checkpoint to go on from, is only checked.
     """

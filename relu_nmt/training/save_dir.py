@@ -47,10 +47,10 @@ ENTRY_FORM = {
 BEST_FORM = {"metric?": str, "value?": float, "num_updates?": int}
 LOCK = ".lock"
 BYTES_PER_VALUE, VALUES_PER_WEIGHT = 4, 3
-"""Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA."""
+"""Values per weight in a checkpoint: the weight and Adam's two moments, and one more with EMA."""
 
 Stats = dict[str, Any]
-"""Values by name; None stands for infinity and NaN, which JSON does not have."""
+"""Values by name. None stands for infinity and NaN, which JSON does not have."""
 
 
 @dataclass
@@ -60,8 +60,8 @@ class TrainingResult:
     The file has all fields but ``save_dir`` and ``log_lost``.
 
     Args:
-        save_dir: folder of the file and of the checkpoints; None if none are written.
-        ended: the reason of the end, for the user; None while it runs or if it was killed.
+        save_dir: folder of the file and of the checkpoints. None if none are written.
+        ended: the reason of the end, for the user. None while it runs or if it was killed.
         signal: number of the signal that interrupted it, if one did.
         diverged: loss or gradient were not finite, or no loss scale of float16 worked.
         epoch: epoch of the last update, from 1.
@@ -74,7 +74,7 @@ class TrainingResult:
         valid: by validation set, its metrics at each validation, and the signatures of scores.
         best: ``metric``, ``value`` and ``num_updates`` of the best validation so far.
         memory: most bytes over all runs: ``resident_bytes`` of the first process,
-            ``gpu_bytes`` of tensors on its GPU; None where they are not counted.
+            ``gpu_bytes`` of tensors on its GPU. None where they are not counted.
         log_lost: the error that ended a part of the log, if one did.
 
     Example:
@@ -104,7 +104,7 @@ class TrainingResult:
 
     @property
     def best_score(self) -> float | None:
-        """The best value of ``best_checkpoint_metric``; None if nothing was validated."""
+        """The best value of ``best_checkpoint_metric``. None if nothing was validated."""
         return None if self.best is None else self.best["value"]
 
     @property
@@ -317,7 +317,7 @@ class CheckpointFolder:
         self._prune(names)
 
     def restore_path(self) -> Path | None:
-        """Return the checkpoint that training goes on from; None for a fresh start."""
+        """Return the checkpoint that training goes on from. None for a fresh start."""
         name = self._config.restore_file
         # Look in the working directory only for a name that the user gives.
         for path in (self.path / name, *([Path(name)] if name != LAST else [])):
@@ -334,7 +334,7 @@ class CheckpointFolder:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Lock the folder inside the block; remove it then if it is new and nothing is written."""
+        """Lock the folder inside the block. Remove it then if it is new and nothing is written."""
         if self._config.no_save:
             yield
             return
@@ -353,7 +353,7 @@ class CheckpointFolder:
             remove_abandoned(self.path)
             yield
         finally:
-            # Remove the folder while it is locked; a failure hides no error of the training.
+            # Remove the folder while it is locked. A failure hides no error of the training.
             with suppress(OSError):
                 if is_new and os.listdir(self.path) == [LOCK]:
                     shutil.rmtree(self.path)

@@ -1,7 +1,7 @@
 """Learning rates as formulas of the number of updates, those of fairseq, with their flags.
 
 Update ``t`` (from 1) uses ``learning_rate(t)``. fairseq uses its value at ``t - 1``, so its first
-update after a warm-up from 0 changes nothing; the values at a given number of updates, which both
+update after a warm-up from 0 changes nothing. The values at a given number of updates, which both
 print, are the same.
 
 A schedule is one subclass of :class:`Schedule` with its options. Most options are a flag of fairseq
@@ -24,14 +24,14 @@ from relu_nmt.training import SCHEDULES
 
 @with_own_config
 class Schedule(ABC):
-    """A learning rate for every update; most are a formula of its number, without a state.
+    """A learning rate for every update. Most are a formula of its number, without a state.
 
     Options stand in the subclass and become its ``Config``, or a ``Config`` stands there instead.
     Either way they are attributes of the schedule.
 
     Args:
         config: an instance of the class's ``Config``.
-        rates: ``--lr``; the first one is the peak.
+        rates: ``--lr``. The first one is the peak.
         max_update: the last update of the training, 0 if not limited.
         maximize: a larger validation score is better.
 
@@ -68,7 +68,7 @@ class Schedule(ABC):
         return {}
 
     def forget_best(self) -> None:  # noqa: B027
-        """Forget the best score; later scores are measured otherwise."""
+        """Forget the best score. Later scores are measured otherwise."""
 
     def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Go on from :meth:`state`."""
@@ -187,7 +187,7 @@ class FixedSchedule(Schedule):
         else:
             rate = rates[-1] * self.shrink ** (epoch + 1 - anneal)
         # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it prints
-        # that value at u updates; here both are update t's own factor.
+        # that value at u updates. Here both are update t's own factor.
         return rate * num_updates / self.warmup if num_updates < self.warmup else rate
 
 
@@ -223,7 +223,7 @@ class ReduceOnPlateauSchedule(Schedule):
         return self.peak * self._state.factor
 
     def end_epoch(self, num_updates: int, score: float | None) -> None:
-        """Count the epochs without improvement; scores during warm-up do not count."""
+        """Count the epochs without improvement. Scores during warm-up do not count."""
         if score is None or num_updates <= self.warmup:
             return
         state, sign = self._state, 1 if self.maximize else -1
@@ -239,11 +239,11 @@ class ReduceOnPlateauSchedule(Schedule):
         return dataclasses.asdict(self._state)
 
     def forget_best(self) -> None:
-        """Forget the best score; later scores are measured otherwise."""
+        """Forget the best score. Later scores are measured otherwise."""
         self._state = PlateauState(self._state.factor)
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`; that of another schedule is empty."""
+        """Go on from :meth:`state`. The state of another schedule is empty."""
         self._state = checked(PlateauState, state, "schedule")
 
 
@@ -325,7 +325,7 @@ class ScheduleConfig:
 
 
 def build_schedule(config: ScheduleConfig, max_update: int = 0, maximize: bool = False) -> Schedule:
-    """Return the schedule that ``--lr-scheduler`` names; see :class:`Schedule`."""
+    """Return the schedule that ``--lr-scheduler`` names. See :class:`Schedule`."""
     make, options = chosen_part(config, "lr_scheduler")
     schedule: Schedule = make(options, config.lr, max_update, maximize)
     return schedule

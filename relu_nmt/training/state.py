@@ -50,8 +50,8 @@ class TrainingState:
         batch_offset: batches of this epoch that are done, over all processes.
         num_batches: batches of this epoch; 0 before it is planned.
         seconds: time of running, over all resumes.
-        best_subset: validation set of the best score; None in earlier checkpoints.
-        best_signature: signature of the best score; None for losses, and in earlier checkpoints.
+        best_subset: validation set of the best score. None in earlier checkpoints.
+        best_signature: signature of the best score. None for losses, and in earlier checkpoints.
         bad_validations: validations since a better score, for early stopping.
         precision: state of the loss scale.
         inner: meters since the last log line.
@@ -76,7 +76,7 @@ class TrainingState:
     interrupted: bool = False
 
     def begin_epoch(self, num_batches: int) -> bool:
-        """Set the number of batches; if it changed in an epoch, scale the offset, return True."""
+        """Set the number of batches. If it changed in an epoch, scale the offset, return True."""
         changed = self.batch_offset > 0 and self.num_batches not in (0, num_batches)
         if changed:
             self.batch_offset = round(self.batch_offset * num_batches / self.num_batches)
@@ -84,7 +84,7 @@ class TrainingState:
         return changed
 
     def add_score(self, score: float, maximize: bool) -> bool:
-        """Count a validation score; return True if it is at least as good as the best so far."""
+        """Count a validation score. Return True if it is at least as good as the best so far."""
         best, sign = self.best_score, 1 if maximize else -1
         better = not math.isnan(score) and (best is None or sign * score > sign * best)
         self.bad_validations = 0 if better else self.bad_validations + 1
@@ -94,7 +94,7 @@ class TrainingState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str) -> "TrainingState":
-        """Return the state that ``dataclasses.asdict`` described; errors name ``origin``."""
+        """Return the state that ``dataclasses.asdict`` described. Errors name ``origin``."""
         stored = dict(values)
         try:
             # Earlier checkpoints hold the best score a second time, together with the count.
@@ -109,7 +109,7 @@ class TrainingState:
 
 
 class WeightAverage:
-    """The average a <- decay * a + (1 - decay) * w of a model's weights; empty without EMA.
+    """The average a <- decay * a + (1 - decay) * w of a model's weights. Empty without EMA.
 
     The statistics of BatchNorm are averaged with the parameters.
 
@@ -142,7 +142,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[dict[str, Tensor]]:
-        """Put the average into the model inside the block; yields the raw weights."""
+        """Put the average into the model inside the block. Yields the raw weights."""
         self._swap()
         try:
             yield self._averages
@@ -186,7 +186,7 @@ StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
 
 
 class Components:
-    """The module ``model`` of an objective, with its optimiser, schedule, precision and average.
+    """The module ``model`` of an objective, with its optimizer, schedule, precision and average.
 
     The objective is on its device already, ``wrapped`` to average gradients over processes.
     """
@@ -209,7 +209,7 @@ class Components:
         self.statistics = list(running_statistics(objective).values())
         self.schedule = build_schedule(config.schedule, config.max_update, config.maximize)
         self.dtype = autocast_dtype(config, process.device)
-        # The loss scale of float16, with fairseq's window; without it the scaler changes nothing.
+        # The loss scale of float16, with fairseq's window. Without it the scaler changes nothing.
         updates = FAIRSEQ_SCALE_WINDOW // process.world_size // config.update_freq[0]
         window, start = config.fp16_scale_window or max(1, updates), config.fp16_init_scale
         self.scaler = torch.amp.GradScaler(
@@ -218,13 +218,13 @@ class Components:
         self.average = WeightAverage(model, config.optimizer)
 
     def autocast(self) -> torch.autocast:
-        """Return the context of a forward pass; weights always have 32 bits."""
+        """Return the context of a forward pass. Weights always have 32 bits."""
         enabled = self.dtype is not None
         return torch.autocast(self.process.device.type, self.dtype, enabled=enabled)
 
     @property
     def loss_scale(self) -> float | None:
-        """The current loss scale; None without loss scaling."""
+        """The current loss scale. None without loss scaling."""
         return self.scaler.get_scale() if self.scaler.is_enabled() else None
 
     def loss(self, batch: Batch) -> LossOutput:
@@ -233,8 +233,8 @@ class Components:
             return self.objective(batch.to(self.process.device))
 
     @torch.no_grad()
-    def normalise_gradients(self, sample_size: Tensor) -> Tensor:
-        """Divide summed gradients by the sample size and clip them; return the norm before."""
+    def normalize_gradients(self, sample_size: Tensor) -> Tensor:
+        """Divide summed gradients by the sample size and clip them. Return the norm before."""
         # Undo the loss scale, so that norms are comparable.
         self.scaler.unscale_(self.optimizer)
         gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
@@ -253,15 +253,15 @@ class Components:
         return norm
 
     def step(self, finite: Tensor | None) -> bool:
-        """Make the optimiser's step; return False if gradients overflowed and it was skipped.
+        """Make the optimizer's step. Return False if gradients overflowed and it was skipped.
 
-        The bool scalar ``finite`` keeps a fused optimiser from changing the weights if it is False,
+        The bool scalar ``finite`` keeps a fused optimizer from changing the weights if it is False,
         so that the update can be repeated to find the cause. None: always change them.
         """
         optimizer, scaler = self.optimizer, self.scaler
         if not scaler.is_enabled():
             if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-                # Fused optimisers read it on their device, without a wait for the GPU.
+                # Fused optimizers read it on their device, without a wait for the GPU.
                 optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
             optimizer.step()
             return True
@@ -298,7 +298,7 @@ class Components:
         state.schedule, state.precision = self.schedule.state(), self.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
         training = optimizer_tensors(self.model, self.optimizer) if with_optimizer else {}
-        # Apply the average; the raw weights that it replaces are stored beside it.
+        # Apply the average. The raw weights that it replaces are stored beside it.
         with self.average.applied() as raw:
             training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
             # Keep parameters as they are, so that tied ones stay one tensor.
@@ -309,7 +309,7 @@ class Components:
     def restore(
         self, path: Path | None, say: Callable[[str], None], start: StartWeights | None = None
     ) -> TrainingState:
-        """Restore tensors and schedule from the checkpoint to go on from; return its state.
+        """Restore tensors and schedule from the checkpoint to go on from. Return its state.
 
         Without ``path`` it is a fresh start, for which ``start`` may change weights of another
         model.
@@ -337,7 +337,7 @@ class Components:
         self.average.restart()
         if raw := without_prefix(checkpoint.training_tensors, RAW_PREFIX):
             load_weights(self.model, raw, path, averaged_tensors(self.model), advice)
-        # Load optimiser, loss scale and schedule, unless the flags reset them.
+        # Load optimizer, loss scale and schedule, unless the flags reset them.
         if not config.reset_optimizer:
             tensors = without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
             _load_optimizer(self.model, self.optimizer, tensors, path)
@@ -352,7 +352,7 @@ class Components:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimiser's tensors as ``optimizer.PARAMETER.KEY``."""
+    """Return the optimizer's tensors as ``optimizer.PARAMETER.KEY``."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{OPTIMIZER_PREFIX}{names[parameter]}.{key}": torch.as_tensor(value)
@@ -378,7 +378,7 @@ def _reset(state: TrainingState, config: TrainerConfig) -> None:
 def _load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
 ) -> None:
-    """Restore the optimiser's tensors; its settings stay those of the flags.
+    """Restore the optimizer's tensors. Its settings stay those of the flags.
 
     The state of parts that are frozen now is dropped, and that of parts not trained before is new.
     """

@@ -31,7 +31,7 @@ class Trainer:
     """Trains a model.
 
     Args:
-        objective: the loss, ``objective(batch, telemetry=False) -> LossOutput``; its module
+        objective: the loss, ``objective(batch, telemetry=False) -> LossOutput``. Its module
             ``model`` is trained and stored.
         description: metadata of the checkpoints as JSON can hold it (``model_config``, ``task``,
             ``args``).
@@ -55,7 +55,7 @@ class Trainer:
         self._description = description
         self.state = TrainingState()
         self.result = TrainingResult()
-        # Shard first: sharding makes new parameters, which optimiser and average must have.
+        # Shard first: sharding makes new parameters, which optimizer and average must have.
         wrapped = process.wrap(objective.train(), config.ddp_backend)
         self.parts = Components(objective, config, process, wrapped)
         self.log = log or TrainingLog(config, quiet=not process.is_first)
@@ -118,7 +118,7 @@ class Trainer:
         return self.result
 
     def _train(self) -> None:
-        """Train until there is a reason to stop; note an error in the result."""
+        """Train until there is a reason to stop. Note an error in the result."""
         self._write_result()
         try:
             with noting_signals() as self._signals:
@@ -184,7 +184,7 @@ class Trainer:
         self._end_epoch()
 
     def _update(self, batches: list[tuple[Batch, int]]) -> bool:
-        """Make an update; return False if float16 gradients overflowed and the step was skipped.
+        """Make an update. Return False if float16 gradients overflowed and the step was skipped.
 
         The numbers of the update may still be on their way from a GPU afterwards.
         """
@@ -329,7 +329,7 @@ class Trainer:
         is_kept: bool = False,
         keeps_last: bool = False,
     ) -> None:
-        """Write a checkpoint; at the end of an epoch the state is already that of the next."""
+        """Write a checkpoint. At the end of an epoch the state is already that of the next."""
         self._read_launched()
         state = self.state
         state.seconds = self._wall()
@@ -342,7 +342,7 @@ class Trainer:
             kept_score=score if is_kept else None,
             interrupted=state.interrupted or keeps_last,
         )
-        # Gather parts in all processes; only the first one writes.
+        # Gather parts in all processes. Only the first one writes.
         if names and (self._process.is_first or is_sharded(self.parts.objective)):
             start = time.monotonic()
             score_text = "none" if score is None else f"{score:g}"
@@ -398,5 +398,5 @@ class Trainer:
 
 
 def is_multiple(number: int, interval: int) -> bool:
-    """Return True for the multiples of ``interval`` above 0; False for all if it is 0."""
+    """Return True for the multiples of ``interval`` above 0. False for all if it is 0."""
     return interval > 0 and number > 0 and number % interval == 0

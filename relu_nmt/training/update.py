@@ -20,7 +20,7 @@ SHOWN_IDS = 20
 
 @dataclass
 class Update:
-    """An update; after :meth:`run` its numbers may still be on their way from the device.
+    """An update. After :meth:`run` its numbers may still be on their way from the device.
 
     Args:
         num_updates: number of the update, from 1.
@@ -28,8 +28,8 @@ class Update:
         batches: those of this process.
         names: those of the metrics.
         values: float64 [6 + 2 * metrics + batches] on the device: the gradient's norm before
-            clipping; sums over all processes; each batch's own loss.
-        skipped: gradients overflowed and the optimiser made no step.
+            clipping, sums over all processes, and the loss of each batch.
+        skipped: gradients overflowed and the optimizer made no step.
     """
 
     num_updates: int
@@ -53,10 +53,10 @@ class Update:
         """Make an update of the objective, which is in training mode.
 
         Args:
-            parts: the model and its optimiser.
+            parts: the model and its optimizer.
             batches: those of this process with their weights: 1, or 0 for a batch that only keeps
                 this process in step with the others.
-            votes: this process has received a signal; it finds that the time is up.
+            votes: this process has received a signal, and this process finds the time up.
             wants_telemetry: compute the objective's telemetry of the first batch.
         """
         # Go forward and backward with each batch.
@@ -90,8 +90,8 @@ class Update:
         for total, count in sums.values():
             numbers.append(torch.stack([total.double(), torch.tensor(count, **options)]))
         vector = parts.process.sum(torch.cat(numbers))
-        # Make the optimiser's step.
-        gradient_norm = parts.normalise_gradients(vector[0])
+        # Make the optimizer's step.
+        gradient_norm = parts.normalize_gradients(vector[0])
         for group in parts.optimizer.param_groups:
             group["lr"] = self.lr * group["lr_scale"]
         sums_of_all = torch.cat([gradient_norm.double().view(1), vector])
@@ -131,7 +131,7 @@ class Update:
 
 
 def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:
-    """Return the samples of the batches whose losses are not finite; of all if they are."""
+    """Return the samples of batches whose losses are not finite, or of all if all are finite."""
     ids_by_batch = [batch.ids.tolist() for batch in batches]
     bad = [ids for ids, loss in zip(ids_by_batch, losses, strict=True) if not math.isfinite(loss)]
     # All processes have the same sums, so all of them call this.

@@ -154,7 +154,7 @@ def measure(
     largest_only: bool = False,
     say: Callable[[str], object] = str,
 ) -> dict[str, float]:
-    """Return the metrics of a validation set; losses in bits. The model ends in training mode.
+    """Return the metrics of a validation set, losses in bits. The model ends in training mode.
 
     The processes share the batches of ``source``, or all compute its largest one only. ``say``
     prints the progress of a slow validation.
@@ -205,7 +205,7 @@ def forget_other_measure(
 ) -> None:
     """Forget the best score if it was measured otherwise, or on another set, than scores are now.
 
-    The first validation set counts, and the signature of the metric; a loss has none.
+    The first validation set counts, and the signature of the metric. A loss has none.
     """
     if not data.valid:
         return
@@ -219,7 +219,7 @@ def forget_other_measure(
     if old_subset not in (None, state.best_subset):
         how = f"is of the validation set {old_subset}, no longer the first"
     elif signature:
-        # Compare without sacreBLEU's version; before signatures were kept, all languages had 13a.
+        # Compare without sacreBLEU's version. Before signatures were kept, all languages had 13a.
         is_comparable = re.search(r"\btok:(13a|none)\b", signature) is not None
         if old_signature is not None:
             settings = old_signature.partition("|version:")[0]
