@@ -14,6 +14,7 @@ from relu_nmt.config.fields import EXPECTED, MOST_WHOLE
 
 MOST_DEPTH = 32
 """Most levels of tables and lists in each other; no file of relu_nmt has 10."""
+MOST_DIGITS = 300
 TOO_DEEP = f"more than {MOST_DEPTH} tables and lists in each other"
 
 
@@ -24,7 +25,7 @@ def parse_json(text: str | bytes) -> Any:
         ValueError: it is not JSON, or nested too deep.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_int=_whole_number)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     # Go down level by level, without recursion.
@@ -36,6 +37,13 @@ def parse_json(text: str | bytes) -> Any:
     if level:
         raise ValueError(TOO_DEEP)
     return value
+
+
+def _whole_number(text: str) -> int:
+    """Return a whole number of JSON, which a float can hold as well."""
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(text):,} digits")
+    return int(text)
 
 
 def checked(form: Any, value: Any, place: str = "the whole") -> Any:

@@ -161,10 +161,10 @@ def load_weights(
     model: nn.Module,
     tensors: Mapping[str, Tensor],
     origin: str | os.PathLike[str],
-    own: Mapping[str, Tensor] | None = None,
+    model_tensors: Mapping[str, Tensor] | None = None,
     advice: str = "",
 ) -> None:
-    """Copy stored weights into the model, all that it has, or those of the names ``own``.
+    """Copy stored weights into the model, all that it has, or ``model_tensors`` of it.
 
     ``advice`` ends the message of the error.
 
@@ -172,14 +172,14 @@ def load_weights(
         CheckpointError: names or shapes are not those of the model.
     """
     # Collect tensors of another shape, and names that only one side has.
-    own = own or model.state_dict()
+    model_tensors = model_tensors or model.state_dict()
     unlike = [
-        f"{name} {list(tensors[name].shape)} instead of {list(own[name].shape)}"
-        for name in own
-        if name in tensors and own[name].shape != tensors[name].shape
+        f"{name} {list(tensors[name].shape)} instead of {list(model_tensors[name].shape)}"
+        for name in model_tensors
+        if name in tensors and model_tensors[name].shape != tensors[name].shape
     ]
-    missing = [name for name in own if name not in tensors]
-    foreign = [name for name in tensors if name not in own]
+    missing = [name for name in model_tensors if name not in tensors]
+    foreign = [name for name in tensors if name not in model_tensors]
     # Raise the first kind of difference, with a few names as examples.
     for verb, names in (("has", unlike), ("lacks", missing), ("has also", foreign)):
         if names:
@@ -188,7 +188,7 @@ def load_weights(
                 f"{origin}: the checkpoint does not fit the model: it {verb} "
                 f"{', '.join(names[:SHOWN_NAMES])}{remainder}{advice and '; '}{advice}"
             )
-    parts = {name: part_like(tensor, own[name]) for name, tensor in tensors.items()}
+    parts = {name: part_like(tensor, model_tensors[name]) for name, tensor in tensors.items()}
     model.load_state_dict(parts, strict=False)
 
 

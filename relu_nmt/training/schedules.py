@@ -247,12 +247,12 @@ class ReduceOnPlateauSchedule(Schedule):
         self._state = checked(PlateauState, state, "schedule")
 
 
-def _flag(name: str, help_text: str, metavar: str, **more: Any) -> Any:
+def _flag(name: str, help_text: str, metavar: str, **changes: Any) -> Any:
     """Return fairseq's flag of an option, which needs one of the schedules that have it."""
     owners = [n for n in SCHEDULES.names() if name in options_of(SCHEDULES.get(n).Config)]
-    own = options_of(SCHEDULES.get(owners[0]).Config)[name]
+    declared = options_of(SCHEDULES.get(owners[0]).Config)[name]
     common: Any = {"parts": ("lr_scheduler", name), "needs": ("lr_scheduler", *owners)}
-    return dataclasses.replace(own, help=help_text, metavar=metavar, **common, **more)
+    return dataclasses.replace(declared, help=help_text, metavar=metavar, **common, **changes)
 
 
 @settings

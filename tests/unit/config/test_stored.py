@@ -61,5 +61,11 @@ def test_deep_values_are_errors(pair, depth):
         parse_json(text)
 
 
+def test_a_number_that_no_float_can_hold_is_an_error():
+    assert parse_json("[" + "9" * 300 + "]") == [10**300 - 1]
+    with pytest.raises(ValueError, match="a number of 400 digits"):
+        parse_json("[" + "9" * 400 + "]")
+
+
 def test_values_as_deep_as_allowed_are_read():
     assert parse_json("[" * 32 + "1" + "]" * 32)

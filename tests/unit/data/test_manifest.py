@@ -45,7 +45,7 @@ def test_a_folder_without_manifest_has_none(tmp_path):
         ({"text": {"de": {}}}, "'text' 'de' lacks 'tokenizer'"),
         ({"files": {"a.bin": 5}}, "'files' 'a.bin': expected a table, found 5"),
         ({"files": {"a.bin": {"bytes": True}}}, "'bytes': expected a whole number, found True"),
-        ({"files": {"a.bin": {"bytes": 10**400}}}, "'bytes': expected 0 to 1e"),
+        ({"files": {"a.bin": {"bytes": 10**99}}}, "'bytes': expected 0 to 1e"),
         ({"key": json.loads("[" * 40 + "]" * 40)}, "more than 32 tables and lists in each other"),
         ({"files": {"../a.bin": {"bytes": 5}}}, "entry of '../a.bin' is damaged"),
         ({"files": {"b.bin": {"bytes": 5}}}, "b.bin: missing"),
