@@ -22,7 +22,7 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, or nested too deep.
+        ValueError: it is not JSON, nested too deep, or has texts that UTF-8 cannot hold.
     """
     try:
         value = json.loads(text, parse_int=_whole_number)
@@ -36,6 +36,10 @@ def parse_json(text: str | bytes) -> Any:
         level = [inner for part in members for inner in part]
     if level:
         raise ValueError(TOO_DEEP)
+    # Refuse surrogates, which only escapes can give, before they are written anywhere.
+    characters = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    if "\\ud" in characters.lower():
+        json.dumps(value, ensure_ascii=False).encode()
     return value
 
 

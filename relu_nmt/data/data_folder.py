@@ -337,5 +337,5 @@ def remove_files(folder: Path, names: Iterable[str], files_to_keep: Collection[P
     """Remove the files of these names in a folder, but no given one."""
     resolved = {path.resolve() for path in files_to_keep}
     for path in (folder / name for name in names):
-        if path.resolve() not in resolved:
-            path.unlink(missing_ok=True)
+        if os.path.isfile(path) and path.resolve() not in resolved:
+            path.unlink()

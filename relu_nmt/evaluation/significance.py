@@ -58,7 +58,7 @@ class SegmentStatistics:
         try:
             metric = MetricConfig(**values["metric"])
             counts: np.ndarray = np.array(values["counts"], dtype=_dtype(metric))
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, ConfigError) as error:
             raise DataError(f"damaged counts of a score ({error}); compute it again") from error
         return cls(metric, counts)
 

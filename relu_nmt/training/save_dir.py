@@ -147,9 +147,12 @@ class TrainingResult:
     def _per_second(self, name: str) -> float | None:
         """Return a mean speed, without the first interval, which is slow, if there are others."""
         parts = self.train or self.epochs
-        pairs = [(part[name] or 0.0, part["train_wall"] or 0.0) for part in parts[1:] or parts]
-        seconds = sum(duration for _, duration in pairs)
-        return sum(speed * duration for speed, duration in pairs) / seconds if seconds else None
+        total = seconds = 0.0
+        for part in parts[1:] or parts:
+            duration = part.get("train_wall") or 0.0
+            total += (part.get(name) or 0.0) * duration
+            seconds += duration
+        return total / seconds if seconds else None
 
     def measure(self, num_updates: int, seconds: float) -> None:
         """Set updates and time, and update the peak memory."""

@@ -61,6 +61,13 @@ def test_deep_values_are_errors(pair, depth):
         parse_json(text)
 
 
+@pytest.mark.parametrize("text", ['{"a\\ud800": 1}', b'["\\uDFFFx"]'])
+def test_half_a_character_is_an_error(text):
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        parse_json(text)
+    assert parse_json('"\\ud83d\\ude00"') == "\U0001f600"
+
+
 def test_a_number_that_no_float_can_hold_is_an_error():
     assert parse_json("[" + "9" * 300 + "]") == [10**300 - 1]
     with pytest.raises(ValueError, match="a number of 400 digits"):

@@ -1,5 +1,7 @@
 """The names of a data folder, and the journal of a job."""
 
+import json
+
 import pytest
 
 from relu_nmt.data.data_folder import Journal, file_record, find_pair, infer_languages
@@ -119,6 +121,15 @@ def test_damaged_entry_is_no_entry(work):
     (work / "journal.json").write_text('{"key": "key", "steps": {"a": 1, "b": {"files": {}}}}')
     assert Journal(work, "key").result("a") is None
     assert Journal(work, "key").result("b") is None
+
+
+def test_a_journal_that_names_folders_removes_none(work):
+    Journal(work, "key")
+    files = dict.fromkeys(["", "..", str(work.parent), "a\0b", "x" * 999])
+    steps = {"a": {"files": files}}
+    (work / "journal.json").write_text(json.dumps({"key": "another", "steps": steps}))
+    assert Journal(work, "key").result("a") is None
+    assert work.parent.is_dir()
 
 
 def test_close_removes_the_folder(work):

@@ -138,3 +138,5 @@ def test_statistics_come_back_from_json():
     assert again.counts.tolist() == found.counts.tolist()
     with pytest.raises(DataError, match="compute it again"):
         SegmentStatistics.from_json({"metric": {"name": "rouge"}, "counts": []})
+    with pytest.raises(DataError, match="compute it again"):
+        SegmentStatistics.from_json({**found.to_json(), "counts": [[10**30]]})

@@ -4,9 +4,11 @@ import random
 import stat
 import subprocess
 import zipfile
+import zlib
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from relu_nmt.errors import CheckpointError
@@ -230,6 +232,40 @@ def test_a_file_from_before_there_were_checksums_is_read(tmp_path):
     save_file({"model.w": torch.arange(3.0)}, path, metadata=metadata)
     assert load_checkpoint(path).model_tensors["v"].tolist() == [0.0, 1.0, 2.0]
     assert load_checkpoint(path).metadata == {}
+
+
+DEEP = "[" * 20_000 + "]" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("tied", "[1]"),
+        ("tied", '{"model.v": ["model.w"]}'),
+        ("checksums", "5"),
+        ("checksums", '{"model.w": "5"}'),
+        ("version", "true"),
+        ("task", "5"),
+        ("training_state", "[]"),
+        ("args", '{"model": 5}'),
+        ("args", '{"lr": [[1]]}'),
+        ("args", '{"lr": "\\ud800"}'),
+        *((key, DEEP) for key in ("tied", "checksums", "task", "args", "model_config", "mine")),
+    ],
+)
+def test_metadata_of_other_types_behind_a_right_checksum_are_one_line(tmp_path, key, text):
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, example())
+    with safe_open(path, "pt") as file:
+        texts = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+    del texts["metadata_checksum"]
+    texts[key] = text
+    checksum = zlib.crc32(json.dumps(sorted(texts.items())).encode())
+    save_file(tensors, path, metadata={**texts, "metadata_checksum": str(checksum)})
+    for read in (read_metadata, load_checkpoint):
+        with pytest.raises(CheckpointError, match=r"c\.safetensors: (damaged|checkpoint version)"):
+            read(path)
 
 
 def test_tensors_that_training_alone_needs_are_not_checked_for_decoding(tmp_path):

@@ -200,6 +200,24 @@ def test_a_state_of_another_form_is_refused(at, value):
         TrainingState.from_dict(stored, "x")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_offset": 1e308},
+        {"batch_offset": -1},
+        {"best_subset": [1]},
+        {"epoch": True},
+        {"num_updates": 10**400},
+        {"precision": {"scale": "x"}},
+        {"rate": 1},
+    ],
+)
+def test_a_state_with_a_value_of_another_type_is_refused(changes):
+    stored = {**dataclasses.asdict(TrainingState()), **changes}
+    with pytest.raises(CheckpointError, match=r"^x: its training state cannot be read"):
+        TrainingState.from_dict(stored, "x")
+
+
 def folder_at(path, metric="bleu", **settings):
     return CheckpointFolder(
         TrainerConfig(save_dir=str(path), best_checkpoint_metric=metric, **settings)

@@ -181,6 +181,30 @@ def test_a_damaged_file_is_one_line(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train": [[]]},
+        {"train": [{"wps": "fast"}]},
+        {"valid": {"valid": 5}},
+        {"best": {"value": "5"}},
+        {"epoch": 1e308},
+        {"signal": [1]},
+        {"settings": 5},
+    ],
+)
+def test_values_of_other_types_are_one_line(tmp_path, changes):
+    TrainingResult(tmp_path).write()
+    (tmp_path / "results.json").write_text(json.dumps({**stored(tmp_path), **changes}))
+    with pytest.raises(DataError, match=r"results\.json: damaged"):
+        TrainingResult.load(tmp_path)
+
+
+def test_entries_without_speeds_have_no_speed(tmp_path):
+    results = TrainingResult(tmp_path, train=[{"num_updates": 3, "loss": 4.5}])
+    assert results.tokens_per_second is None
+
+
 def test_other_files(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         TrainingResult.load(tmp_path)
