@@ -28,7 +28,7 @@ from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_metadata
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from relu_nmt.vision.loading import classes_of
+from relu_nmt.vision.loading import classifier_metadata
 
 TASK_NAME = "detection"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -176,7 +176,7 @@ def start_backbone(model: nn.Module, path: str) -> None:
         CheckpointError: the file is damaged, or of another shape or kind.
     """
     checkpoint = load_checkpoint(path)
-    classes_of(checkpoint.metadata, path)
+    classifier_metadata(checkpoint.metadata, path)
     backbone = model.get_submodule("backbone.maps.model")
     names = backbone.state_dict().keys()
     weights = {name: x for name, x in checkpoint.model_tensors.items() if name in names}

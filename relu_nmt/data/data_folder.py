@@ -91,7 +91,7 @@ def names_in(folder: Path) -> str:
     """Return a regular expression of all file names that a data folder may have."""
     try:
         content = parse_json(plain_file(folder / MANIFEST_NAME).read_bytes())
-        listed = [re.escape(name) for name in checked(MANIFEST_FORM, content)["files"]]
+        listed = [re.escape(name) for name in checked({"files": dict[str, Any]}, content)["files"]]
     except (OSError, ValueError):
         listed = []
     return "|".join((FILE_NAMES, *listed))

@@ -171,6 +171,7 @@ def test_the_kernel_computes_all_products_where_onednn_is_slow(monkeypatch):
         pytest.skip("needs the kernels")
     layer, x = Int8Linear(nn.Linear(256, 1024).requires_grad_(False)), torch.randn(200, 256)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
     assert not layer.wants_kernel(len(x), x.dtype)
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     assert layer.wants_kernel(len(x), x.dtype)
