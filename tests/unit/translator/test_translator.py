@@ -469,7 +469,7 @@ def test_damaged_settings_of_documents_name_the_file(tmp_path):
         metadata["args"] = {"documents": damaged}
         path = tmp_path / "model.safetensors"
         save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
-        with pytest.raises(CheckpointError, match=r"model.safetensors: its settings of documents"):
+        with pytest.raises(CheckpointError, match=r"model.safetensors: .*documents"):
             Translator.from_checkpoint(path, "cpu")
 
 
