@@ -10,6 +10,7 @@ import gc
 import importlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -189,13 +190,17 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
     while missing:
         seconds = time.monotonic() - started
         missing_text = f"process {', '.join(map(str, missing))} of {world_size}"
-        if seconds > MOST_WAITING:
-            raise TrainingError(f"{missing_text} did not come in {MOST_WAITING:.0f} s ({address})")
         if seconds > QUIET_WAITING and not is_told:
             is_told = True
             print(
                 f"process {rank} waits for {missing_text} ({address})", file=sys.stderr, flush=True
             )
+        if seconds > MOST_WAITING:
+            raise TrainingError(f"{missing_text} did not come in {MOST_WAITING:.0f} s ({address})")
+        # A store that finds no server writes the trace of its C++ code to standard error.
+        if store is None and rank > 0 and not _answers(host, port):
+            time.sleep(BETWEEN_LOOKS)
+            continue
         try:
             if store is None:
                 timeout = timedelta(seconds=QUIET_WAITING)
@@ -211,6 +216,13 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
     assert store is not None, "process 0 has come"
     store.set_timeout(dist.default_pg_timeout)
     return store
+
+
+def _answers(host: str, port: int) -> bool:
+    """Return whether a server accepts connections there."""
+    with suppress(OSError), socket.create_connection((host, port), timeout=QUIET_WAITING):
+        return True
+    return False
 
 
 @contextmanager
