@@ -4,6 +4,7 @@ The bytes of the fuzzer are the seed of the changes, so that every input is a fi
 parses, with some values of other types, sizes or depths.
 """
 
+import copy
 import json
 import random
 import zlib
@@ -55,9 +56,11 @@ def _change(holder, draws):
     if kind == "drop" and outer is not holder:
         del outer[key]
     elif kind == "add" and isinstance(outer[key], dict):
-        outer[key][draws.choice(("x", "", "name", "rate", "a\x1b[31m\n"))] = draws.choice(STRANGE)
+        outer[key][draws.choice(("x", "", "name", "rate", "a\x1b[31m\n"))] = copy.deepcopy(
+            draws.choice(STRANGE)
+        )
     else:
-        outer[key] = draws.choice(STRANGE)
+        outer[key] = copy.deepcopy(draws.choice(STRANGE))
 
 
 def checkpoint_with_changes(path, seed):

@@ -21,7 +21,7 @@ from relu_nmt.applications.sweep.steps import (
     SweepModel,
     models_in,
 )
-from relu_nmt.config.stored import parse_json
+from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.data.split import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError, reporting
 from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
@@ -188,7 +188,7 @@ def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
 
 def _add_scores(cell: Cell, step: Step) -> None:
     # Copy scores and speeds from the results of relu-nmt-generate.
-    record = cell.record
+    record: Record = {}
     results = _read_json(step.path(".results.json"))
     # Refuse results without the score that every table needs.
     if not results["d_bleu"]:
@@ -215,6 +215,8 @@ def _add_scores(cell: Cell, step: Step) -> None:
         for bucket, values in positions.items():
             columns = ("sentences", values["sentences"]), ("s_bleu", values["score"])
             record |= _known({f"{name}[{title} {bucket}]": value for name, value in columns})
+    # Take numbers and texts alone, with which the tables compute.
+    cell.record |= checked({**{f"{name}?": str for name in TEXTS}, "*": float | None}, record)
 
 
 def _read_json(path: Path) -> Any:

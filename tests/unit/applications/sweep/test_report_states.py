@@ -156,6 +156,19 @@ def test_a_damaged_state_affects_only_its_model(tmp_path):
     assert [cell.status for cell in cells] == ["pending", "done", "done"]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"seconds": [1]}, {"d_bleu": {"score": 30.0, "signature": []}}, {"lengths": {"groups": "5"}}],
+)
+def test_results_with_values_of_other_types_are_a_failure_of_their_evaluation(tmp_path, changes):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    cells, _ = read_results(tmp_path, description)
+    assert [cell.status for cell in cells] == ["failed", "done", "done"]
+    assert "the results cannot be read" in cells[0].record["note"]
+
+
 def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     merged = write_description(tmp_path, varied(description, attentions=("rela", "softmax")))
