@@ -13,7 +13,7 @@ from relu_nmt.config.shared import BatchingConfig, BatchLimits
 from relu_nmt.data.binarize import IndexedDataset
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import TranslationBatches
-from relu_nmt.training import batches as memory
+from relu_nmt.training import preflight
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.tiny import digits, preprocessed, tensors, train, write_lines
 
@@ -142,9 +142,9 @@ def sized(monkeypatch):
         return 1000 * batch.src_tokens.numel()
 
     def make(memory_bytes):
-        monkeypatch.setattr(memory, "memory_of", lambda process: memory_bytes)
-        monkeypatch.setattr(memory, "peak_of", peak_of)
-        monkeypatch.setattr(memory, "num_trained", lambda parts: 0)
+        monkeypatch.setattr(preflight, "memory_of", lambda process: memory_bytes)
+        monkeypatch.setattr(preflight, "peak_of", peak_of)
+        monkeypatch.setattr(preflight, "num_trained", lambda parts: 0)
 
     return make
 
