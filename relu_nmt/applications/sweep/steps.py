@@ -24,6 +24,7 @@ from relu_nmt.io.safe_write import plain_file, write_text
 
 PENDING, STARTED, DONE, FAILED, DIVERGED = "pending", "started", "done", "failed", "diverged"
 """States of steps: a crash or a mistake is a failure, a loss that is not finite a divergence."""
+STATES = (PENDING, STARTED, DONE, FAILED, DIVERGED)
 FINAL = (DONE, DIVERGED)
 """States of steps that do not run again."""
 CONTRASTS = 0
@@ -234,6 +235,8 @@ def read_step(path: Path, length: int | None = None) -> Step | None:
     try:
         content = parse_json(plain_file(path).read_bytes())
         values: dict[str, Any] = checked(STEP_FORM, content, "step")
+        if values["status"] not in STATES:
+            raise ValueError(f"step 'status': expected one of {', '.join(STATES)}")
         return Step(length=length, folder=path.parent, **values)
     except FileNotFoundError:
         return None

@@ -148,9 +148,10 @@ def test_damaged_statistics_are_a_failed_cell(tmp_path, found):
 def test_a_damaged_state_affects_only_its_model(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     path = next((tmp_path / "models").glob("softmax*/train.json"))
-    path.write_text("{")
-    with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
-        read_results(tmp_path, description)
+    for damaged in ("{", path.read_text().replace('"status": "done"', '"status": "5"')):
+        path.write_text(damaged)
+        with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
+            read_results(tmp_path, description)
     path.unlink()
     cells, _ = read_results(tmp_path, description)
     assert [cell.status for cell in cells] == ["pending", "done", "done"]
