@@ -7,10 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import CheckpointError
 from relu_nmt.vision.base import Grid, build_vision_model, resize_positions
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from relu_nmt.vision.loading import NAMES, load_timm_weights
+from relu_nmt.vision.loading import TIMM_NAMES, load_timm_weights
 from tests.compat.timm_files import make_files
 from tests.compat.timm_files.make_files import FILES, MODELS
 
@@ -208,7 +209,7 @@ def test_other_files_are_refused_and_never_unpickled(ending, content, message, t
 
 
 def test_every_name_in_the_table_is_one_of_the_models():
-    for family, names in NAMES.items():
+    for family, names in parse_yaml(TIMM_NAMES.read_text("utf-8")).items():
         tensors = our_model(family).state_dict()
         ours = {name.replace("#", "0") for name in names.values()}
         known = {name for full in tensors for name in (full, full.rpartition(".")[0])}
