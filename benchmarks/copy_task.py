@@ -33,7 +33,7 @@ UPDATES = {"copy": 900, "sort": 1500}
 
 
 @dataclass(frozen=True)
-class Learnt:
+class Learned:
     """Scores on held-out sequences."""
 
     bleu: float
@@ -59,7 +59,7 @@ def write_data(folder: Path, task: str) -> Path:
     return data
 
 
-def learn(data: Path, run: Path, updates: int, flags: Sequence[str] = ()) -> Learnt:
+def learn(data: Path, run: Path, updates: int, flags: Sequence[str] = ()) -> Learned:
     """Train on ``data`` and translate its test set.
 
     Args:
@@ -73,7 +73,7 @@ def learn(data: Path, run: Path, updates: int, flags: Sequence[str] = ()) -> Lea
     perplexity = float(re.findall(r"valid on .* ppl=?\s*([\d.]+)", log)[-1])
     checkpoint = str(run / "checkpoint_best.safetensors")
     output = _run("generate", str(data), "--path", checkpoint, "--beam", "5", "--cpu")
-    return Learnt(float(re.search(r"BLEU = ([\d.]+)", output)[1]), perplexity)
+    return Learned(float(re.search(r"BLEU = ([\d.]+)", output)[1]), perplexity)
 
 
 def _run(command: str, *flags: str) -> str:
@@ -111,9 +111,9 @@ def main() -> None:
             # Use the regularizer only with weights that are never negative.
             off = ["--attention-norm-weight", "0", "--attention-entropy-weight", "0"]
             flags = [f"--{slot_of(name)}-attention", name, *off]
-            learnt = learn(data, Path(folder) / f"run{number}", updates, flags)
+            learned = learn(data, Path(folder) / f"run{number}", updates, flags)
             seconds = time.monotonic() - start
-            row = f"{learnt.bleu:.1f} | {learnt.perplexity:.3f} | {seconds:.0f}"
+            row = f"{learned.bleu:.1f} | {learned.perplexity:.3f} | {seconds:.0f}"
             print(f"| {name} | {slot_of(name)} | {row} |", flush=True)
 
 

@@ -104,7 +104,7 @@ fi
 [ "$DEVICES" -lt 2 ] || run+=(--processes 2)
 
 part 45 "Attention, causal" "$PYTHON" benchmarks/attention.py "${attention[@]}" --causal
-part 45 "Attention with the regulariser" \
+part 45 "Attention with the regularizer" \
     "$PYTHON" benchmarks/attention.py "${attention[@]}" --regularizer
 part 45 "Attention" "$PYTHON" benchmarks/attention.py "${attention[@]}"
 part 60 "Training steps" "$PYTHON" benchmarks/lengths.py "${lengths[@]}" --steps "${steps[@]}" \

@@ -38,7 +38,7 @@ from collections import Counter
 from pathlib import Path
 
 import libreoffice_help
-from prep_tools import binarise
+from prep_tools import binarize
 from prep_tools import documents as docs
 from prep_tools.command import PrepError, run_script, say
 from prep_tools.debian_packages import NoPackages, download_packages, is_unknown, unpack
@@ -46,7 +46,7 @@ from prep_tools.manual_sources import MANUALS, Manual, NoPages, align_manual
 
 LIBREOFFICE = "libreoffice-help"
 SOURCES = (LIBREOFFICE, *(manual.name for manual in MANUALS))
-# Languages whose words are not separated by spaces: Moses cannot tokenise them.
+# Languages whose words are not separated by spaces: Moses cannot tokenize them.
 WITHOUT_SPACES = frozenset(("bo", "dz", "ja", "km", "ko", "lo", "my", "th", "zh"))
 
 
@@ -127,13 +127,13 @@ def collect(
 
 
 def licenses(sources: dict[str, dict[str, int]]) -> dict[str, str]:
-    """Return the licence of each source that was used."""
+    """Return the license of each source that was used."""
     by_source = {manual.name: manual.license for manual in MANUALS} | {LIBREOFFICE: "MPL-2.0"}
     return {source: by_source[source] for source in sources}
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:
-    """Fetch, align, divide, write and binarise."""
+    """Fetch, align, divide, write and binarize."""
     language = arguments.lang
     sources = [name for name in SOURCES if name in (arguments.source or SOURCES)]
     scratch = (arguments.scratch or arguments.out / "packages").resolve()
@@ -161,7 +161,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     steps = (
         ["moses", "--subword", "subword-nmt"] if spaced else ["none", "--subword", "sentencepiece"]
     )
-    binarise.binarise(
+    binarize.binarize(
         arguments,
         [
             *("--source-lang", language, "--target-lang", "en", "--joined-dictionary"),
@@ -179,7 +179,7 @@ def make_parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    binarise.add_output_options(parser)
+    binarize.add_output_options(parser)
     parser.add_argument("--lang", default="de", help="language to translate from (default: de)")
     parser.add_argument(
         "--source",

@@ -38,7 +38,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from prep_tools import binarise, cleaning
+from prep_tools import binarize, cleaning
 from prep_tools import documents as docs
 from prep_tools.archives import extract
 from prep_tools.command import PrepError, run_script, say
@@ -91,13 +91,13 @@ def read_documents(prefix: str, languages: Sequence[str]) -> tuple[list[docs.Doc
 
 
 def _key(pair: Pair) -> Pair:
-    """Return a key of a pair that does not depend on its tokenisation."""
+    """Return a key of a pair that does not depend on its tokenization."""
     source, target = (_NOT_LETTER.sub("", text.lower()) or text.strip() for text in pair)
     return source, target
 
 
 def count_held_out(documents: Sequence[docs.Document], held_out: Sequence[docs.Document]) -> int:
-    """Return the number of training pairs that are also in valid or test, in any tokenisation."""
+    """Return the number of training pairs that are also in valid or test, in any tokenization."""
     held_out_pairs = {_key(pair) for document in held_out for pair in document.pairs}
     return sum(_key(pair) in held_out_pairs for document in documents for pair in document.pairs)
 
@@ -160,8 +160,8 @@ def _held_out(arguments: argparse.Namespace) -> dict[str, list[docs.Document]]:
         documents, empty = read_documents(prefix, LANGUAGES)
         pairs = sum(len(document.pairs) for document in documents)
         say(f"  {split}: {empty} pairs left out, one side empty")
-        binarise.check_size(split, pairs, EXPECTED[split][1], arguments.strict)
-        binarise.check_size(
+        binarize.check_size(split, pairs, EXPECTED[split][1], arguments.strict)
+        binarize.check_size(
             split, len(documents), EXPECTED[split][0], arguments.strict, unit="documents"
         )
         sets[split] = documents
@@ -256,7 +256,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:
-    """Read or rebuild, clean, write and binarise."""
+    """Read or rebuild, clean, write and binarize."""
     check_flags(arguments)
     report: dict[str, object] = {"source": "Europarl v7, split of Maruf et al. (2019)"}
     corpus, test_turns = divide(arguments, report)
@@ -272,7 +272,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     docs.write_report(arguments.out, {**report, **corpus.counts()})
     say(docs.describe(corpus))
     say(f"  test: {describe_lengths(corpus.test)}")
-    binarise.binarise(
+    binarize.binarize(
         arguments,
         [
             *("--source-lang", "en", "--target-lang", "de", "--joined-dictionary"),
@@ -290,7 +290,7 @@ def make_parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    binarise.add_output_options(parser)
+    binarize.add_output_options(parser)
     for split in ("train", "valid", "test"):
         parser.add_argument(
             f"--{split}pref",

@@ -7,9 +7,9 @@
 The steps of the usual recipe, in its order: tags are removed from the training text; pairs of 1 to
 175 Moses tokens and a length ratio of at most 1.5 are kept; every 23rd pair becomes valid; test
 joins dev2010, TEDX.dev2012, tst2010, tst2011 and tst2012. The files hold raw text; the last step,
-relu-nmt-preprocess, tokenises, lower-cases and learns 10,000 joint BPE merges on the training text.
+relu-nmt-preprocess, tokenizes, lower-cases and learns 10,000 joint BPE merges on the training text.
 
-Reference: the sizes are those commonly reported for this recipe with the Perl tokeniser; the Python
+Reference: the sizes are those commonly reported for this recipe with the Perl tokenizer; the Python
 one may differ by a few pairs, which is then said (--strict makes it an error).
 """
 
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from prep_tools import binarise, cleaning
+from prep_tools import binarize, cleaning
 from prep_tools.archives import extract
 from prep_tools.command import PrepError, run_script, say
 from prep_tools.documents import write_report
@@ -117,14 +117,14 @@ def clean(pairs: list[Pair], longest: int, workers: int) -> tuple[list[Pair], Co
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:
-    """Fetch, clean, divide, write and binarise."""
+    """Fetch, clean, divide, write and binarize."""
     check_names([ARCHIVE], arguments)
     archive = obtain(ARCHIVE, arguments)
     files = extract(archive, arguments.out / "original", lambda name: name.startswith("de-en/"))
     folder = next((path.parent for path in files if path.name.startswith("train.tags")), None)
     if folder is None:
         raise PrepError(f"{archive}: holds no de-en/train.tags.de-en.de")
-    say("tokenising to measure lengths")
+    say("tokenizing to measure lengths")
     pairs, dropped = clean(training_pairs(folder), arguments.max_length, arguments.workers)
     say(f"  {len(pairs):,} pairs kept; dropped: {dict(sorted(dropped.items()))}")
     splits = {
@@ -138,12 +138,12 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     expected = {**EXPECTED.get(arguments.max_length, {}), "test": EXPECTED_TEST[arguments.tedx]}
     for split, pairs in splits.items():
         if split in expected:
-            binarise.check_size(split, len(pairs), expected[split], arguments.strict)
+            binarize.check_size(split, len(pairs), expected[split], arguments.strict)
         else:
             say(f"  {split}: {len(pairs):,} sentence pairs")
     sizes = {split: len(pairs) for split, pairs in splits.items()}
     write_report(arguments.out, {"source": "IWSLT14", "dropped": dict(dropped), **sizes})
-    binarise.binarise(
+    binarize.binarize(
         arguments,
         [
             *("--source-lang", "de", "--target-lang", "en", "--joined-dictionary"),
@@ -160,7 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    binarise.add_output_options(parser)
+    binarize.add_output_options(parser)
     parser.add_argument(
         "--max-length",
         type=int,

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from prep_tools import binarise, cleaning
+from prep_tools import binarize, cleaning
 from prep_tools import documents as docs
 from prep_tools.archives import extract
 from prep_tools.command import PrepError, run_script, say
@@ -138,7 +138,7 @@ def read_version(arguments: argparse.Namespace, counts: Counter[str]) -> list[do
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:
-    """Fetch, divide, write and binarise."""
+    """Fetch, divide, write and binarize."""
     if arguments.lang == ENGLISH:
         raise PrepError("--lang en: give the other language; English is always the target")
     check_names([source_of(arguments.version, arguments.lang)], arguments)
@@ -158,7 +158,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
         },
     )
     say(docs.describe(corpus))
-    binarise.binarise(
+    binarize.binarize(
         arguments,
         [
             *("--source-lang", arguments.lang, "--target-lang", ENGLISH, "--joined-dictionary"),
@@ -175,7 +175,7 @@ def make_parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    binarise.add_output_options(parser)
+    binarize.add_output_options(parser)
     parser.add_argument("--lang", default="de", help="language to translate from (default: de)")
     parser.add_argument(
         "--version",

@@ -5,7 +5,7 @@
     python data_prep/wmt14_en_de.py --out wmt14 --archive training-parallel-europarl-v7.tgz ...
 
 The script follows the usual recipe. It joins Europarl v7, Common Crawl and News Commentary,
-normalises punctuation, removes non-printing characters, makes Moses tokens with hyphens split, and
+normalizes punctuation, removes non-printing characters, makes Moses tokens with hyphens split, and
 learns joint BPE (32,000 merges) on all text. It keeps pairs of 1 to 250 BPE tokens and a length
 ratio of at most 1.5. Valid is newstest2013 (3,000 pairs), test newstest2014 (3,003). Case is kept.
 The files hold raw text and ``bpe.codes``; relu-nmt-preprocess applies them.
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from prep_tools import binarise, cleaning
+from prep_tools import binarize, cleaning
 from prep_tools.archives import extract
 from prep_tools.command import PrepError, run_script, say
 from prep_tools.documents import write_report
@@ -103,7 +103,7 @@ def held_out(arguments: argparse.Namespace) -> dict[str, list[Pair]]:
 
 
 def prepare(pair: Pair) -> Prepared:
-    """Return a pair with its punctuation normalised, and its tokens joined by spaces."""
+    """Return a pair with its punctuation normalized, and its tokens joined by spaces."""
     normal = [cleaning.normalize(text, lang) for text, lang in zip(pair, LANGUAGES, strict=True)]
     tokens = [
         " ".join(cleaning.tokenize(text, lang, aggressive=True))
@@ -135,9 +135,9 @@ def normalize_all(corpora: list[tuple[Path, Path]], folder: Path, workers: int) 
     """Write ``normal.*`` and ``tokens.*``, all corpora joined; skip if they are there."""
     outputs = [*_paths(folder, "normal"), *_paths(folder, "tokens")]
     if all(path.is_file() for path in outputs):
-        say("normalised and tokenised before; skipped")
+        say("normalized and tokenized before; skipped")
         return
-    say("normalising and tokenising")
+    say("normalizing and tokenizing")
 
     def pairs() -> Iterable[Pair]:
         for english, german in corpora:
@@ -154,14 +154,14 @@ def normalize_all(corpora: list[tuple[Path, Path]], folder: Path, workers: int) 
 
 
 def learn_codes(folder: Path, merges: int) -> Path:
-    """Learn joint BPE on the tokenised text; skip if the codes are there.
+    """Learn joint BPE on the tokenized text; skip if the codes are there.
 
     Returns:
         The codes, in the format of subword-nmt.
     """
     path = folder / f"bpe.{merges}.codes"
     if path.is_file():
-        say("BPE learnt before; skipped")
+        say("BPE learned before; skipped")
         return path
     from subword_nmt.learn_bpe import learn_bpe
 
@@ -179,7 +179,7 @@ def learn_codes(folder: Path, merges: int) -> Path:
 
 
 class PieceCounter:
-    """Counts the BPE tokens of tokenised lines.
+    """Counts the BPE tokens of tokenized lines.
 
     Args:
         codes: file of subword-nmt.
@@ -204,7 +204,7 @@ class PieceCounter:
 
 
 def filter_by_length(folder: Path, out: Path, codes: Path, longest: int) -> dict[str, int]:
-    """Write ``train.*``: the normalised pairs whose BPE lengths suit; return the counts."""
+    """Write ``train.*``: the normalized pairs whose BPE lengths suit; return the counts."""
     say("dropping pairs by their lengths in BPE tokens")
     count_pieces = PieceCounter(codes)
     lengths = cleaning.LengthFilter(longest)
@@ -229,7 +229,7 @@ def filter_by_length(folder: Path, out: Path, codes: Path, longest: int) -> dict
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:
-    """Fetch, normalise, learn BPE, filter, write and binarise."""
+    """Fetch, normalize, learn BPE, filter, write and binarize."""
     sources = [EUROPARL, COMMON_CRAWL, NEWS_COMMENTARY[arguments.news_commentary]]
     check_names([*sources, DEVELOPMENT, TEST], arguments)
     corpora = training_files(arguments)
@@ -246,10 +246,10 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     for split, pairs in sets.items():
         for side, path in enumerate(_paths(arguments.out, split)):
             write_lines(path, (pair[side] for pair in pairs))
-        binarise.check_size(split, len(pairs), EXPECTED[split], arguments.strict)
+        binarize.check_size(split, len(pairs), EXPECTED[split], arguments.strict)
         report[split] = len(pairs)
     write_report(arguments.out, report)
-    binarise.binarise(
+    binarize.binarize(
         arguments,
         [
             *("--source-lang", "en", "--target-lang", "de", "--joined-dictionary"),
@@ -266,7 +266,7 @@ def make_parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    binarise.add_output_options(parser)
+    binarize.add_output_options(parser)
     parser.add_argument(
         "--news-commentary",
         type=int,

@@ -3,7 +3,7 @@
     python docs/draw_figures.py
 
 Each plot has the page and heading of its table in a function below. The background is transparent
-and the text mid-grey, readable in light and dark. ``train_and_draw.py`` draws trained models.
+and the text mid-gray, readable in light and dark. ``train_and_draw.py`` draws trained models.
 """
 
 import re
@@ -22,17 +22,17 @@ sys.path.insert(0, str(ROOT))
 from examples.paper_registry import read_measurements  # noqa: E402
 from relu_nmt.io.page import STYLE, common_legend, line_style, plain_axes  # noqa: E402
 
-GREY = "#7d858d"
+GRAY = "#7d858d"
 TRANSPARENT = {
-    "text.color": GREY,
-    "axes.labelcolor": GREY,
-    "axes.edgecolor": GREY,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
+    "text.color": GRAY,
+    "axes.labelcolor": GRAY,
+    "axes.edgecolor": GRAY,
+    "xtick.color": GRAY,
+    "ytick.color": GRAY,
     "svg.fonttype": "none",
 }
-COLOURS = {"softmax": "#4a8fd6", "ReLU": "#d9822b", "SimA": "#4f9e6a", "peer": "#9aa3ab"}
-COLOURS["relu/L"] = COLOURS["ReLU"]
+COLORS = {"softmax": "#4a8fd6", "ReLU": "#d9822b", "SimA": "#4f9e6a", "peer": "#9aa3ab"}
+COLORS["relu/L"] = COLORS["ReLU"]
 GROUPS = ("one sentence", "128 tokens", "256", "512", "1,024")
 
 
@@ -156,21 +156,21 @@ def draw_bleu(figure: Figure) -> None:
         figure.subplots(1, 3, sharey=True), bleu_by_length().items(), strict=True
     ):
         plain_axes(axes, f"--positions {name}")
-        axes.grid(axis="y", color=GREY, alpha=0.3)
+        axes.grid(axis="y", color=GRAY, alpha=0.3)
         for index, (label, values) in enumerate(lines.items()):
-            colour = colour_of_attention(label)
-            axes.plot(GROUPS, values, **{**line_style(index), "color": colour}, label=label)
+            color = color_of_attention(label)
+            axes.plot(GROUPS, values, **{**line_style(index), "color": color}, label=label)
         axes.set_xticks(range(len(GROUPS)), ["1 sent.", *(g.split()[0] for g in GROUPS[1:])])
         axes.set_xlabel("tokens of a group")
     figure.axes[0].set_ylabel("d-BLEU")
     common_legend(figure, 2)
 
 
-def colour_of(program: str) -> str:
-    """Return the colour of a program's bar."""
+def color_of(program: str) -> str:
+    """Return the color of a program's bar."""
     if not program.startswith("relu_nmt"):
-        return COLOURS["peer"]
-    return COLOURS["ReLU" if "reluformer" in program else "softmax"]
+        return COLORS["peer"]
+    return COLORS["ReLU" if "reluformer" in program else "softmax"]
 
 
 def draw_speeds(figure: Figure) -> None:
@@ -178,8 +178,8 @@ def draw_speeds(figure: Figure) -> None:
     for axes, (task, rows) in zip(figure.subplots(1, 2), speeds().items(), strict=True):
         axes.set_title(task, loc="left", fontsize=9.5)
         names = list(reversed(rows))
-        colours = [colour_of(name) for name in names]
-        axes.barh(names, [rows[name] for name in names], color=colours)
+        colors = [color_of(name) for name in names]
+        axes.barh(names, [rows[name] for name in names], color=colors)
         axes.set_xlabel("target tokens a second")
         axes.spines[["top", "right"]].set_visible(False)
 
@@ -189,9 +189,9 @@ def draw_costs(figure: Figure, costs: dict[str, dict[str, list[float]]]) -> None
     _, *measures = next(iter(costs.values()))
     for axes, measure in zip(figure.subplots(1, len(measures)), measures, strict=True):
         plain_axes(axes, measure)
-        axes.grid(axis="y", color=GREY, alpha=0.3)
+        axes.grid(axis="y", color=GRAY, alpha=0.3)
         for index, (name, values) in enumerate(costs.items()):
-            style = {**line_style(index), "color": colour_of_attention(name)}
+            style = {**line_style(index), "color": color_of_attention(name)}
             axes.loglog(values["tokens"], values[measure], **style, label=name)
         tokens = max((values["tokens"] for values in costs.values()), key=len)
         axes.set_xticks(tokens, [f"{count:,.0f}" for count in tokens], minor=False)
@@ -201,9 +201,9 @@ def draw_costs(figure: Figure, costs: dict[str, dict[str, list[float]]]) -> None
     common_legend(figure, 2)
 
 
-def colour_of_attention(name: str) -> str:
-    """Return the colour of an attention's line, by the start of its name."""
-    return next((colour for start, colour in COLOURS.items() if name.startswith(start)), GREY)
+def color_of_attention(name: str) -> str:
+    """Return the color of an attention's line, by the start of its name."""
+    return next((color for start, color in COLORS.items() if name.startswith(start)), GRAY)
 
 
 def draw_learning(figure: Figure) -> None:
@@ -212,10 +212,10 @@ def draw_learning(figure: Figure) -> None:
     plots["translation of documents: perplexity"] = perplexities()
     for axes, (title, lines) in zip(figure.subplots(1, len(plots)), plots.items(), strict=True):
         plain_axes(axes, title)
-        axes.grid(axis="y", color=GREY, alpha=0.3)
+        axes.grid(axis="y", color=GRAY, alpha=0.3)
         updates = lines.pop("updates")
         for index, (name, values) in enumerate(lines.items()):
-            style = {**line_style(index), "color": colour_of_attention(name), "markersize": 4}
+            style = {**line_style(index), "color": color_of_attention(name), "markersize": 4}
             axes.plot(updates, values, **style, label=name)
         if "perplexity" in title:
             axes.set_yscale("log")

@@ -28,7 +28,7 @@ from PIL import Image, ImageDraw
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples/vision_study")]
 
-from docs.draw_figures import GREY, LAB, TRANSPARENT  # noqa: E402
+from docs.draw_figures import GRAY, LAB, TRANSPARENT  # noqa: E402
 from relu_nmt import Translator  # noqa: E402
 from relu_nmt.io.page import STYLE, draw_weights  # noqa: E402
 
@@ -173,10 +173,10 @@ def make_shapes(folder: Path, count: int = NUM_IMAGES, seed: int = 1) -> None:
             ground = ground + noise.normal(0, 12, (1, 1, 3))
             image = Image.fromarray(ground.clip(0, 255).astype(np.uint8))
             radius = rng.uniform(9, 15)
-            centre = [rng.uniform(radius, SIDE - radius) for _ in range(2)]
-            colour = tuple(rng.randrange(256) for _ in range(3))
+            center = [rng.uniform(radius, SIDE - radius) for _ in range(2)]
+            color = tuple(rng.randrange(256) for _ in range(3))
             draw = ImageDraw.Draw(image)
-            draw.regular_polygon((*centre, radius), corners, rng.uniform(0, 360), fill=colour)
+            draw.regular_polygon((*center, radius), corners, rng.uniform(0, 360), fill=color)
             image.save(folder / name / f"{number:04d}.png")
 
 
@@ -230,14 +230,14 @@ def draw_heat_maps(figure: Figure, maps: dict[str, np.ndarray]) -> None:
         most = np.abs(weights).max()
         drawn = draw_weights(axes, weights, most, bool((weights < 0).any()))
         axes.set_title(title, loc="left", fontsize=8.5)
-        axes.set_xlabel("key; colours in %")
+        axes.set_xlabel("key; colors in %")
         figure.colorbar(drawn, ax=axes, shrink=0.7, pad=0.02)
     figure.axes[0].set_ylabel("query, first the class token")
 
 
 def save(name: str, size: tuple[float, float], draw: Callable[[Figure], object]) -> None:
     """Write a figure of the laboratory, transparent and without a date."""
-    with mpl.rc_context({**STYLE, **TRANSPARENT, "text.color": GREY}):
+    with mpl.rc_context({**STYLE, **TRANSPARENT, "text.color": GRAY}):
         figure = Figure(figsize=size, layout="constrained", dpi=150)
         draw(figure)
         figure.savefig(LAB / f"{name}.svg", transparent=True, metadata={"Date": None})

@@ -169,7 +169,7 @@ class Page:
             return
         interval = "" if own["interval"] == "none" else f" {sentence(own['interval'])}"
         yield (
-            f"Measured ({uncapitalised(own['title'])}): {own['seeds']}.{interval} "
+            f"Measured ({uncapitalized(own['title'])}): {own['seeds']}.{interval} "
             f"{own['date']}, {own['machine']}, revision {own['revision']}."
         )
         if "notes" in own:
@@ -234,7 +234,7 @@ def sentence(text: str) -> str:
     return f"{text[0].upper() if plain else text[0]}{text[1:].rstrip('.')}."
 
 
-def uncapitalised(text: str) -> str:
+def uncapitalized(text: str) -> str:
     """Return a text that begins with a small letter, but for names such as SimA and CIFAR-10."""
     first = text.split()[0]
     return f"{text[0].lower()}{text[1:]}" if first[1:] == first[1:].lower() else text

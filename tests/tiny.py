@@ -120,6 +120,6 @@ def weights(folder, name="checkpoint_last"):
 
 
 def tensors(folder, name="checkpoint_last"):
-    """Return all tensors in a checkpoint by name: weights, and the state of the optimiser."""
+    """Return all tensors in a checkpoint by name: weights, and the state of the optimizer."""
     checkpoint = load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
     return {**checkpoint.model_tensors, **checkpoint.training_tensors}

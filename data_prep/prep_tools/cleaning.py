@@ -1,7 +1,7 @@
 """The steps of the usual preparation recipes, one line or pair at a time.
 
 Reference: the Moses scripts clean-corpus-n, normalize-punctuation, remove-non-printing-char, of
-which the first and the last have an implementation here; tokeniser and punctuation by sacremoses.
+which the first and the last have an implementation here; tokenizer and punctuation by sacremoses.
 """
 
 import dataclasses
@@ -80,7 +80,7 @@ class LengthFilter:
 
 @lru_cache(maxsize=4)
 def _tokenizer(language: str, aggressive: bool) -> Any:
-    # Use the toolkit's tokeniser, so that the lengths agree with those of the training.
+    # Use the toolkit's tokenizer, so that the lengths agree with those of the training.
     from relu_nmt.tokenization.moses import MosesTokenizer
 
     return MosesTokenizer(language, aggressive)
@@ -118,7 +118,7 @@ def remove_non_printing(line: str) -> str:
 
 
 def normalize(line: str, language: str) -> str:
-    """Normalise punctuation, remove non-printing characters, reduce white space."""
+    """Normalize punctuation, remove non-printing characters, reduce white space."""
     return " ".join(remove_non_printing(_punctuation(language).normalize(line)).split())
 
 

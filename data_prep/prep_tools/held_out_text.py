@@ -27,7 +27,7 @@ GAP = 50
 
 
 def _words(document: Document) -> tuple[list[str], list[int]]:
-    """Return the normalised words of the source side, and the pair number of each word."""
+    """Return the normalized words of the source side, and the pair number of each word."""
     found: list[str] = []
     owners: list[int] = []
     for number, (source, _) in enumerate(document.pairs):

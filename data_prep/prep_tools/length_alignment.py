@@ -28,7 +28,7 @@ _IMPOSSIBLE = 1e9
 def match_cost(source_length: int, target_length: int) -> float:
     """Return -log of the probability that texts of these lengths, in letters, are translations.
 
-    The difference of the lengths, standardised, is taken as normally distributed.
+    The difference of the lengths, standardized, is taken as normally distributed.
     """
     if source_length == 0 and target_length == 0:
         return 0.0

@@ -42,7 +42,7 @@ _ACCENTS = str.maketrans({"'": "´", "`": "`", "-": "-", "e": "\\", "\\": "\\", 
 _ESCAPE = re.compile(
     r"\\(?:"
     r"f(?:\[[^]]*\]|\(..|.)"  # font
-    r"|[mMF](?:\[[^]]*\]|\(..|.)"  # colour, font family
+    r"|[mMF](?:\[[^]]*\]|\(..|.)"  # color, font family
     r"|s(?:\[[^]]*\]|\([+-]?\d\d|[+-]?\d)"  # size
     r"|[hvwlLDNbo]'[^']*'"  # motions, drawings, widths
     r"|[nkg](?:\[[^]]*\]|\(..|.)"  # registers
@@ -129,7 +129,7 @@ class _PageReader:
         if words:
             self._text(" ".join(words))
 
-    def _labelled(self, words: list[str]) -> None:
+    def _labeled(self, words: list[str]) -> None:
         """Begin an indented paragraph, with a label or without (``.IP``)."""
         self.end_block()
         self._kind = "item"
@@ -146,7 +146,7 @@ class _PageReader:
             self.end_block()
             self._kind, self._tag_follows = "item", True
         elif name == "IP":
-            self._labelled(words)
+            self._labeled(words)
         elif name in _NEW_PARAGRAPH:
             self.end_block()
             self._kind = "p"

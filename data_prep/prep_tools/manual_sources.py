@@ -89,7 +89,7 @@ MANUALS = (
         english=("usr/share/man", "man*/*.gz"),
         translated=("usr/share/man/{lang}", "man*/*.gz"),
         align=_align_man,
-        license="GPL-3+ (translations); originals under free licences of their own",
+        license="GPL-3+ (translations); originals under free licenses of their own",
     ),
     Manual(
         name="gimp-help",

@@ -31,7 +31,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="local archive, recognised by its name; may be given several times",
+        help="local archive, recognized by its name; may be given several times",
     )
     group.add_argument(
         "--url",

@@ -275,7 +275,7 @@ def preprocess(run: Run) -> None:
             pairs = sum(1 for line in file if line.strip())
     run.step(
         "data",
-        "Learn subwords, binarise",
+        "Learn subwords, binarize",
         tool(
             "relu-nmt-preprocess",
             *("--source-lang", run.source_lang, "--target-lang", run.target_lang),

@@ -195,7 +195,7 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 class SelfDistillation(nn.Module):
-    """The loss of a batch, and the update of teacher and centre after each step.
+    """The loss of a batch, and the update of teacher and center after each step.
 
     ``teacher_entropy`` (nats) of the mean image and ``mean_entropy`` of the batch's mean output
     show the two forms of collapse: the first is log K if all outputs are alike, the second is 0 if
@@ -272,7 +272,7 @@ class SelfDistillation(nn.Module):
 
     @torch.no_grad()
     def _after_step(self, *_: object) -> None:
-        """Move the teacher towards the student, and the centre to the outputs of this update."""
+        """Move the teacher toward the student, and the center to the outputs of this update."""
         self.model.update_teacher(cosine(self.config.teacher_momentum, 1.0, self._share_done))
         total = torch.cat([self._sum, self._count])
         total = self._trainer.parts.process.sum(total)

@@ -20,7 +20,7 @@ GLOBAL_VIEWS = 2
 # Probabilities of mirroring, other colors, no colors, and inverted bright values (view 2).
 FLIP = 0.5
 JITTER = 0.8
-GREY = 0.2
+GRAY = 0.2
 SOLARIZE = 0.2
 COLOR_SHARES = {"brightness": 0.4, "contrast": 0.4, "color": 0.2}
 LARGEST_HUE_SHIFT = 0.1
@@ -151,7 +151,7 @@ class Views:
                     share = COLOR_SHARES[name]
                     factor = generator.uniform(1 - share, 1 + share)
                     view = self._operations[name](view, factor)
-        if generator.random() < GREY:
+        if generator.random() < GRAY:
             view = view.convert("L").convert("RGB")
         if generator.random() < blur:
             radius = generator.uniform(*BLUR_RADII) * self._size / PIXELS_OF_RADII

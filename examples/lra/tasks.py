@@ -90,7 +90,7 @@ def open_task(
     if name in ("listops", "pathfinder"):
         return _generated(name, folder, length, counts, say)
     if name == "image":
-        samples = _grey_images(folder, counts)
+        samples = _gray_images(folder, counts)
     else:
         samples = (_byte_texts if name == "text" else _text_pairs)(folder)
     shortened = {}
@@ -146,7 +146,7 @@ def _stored(arrays: dict[str, np.ndarray], split: str) -> Samples:
     return Samples([(ids,) for ids in sequences], arrays[f"{split}_labels"])
 
 
-def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
+def _gray_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
     """Return images as gray values row by row. Every tenth training image is for validation."""
     sets = {}
     for split in ("train", "test"):

@@ -121,7 +121,7 @@ class LraSettings:
     task: TaskOptions = group("task", TaskOptions)
     model: ClassifierConfig = group("model", ClassifierConfig)
     regularizer: AttentionRegularizerConfig = group(
-        "attention regulariser", AttentionRegularizerConfig
+        "attention regularizer", AttentionRegularizerConfig
     )
     # The rate rises and falls in straight lines. The most accurate and the last model are kept.
     trainer: TrainerConfig = group(

@@ -28,7 +28,7 @@ FIRST_BIAS = 0.01
 
 
 class Wave(nn.Module):
-    """w(x) = a sin x + b cos x with learnt a and b, which start at 1.
+    """w(x) = a sin x + b cos x with learned a and b, which start at 1.
 
     Reference: Zhao et al. 2024, "PINNsFormer", Eq. 7.
     """

@@ -123,7 +123,7 @@ def sizes_study() -> Study:
     return Study(
         "Accuracy against time, by size of the model",
         "Does ReLU divided by the length reach the accuracy of softmax in the same time, for "
-        "models of every size? Both have normalised queries and keys.",
+        "models of every size? Both have normalized queries and keys.",
         "Wortsman et al. 2023, Figure 1",
         variants,
         {

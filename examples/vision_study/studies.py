@@ -149,7 +149,7 @@ def _degrees() -> Study:
     return Study(
         "Degrees of the polynomial",
         "Which powers of the scores learn as well as softmax, and with which scale: fixed "
-        "(1 / sqrt(N)), learnt (dynamic), or none? Published numbers with a question mark are of "
+        "(1 / sqrt(N)), learned (dynamic), or none? Published numbers with a question mark are of "
         "the likeliest power; those of 5 may be of 6.",
         "Saratchandran et al. 2024, Tables 2 and 5",
         variants,
@@ -252,7 +252,7 @@ def _sima_vit_variants() -> dict[str, Variant]:
     variants["SOFT"] = Variant(
         "--attention soft", narrow, _of_sima("SOFT", "small ViT", _SIMA_TABLES)
     )
-    variants["SOFT, normalised"] = Variant("--attention soft:normalized=true", narrow)
+    variants["SOFT, normalized"] = Variant("--attention soft:normalized=true", narrow)
     return variants
 
 
@@ -344,10 +344,10 @@ STUDIES = {
     "comparison": _COMPARISON,
     "sizes": sizes_study(),
     "alpha": alpha_study(
-        "with query-key normalisation", "qk_norm=true", NORMED, "Figure 2", i1k=True
+        "with query-key normalization", "qk_norm=true", NORMED, "Figure 2", i1k=True
     ),
     "alpha-raw": alpha_study(
-        "without query-key normalisation",
+        "without query-key normalization",
         "qk_norm=false",
         {**NORMED, "softmax": "softmax"},
         "Figure 3",

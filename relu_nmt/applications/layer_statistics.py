@@ -22,7 +22,7 @@ from relu_nmt.attention.records import (
     bucket_name,
     record_attention,
 )
-from relu_nmt.attention.regulariser import NULL_SUM
+from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.page import Panel, curve_lines, draw_panels
 from relu_nmt.modules.config import SLOTS

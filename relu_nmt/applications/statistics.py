@@ -50,7 +50,7 @@ STATISTICS = {
 }
 """All statistics by the name that they have in files and in TensorBoard."""
 
-ANALYSED = (
+ANALYZED = (
     *("sum", "abs_log_sum", "zero_fraction", "null_fraction", "largest_share"),
     *("entropy", "entropy_with_weight", "entropy_bits", "relative_entropy", "raw_entropy"),
     *("exp_entropy", "mean_exp_entropy", "nonzero_keys", "mean_log_n", "mean_of_heads_entropy"),

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.applications.statistics import ANALYSED, NUM_FREQUENT, SYMBOLS, definitions
+from relu_nmt.applications.statistics import ANALYZED, NUM_FREQUENT, SYMBOLS, definitions
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import AttentionRecord, record_attention
-from relu_nmt.attention.regulariser import NULL_SUM
+from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.io.page import Line, Panel, draw_panels
@@ -49,7 +49,7 @@ DEFINITIONS = {
     "(--document-attention aligned, whose upper layers have both)",
     "rows": "real query rows; targets are read in one pass, weights are those before dropout; "
     + SYMBOLS,
-    **definitions((*ANALYSED, *RANKED)),
+    **definitions((*ANALYZED, *RANKED)),
 }
 Place = tuple[str, str, int]
 """Slot, visible keys (``ALL_KEYS`` or ``OWN_SENTENCE``), and layer."""
@@ -348,7 +348,7 @@ def _mean(values: np.ndarray) -> np.ndarray:
 
 
 def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return known means in the order of ``ANALYSED``, with those derived from H, and ranks."""
+    """Return known means in the order of ``ANALYZED``, with those derived from H, and ranks."""
     values = {name: float(v) for name, v in means.items() if not v.ndim and not np.isnan(v)}
     if "entropy" in values:
         values["exp_entropy"] = math.exp(values["entropy"])
@@ -358,7 +358,7 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
     for name in RANKED:
         shares = zip(PERCENTS, means[name].tolist(), strict=True)
         ranks[name] = {percent: share for percent, share in shares if not math.isnan(share)}
-    return {name: values[name] for name in ANALYSED if name in values} | ranks
+    return {name: values[name] for name in ANALYZED if name in values} | ranks
 
 
 # ------------------------------------------------------------------- plots, as the src of images

@@ -1,7 +1,7 @@
 """Attention mechanisms, shared by translation and vision.
 
 Start with ``naive.py``, which has every mechanism as a short function; then read ``reluformer.py``,
-``pointwise.py`` and ``regulariser.py``.
+``pointwise.py`` and ``regularizer.py``.
 
 A mechanism is listed here by name with its file. ``attentions.get(name)`` imports the file and
 returns the class. Your own class registers itself with ``@attentions.register("name")``.

@@ -39,7 +39,7 @@ class Capabilities:
         scores: its weights are a map of scores q k, so that a position scheme can add a bias to
             them or rotate queries and keys.
         non_negative: its weights are never negative, so that they have an entropy and can be
-            regularised.
+            regularized.
         fixed_length: an option bounds the number of keys.
         permutation_invariant: permuting keys and values together changes nothing.
         double_backward: the reference back end has second derivatives.
@@ -68,7 +68,7 @@ MIXES_TOKENS = Capabilities(
 class Need:
     """Results that a caller wants besides the output. Asking for less allows faster code."""
 
-    # Sum and entropy of each row of weights, differentiable, for the regulariser.
+    # Sum and entropy of each row of weights, differentiable, for the regularizer.
     statistics: bool = False
     telemetry: bool = False  # all statistics of :class:`RowStatistics`, for the log
     weights: bool = False  # the weights themselves

@@ -110,11 +110,11 @@ class EfficientAttention(FeatureAttention):
     to 1.
 
     Reference: Shen et al. 2021, "Efficient Attention: Attention with Linear Complexities",
-    section 3.2 (softmax normalisation).
+    section 3.2 (softmax normalization).
     """
 
     capabilities = Capabilities(
-        causal=False, reason="it normalises each channel of the keys over the whole token axis"
+        causal=False, reason="it normalizes each channel of the keys over the whole token axis"
     )
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
@@ -288,29 +288,29 @@ class PerformerAttention(FeatureAttention):
                 (q @ directions.T).relu() + RELU_EPSILON,
                 (k @ directions.T).relu() + RELU_EPSILON,
             )
-        # Queries: the stabiliser c is their own largest product.
+        # Queries: the stabilizer c is their own largest product.
         products, halves = exponent_parts(q, directions)
         queries = (products - halves - products.amax(-1, keepdim=True)).exp() + SOFTMAX_EPSILON
-        # Keys: one stabiliser c for all, as a common factor.
+        # Keys: one stabilizer c for all, as a common factor.
         products, halves = exponent_parts(k, directions)
         products = products.clamp(-LARGEST_PRODUCT, LARGEST_PRODUCT)
         largest = products.amax(-1, keepdim=True)  # [B, H, Nk, 1]
         real = visibility.key_column
         if real is not None:
             largest = largest.masked_fill(~real, -LARGEST_PRODUCT)
-        stabiliser = largest.amax(2, keepdim=True)  # c, [B, H, 1, 1]
-        keys = (products - halves - stabiliser).exp()
-        # Each query's own stabiliser c_i, the maximum over its visible keys, [B, H, Nq or 1, 1].
+        stabilizer = largest.amax(2, keepdim=True)  # c, [B, H, 1, 1]
+        keys = (products - halves - stabilizer).exp()
+        # Each query's own stabilizer c_i, the maximum over its visible keys, [B, H, Nq or 1, 1].
         # ONNX has no running maximum.
-        visible_stabiliser = stabiliser
+        visible_stabilizer = stabilizer
         by_matrix = visibility.hides_later and torch.compiler.is_exporting()
         if (visibility.ancestry is not None or by_matrix) and visibility.hidden is not None:
             rows = largest.transpose(2, 3).masked_fill(visibility.hidden, -LARGEST_PRODUCT)
-            visible_stabiliser = rows.amax(3, keepdim=True)  # over [B, H, Nq, Nk]
+            visible_stabilizer = rows.amax(3, keepdim=True)  # over [B, H, Nq, Nk]
         elif visibility.hides_later:
-            visible_stabiliser = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
+            visible_stabilizer = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
         # Multiply by exp(c - c_i), which puts c_i in the place of c.
-        rescaled = queries * (stabiliser - visible_stabiliser).exp()
+        rescaled = queries * (stabilizer - visible_stabilizer).exp()
         # One more feature for the keys' epsilon, which is not rescaled.
         total = SOFTMAX_EPSILON * queries.sum(-1, keepdim=True)
         return torch.cat([rescaled, total], -1), torch.cat([keys, torch.ones_like(largest)], -1)

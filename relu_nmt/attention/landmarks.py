@@ -1,6 +1,6 @@
 """Attention through a few vectors in place of all tokens: Linformer, Nystromformer and SOFT.
 
-Linformer has learnt mixtures of the tokens, the others landmarks.
+Linformer has learned mixtures of the tokens, the others landmarks.
 """
 
 import math
@@ -32,7 +32,7 @@ SMALLEST = 1e-30
 
 @attentions.register("linformer")
 class LinformerAttention(Attention):
-    """out = softmax(q (E k)^T / sqrt(d)) (F v), with learnt E and F, [rank, length].
+    """out = softmax(q (E k)^T / sqrt(d)) (F v), with learned E and F, [rank, length].
 
     The heads of a layer share E and F. Padded rows of k and v are 0, so they add nothing to the
     mixtures.
@@ -129,11 +129,11 @@ class NystromformerAttention(Attention):
 
     A landmark is the mean of ceil(n / m) consecutive queries, or keys, of the n real tokens. So
     padding does not move it. K is softmax(x y^T) by rows, or n^(-1/2) (x y^T)^3. ``scale`` may
-    replace n^(-1/2) by 1, or by g n^(-1/2) with a learnt g a layer that starts at 1, without weight
-    decay. The output has this factor once. ``length=N`` puts a constant N in the place of n, as in
-    the paper. If every token is its own landmark (n <= m), the result is full attention, K(q, k) v.
-    A convolution of v may be added. Outputs of the polynomial kernel grow with the length of the
-    segments. With thousands of tokens in each they overflow float16, but not bfloat16.
+    replace n^(-1/2) by 1, or by g n^(-1/2) with a learned g a layer, which starts at 1 and has no
+    weight decay. The output has this factor once. ``length=N`` puts a constant N in the place of n,
+    as in the paper. If every token is its own landmark (n <= m), the result is full attention, K(q,
+    k) v. A convolution of v may be added. Outputs of the polynomial kernel grow with the length of
+    the segments. With thousands of tokens in each they overflow float16, but not bfloat16.
 
     Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1. The polynomial
     kernel is a reconstruction of "Rethinking Softmax", which does not print the formula.
@@ -148,7 +148,7 @@ class NystromformerAttention(Attention):
         kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
         scale: str = option(
             "fixed",
-            "of the polynomial: fixed 1/sqrt(n), dynamic (learnt) or none",
+            "of the polynomial: fixed 1/sqrt(n), dynamic (learned) or none",
             choices=SCALES,
             needs=("kernel", "polynomial"),
         )
@@ -158,7 +158,7 @@ class NystromformerAttention(Attention):
             least=1,
             needs=[("kernel", "polynomial"), ("scale", "fixed", "dynamic")],
         )
-        iterations: int = option(6, "steps towards the pseudo-inverse", least=1)
+        iterations: int = option(6, "steps toward the pseudo-inverse", least=1)
         conv: int = option(
             0, "width of the convolution of the values, odd; 0 = none, LRA has 35", most=MOST_SIZE
         )
@@ -188,7 +188,7 @@ class NystromformerAttention(Attention):
         segments = segment_means(visibility, num_tokens, num_landmarks, k)
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
-        # Choose the polynomial's scale: n^(-1/2) or 1, perhaps times a learnt g.
+        # Choose the polynomial's scale: n^(-1/2) or 1, perhaps times a learned g.
         scaled_by = count if self.config.length is None else count.new_tensor(self.config.length)
         has_scale = self.config.scale != "none"
         scale = scaled_by.clamp_min(1).rsqrt() if has_scale else torch.ones_like(count)
@@ -292,7 +292,7 @@ class SOFTAttention(Attention):
         """Options behind the colon."""
 
         stride: int = option(8, "tokens per landmark", least=1)
-        iterations: int = option(20, "Newton steps towards the inverse", least=1)
+        iterations: int = option(20, "Newton steps toward the inverse", least=1)
         normalized: bool = option(
             False, "divide the inverse by the root of the row sums on both sides"
         )

@@ -248,7 +248,7 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def linformer_attention(q: Tensor, k: Tensor, v: Tensor, e: Tensor, f: Tensor) -> Tensor:
-    """Linformer: softmax(q (E k)^T / sqrt(d)) F v, with learnt E and F [rank, Nk].
+    """Linformer: softmax(q (E k)^T / sqrt(d)) F v, with learned E and F [rank, Nk].
 
     Reference: Wang et al. 2020, "Linformer: Self-Attention with Linear Complexity", Eq. 7.
     """
@@ -351,7 +351,7 @@ def soft_landmarks(q: Tensor, weight: Tensor, bias: Tensor, norm: Map) -> Tensor
 
 
 def token_convolution(v: Tensor, weight: Tensor) -> Tensor:
-    """Return sums of neighbouring values, out_i = sum_t w_t v_(i + t), with weights [H, odd width].
+    """Return sums of neighboring values, out_i = sum_t w_t v_(i + t), with weights [H, odd width].
 
     An option of Nystromformer and SOFT adds it to the outputs.
 

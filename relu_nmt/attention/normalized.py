@@ -1,7 +1,7 @@
 """Attention whose rows of weights sum to 1: softmax, the baseline, sparsemax and the entmax family.
 
 Weights of sparsemax and entmax can be exactly zero. They are p = [(alpha - 1) z - t]_+^(1 / (alpha
-- 1)) with the threshold t that makes the sum 1: alpha = 2 is sparsemax, and alpha towards 1
+- 1)) with the threshold t that makes the sum 1: alpha = 2 is sparsemax, and alpha toward 1
 approaches softmax. They find t in different ways. A constant added to all scores changes nothing,
 so the scores are shifted to a maximum of 0, where t lies between -1 and 0.
 
@@ -145,7 +145,7 @@ class EntmaxAttention(NormalizedAttention):
     class Config(AttentionConfig):
         """Options behind the colon."""
 
-        alpha: float = option(1.5, "2 is sparsemax, towards 1 it approaches softmax")
+        alpha: float = option(1.5, "2 is sparsemax, toward 1 it approaches softmax")
 
         def check(self) -> None:
             """Raise a ConfigError for alpha 1, which is softmax, and values out of range."""

@@ -6,7 +6,7 @@ Each weight depends on its own score alone. No softmax couples the keys of a que
     weights   w_ij = g c(n_i) h(z_ij)
     output    out_i = sum_j w_ij v_j
 
-A mechanism chooses the map h, the scale c and perhaps a learnt factor g: see ``reluformer.py``,
+A mechanism chooses the map h, the scale c and perhaps a learned factor g: see ``reluformer.py``,
 ``rela.py`` and ``polynomial.py``. ``pointwise`` at the end of this file takes any h and
 c(n) = n^-alpha. :func:`relu_nmt.attention.kernels.reference.pointwise` computes the three steps.
 Other back ends compute the same in another order.
@@ -159,7 +159,7 @@ class PointwiseAttention(Attention):
         raise TypeError(f"{type(self).__name__} must define row_scale")
 
     def gain(self) -> Tensor | None:
-        """Return the learnt factor g, [1] or [H], if there is one."""
+        """Return the learned factor g, [1] or [H], if there is one."""
         return None
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
@@ -200,7 +200,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
     ``qk_norm`` is on by default, so that |z| <= sqrt(d) at gain 1. A ``gate`` multiplies the joined
     heads by act(x W_g), W_g [D, D], before the output projection: act is ``silu``, or ``identity``
     for the ablation. ``output_norm`` with ``alpha=0`` and without ``qk_norm`` is the variant that
-    ReLUFormer rejects in favour of its factor (section 4.1). We read it as a norm over all heads,
+    ReLUFormer rejects in favor of its factor (section 4.1). We read it as a norm over all heads,
     as in :class:`~relu_nmt.attention.rela.RelaAttention`.
 
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers",
@@ -234,7 +234,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
         return counts.pow(-self.config.alpha)
 
     def finish(self, joined: Tensor, x: Tensor) -> Tensor:
-        """Normalise the joined heads [B, Nq, D], and gate them by x [B, Nq, D]."""
+        """Normalize the joined heads [B, Nq, D], and gate them by x [B, Nq, D]."""
         # Under autocast norms return float32.
         joined = self.output_norm(joined).to(joined.dtype)
         if self.gate is None:

@@ -17,9 +17,9 @@ class PolynomialAttention(PointwiseAttention):
     """A_ij = c_i (q_i k_j / sqrt(d))^p, element by element. Output sum_j A_ij v_j.
 
     ``scale`` chooses c. ``none`` is 1. ``fixed`` is 1/sqrt(n_i), with the number n_i of keys that
-    query i may see, or 1/sqrt(N) with ``length=N``. ``dynamic`` is learnt, without weight decay,
+    query i may see, or 1/sqrt(N) with ``length=N``. ``dynamic`` is learned, without weight decay,
     and may become negative. With ``length`` it is c itself, which starts at 1/sqrt(N). Without it
-    a single c cannot fit all lengths, so c_i is g/sqrt(n_i) with a learnt g that starts at 1.
+    a single c cannot fit all lengths, so c_i is g/sqrt(n_i) with a learned g that starts at 1.
 
     Weights of odd powers are signed. Those of even powers are not, unless the scale is dynamic.
 
@@ -36,7 +36,7 @@ class PolynomialAttention(PointwiseAttention):
             3, f"the exponent p of the scores, 1 to {MAX_POWER}", least=1, most=MAX_POWER
         )
         scale: str = option(
-            "fixed", "fixed 1/sqrt(n), dynamic (learnt, starting there) or none", choices=SCALES
+            "fixed", "fixed 1/sqrt(n), dynamic (learned, starting there) or none", choices=SCALES
         )
         per_head: bool = option(
             False,
@@ -56,7 +56,7 @@ class PolynomialAttention(PointwiseAttention):
         super().__init__(config, num_heads, head_dim, dropout, power_map(config.power))
         self.scale = None
         if config.scale == "dynamic":
-            # Give up non-negative weights, since a learnt scale may become negative.
+            # Give up non-negative weights, since a learned scale may become negative.
             self.capabilities = type(self).capabilities
             # Start at 1/sqrt(N), or at 1 where counts scale the rows.
             start = 1.0 if config.length is None else config.length**-0.5
@@ -71,7 +71,7 @@ class PolynomialAttention(PointwiseAttention):
         return counts.rsqrt()
 
     def gain(self) -> Tensor | None:
-        """Return the learnt scale over the fixed one, [1] or [H]. None if it is not learnt."""
+        """Return the learned scale over the fixed one, [1] or [H]. None if it is not learned."""
         if self.scale is None or self.config.length is None:
             return self.scale
         return self.scale * self.config.length**0.5

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.regulariser import NULL_SUM
+from relu_nmt.attention.regularizer import NULL_SUM
 
 NUM_BUCKETS = 32
 """Ranges of numbers of visible keys, 1, 2-3, 4-7, ...: beyond any length."""

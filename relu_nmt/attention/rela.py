@@ -43,7 +43,7 @@ class RelaAttention(PointwiseAttention):
         return torch.ones_like(counts)
 
     def finish(self, joined: Tensor, x: Tensor) -> Tensor:
-        """Normalise the joined heads [B, Nq, D] in float32, and gate them."""
+        """Normalize the joined heads [B, Nq, D] in float32, and gate them."""
         exact = joined.to(torch.promote_types(joined.dtype, torch.float32))
         root = (exact.square().mean(-1, keepdim=True) + EPSILON).rsqrt()
         output = self.norm_gain * exact * root

@@ -72,5 +72,5 @@ class ReLUFormerAttention(PointwiseAttention):
         return variance.rsqrt() / self.config.gamma
 
     def gain(self) -> Tensor | None:
-        """Return the given gamma over the learnt one, [1]. None if gamma is not learnt."""
+        """Return the given gamma over the learned one, [1]. None if gamma is not learned."""
         return None if self.log_gamma_change is None else (-self.log_gamma_change).exp()

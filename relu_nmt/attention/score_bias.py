@@ -10,7 +10,7 @@ class ScoreBias:
     """b_hij = table[h, zero + query_codes_i - key_codes_j], added to the scores before the map.
 
     Codes of one-dimensional schemes are positions: ALiBi's table is -slope_h |offset|, T5's is
-    learnt[h, bucket(offset)]. On a grid of ``width`` columns, as in Swin, a code is
+    learned[h, bucket(offset)]. On a grid of ``width`` columns, as in Swin, a code is
     y (2 width - 1) + x, so that each difference of positions has its own difference of codes. Only
     the table is stored; a back end computes the bias of the scores at hand.
 
@@ -18,7 +18,7 @@ class ScoreBias:
     (T5), section 2.1; Liu et al. 2021, "Swin Transformer", Eq. 4.
     """
 
-    table: Tensor  # [H, R] float, fixed or learnt
+    table: Tensor  # [H, R] float, fixed or learned
     query_codes: Tensor  # [B or 1, Nq] int64
     key_codes: Tensor  # [B or 1, Nk] int64; those of padded keys must stay within the table, too
     zero: int  # column of the table for equal codes

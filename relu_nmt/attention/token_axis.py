@@ -1,4 +1,4 @@
-"""Attention that normalises channels over the token axis: SimA and cross-covariance attention."""
+"""Attention that normalizes channels over the token axis: SimA and cross-covariance attention."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ class SimAAttention(Attention):
         cross=False,
         fewer_keys=True,
         non_negative=False,
-        reason="it normalises each channel of queries and keys over the whole token axis",
+        reason="it normalizes each channel of queries and keys over the whole token axis",
     )
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
@@ -95,13 +95,13 @@ class SimAAttention(Attention):
 class CrossCovarianceAttention(Attention):
     """out^T = softmax(t q'^T k') v^T, with the channels of q' and k' of l2 norm 1 over the tokens.
 
-    The matrix is [d, d]. t is a learnt temperature per head that starts at 1.
+    The matrix is [d, d]. t is a learned temperature per head that starts at 1.
 
     With ``kernel=polynomial`` softmax(z) becomes c z^power, element by element, for z = t q'^T k'.
     "Rethinking Softmax" prints c = 1/14 for XCiT too, which is 1/sqrt(N) of its 196 tokens. In its
     theory N is the side of the matrix, which gives 1/sqrt(d). ``count`` chooses. The paper leaves
     open if the norm stays. With it entries of z are of order N^(-1/2). With ``unit_norm=false``,
-    z = t q^T k / sqrt(N), they are of order 1. The dynamic scale is c = g / sqrt(N), with a learnt
+    z = t q^T k / sqrt(N), they are of order 1. The dynamic scale is c = g / sqrt(N), with a learned
     g that starts at 1, without weight decay.
 
     Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", Eq. 2 (its
@@ -125,7 +125,7 @@ class CrossCovarianceAttention(Attention):
         )
         scale: str = option(
             "dynamic",
-            "of the polynomial: fixed 1/sqrt(N), dynamic (learnt) or none",
+            "of the polynomial: fixed 1/sqrt(N), dynamic (learned) or none",
             choices=SCALES,
             needs=POLYNOMIAL,
         )
@@ -142,7 +142,7 @@ class CrossCovarianceAttention(Attention):
     exact = True
     capabilities = replace(
         MIXES_TOKENS,
-        reason="it attends between channels, which it normalises over the whole token axis",
+        reason="it attends between channels, which it normalizes over the whole token axis",
     )
 
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
@@ -155,7 +155,7 @@ class CrossCovarianceAttention(Attention):
         """See :meth:`Attention.attend`."""
         visibility = problem.visibility
         q, k, v = map(visibility.without_padding, (problem.q, problem.k, problem.v))
-        # Normalise the channels, and compare them by their tokens.
+        # Normalize the channels, and compare them by their tokens.
         num_tokens = visibility.positive_counts[..., None].to(q)  # [B or 1, 1, 1, 1]
         if self.config.unit_norm:
             q, k = normalized_over_tokens(q, 2), normalized_over_tokens(k, 2)

@@ -52,7 +52,7 @@ class AnalysisSettings:
     bf16: bool = like(ModelOptions, "bf16", False, needs="path")
     fp16: bool = like(PrecisionOptions, "fp16", False, needs="path")
     no_progress_bar: bool = no_progress_bar_option()
-    gen_subset: str = subset_option(help="split to analyse: test, valid...", needs="path")
+    gen_subset: str = subset_option(help="split to analyze: test, valid...", needs="path")
     max_doc_tokens: int | None = like(
         DocumentConfig,
         "max_doc_tokens",
@@ -90,11 +90,11 @@ class AnalysisSettings:
             raise ConfigError("--fp16 and --bf16 exclude each other")
         paths, names = self.path, self.names
         if not paths and not self.log:
-            raise ConfigError("nothing to analyse: give --path with checkpoints, or --log")
+            raise ConfigError("nothing to analyze: give --path with checkpoints, or --log")
         if paths and self.data is None:
             raise ConfigError("--path needs a data folder, whose sentences the models read")
         if self.data is not None and not paths:
-            raise ConfigError(f"data {self.data}: give --path with the checkpoints to analyse")
+            raise ConfigError(f"data {self.data}: give --path with the checkpoints to analyze")
         if names and len(names) != len(paths):
             raise ConfigError(f"--names: {len(names)} names for {len(paths)} checkpoints")
         if len(set(names)) < len(names):

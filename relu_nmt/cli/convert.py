@@ -2,7 +2,7 @@
 
 It is a smaller checkpoint, or a folder for other runtimes:
 
-  relu-nmt-convert checkpoint_best.safetensors --output model.safetensors    # no optimiser state
+  relu-nmt-convert checkpoint_best.safetensors --output model.safetensors    # no optimizer state
   relu-nmt-convert checkpoint_best.safetensors --to ctranslate2 --output ct2-model
   relu-nmt-convert checkpoint_best.safetensors --to onnx --output onnx-model
 """

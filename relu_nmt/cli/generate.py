@@ -81,7 +81,7 @@ class ModelOptions(FairseqOptions, PrecisionOptions):
         bare="@@ ",
     )
     tokenizer: str | None = option(
-        None, "detokeniser for data that came tokenised", choices=("moses", "space", "none")
+        None, "detokenizer for data that came tokenized", choices=("moses", "space", "none")
     )
     int8: bool = option(
         False, "multiply 8-bit integers (x86 CPUs): faster; a few translations change"

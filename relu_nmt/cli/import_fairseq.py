@@ -31,7 +31,7 @@ class ImportFairseqSettings:
     trust_pickle: bool = option(
         False, "read the file, a pickle, which may do harm if its author is malicious"
     )
-    tokenizer: str = like(PreprocessSettings, "tokenizer", "none", "tokeniser of the training text")
+    tokenizer: str = like(PreprocessSettings, "tokenizer", "none", "tokenizer of the training text")
     lowercase: bool = like(PreprocessSettings, "lowercase", False, "the text was lower-cased")
     subword: str = like(PreprocessSettings, "subword", "none", "method that split its words")
     subword_model: str | None = like(

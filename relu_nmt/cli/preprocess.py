@@ -106,11 +106,11 @@ class PreprocessSettings(ClusterOptions):
     only_source: bool = option(False, "there is no target text")
     dict_only: bool = option(False, "make the dictionaries only")
     tokenizer: str = option(
-        "none", "tokeniser of the text; moses-aggressive splits hyphens too", choices=tokenizers
+        "none", "tokenizer of the text; moses-aggressive splits hyphens too", choices=tokenizers
     )
     lowercase: bool = option(False, "lower-case both sides")
     subword: str = option(
-        "none", "split words, with a model learnt on the training text", choices=subword_models
+        "none", "split words, with a model learned on the training text", choices=subword_models
     )
     subword_size: int = option(
         DEFAULT_SUBWORDS,
@@ -149,9 +149,9 @@ class PreprocessSettings(ClusterOptions):
     workers: int = option(0, "processes; 0: one per core", least=0, most=1024)
     no_progress_bar: bool = no_progress_bar_option()
     seed: int = seed_option(
-        help="seed of the sample on which a subword model is learnt",
+        help="seed of the sample on which a subword model is learned",
         needs=SPLIT,
-        no_effect="no subword model is learnt",
+        no_effect="no subword model is learned",
     )
     overwrite: bool = option(False, "replace a data folder that was made in another way")
     task: str = like(FairseqOptions, "task", "translation")
@@ -323,7 +323,7 @@ class PreprocessSettings(ClusterOptions):
 
     @property
     def learns_subwords(self) -> bool:
-        """Return whether a subword model is to be learnt."""
+        """Return whether a subword model is to be learned."""
         return self.subword != "none" and self.subword_model is None and self.like is None
 
     def splits(self) -> dict[str, str]:

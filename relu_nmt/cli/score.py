@@ -12,7 +12,7 @@ Test if a model prefers the right translation of sentences that need those befor
 
   relu-nmt-score --contrastive test.contrasts.jsonl --path checkpoints/checkpoint_best.safetensors
 
-Every score has sacreBLEU's signature. For tokenised text give --tokenize none.
+Every score has sacreBLEU's signature. For tokenized text give --tokenize none.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ class ScoreSettings:
     sacrebleu_tokenizer: str | None = tokenizer_option()
     target_lang: str | None = option(
         None,
-        "language, for the tokeniser of BLEU (default: the ending of --ref)",
+        "language, for the tokenizer of BLEU (default: the ending of --ref)",
         metavar="LANG",
         needs=("sacrebleu_tokenizer", None),
     )
@@ -162,7 +162,7 @@ class ScoreSettings:
             self._refuse(DOCUMENTS, "not with --sentence-bleu")
         elif COMET in self.metrics:
             self._refuse(DOCUMENTS, "not with --metrics comet, which scores single lines")
-        # The tokeniser needs a score that uses it.
+        # The tokenizer needs a score that uses it.
         for name in ("sacrebleu_tokenizer", "target_lang"):
             value, is_read = getattr(self, name), "bleu" in self.metrics
             if value not in (None, DEFAULT_TOKENIZER) and not (is_read or self.length_buckets):

@@ -48,7 +48,7 @@ def search_settings(text: str) -> GenerationConfig:
 
 
 def detokenizer_settings(text: str) -> dict[str, Any]:
-    """Return a detokeniser's settings in a JSON object."""
+    """Return a detokenizer's settings in a JSON object."""
     values = parse_json(text)
     if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
         raise ValueError('expected JSON such as \'{"target_lang": "en"}\'')
@@ -135,7 +135,7 @@ class TranslationTrainingSettings(FairseqOptions):
         None, "marks that join split data: '@@ ', sentencepiece...", metavar="SYMBOL", bare="@@ "
     )
     eval_bleu_detok: str | None = _of_bleu(
-        None, "detokeniser for data that came tokenised", choices=("moses", "space", "none")
+        None, "detokenizer for data that came tokenized", choices=("moses", "space", "none")
     )
     eval_bleu_detok_args: str = _of_bleu(
         "{}",
@@ -143,14 +143,14 @@ class TranslationTrainingSettings(FairseqOptions):
         metavar="JSON",
         parse=checked_by(detokenizer_settings),
     )
-    eval_tokenized_bleu: bool = _of_bleu(False, "BLEU of tokenised words, as multi-bleu.perl")
+    eval_tokenized_bleu: bool = _of_bleu(False, "BLEU of tokenized words, as multi-bleu.perl")
     sacrebleu_tokenizer: str | None = tokenizer_option(
         needs=["eval_bleu", ("eval_tokenized_bleu", False)]
     )
     eval_bleu_print_samples: bool = _of_bleu(False, "print some translations at each validation")
     model: TransformerConfig = group("model", TransformerConfig)
     regularizer: AttentionRegularizerConfig = group(
-        "attention regulariser", AttentionRegularizerConfig
+        "attention regularizer", AttentionRegularizerConfig
     )
     teacher: TeacherConfig = group("teacher", TeacherConfig)
     batching: BatchingConfig = group("batches", BatchingConfig)

@@ -45,7 +45,7 @@ class EvaluateImagesSettings:
         PreprocessingConfig,
         "eval_crop_ratio",
         None,
-        "share of a side that the centre crop keeps (default: as in training)",
+        "share of a side that the center crop keeps (default: as in training)",
     )
     classes: str | None = option(
         None, "file with the classes to choose among, one a line", files=READ

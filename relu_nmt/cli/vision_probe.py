@@ -74,7 +74,7 @@ class ProbeImagesSettings:
     skip_damaged_images: bool = like(EvaluateImagesSettings, "skip_damaged_images", False)
     image_size: tuple[int, ...] | None = like(ClassifyImagesSettings, "image_size", None)
     eval_crop_ratio: float = option(
-        0.875, "share of a side that the centre crop keeps", above=0, most=1, metavar="P"
+        0.875, "share of a side that the center crop keeps", above=0, most=1, metavar="P"
     )
     results: str | None = like(EvaluateImagesSettings, "results", None)
     model: PrecisionOptions = group("model", PrecisionOptions, stored=False)

@@ -45,7 +45,7 @@ RECIPES = read_presets(Path(relu_nmt.vision.__file__).with_name("recipes.yaml"))
 
 @settings
 class VisionTrainerConfig(TrainerConfig):
-    """The trainer's settings with the defaults of vision transformers, of DeiT for the optimiser.
+    """The trainer's settings with the defaults of vision transformers, of DeiT for the optimizer.
 
     Biases, norms, the class token and positions are exempt from the weight decay.
     """
@@ -62,7 +62,7 @@ class VisionTrainerConfig(TrainerConfig):
         0, "images per update that the rates are given for; 0: no scaling", least=0
     )
     optimizer: OptimizerConfig = group(
-        "optimiser and averaged weights",
+        "optimizer and averaged weights",
         OptimizerConfig,
         adam_betas=(0.9, 0.999),
         weight_decay=0.05,
@@ -133,9 +133,9 @@ class ImageTrainingSettings:
     batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
     model: VisionTransformerConfig = group("model", VisionTransformerConfig)
     regularizer: AttentionRegularizerConfig = group(
-        "attention regulariser", AttentionRegularizerConfig
+        "attention regularizer", AttentionRegularizerConfig
     )
-    preprocessing: PreprocessingConfig = group("crops and normalisation", PreprocessingConfig)
+    preprocessing: PreprocessingConfig = group("crops and normalization", PreprocessingConfig)
     augmentation: AugmentationConfig = group("augmentation", AugmentationConfig)
     trainer: VisionTrainerConfig = group("updates, limits and processes", VisionTrainerConfig)
 

@@ -15,10 +15,10 @@ AUTO_TOKENS = 10**15  # the value of --max-tokens auto: the memory is the limit
 # Options of several commands, which change their defaults or help texts by keywords.
 _lang_option = partial(option, default=None)
 source_lang_option = partial(
-    _lang_option, help="source language (default: as binarised)", flags=("-s",), metavar="SRC"
+    _lang_option, help="source language (default: as binarized)", flags=("-s",), metavar="SRC"
 )
 target_lang_option = partial(
-    _lang_option, help="target language (default: as binarised)", flags=("-t",), metavar="TGT"
+    _lang_option, help="target language (default: as binarized)", flags=("-t",), metavar="TGT"
 )
 subset_option = partial(
     option, default="test", help="split to translate: test, valid, train...", metavar="SPLIT"

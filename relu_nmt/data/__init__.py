@@ -1,1 +1,1 @@
-"""Dictionaries, binarised corpora and batches."""
+"""Dictionaries, binarized corpora and batches."""

@@ -1,4 +1,4 @@
-r"""Binarised text in fairseq's files, and how text becomes it on all cores.
+r"""Binarized text in fairseq's files, and how text becomes it on all cores.
 
 A text has a ``.bin`` of token ids and an ``.idx`` of lengths, all numbers little-endian::
 
@@ -64,7 +64,7 @@ _ALIGNMENT = re.compile(rf"\s*({_PAIR}(\s+{_PAIR})*)?\s*")
 
 Advance = Callable[[int], object]
 Side = tuple[str, Path, TextFile]
-"""One language of one split: name of the dictionary, path without ``.bin``, tokenised text."""
+"""One language of one split: name of the dictionary, path without ``.bin``, tokenized text."""
 
 
 def token_dtype(vocab_size: int) -> type[np.integer]:
@@ -73,7 +73,7 @@ def token_dtype(vocab_size: int) -> type[np.integer]:
 
 
 def _open(path: Path) -> BinaryIO:
-    with reporting(path, form="{}: {}; binarise the corpus with relu-nmt-preprocess"):
+    with reporting(path, form="{}: {}; binarize the corpus with relu-nmt-preprocess"):
         return open(plain_file(path), "rb", buffering=0)
 
 
@@ -102,7 +102,7 @@ class IndexedDataset:
             if size != expected:
                 raise DataError(
                     f"{path}: {size:,} bytes, but {count:,} sentences need {expected:,}; the "
-                    "file is cut off or damaged, binarise the corpus again"
+                    "file is cut off or damaged, binarize the corpus again"
                 )
             self.sizes = np.fromfile(index, "<i4", count)
             pointers = np.fromfile(index, "<i8", count)
@@ -115,7 +115,7 @@ class IndexedDataset:
         if self.sizes.min(initial=0) < 0 or not np.array_equal(pointers, self._offsets[:-1]):
             raise DataError(
                 f"{path}: sentence lengths and positions contradict each other; the file is "
-                "damaged, binarise the corpus again"
+                "damaged, binarize the corpus again"
             )
         # Check that the token ids are complete. They are not mapped to memory, where a file that
         # is cut later would end the program without a message.
@@ -126,26 +126,26 @@ class IndexedDataset:
         if size != expected:
             raise DataError(
                 f"{self._data_path}: {size:,} bytes, but {path.name} describes {expected:,}; "
-                "the files do not belong together or are cut off, binarise the corpus again"
+                "the files do not belong together or are cut off, binarize the corpus again"
             )
 
     @staticmethod
     def _read_header(path: Path, header: bytes) -> tuple[type[np.integer], int]:
         if header.startswith(OLDER_MAGIC):
             raise DataError(
-                f"{path}: fairseq's older 'cached' format; binarise again with "
+                f"{path}: fairseq's older 'cached' format; binarize again with "
                 "fairseq-preprocess --dataset-impl mmap or with relu-nmt-preprocess"
             )
         if len(header) < HEADER.size:
             raise DataError(
-                f"{path}: only {len(header)} bytes, too short for an index; binarise again"
+                f"{path}: only {len(header)} bytes, too short for an index; binarize again"
             )
         # Check every field, so that the message names the wrong one.
         magic, version, code, count = HEADER.unpack(header)
         if magic != MAGIC:
             raise DataError(
-                f"{path}: not an index of a binarised corpus (it begins with {magic!r}, not "
-                f"{MAGIC!r}); binarise the corpus with relu-nmt-preprocess"
+                f"{path}: not an index of a binarized corpus (it begins with {magic!r}, not "
+                f"{MAGIC!r}); binarize the corpus with relu-nmt-preprocess"
             )
         if version != VERSION:
             raise DataError(f"{path}: format version {version}; this program reads {VERSION}")
@@ -167,7 +167,7 @@ class IndexedDataset:
         if len(data) < end - start:
             raise DataError(
                 f"{self._data_path}: was cut while it was read, and sentence {index} is lost; "
-                "binarise the corpus again"
+                "binarize the corpus again"
             )
         return np.frombuffer(data, self._stored).astype(np.int64)
 
@@ -420,7 +420,7 @@ def binarize_alignments(
                     f"{text.path}:{lines[sentence]}: pair "
                     f"{pairs[pair_index, 0]}-{pairs[pair_index, 1]}, "
                     f"but the {SIDES[side]} sentence has {lengths[sentence, side]} tokens, counted "
-                    "from 0; align the very text that is binarised"
+                    "from 0; align the very text that is binarized"
                 )
             # Flatten the pairs of positions: [P, 2] to [2P].
             add(pairs.flatten(), 2 * sizes)

@@ -78,7 +78,7 @@ def split_path(folder: str | os.PathLike[str], split: str, pair: str, ending: st
 
 
 def paths_of(prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Return the paths of the two files of binarised text, ``prefix.idx`` and ``prefix.bin``."""
+    """Return the paths of the two files of binarized text, ``prefix.idx`` and ``prefix.bin``."""
     return Path(f"{os.fspath(prefix)}.idx"), Path(f"{os.fspath(prefix)}.bin")
 
 
@@ -103,7 +103,7 @@ data_option = partial(option, metavar="DATA", positional=True, files=DATA_FILES)
 
 
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return source and target language, read from the names of the binarised files.
+    """Return source and target language, read from the names of the binarized files.
 
     Source-only data has the target language :data:`NO_LANGUAGE`. Several pairs of languages in the
     folder, or none, are a DataError.
@@ -126,7 +126,7 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
                 description = kind
                 break
         raise DataError(
-            f"{folder}: {description}no binarised corpus (no file like train.de-en.de.idx); make "
+            f"{folder}: {description}no binarized corpus (no file like train.de-en.de.idx); make "
             "it with relu-nmt-preprocess"
         )
     # Prefer pairs with both sides to source-only data.

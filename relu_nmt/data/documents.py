@@ -40,7 +40,7 @@ Boundaries = list[tuple[int, int]]
 """The number of sentences before each separator line, and the line's number in the file."""
 WITHOUT_SPACES = "zh zho chi cmn yue lzh wuu nan hak hsn gan cn ja jpn jp"
 """Codes of languages without spaces between sentences, of Chinese and Japanese."""
-_TOKENISED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
+_TOKENIZED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
 
 
 class Line(NamedTuple):
@@ -227,7 +227,7 @@ def join_texts(sentences: Iterable[str], language: str) -> str:
     """Join sentences to one text, leaving out blank ones.
 
     In Chinese and Japanese a space stands only between two ASCII characters, unless the text is
-    tokenised. A text is tokenised if most sentences have a space between two other characters.
+    tokenized. A text is tokenized if most sentences have a space between two other characters.
     The sentences have no spaces around them. The code may be ``zh``, ``zh_TW``, ``zho_Hans``...
 
     Example:
@@ -238,7 +238,7 @@ def join_texts(sentences: Iterable[str], language: str) -> str:
     code, *further = re.split("[^a-z]", language.lower())
     has_spaces = code not in WITHOUT_SPACES.split() or "latn" in further
     texts = list(filter(None, sentences))
-    if has_spaces or 2 * sum(bool(_TOKENISED.search(sentence)) for sentence in texts) > len(texts):
+    if has_spaces or 2 * sum(bool(_TOKENIZED.search(sentence)) for sentence in texts) > len(texts):
         return " ".join(texts)
     # Compare each sentence with the end of the one before.
     pairs = itertools.pairwise(["", *texts])

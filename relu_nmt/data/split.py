@@ -339,7 +339,7 @@ class Split:
         # Check the stored ids.
         if len(ids) == 0 or ids[-1] != Dictionary.eos_index:
             raise DataError(
-                f"{side.prefix}.bin: sentence {index} does not end in </s>; binarise the corpus "
+                f"{side.prefix}.bin: sentence {index} does not end in </s>; binarize the corpus "
                 "again (fairseq-preprocess users: with --append-eos)"
             )
         if vocab_size is not None and not 0 <= ids.min() <= ids.max() < vocab_size:
@@ -363,7 +363,7 @@ class Split:
 
 
 def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[str, Any]:
-    """Return the realised lengths of the groups of one limit, as JSON values.
+    """Return the realized lengths of the groups of one limit, as JSON values.
 
     Validation uses over-long sentences (``keep_over_long``), training leaves them out.
     """
@@ -427,5 +427,5 @@ def first_of(mask: np.ndarray) -> tuple[int, str]:
 
 
 def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np.ndarray:
-    """Return the tokens of each pair's longer side, which count towards a limit, int [N]."""
+    """Return the tokens of each pair's longer side, which count toward a limit, int [N]."""
     return source_sizes if target_sizes is None else np.maximum(source_sizes, target_sizes)

@@ -265,7 +265,7 @@ class TranslationBatches:
         self._sizes = self.split.group_sizes(used)
 
     def describe_lengths(self) -> list[dict[str, Any]]:
-        """Return the realised lengths of the planned epoch for each limit, as JSON values."""
+        """Return the realized lengths of the planned epoch for each limit, as JSON values."""
         return [
             describe_lengths(self.groups, limit, keep_over_long=self._seed is None)
             for limit in sorted(set(self._lengths))

@@ -114,7 +114,7 @@ class LayersKernel:
     """A step of all layers of a decoder in one call.
 
     The kernel computes layers that are all alike. Their affine maps have panels of one kind, their
-    attention is softmax or rectifies scores, and has no learnt gains, gates, or norms of queries
+    attention is softmax or rectifies scores, and has no learned gains, gates, or norms of queries
     and keys. The feed-forward network is plain with ReLU; the norms are LayerNorm or RMSNorm.
     """
 
@@ -338,7 +338,7 @@ def _norm(residual: Residual) -> nn.LayerNorm | RMSNorm:
 
 
 def _has_kernel(attention: Attention) -> bool:
-    """Return whether the kernel computes all of an attention, learnt maps included."""
+    """Return whether the kernel computes all of an attention, learned maps included."""
     return (
         has_map(attention)
         and (not isinstance(attention, PointwiseAttention) or attention.gain() is None)

@@ -214,7 +214,7 @@ class AlignedDocuments:
         Reference: Liu et al. 2020 (mBART), section 4.
         """
         hypotheses, *references = self.documents
-        return metric.score(hypotheses, references).labelled("d-", f"documents = {len(hypotheses)}")
+        return metric.score(hypotheses, references).labeled("d-", f"documents = {len(hypotheses)}")
 
     def sentence_score(self, metric: MetricConfig) -> Score | None:
         """Return s-BLEU or s-chrF, or None if all documents are mismatches."""
@@ -225,7 +225,7 @@ class AlignedDocuments:
         hypotheses, *references = self.sentences
         mismatched = f"mismatched documents = {wrong}/{total} ({wrong / total:.2%})"
         score = metric.score(hypotheses, references)
-        return score.labelled("s-", f"segments = {len(hypotheses)} {mismatched}")
+        return score.labeled("s-", f"segments = {len(hypotheses)} {mismatched}")
 
     def position_scores(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
         """Return the scores of sentences by position, without mismatched documents."""
@@ -254,17 +254,17 @@ class SplitScorer:
         self.note = ""
         self._task = task
         self._split = split
-        self._tokenised = config.scoring in ("bleu", "compound-bleu")
+        self._tokenized = config.scoring in ("bleu", "compound-bleu")
         # Ignore case where the data was lower-cased, unless set.
         lowercase = config.sacrebleu_lowercase
         if lowercase is None:
             lowercase = pipeline.lowercase
         self._references = (
-            self._tokenised_references() if self._tokenised else task.references(split)
+            self._tokenized_references() if self._tokenized else task.references(split)
         )
         # Choose metric and tokenizer.
         self._chrf = MetricConfig("chrf", lowercase)
-        if self._tokenised:
+        if self._tokenized:
             tokenize = "none" if config.scoring == "bleu" else COMPOUND
             self._bleu = MetricConfig("bleu", lowercase, tokenize, smooth="none")
         else:
@@ -306,7 +306,7 @@ class SplitScorer:
             cut = cut_by_counts(references, counts, self._split.name)
             references = join_lines(cut, self._task.target_lang)
         return (metric or self._metric).score(
-            [self._shown(line, self._tokenised) for line in lines], [references]
+            [self._shown(line, self._tokenized) for line in lines], [references]
         )
 
     def document_scores(
@@ -326,14 +326,14 @@ class SplitScorer:
         Raises:
             DataError: document boundaries are unknown.
         """
-        aligned = raw = self._aligned(documents, self._tokenised)
+        aligned = raw = self._aligned(documents, self._tokenized)
         # Take raw text for chrF, even where BLEU compares words.
-        if self._tokenised:
+        if self._tokenized:
             raw = self._aligned(documents, False)
         scores = {
             "d_bleu": aligned.document_score(self._bleu),
             "s_bleu": aligned.sentence_score(self._bleu),
-            "group_bleu": self.score(groups, counts, self._bleu).labelled(
+            "group_bleu": self.score(groups, counts, self._bleu).labeled(
                 "group ", f"groups = {len(groups)}"
             ),
             "chrf": raw.document_score(self._chrf),
@@ -343,7 +343,7 @@ class SplitScorer:
 
     def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
         """Return the statistics of ``d_bleu`` by document. See :meth:`document_scores`."""
-        hypotheses, references = self._aligned(documents, self._tokenised).documents
+        hypotheses, references = self._aligned(documents, self._tokenized).documents
         return SegmentStatistics.of(self._bleu, hypotheses, [references])
 
     def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
@@ -360,7 +360,7 @@ class SplitScorer:
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         # Number the sentences of each document from 1.
         in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
-        hypotheses = [self._shown(line, self._tokenised) for _, _, line in sentences]
+        hypotheses = [self._shown(line, self._tokenized) for _, _, line in sentences]
         references = [self._references[number] for number, _, _ in sentences]
         # Score the same sentences in buckets of both positions.
         positions = {
@@ -379,25 +379,25 @@ class SplitScorer:
                 }
         return values
 
-    def _aligned(self, documents: Sequence[Sequence[Line]], tokenised: bool) -> AlignedDocuments:
+    def _aligned(self, documents: Sequence[Sequence[Line]], tokenized: bool) -> AlignedDocuments:
         """Return translations and references by document, as words or as raw text."""
         hypotheses = []
         for lines in documents:
-            hypotheses.append([self._shown(line, tokenised) for line in lines])
+            hypotheses.append([self._shown(line, tokenized) for line in lines])
         references = self._references
-        if self._tokenised and not tokenised:
+        if self._tokenized and not tokenized:
             references = self._task.references(self._split)
         # Boundaries are known if groups were translated.
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         cut = cut_by_counts(references, counts, self._split.name)
         return AlignedDocuments(hypotheses, [cut], self._task.target_lang)
 
-    def _shown(self, line: Line, tokenised: bool) -> str:
+    def _shown(self, line: Line, tokenized: bool) -> str:
         """Return a translation in the form that is compared."""
         text, tokens = line
-        return " ".join(self._task.target_text.join_words(tokens)) if tokenised else text
+        return " ".join(self._task.target_text.join_words(tokens)) if tokenized else text
 
-    def _tokenised_references(self) -> list[str]:
+    def _tokenized_references(self) -> list[str]:
         raw = self._split.raw_target
         pipeline = self._task.target_text
         if raw is not None:

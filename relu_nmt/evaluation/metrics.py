@@ -51,7 +51,7 @@ LONGEST_WORDS = 15
 tokenizer_option = partial(
     option,
     None,
-    "BLEU's tokeniser: 13a, zh, none... (default: by language)",
+    "BLEU's tokenizer: 13a, zh, none... (default: by language)",
     flags=("--tokenize",),
     metavar="NAME",
 )
@@ -67,7 +67,7 @@ class ScoringConfig:
 
     scoring: str = option(
         "sacrebleu",
-        "raw text: sacrebleu, chrf; tokenised: bleu, compound-bleu (hyphens split)",
+        "raw text: sacrebleu, chrf; tokenized: bleu, compound-bleu (hyphens split)",
         choices=("sacrebleu", "bleu", "compound-bleu", "chrf"),
     )
     sacrebleu: bool = option(
@@ -109,7 +109,7 @@ class Score:
         """The name of the score: ``BLEU``, ``chrF2``, ``d-BLEU``..."""
         return self.text.split(" = ", 1)[0]
 
-    def labelled(self, prefix: str, counted: str) -> "Score":
+    def labeled(self, prefix: str, counted: str) -> "Score":
         """Return the score with ``d-`` before its name, and ``documents = 240`` behind its text."""
         return replace(self, text=f"{prefix}{self.text} {counted}")
 
@@ -158,7 +158,7 @@ class MetricConfig:
         tokenizers = [*BLEU.TOKENIZERS, COMPOUND]
         if self.tokenize not in tokenizers:
             names = ", ".join(tokenizers)
-            raise ConfigError(f"BLEU tokeniser '{self.tokenize}': choose one of {names}")
+            raise ConfigError(f"BLEU tokenizer '{self.tokenize}': choose one of {names}")
         if self.order < 1:
             raise ConfigError(f"BLEU of order {self.order}: expected 1 or more")
         # Make the metric, for which sacreBLEU may need a package or a download.
@@ -234,7 +234,7 @@ def _explained(tokenizer: str) -> Iterator[None]:
                 f"{os.path.join(SACREBLEU_DIR, 'models')}: connect to the network, delete a "
                 "damaged file there, or choose char"
             )
-        raise ConfigError(f"BLEU tokeniser '{tokenizer}': {reason}") from error
+        raise ConfigError(f"BLEU tokenizer '{tokenizer}': {reason}") from error
     finally:
         socket.setdefaulttimeout(patience)
 
@@ -268,14 +268,14 @@ def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str
     name = recommended = recommended_tokenizer(language)
     note = ""
     if name != DEFAULT_TOKENIZER:
-        note = f"BLEU of {language} uses the tokeniser {name}"
+        note = f"BLEU of {language} uses the tokenizer {name}"
     if recommended in INSTEAD:
         # Build it once, to find out if its package is installed.
         try:
             MetricConfig(tokenize=recommended).build()
         except ConfigError:
             name, package = INSTEAD[recommended], f"sacrebleu[{recommended[:2]}]"
-            note = f"BLEU of {language} uses the tokeniser {name}"
+            note = f"BLEU of {language} uses the tokenizer {name}"
             note += f"; for {recommended} install '{package}'"
     elif recommended == DEFAULT_TOKENIZER:
         # Look for very long words, a sign of text without spaces.

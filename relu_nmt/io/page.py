@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LARGE = 1e6
 UNKNOWN = "\u2013"
 # Marker and dashes distinguish lines without color. The colors differ in lightness too.
-COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
+COLORS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
 MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
@@ -58,9 +58,9 @@ def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
     """
     dashes = index if kind is None else kind
     return {
-        "color": COLOURS[index % len(COLOURS)],
+        "color": COLORS[index % len(COLORS)],
         "marker": MARKERS[index % len(MARKERS)],
-        "linestyle": DASHES[(dashes + dashes // len(COLOURS)) % len(DASHES)],
+        "linestyle": DASHES[(dashes + dashes // len(COLORS)) % len(DASHES)],
         "linewidth": 1.6,
         "markersize": 5.5,
     }

@@ -18,7 +18,7 @@ SLOTS = ("encoder", "decoder", "cross")
 PLACE_FORM = (
     "expected SLOT.LAYER or SLOT.LAYER.HEAD, such as cross.2, cross.-1 (the last) or encoder.0.3"
 )
-# The paper prints neither gamma nor the weights of the regulariser; docs/lab/study.md compares
+# The paper prints neither gamma nor the weights of the regularizer; docs/lab/study.md compares
 # values. Gamma 8 makes small outputs at first, which speeds up self-attention. In cross-attention
 # ReLU translates worse than softmax, so only the preset that repeats the paper has it there.
 _RELUFORMER_PAPER = {
@@ -36,7 +36,7 @@ attention_option = partial(option, metavar="NAME", parse=checked_by(attentions.c
 attention_preset_option = partial(
     option,
     "none",
-    "settings of an attention and its regulariser",
+    "settings of an attention and its regularizer",
     presets=ATTENTION_PRESETS,
     metavar="NAME",
 )
@@ -66,7 +66,7 @@ class TransformerOptions:
         flags=("--activation-fn", "--ffn"),
     )
     norm: str = option(
-        "layer", f"normalisation: {', '.join(norms.names())}", choices=norms, metavar="NAME"
+        "layer", f"normalization: {', '.join(norms.names())}", choices=norms, metavar="NAME"
     )
     dropout: float = probability_option(0.1, "dropout on embeddings and sublayer outputs")
     attention_dropout: float = probability_option(0.0, "dropout on attention weights")
@@ -80,7 +80,7 @@ class TransformerOptions:
 
 @settings
 class AttentionRegularizerConfig:
-    """Weights of the two terms that the regulariser adds to the loss of each target token."""
+    """Weights of the two terms that the regularizer adds to the loss of each target token."""
 
     attention_norm_weight: float = option(
         0.0, "weight of the mean |log(row sum)| of the weights", least=0, metavar="W"

@@ -80,7 +80,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(embed_dim, parts * ffn_dim, bias=self.inner_bias)
         self.outer = nn.Linear(ffn_dim, embed_dim)
         self.dropout = Dropout(dropout)
-        # Initialise each matrix by its own shape, not the joined one.
+        # Initialize each matrix by its own shape, not the joined one.
         for weight in (*self.inner.weight.chunk(parts), self.outer.weight):
             nn.init.xavier_uniform_(weight)
         for bias in (self.inner.bias, self.outer.bias):
@@ -131,7 +131,7 @@ feed_forwards.register("relu-ln")(partial(FeedForward, activation=F.relu, normed
 
 @feed_forwards.register("softmax")
 class SoftmaxFeedForward(FeedForward):
-    """softmax(x K^T / temperature) V + b2: attention to a memory of F learnt keys and values.
+    """softmax(x K^T / temperature) V + b2: attention to a memory of F learned keys and values.
 
     K = W1 and V is W2 transposed, [F, D] each. The scores are not divided by sqrt(D), and have no
     bias. Dropout acts on the weights of the memory, as in attention. ``ffn_dim`` is F.

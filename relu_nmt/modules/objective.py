@@ -1,4 +1,4 @@
-"""The training objective: the loss of a task plus the attention regulariser."""
+"""The training objective: the loss of a task plus the attention regularizer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import AttentionRecord, attention_telemetry, record_attention
-from relu_nmt.attention.regulariser import regularizer_terms
+from relu_nmt.attention.regularizer import regularizer_terms
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 
@@ -29,14 +29,14 @@ class LossOutput:
 
 
 class RegularizedObjective(nn.Module):
-    """The loss of a batch plus the attention regulariser and the attention's statistics.
+    """The loss of a batch plus the attention regularizer and the attention's statistics.
 
     total = loss + norm_weight * mean |log S| + entropy_weight * mean max(H - C, 0), the means over
     samples, heads, real query rows and then over all attention modules; training only. A task
     defines :meth:`loss`.
 
     Raises:
-        ConfigError: the regulariser is on and an attention has no weights, or signed ones.
+        ConfigError: the regularizer is on and an attention has no weights, or signed ones.
 
     Reference: ReLUFormer, Eq. 7; the weights of the terms are ours, the paper prints none.
     """
@@ -48,7 +48,7 @@ class RegularizedObjective(nn.Module):
         self.model = model
         self.label_smoothing = label_smoothing
         self.regularizer = regularizer
-        # Refuse mechanisms whose weights the regulariser cannot use.
+        # Refuse mechanisms whose weights the regularizer cannot use.
         if regularizer.active:
             for module in model.modules():
                 if isinstance(module, Attention) and not module.capabilities.non_negative:
@@ -59,7 +59,7 @@ class RegularizedObjective(nn.Module):
                     )
 
     def loss(self, batch: Any) -> LossOutput:
-        """Return the loss of a batch without the regulariser, summed over its units."""
+        """Return the loss of a batch without the regularizer, summed over its units."""
         raise TypeError(f"{type(self).__name__} must define loss")
 
     def forward(self, batch: Any, telemetry: bool = False) -> LossOutput:
@@ -89,7 +89,7 @@ class RegularizedObjective(nn.Module):
                 terms.append(torch.stack(values) * shares[-1])
         # Divide by the sum of shares, so that parts make up one module.
         norm, entropy = torch.stack(terms).sum(0).div(sum(shares)).unbind()
-        # The logged loss is that of the task; log the regulariser apart.
+        # The logged loss is that of the task; log the regularizer apart.
         output.metrics = {
             **output.metrics,
             "attention_norm": (norm.detach() * count, count),

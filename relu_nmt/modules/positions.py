@@ -188,7 +188,7 @@ class RotaryPositions(PositionScheme):
     10000^(-2c/d); so a score depends on the distance of query and key only. The rotation follows
     the mechanism's own maps, such as a norm.
 
-    Reference: Su et al. 2021, "RoFormer", Eq. 15 and 34 (halves instead of neighbouring channels,
+    Reference: Su et al. 2021, "RoFormer", Eq. 15 and 34 (halves instead of neighboring channels,
     which differs by a fixed permutation of the channels).
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.applications.layer_statistics import LayerStatistics, of_memories
-from relu_nmt.applications.statistics import ANALYSED, NUM_FREQUENT, STATISTICS
+from relu_nmt.applications.statistics import ANALYZED, NUM_FREQUENT, STATISTICS
 from relu_nmt.applications.weight_statistics import (
     DEFINITIONS,
     Numbers,
@@ -107,7 +107,7 @@ class AnalyzedModel:
         weights = WeightStatistics(ensemble, (task.source_dictionary, task.target_dictionary))
         layers = LayerStatistics(ensemble)
         # Read some sentences at a time, with all statistics.
-        with progress_bar(f"analyse {self.name}", len(chosen), self.unit) as advance:
+        with progress_bar(f"analyze {self.name}", len(chosen), self.unit) as advance:
             for start in range(0, len(chosen), AT_ONCE):
                 part = chosen[start : start + AT_ONCE].tolist()
                 sources, targets = zip(*map(self.pair, part), strict=True)
@@ -193,7 +193,7 @@ def _analyze(
     if splits[0].target is None:
         raise DataError(
             f"split {subset}: source-only data; attention is measured while the models read "
-            "the references; analyse a split that has them"
+            "the references; analyze a split that has them"
         )
     # Use the groups of the first model for all, although separators count as tokens.
     groups = splits[0].groups(() if limit is None else (limit,))
@@ -320,7 +320,7 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) ->
         branches += [{"checkpoint": model.name, **record} for record in model.branches]
         for record in model.records:
             columns = {"checkpoint": model.name} | {name: record[name] for name in PLACE[1:]}
-            values = {name: record[name] for name in ANALYSED if name in record}
+            values = {name: record[name] for name in ANALYZED if name in record}
             attention.append({**columns, "rows": record["rows"], **values})
             for percent, top in record["top_sum"].items():
                 rank = {"top_sum": top, "share_at_rank": record["share_at_rank"][percent]}
@@ -334,7 +334,7 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) ->
     # Columns and rows of each file. Empty ones are left out.
     sums = dict.fromkeys(key for row in memories for key in row if key.startswith("top_sum_"))
     tables = {
-        "attention": ([*PLACE, "rows", *ANALYSED], attention),
+        "attention": ([*PLACE, "rows", *ANALYZED], attention),
         "top_sums": ([*PLACE, "percent", "top_sum", "share_at_rank", "beyond"], ranks),
         "branches": (["checkpoint", "side", "layer", "branch", "variance_ratio"], branches),
         "feed_forward": (["checkpoint", "side", "layer", *MEMORY_STATISTICS, *sums], memories),

@@ -67,7 +67,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     output = Path(settings.output)
     if settings.to == "checkpoint":
         output = output_path(settings.output, _kind(settings.checkpoint))
-        # Leave out the state of the optimiser.
+        # Leave out the state of the optimizer.
         checkpoint = load_checkpoint(settings.checkpoint)
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(target_of(output), checkpoint)
@@ -104,7 +104,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) -> Path:
-    """Write a checkpoint with the weights, dictionaries and tokenisation of a model of fairseq.
+    """Write a checkpoint with the weights, dictionaries and tokenization of a model of fairseq.
 
     Raises:
         CheckpointError: the file is damaged or no fairseq checkpoint, or relu_nmt has no such
@@ -117,7 +117,7 @@ def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) ->
     task = TranslationTask.from_data_folder(
         settings.data, arguments.get("source_lang"), arguments.get("target_lang")
     )
-    # Add tokeniser and subwords from the flags or the data folder.
+    # Add tokenizer and subwords from the flags or the data folder.
     task = replace(
         task,
         source_text=_pipeline(task.source_text, settings),
@@ -143,7 +143,7 @@ def _pipeline(stored: TextPipeline, settings: ImportFairseqSettings) -> TextPipe
             "--lowercase and --subword"
         )
     subword = load_subword(settings.subword, settings.subword_model)
-    return TextPipeline(  # users of fairseq have the first version of each tokeniser
+    return TextPipeline(  # users of fairseq have the first version of each tokenizer
         stored.language, settings.tokenizer, settings.lowercase, subword, tokenizer_version=1
     )
 
@@ -199,7 +199,7 @@ def save_model(
         reason = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"{origin}: does not fit its settings: {reason}") from error
     # Store settings and task, from which the model is built again. --config takes the settings: the
-    # default --arch would add the weights of a regulariser.
+    # default --arch would add the weights of a regularizer.
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
     metadata["args"] = {"model": to_dict(config), "task": {"arch": "transformer"}}
     save_checkpoint(target_of(path), Checkpoint(dict(model.state_dict()), metadata))
@@ -363,7 +363,7 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
     )
     split = task.load_split(settings.gen_subset)
     if split.target is None:
-        raise DataError(f"{split.stem}: has no target side, from which translations are learnt")
+        raise DataError(f"{split.stem}: has no target side, from which translations are learned")
     # Choose pairs at equal distances. A small split gives each pair once.
     chosen = np.unique(
         np.linspace(0, len(split) - 1, min(settings.pairs, len(split))).round().astype(int)
@@ -373,11 +373,11 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
     source_size, target_size = map(len, dictionaries)
     # Leave out the end symbols, which are no translations.
     ends_off = ((source[:-1], target[:-1]) for source, target in pairs if target is not None)
-    learnt = Shortlist.learn(
+    learned = Shortlist.learn(
         ends_off, (source_size, target_size), settings.candidates, settings.common
     )
     pair = pair_name(task.source_lang, task.target_lang)
-    write_file("--output", settings.output, learnt.to_text(*dictionaries, pair))
+    write_file("--output", settings.output, learned.to_text(*dictionaries, pair))
     if progress:
         print(f"written: {settings.output}")
     return Path(settings.output)

@@ -1,4 +1,4 @@
-"""Make a data folder from text files: dictionaries, binarised data and a manifest.
+"""Make a data folder from text files: dictionaries, binarized data and a manifest.
 
 The steps scan all files, convert raw text to tokens (:mod:`relu_nmt.recipes.preprocess_text`),
 build the dictionaries, binarize, and write the manifest. A journal records each finished step, so
@@ -165,7 +165,7 @@ def _key(job: Job) -> str:
     # Add versions, on which tokens depend.
     hashed: dict[str, Any] = {"settings": settings, "contents": contents}
     hashed["versions"] = _versions(job)
-    # Add only later tokeniser versions, so that old folders keep their keys.
+    # Add only later tokenizer versions, so that old folders keep their keys.
     if (version := tokenizers.get(job.config.tokenizer).version()) > 1:
         hashed["tokenizer_version"] = version
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
@@ -283,9 +283,9 @@ def _binarize(
     }
 
     def write(names: list[str]) -> Iterator[dict[str, int]]:
-        # Binarise the sides of all splits in one pass.
+        # Binarize the sides of all splits in one pass.
         todo = [sides[name] for name in names]
-        with progress_bar("binarise", sum(text.num_bytes for _, _, text in todo)) as advance:
+        with progress_bar("binarize", sum(text.num_bytes for _, _, text in todo)) as advance:
             yield from binarize(todo, dictionaries, job.workers, advance)
 
     files = {name: paths_of(prefix) for name, (_, prefix, _) in sides.items()}
@@ -316,7 +316,7 @@ def _binarize_alignments(job: Job, journal: Journal) -> dict[str, dict[str, int]
 
 
 def _align(job: Job, split: str, prefix: Path) -> dict[str, int]:
-    """Write the word alignments of a split, compared with its binarised sentences."""
+    """Write the word alignments of a split, compared with its binarized sentences."""
     sides = [IndexedDataset(job.path(split, la)) for la in job.config.languages]
     # Leave out separator lines of the text, which have no sentences.
     text, separators = job.alignments[split], job.separators.get(split, [])

@@ -1,8 +1,8 @@
 """The text of relu-nmt-preprocess: the inputs of a job, and their steps from raw text to tokens.
 
-If a subword model is learnt, the training text goes through two steps: raw text to words, and words
-to pieces. Learning takes place between them. All other text goes through one step, and tokenised
-text is not copied.
+If a subword model is learned, the training text goes through two steps: raw text to words, and
+words to pieces. Learning takes place between them. All other text goes through one step, and
+tokenized text is not copied.
 """
 
 import os
@@ -108,7 +108,7 @@ class Job:
         return done | self._through(journal, remaining, "tokens")
 
     def pipelines(self) -> dict[str, TextPipeline]:
-        """Return the text steps of each language, without subwords before a model is learnt."""
+        """Return the text steps of each language, without subwords before a model is learned."""
         config, pipelines = self.config, dict(self.texts)
         for language in () if pipelines else config.languages:
             subword = load_subword(config.subword, self.model_paths.get(language))
@@ -127,7 +127,7 @@ class Job:
 
         def convert(names: list[str]) -> Iterator[dict[str, Any]]:
             todo = [planned[name] for name in names]
-            label = {"words": "tokenise", "pieces": "split", "keep": "copy"}
+            label = {"words": "tokenize", "pieces": "split", "keep": "copy"}
             total = sum(c.text.num_bytes for c in todo)
             with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
                 yield from convert_texts(todo, pipelines, self.workers, advance)
@@ -216,7 +216,7 @@ class Job:
                 journal.finish(f"subword model {path.name}", partial(_write, path, content), [path])
 
     def _learn(self, journal: Journal, words: Mapping[SideKey, TextFile]) -> None:
-        """Learn a joint subword model, or one a language, on the tokenised training text."""
+        """Learn a joint subword model, or one a language, on the tokenized training text."""
         for group in self.config.sharing:
             path = self._model_path(None if self.config.joined_dictionary else group[0])
             learn = partial(self._learn_one, path, [words["train", language] for language in group])

@@ -121,7 +121,7 @@ def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
 
 
 def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) -> Tensor:
-    """Return float32 features [B, D] of normalised images [B, 3, Y, X], as ``--features``."""
+    """Return float32 features [B, D] of normalized images [B, 3, Y, X], as ``--features``."""
     if kind == "last":
         return classifier.outputs(images).features.float()
     # Request the last blocks, or all of a smaller model.
@@ -134,7 +134,7 @@ def joined_features(output: VisionOutput) -> Tensor:
     """Return the features of all requested blocks side by side, [B, blocks * D].
 
     The features of a block are its class token, or the mean of the patches if it has none. Each
-    token is first normalised to mean 0 and variance 1 over its channels.
+    token is first normalized to mean 0 and variance 1 over its channels.
 
     Reference: Koohpayegani and Pirsiavash 2024, "SimA", section 4.3: XCiT's last four blocks, two
     of them class attention. Caron et al. 2021 (DINO): ViT's last four. Deviation: the papers'
@@ -145,7 +145,7 @@ def joined_features(output: VisionOutput) -> Tensor:
         token = output.class_tokens.get(index)
         # Take the class token or all patches: [B, 1, D] or [B, N, D].
         tokens = output.intermediate[index].flatten(2).mT if token is None else token[:, None]
-        # Normalise each token, then average over tokens: [B, D].
+        # Normalize each token, then average over tokens: [B, D].
         means.append(F.layer_norm(tokens.float(), tokens.shape[-1:], eps=NORM_EPS).mean(1))
     return torch.cat(means, 1)
 
@@ -184,13 +184,13 @@ def _knn(
         features_of(classifier, images, transform, name, options)
         for name, images in (("train", train), ("test", test))
     )
-    scores = neighbour_scores(
+    scores = neighbor_scores(
         neighbors, labels, queries, len(train.classes), options.neighbours, options.temperature
     )
     return [percent_right(scores, right)]
 
 
-def neighbour_scores(
+def neighbor_scores(
     train: Tensor,
     labels: Tensor,
     test: Tensor,
@@ -198,7 +198,7 @@ def neighbour_scores(
     neighbours: int = 20,
     temperature: float = 0.07,
 ) -> Tensor:
-    """Return scores [M, C]: each nearest neighbour votes exp(cosine / temperature) for its class.
+    """Return scores [M, C]: each nearest neighbor votes exp(cosine / temperature) for its class.
 
     Votes are divided by the nearest neighbor's vote, so no temperature is too small. The features
     are ``train`` [N, D], of the classes ``labels`` [N] int64, and ``test`` [M, D].
@@ -208,11 +208,11 @@ def neighbour_scores(
 
     Example:
         >>> known, test = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[5.0, 0.0]])
-        >>> scores = neighbour_scores(known, torch.tensor([2, 0]), test, 3, temperature=1.0)
+        >>> scores = neighbor_scores(known, torch.tensor([2, 0]), test, 3, temperature=1.0)
         >>> [[round(score, 3) for score in row] for row in scores.tolist()]
         [[0.368, 0.0, 1.0]]
     """
-    # Normalise the rows, so that dot products are cosines.
+    # Normalize the rows, so that dot products are cosines.
     train, test = F.normalize(train.float()), F.normalize(test.float())
     count = min(neighbours, len(train))
     blocks = []
@@ -222,7 +222,7 @@ def neighbour_scores(
         scores = torch.zeros(len(queries), num_classes, device=test.device)
         # Subtract the best cosine, so that no exponent is above 0: [queries, count].
         votes = ((best.values - best.values[:, :1]) / temperature).exp()
-        # Add each vote to the class of its neighbour: [queries, C].
+        # Add each vote to the class of its neighbor: [queries, C].
         blocks.append(scores.scatter_add_(1, labels[best.indices], votes))
     return torch.cat(blocks)
 

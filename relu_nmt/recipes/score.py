@@ -53,7 +53,7 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, float]:
         The first score of each name, such as ``BLEU``, ``d-BLEU`` or ``accuracy``.
 
     Raises:
-        ConfigError: the tokeniser is unknown, or buckets do not rise.
+        ConfigError: the tokenizer is unknown, or buckets do not rise.
         DataError: lines or documents of the files do not fit, or a file cannot be written.
         CheckpointError: the model of a contrastive test cannot be read.
     """
@@ -137,7 +137,7 @@ def _text_report(options: Settings) -> Iterator[Entry]:
         buckets = docs.length_buckets(lengths, options.length_buckets)
         for bucket, size, score in docs.bucket_scores(metric, buckets, hypotheses, references):
             if score is not None:
-                labeled = score.labelled(prefix, f"{unit}s = {size}").of_bucket(bucket)
+                labeled = score.labeled(prefix, f"{unit}s = {size}").of_bucket(bucket)
                 yield _entry(labeled, bucket=bucket, segments=size)
     # Compare with the baseline.
     if baseline is not None:
@@ -252,7 +252,7 @@ def _document_scores(
             text = f"{name}: none, no aligned document is that long"
             yield text, {"name": name, "score": None, **values}
         else:
-            labeled = score.labelled("s-", f"sentences = {size}")
+            labeled = score.labeled("s-", f"sentences = {size}")
             yield _entry(labeled.of_bucket(f"position {bucket}"), **values)
 
 

@@ -156,12 +156,12 @@ class TranslationTraining(Training):
             self._folders[0], settings.source_lang, settings.target_lang
         )
         languages = {"source_lang": task.source_lang, "target_lang": task.target_lang}
-        # Refuse a detokeniser of another language than the data's.
+        # Refuse a detokenizer of another language than the data's.
         for name, language in detokenizer_settings(settings.eval_bleu_detok_args).items():
             if language != languages[name]:
                 raise ConfigError(
                     f"--eval-bleu-detok-args: {name} {language}, but the data's is "
-                    f"{languages[name]}; text is detokenised as that"
+                    f"{languages[name]}; text is detokenized as that"
                 )
         # Undo the preparation of data that came prepared, for BLEU.
         if task.target_text.keeps_text:

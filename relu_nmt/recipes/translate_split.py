@@ -180,14 +180,14 @@ class _Run:
 
     @property
     def _counts_source_only(self) -> bool:
-        """True if target tokens do not count towards the window's limit.
+        """True if target tokens do not count toward the window's limit.
 
         They count where the model reads the references. A translation does not depend on them.
         """
         return self._settings.count_source_only or not self._config.score_reference
 
     def _sizes_of(self, split: Split) -> np.ndarray:
-        """Return the tokens of each sentence that count towards the window's limit, int [N]."""
+        """Return the tokens of each sentence that count toward the window's limit, int [N]."""
         target_sizes = None if self._counts_source_only else split.target_sizes
         return longer_side(split.source_sizes, target_sizes)
 
@@ -229,7 +229,7 @@ class _Run:
         if result.num_undivided and self._task.separators is None:
             result.num_mismatched = None
         self._score()
-        self._summarise(note)
+        self._summarize(note)
         return result
 
     def _warm_up(self) -> None:
@@ -324,7 +324,7 @@ class _Run:
         if result.num_mismatched is None:
             result.scores.pop("s_bleu", None)
 
-    def _summarise(self, over_long: str) -> None:
+    def _summarize(self, over_long: str) -> None:
         """Print the last lines, and write the files."""
         result = self.result
         split = self._split

@@ -50,7 +50,7 @@ class ValidationBleu:
         # Numbers of the sentences or groups, the shortest first.
         self._lengths = batches.split.group_sizes(batches.groups)[0]
         self._by_length: list[int] = np.argsort(self._lengths, kind="stable").tolist()
-        # Score dictionary tokens or detokenised text, following the options.
+        # Score dictionary tokens or detokenized text, following the options.
         scoring = ScoringConfig(
             scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu",
             sacrebleu_tokenizer=options.sacrebleu_tokenizer,

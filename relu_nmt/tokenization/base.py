@@ -1,6 +1,6 @@
-"""The steps from text to tokens: sentences, words (tokenisers) and pieces (subword models).
+"""The steps from text to tokens: sentences, words (tokenizers) and pieces (subword models).
 
-A tokeniser turns a raw sentence into words and back, a subword model turns words into pieces and
+A tokenizer turns a raw sentence into words and back, a subword model turns words into pieces and
 back. Settings give their names. A new one is a class in a module of its own, listed here or
 registered by a file of the user (``--user-module``).
 """
@@ -78,7 +78,7 @@ class Tokenizer:
 
 @dataclass(frozen=True)
 class LearningText:
-    """The tokenised training text, of one language or of all, for learning a subword model."""
+    """The tokenized training text, of one language or of all, for learning a subword model."""
 
     texts: Sequence[TextFile]
     workers: int
@@ -178,11 +178,11 @@ subword_models: Registry[type[SubwordModel]] = Registry(
 
 
 def make_tokenizer(name: str, language: str, version: int) -> Tokenizer:
-    """Return a tokeniser of a version (DataError: the version is of a later release)."""
+    """Return a tokenizer of a version (DataError: the version is of a later release)."""
     kind = tokenizers.get(name)
     if not 1 <= version <= kind.version():
         raise DataError(
-            f"version {version} of the tokeniser {name} is not known here; use the release that "
+            f"version {version} of the tokenizer {name} is not known here; use the release that "
             "made it"
         )
     make: Callable[..., Tokenizer] = (*kind.earlier, kind)[version - 1]

@@ -1,6 +1,6 @@
-"""The Moses tokeniser and detokeniser, with Moses' default escaping of special characters.
+"""The Moses tokenizer and detokenizer, with Moses' default escaping of special characters.
 
-Moses' own detokeniser writes the usual spaces only. So a word carries a mark if a space beside it
+Moses' own detokenizer writes the usual spaces only. So a word carries a mark if a space beside it
 is unusual or unusually missing: ``l @’@ homme`` has no spaces, like ``well @-@ known``.
 """
 
@@ -167,11 +167,11 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         return [_marked(self._tokenizer.escape_xml(word), "", "") for word in plain]
 
     def _usual_spaces(self, words: Sequence[str]) -> list[bool]:
-        """Return True for each word before which Moses' detokeniser writes a space."""
+        """Return True for each word before which Moses' detokenizer writes a space."""
         # Write typographic apostrophes as Moses knows them.
         words = [word.replace("’", "'") if len(word) > 1 else word for word in words]
         text = self._detokenizer.detokenize(words, unescape=False)
-        # Expect spaces everywhere if the detokeniser has changed the words.
+        # Expect spaces everywhere if the detokenizer has changed the words.
         if text.replace(" ", "") != "".join(words):
             return [True] * len(words)
         return _cut(text, map(len, words))[1]

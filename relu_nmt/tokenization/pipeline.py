@@ -38,9 +38,9 @@ LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}
 
 @dataclass(eq=False)
 class TextPipeline:
-    """All text steps of one language: tokenise, lower-case, split into subwords, and their inverse.
+    """All text steps of one language: tokenize, lower-case, split into subwords, and their inverse.
 
-    White space is normalised first, so that every sentence is one line of tokens. Decoding undoes
+    White space is normalized first, so that every sentence is one line of tokens. Decoding undoes
     all steps but lower-casing.
 
     Example:
@@ -52,10 +52,10 @@ class TextPipeline:
     """
 
     language: str  # as in the file names ("de")
-    tokenizer: str = "none"  # name of the tokeniser
-    lowercase: bool = False  # lower-case the words after tokenising
+    tokenizer: str = "none"  # name of the tokenizer
+    lowercase: bool = False  # lower-case the words after tokenizing
     subword: SubwordModel = field(default_factory=WholeWords)
-    # Name of the tokeniser that joins words, if text arrives tokenised. ``tokenizer`` by default.
+    # Name of the tokenizer that joins words, if text arrives tokenized. ``tokenizer`` by default.
     detokenizer: str = ""
     # A token that ends each sentence, for models of documents: encoding adds it, decoding drops it.
     sentence_separator: str | None = None
@@ -71,13 +71,13 @@ class TextPipeline:
         self._tokenizer = make_tokenizer(self.tokenizer, self.language, self.tokenizer_version)
         self._detokenizer = self._tokenizer
         if self.detokenizer != self.tokenizer:
-            # Text that arrives tokenised has the words of the first version.
+            # Text that arrives tokenized has the words of the first version.
             version = min(self.tokenizer_version, tokenizers.get(self.detokenizer).version())
             self._detokenizer = make_tokenizer(self.detokenizer, self.language, version)
 
     @property
     def tokenizers(self) -> tuple[type[Tokenizer], type[Tokenizer]]:
-        """Classes of the tokeniser and the detokeniser."""
+        """Classes of the tokenizer and the detokenizer."""
         return type(self._tokenizer), type(self._detokenizer)
 
     @property
@@ -143,7 +143,7 @@ class TextPipeline:
         return [*[""] * begin, *inner, *[""] * last] if tokens else []
 
     def join_words(self, tokens: Sequence[str]) -> list[str]:
-        """Join the tokens to tokenised words, without the symbols around sentences."""
+        """Join the tokens to tokenized words, without the symbols around sentences."""
         return [word for part in self.sentences(tokens) for word in self.subword.join(part)]
 
     def sentences(self, tokens: Sequence[str]) -> list[list[str]]:
@@ -161,8 +161,8 @@ class TextPipeline:
     def decode(self, tokens: Sequence[str]) -> str:
         """Return the raw text of ``tokens``, the inverse of :meth:`encode`.
 
-        Sentences with separators are detokenised one by one and joined by the rules of the
-        language. Without separators a group is detokenised as one, where an open quote, which Moses
+        Sentences with separators are detokenized one by one and joined by the rules of the
+        language. Without separators a group is detokenized as one, where an open quote, which Moses
         remembers, may change the spaces in a later sentence.
         """
         texts = [self._detokenizer.join(self.subword.join(s)) for s in self.sentences(tokens)]
@@ -174,7 +174,7 @@ class TextPipeline:
         """Return a pipeline for text that arrives in pieces, which decoding joins.
 
         ``remove_bpe`` is the kind of pieces, as in fairseq's ``--remove-bpe``. The detokenizer is
-        ``moses`` if Moses tokenised the words, or ``none``/``space``. None changes nothing.
+        ``moses`` if Moses tokenized the words, or ``none``/``space``. None changes nothing.
         """
         subword = self.subword if remove_bpe is None else WholeWords(remove_bpe)
         # Join pieces only where no subword model does it already.
@@ -239,7 +239,7 @@ def load_pipeline(
 class Conversion:
     """A text file to be converted, without its separator lines.
 
-    Steps are ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
+    Steps are ``words`` (tokenize and lower-case), ``pieces`` (split words into subwords),
     ``tokens`` (both) and ``keep``.
     """
 

@@ -37,7 +37,7 @@ ESCAPE = "\ufdd1"
 _TO_ESCAPE = re.compile(f"[{SPACE_MARK}{SPACE_MARK_OF_TEXT}{ESCAPE}]")
 _ESCAPED = re.compile(f"{ESCAPE}(.)|{SPACE_MARK_OF_TEXT}")
 # U+2585 is SentencePiece's mark of unknown characters: it learns nothing from a line with it.
-_NOT_LEARNT = re.compile(f"[{SPACE_MARK}\u2585]")
+_NOT_LEARNED = re.compile(f"[{SPACE_MARK}\u2585]")
 LONGEST_LINE = 4192  # bytes of a line; SentencePiece learns nothing from a longer one
 _MOST = f".{{1,{LONGEST_LINE // 4 - 1}}}"
 # A part of a long line ends at a space if possible, or else at the end of a sentence.
@@ -227,7 +227,7 @@ class SentencePiece(SubwordModel):
             raise ConfigError(
                 "--subword-sampling: SentencePiece samples from unigram models only"
             ) from error
-        ways = ways or [[]]  # normalisation may remove the whole word
+        ways = ways or [[]]  # normalization may remove the whole word
         return ways, [sum(processor.get_score(processor.piece_to_id(p)) for p in w) for w in ways]
 
     def join(self, pieces: Sequence[str]) -> list[str]:
@@ -318,7 +318,7 @@ def _unlike_symbols(piece: str) -> tuple[str, ...]:
 def _readable(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines, long ones in parts, so that SentencePiece skips none."""
     for line in lines:
-        line = _NOT_LEARNT.sub(" ", line)
+        line = _NOT_LEARNED.sub(" ", line)
         if len(line.encode()) <= LONGEST_LINE:
             yield line
         else:

@@ -186,7 +186,7 @@ class TrainerConfig(PrecisionOptions):
     no_epoch_checkpoints: bool = _saving(False, "keep only checkpoint_last and checkpoint_best")
     no_last_checkpoints: bool = _saving(False, "do not write checkpoint_last")
     no_save_optimizer_state: bool = _saving(
-        False, "leave out the optimiser's state; training cannot go on exactly"
+        False, "leave out the optimizer's state; training cannot go on exactly"
     )
     no_progress_bar: bool = no_progress_bar_option(heading="log")
     log_interval: int = _number(100, "updates between two log lines", least=1)
@@ -201,7 +201,7 @@ class TrainerConfig(PrecisionOptions):
         files=Files(written=True, names=r"events\.out\.tfevents\..*"),
     )
     telemetry_interval: int = _number(100, "attention statistics every N updates; 0: never")
-    optimizer: OptimizerConfig = group("optimiser and averaged weights", OptimizerConfig)
+    optimizer: OptimizerConfig = group("optimizer and averaged weights", OptimizerConfig)
     schedule: ScheduleConfig = group("learning rate", ScheduleConfig)
 
     def check(self) -> None:

@@ -410,7 +410,7 @@ class CheckpointFolder:
             new_checkpoints = _numbers(pattern, written)
             if count <= 0 or not new_checkpoints:
                 continue
-            # Put the worst in front: of scores to minimise the highest.
+            # Put the worst in front: of scores to minimize the highest.
             checkpoints = numbered_checkpoints(self.path, pattern)
             if pattern != self._best_pattern:  # the larger are an earlier training's, and go first
                 newest, _ = new_checkpoints[0]

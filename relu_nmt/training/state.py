@@ -406,7 +406,7 @@ def _load_optimizer(
         for name, parameter in trained.items()
     ):
         raise CheckpointError(
-            f"{path}: the checkpoint holds no optimiser state for this model; add "
+            f"{path}: the checkpoint holds no optimizer state for this model; add "
             f"--reset-optimizer, or {weights_alone(path)}"
         )
     # Number the parameters as PyTorch does, cutting tensors to this process's part.

@@ -22,7 +22,7 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.translation.task import TranslationTask
 
 NONE = "none"
-WAY_BACK = ("detokeniser", "joining of pieces")
+WAY_BACK = ("detokenizer", "joining of pieces")
 """Steps that change decoded text but no token id."""
 SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
 LIKE = "make the data with relu-nmt-preprocess --like"
@@ -68,7 +68,7 @@ def _describe_text(pipeline: TextPipeline) -> dict[str, str]:
         tokenizer = f"{tokenizer} of version {version}"
     between = "" if pipeline.separates_alone else " in groups of sentences only"
     return {
-        "tokeniser": tokenizer,
+        "tokenizer": tokenizer,
         "lower-casing": "on" if pipeline.lowercase else "off",
         "subword model": f"{model} {fingerprint(subword)}" if subword else model,
         "sentence separator": f"{pipeline.sentence_separator or NONE}{between}",
@@ -193,7 +193,7 @@ def compare_with_data(
         {k: v for k, v in describe_task(one, way_back=False).items() if not k.endswith(APART)}
         for one in (theirs, own)
     )
-    # Recognise models of other toolkits: their checkpoints name no data folder.
+    # Recognize models of other toolkits: their checkpoints name no data folder.
     is_imported = "data" not in (read_metadata(path).get("args") or {})
     if not (is_imported and own.source_text.keeps_text and own.target_text.keeps_text):
         require_same(known, path, found, data, f"{LIKE} {path}, or {fresh_start}")

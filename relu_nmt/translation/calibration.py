@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import AttentionRecord, record_attention
-from relu_nmt.attention.regulariser import NULL_SUM
+from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.modules.config import SLOTS

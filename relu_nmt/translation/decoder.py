@@ -65,7 +65,7 @@ class Decoder(TransformerStack):
     def embed(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
         """Return the embedded tokens [B, N, D]; see :meth:`InputEmbedding.forward`.
 
-        Callers pass ``</s>`` as the first token. The model may have learnt another start symbol.
+        Callers pass ``</s>`` as the first token. The model may have learned another start symbol.
         """
         if self.start_index != Dictionary.eos_index:
             tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_index)

@@ -1,4 +1,4 @@
-"""The training loss: cross-entropy, guided alignment and attention regulariser.
+"""The training loss: cross-entropy, guided alignment and attention regularizer.
 
 :func:`smoothed_loss` is the cross-entropy. :mod:`relu_nmt.translation.blockwise_loss` computes the
 same with less memory.
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.regulariser import NULL_SUM
+from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
@@ -43,7 +43,7 @@ def smoothed_loss(
 
 
 class TranslationObjective(RegularizedObjective):
-    """Label-smoothed cross-entropy per target token plus the attention regulariser.
+    """Label-smoothed cross-entropy per target token plus the attention regularizer.
 
     If batches have word alignments, the :func:`alignment_loss` of the aligning attention is added,
     also per target token, and logged as ``alignment_loss``.

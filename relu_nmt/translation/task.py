@@ -1,4 +1,4 @@
-"""The translation task: text, tokenisation and dictionaries of a language pair, joined."""
+"""The translation task: text, tokenization and dictionaries of a language pair, joined."""
 
 import os
 from collections.abc import Iterable, Mapping

@@ -21,7 +21,7 @@ from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import EOS, Dictionary
 from relu_nmt.data.translation_batches import longest_first, pad_rows, shift_right
 from relu_nmt.errors import ConfigError, reporting
-from relu_nmt.io.page import COLOURS, draw_image, draw_weights, escaped
+from relu_nmt.io.page import COLORS, draw_image, draw_weights, escaped
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.modules.transformer_layer import TransformerLayer
@@ -64,7 +64,7 @@ MOST_LETTERS = 18
 LETTERS_PER_INCH, MOST_TITLE_LINES = 13, 4
 MOST_LINES = 12
 """Draw a line at each end of a sentence up to this many."""
-SENTENCES = COLOURS[1]
+SENTENCES = COLORS[1]
 SPACE = "\u2581"
 """First character of each word of SentencePiece."""
 # Keep text as text: browsers have fonts for all scripts.
@@ -384,7 +384,7 @@ def _divide(axes: "Axes", attention_map: AttentionMap) -> None:
     axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **sides_with_marks)
 
 
-def labelled_map(
+def labeled_map(
     place: AttentionPlace,
     source: Sequence[str],
     target: np.ndarray,

@@ -40,7 +40,7 @@ from relu_nmt.translator.attention_maps import (
     AttentionMap,
     attention_weights,
     checked_place,
-    labelled_map,
+    labeled_map,
 )
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
 from relu_nmt.translator.sources import SourceEncoder
@@ -483,7 +483,7 @@ class Translator:
         target = source.reference
         [weights] = attention_weights(self.ensemble, [place], source.ids, target)  # [(H,) Q, K]
         place = checked_place(self.models[0], place)
-        return labelled_map(place, source.tokens, target, weights, self.task.target_dictionary)
+        return labeled_map(place, source.tokens, target, weights, self.task.target_dictionary)
 
     def _warn_of_limit(
         self, config: GenerationConfig, num_at_limit: int, count: int, stacklevel: int

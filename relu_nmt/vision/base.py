@@ -72,7 +72,7 @@ class VisionModel(nn.Module):
         self.config = config
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """Classify images [B, 3, Y, X], normalised. Also return the output of ``blocks``."""
+        """Classify images [B, 3, Y, X], normalized. Also return the output of ``blocks``."""
         intermediate = {}
         class_tokens = {}
         for index, (x, grid) in enumerate(self.encode(images)):
@@ -235,7 +235,7 @@ def mechanism(
 class Convolutions(nn.Sequential):
     """Convolutions, norms and activations, which train on maps of any size, even 1 x 1.
 
-    Where a channel has a single value, batch normalisation uses the running statistics.
+    Where a channel has a single value, batch normalization uses the running statistics.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -269,7 +269,7 @@ def convolved(convolution: nn.Module, x: Tensor) -> Tensor:
 
 
 class ImageObjective(RegularizedObjective):
-    """Cross-entropy per image plus the attention regulariser, both as in translation.
+    """Cross-entropy per image plus the attention regularizer, both as in translation.
 
     A mixed image has the labels of both images, weighted by their shares. In validation the loss
     has no label smoothing. The ``criterion`` is ``cross_entropy`` of one distribution over the

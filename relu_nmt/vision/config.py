@@ -213,7 +213,7 @@ class VisionTransformerConfig(TransformerOptions):
 
 @settings
 class PreprocessingConfig:
-    """Crops, mirroring and normalisation of pictures."""
+    """Crops, mirroring and normalization of pictures."""
 
     train_crop: str = option(
         "auto",
@@ -234,7 +234,7 @@ class PreprocessingConfig:
     )
     flip: bool = option(True, "mirror half of the training images")
     eval_crop_ratio: float | None = _share(
-        None, "share of a side that the centre crop keeps (default: 0.875 if resized)"
+        None, "share of a side that the center crop keeps (default: 0.875 if resized)"
     )
     pixel_mean: tuple[float, ...] = option(
         IMAGENET_MEAN, "subtracted from red, green and blue (each from 0 to 1)", metavar="R,G,B"
@@ -247,7 +247,7 @@ class PreprocessingConfig:
     )
 
     def check(self) -> None:
-        """Check that there is a number for each colour."""
+        """Check that there is a number for each color."""
         for name in ("pixel_mean", "pixel_std"):
             value = getattr(self, name)
             if len(value) != 3:
@@ -278,7 +278,7 @@ class PreprocessingConfig:
                 )
 
     def eval_ratio_of(self, image_size: int) -> float:
-        """Return the share of a side that the centre crop of validation keeps."""
+        """Return the share of a side that the center crop of validation keeps."""
         if self.eval_crop_ratio is not None:
             return self.eval_crop_ratio
         return 0.875 if self.crop_of(image_size) == "resized" else 1.0

@@ -241,7 +241,7 @@ def first_line(error: Exception) -> str:
 
 
 def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
-    """Return an image as 8-bit red, green and blue. 16-bit greys are scaled.
+    """Return an image as 8-bit red, green and blue. 16-bit grays are scaled.
 
     ``upright`` turns it by its EXIF data, which cameras write instead of turning pixels.
     """
@@ -256,14 +256,14 @@ def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
         if isinstance(image.info.get("transparency"), bytes):
             image = image.convert("RGBA")  # Pillow warns if it converts a palette to RGB directly
         return image.convert("RGB")
-    # Scale 16-bit greys. Mode I holds 32 bits, except in PNG and PGM files, where it holds 16 bits.
+    # Scale 16-bit grays. Mode I holds 32 bits, except in PNG and PGM files, where it holds 16 bits.
     if image.mode == "F" or (image.mode == "I" and file_format not in ("PNG", "PPM")):
         raise DataError(
             f"{name}: 32-bit or signed pixels; expected 8 or 16 bits without sign; convert or "
             "remove it"
         )
-    grey = np.asarray(image).astype(np.uint32)  # convert("RGB") would clip them
-    return pillow.fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")
+    gray = np.asarray(image).astype(np.uint32)  # convert("RGB") would clip them
+    return pillow.fromarray(((gray + 128) // 257).astype(np.uint8)).convert("RGB")
 
 
 @functools.cache
@@ -320,10 +320,10 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
     # Replace each label by the index of its class.
     ends = np.cumsum([len(part_labels) for *_, part_labels in rows.values()])
     numbered = np.split(indices.astype(np.int64), ends[:-1])
-    labelled = {}
+    labeled = {}
     for (part, (origin, image, _)), part_indices in zip(rows.items(), numbered, strict=True):
-        labelled[part] = (origin, image, part_indices)
-    return labelled, classes
+        labeled[part] = (origin, image, part_indices)
+    return labeled, classes
 
 
 def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
@@ -363,7 +363,7 @@ def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
 
 def _pixel_rows(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) -> Rows:
     """Check the shapes of the pixels called ``name`` and of labels. Return them as rows."""
-    # Accept grey pictures, with or without an axis of channels, and colour.
+    # Accept gray pictures, with or without an axis of channels, and color.
     channels = pixels.shape[3:]
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or channels not in ((), (1,), (3,)):
         raise DataError(

@@ -368,7 +368,7 @@ class PlannedBatches:
 class ImageBatch(SampleBatch):
     """Images of one size and their classes."""
 
-    images: Tensor  # [B, 3, height, width], normalised
+    images: Tensor  # [B, 3, height, width], normalized
     labels: Tensor  # [B] int64
     other_labels: Tensor | None = None  # [B] int64, of the images mixed in, if any
     share: float = 1.0  # weight of ``labels``; ``other_labels`` have the weight 1 - share

@@ -258,7 +258,7 @@ class ImageClassifier:
 
     @torch.inference_mode()
     def outputs(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """Return the model's output for normalised images [B, 3, Y, X], as its ``forward``."""
+        """Return the model's output for normalized images [B, 3, Y, X], as its ``forward``."""
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None):
             return self.model(images.to(self.device, non_blocking=True), blocks)
 

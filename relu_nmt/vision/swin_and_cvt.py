@@ -192,7 +192,7 @@ def build_stages(
 
 
 def stage_norm(config: VisionTransformerConfig, dim: int) -> nn.Module:
-    """Return a new normalisation of vectors of this width."""
+    """Return a new normalization of vectors of this width."""
     return norms.get(config.norm)(dim, STAGE_NORM_EPS)
 
 
@@ -223,7 +223,7 @@ def joined_patches(x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
 class SwinTransformer(VisionModel):
     """Stages of blocks with attention inside windows. Between stages, patches are merged.
 
-    Images of any size are padded to whole patches with zeros, the mean colour. n of a query is the
+    Images of any size are padded to whole patches with zeros, the mean color. n of a query is the
     number of patches in its window, or in its region of a shifted window.
 
     Example:
@@ -303,7 +303,7 @@ def fit_position_biases(weights: dict[str, Tensor], initial: Mapping[str, Tensor
 class ConvolutionalAttention(MultiheadAttention):
     """Self-attention with separate convolutions for queries, keys and values.
 
-    Each convolution is depth-wise, 3 x 3, with batch normalisation, and precedes a linear map. Keys
+    Each convolution is depth-wise, 3 x 3, with batch normalization, and precedes a linear map. Keys
     and values use stride 2, so they are a quarter of the queries. Class tokens, in front, go
     straight to the linear maps. Scores are divided by the root of the width D, not of a head's.
 
@@ -354,7 +354,7 @@ class ConvolutionalAttention(MultiheadAttention):
 
 
 def depth_wise(dim: int, stride: int) -> Convolutions:
-    """Return a new depth-wise 3 x 3 convolution with batch normalisation."""
+    """Return a new depth-wise 3 x 3 convolution with batch normalization."""
     return Convolutions(
         nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False), nn.BatchNorm2d(dim)
     )

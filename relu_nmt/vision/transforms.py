@@ -1,6 +1,6 @@
-"""Views of pictures: crops and normalisation. Random changes and mixtures in training.
+"""Views of pictures: crops and normalization. Random changes and mixtures in training.
 
-Changes are RandAugment, colour jitter, random erasing, mixup and cutmix. All random numbers come
+Changes are RandAugment, color jitter, random erasing, mixup and cutmix. All random numbers come
 from the generator of an image (or batch) in its epoch, so a resumed training sees the same
 pictures. docs/reference/images.md explains why this is not a library.
 """
@@ -100,7 +100,7 @@ def resized_part(image: "Image", box: Box, sides: tuple[int, int]) -> "Image":
 
 
 class ImageTransform:
-    """A map from pictures of any size to normalised pixels of one size.
+    """A map from pictures of any size to normalized pixels of one size.
 
     ``size`` is height and width of the result, or one number for a square. Training has the changes
     of ``augmentation``. With ``squeeze`` evaluation ignores the aspect ratio: it squeezes the whole
@@ -131,7 +131,7 @@ class ImageTransform:
         self._augmentation = augmentation if changes else None
         self._crop = config.crop_of(max(self.sides))
         self._eval_ratio = config.eval_ratio_of(max(self.sides))
-        # Normalise (x / 255 - mean) / std as x * scale - shift.
+        # Normalize (x / 255 - mean) / std as x * scale - shift.
         mean, std = (np.array(v, dtype=np.float32) for v in (config.pixel_mean, config.pixel_std))
         self._scale = 1 / (255 * std)
         self._shift = mean / std
@@ -154,39 +154,39 @@ class ImageTransform:
             areas = (self.config.crop_min_area, 1.0)
             pixels = self._resize(image, random_box(image.size, areas, generator, self._aspect))
         else:
-            pixels = self._centre_crop(image, 1.0)
+            pixels = self._center_crop(image, 1.0)
             if self._crop == "padded":
                 padding = self.config.crop_padding
                 padded = np.pad(pixels, ((padding, padding), (padding, padding), (0, 0)))
                 top, left = generator.integers(0, 2 * padding + 1, size=2)
                 pixels = padded[top : top + self.sides[0], left : left + self.sides[1]]
-        # Mirror, then augment: as a picture before the normalisation, as numbers after it.
+        # Mirror, then augment: as a picture before the normalization, as numbers after it.
         if self.config.flip and generator.random() < 0.5:
             pixels = pixels[:, ::-1]
         augmentation = self._augmentation
         if augmentation is None:
-            return self._normalise(pixels)
+            return self._normalize(pixels)
         from PIL import Image
 
         fill = self.config.pixel_mean
         changed = augmented(Image.fromarray(pixels), augmentation, fill, generator)
-        pixels = self._normalise(np.asarray(changed))
+        pixels = self._normalize(np.asarray(changed))
         return erased(pixels, augmentation.random_erasing, generator)
 
     def evaluation(self, image: "Image") -> np.ndarray:
         """Return the middle of an image, float32 [3, height, width]."""
         if not self._squeeze:
-            return self._normalise(self._centre_crop(image, self._eval_ratio))
+            return self._normalize(self._center_crop(image, self._eval_ratio))
         # Crop the same share of both sides, since the resize ignores the aspect ratio.
         lost = (1 - self._eval_ratio) / 2
         width, height = image.size
         box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
-        return self._normalise(self._resize(image, box))
+        return self._normalize(self._resize(image, box))
 
-    def _normalise(self, pixels: np.ndarray) -> np.ndarray:
+    def _normalize(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels * self._scale - self._shift).transpose(2, 0, 1)  # [3, height, width]
 
-    def _centre_crop(self, image: "Image", ratio: float) -> np.ndarray:
+    def _center_crop(self, image: "Image", ratio: float) -> np.ndarray:
         """Return the middle of an image, resized. See :func:`middle_box` for ``ratio``."""
         if image.size == self.sides[::-1] and ratio == 1.0:
             return np.asarray(image)
@@ -247,9 +247,9 @@ def augmented(
     fill: tuple[float, ...],
     generator: np.random.Generator,
 ) -> "Image":
-    """Return an 8-bit RGB image after colour jitter and RandAugment.
+    """Return an 8-bit RGB image after color jitter and RandAugment.
 
-    ``fill`` (red, green, blue; 0 to 1) is the colour of areas that a shift or rotation uncovers.
+    ``fill`` (red, green, blue; 0 to 1) is the color of areas that a shift or rotation uncovers.
 
     Reference: Cubuk et al. 2020, "RandAugment". ``original`` is the form of its public code for
     ImageNet, which Big Vision uses. ``increasing`` is timm's (``rand-m9-mstd0.5-inc1``), which the
@@ -264,7 +264,7 @@ def augmented(
         (8, 8)
     """
     functions = operations(tuple(round(255 * value) for value in fill))
-    # Colour jitter: three factors, in random order.
+    # Color jitter: three factors, in random order.
     if config.color_jitter:
         for name in generator.permutation(np.array(("brightness", "contrast", "color"))):
             low = max(0.0, 1 - config.color_jitter)
@@ -287,13 +287,13 @@ def augmented(
                 level = min(level, FULL_LEVEL)
             drawn.append(argument(level / FULL_LEVEL, generator))
         if name == "cutout":
-            drawn.append(generator.integers(image.size))  # the centre
+            drawn.append(generator.integers(image.size))  # the center
         image = functions[name](image, *drawn)
     return image
 
 
 def erased(pixels: np.ndarray, probability: float, generator: np.random.Generator) -> np.ndarray:
-    """Return normalised pixels [3, height, width], with a box of noise in a share of cases.
+    """Return normalized pixels [3, height, width], with a box of noise in a share of cases.
 
     Reference: Zhong et al. 2020, "Random erasing data augmentation", filled with normal noise for
     each pixel.
@@ -342,12 +342,12 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         table = [min(255, i + value) if i < 128 else i for i in range(256)]
         return image.point(table * 3)
 
-    def cutout(image: "Image", half_side: float, centre: np.ndarray) -> "Image":
+    def cutout(image: "Image", half_side: float, center: np.ndarray) -> "Image":
         half = round(half_side * image.width)
         # Cut the hole off at the left and upper borders.
-        left, top = (max(0, int(c) - half) for c in centre)
+        left, top = (max(0, int(c) - half) for c in center)
         image = image.copy()
-        image.paste(fill, (left, top, int(centre[0]) + half, int(centre[1]) + half))
+        image.paste(fill, (left, top, int(center[0]) + half, int(center[1]) + half))
         return image
 
     # All operations by name. Shifts are shares of the width or height.

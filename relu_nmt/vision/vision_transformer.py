@@ -58,7 +58,7 @@ class PatchEmbedding(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Map images [B, 3, Y, X] to patches [B, N, D], row by row, and their grid."""
         height, width = self.sides
-        # Pad to whole patches, below and on the right, with zeros: the mean colour.
+        # Pad to whole patches, below and on the right, with zeros: the mean color.
         below = -images.size(2) % height
         right = -images.size(3) % width
         if below or right:

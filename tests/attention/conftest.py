@@ -13,7 +13,7 @@ def name(request) -> str:
 
 
 @pytest.fixture(autouse=True)
-def uninitialised_memory_is_nan():
+def uninitialized_memory_is_nan():
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield

@@ -107,7 +107,7 @@ def with_length(name: str, length: int) -> str:
 
 
 def make_bias(visibility, seed=7, heads=2):
-    """A learnt bias of every head for every distance that occurs."""
+    """A learned bias of every head for every distance that occurs."""
     size = visibility.num_keys + visibility.num_queries
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(heads, 2 * size, generator=generator, dtype=torch.float64)

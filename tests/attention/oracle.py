@@ -14,8 +14,8 @@ def polynomial_scale(attend, n):
     if config.scale == "none":
         return torch.ones_like(root)
     if config.scale == "dynamic":
-        learnt = attend.scale[:, None, None]
-        return learnt if config.length else learnt * root
+        learned = attend.scale[:, None, None]
+        return learned if config.length else learned * root
     return root if config.length is None else torch.full_like(root, config.length**-0.5)
 
 

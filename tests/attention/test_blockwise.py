@@ -29,7 +29,7 @@ def small_blocks(monkeypatch):
 @pytest.mark.parametrize("name", ["relu", "relu2", "softplus", "gelu"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_gradcheck_with_statistics_and_a_learnt_bias(name, causal, dropout, small_blocks):
+def test_gradcheck_with_statistics_and_a_learned_bias(name, causal, dropout, small_blocks):
     map = pointwise_maps.get(name)
     qkv = leaves(2, 5, 6, heads=2, dim=2, seed=3)
     asked = {"causal": causal, "lengths": [3, 6], "need": STATISTICS, "dropout": dropout}

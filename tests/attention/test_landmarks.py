@@ -90,7 +90,7 @@ def test_newton_inverse_converges_also_for_equal_landmarks():
     torch.testing.assert_close(newton_inverse(ones, 20), ones / 9)
 
 
-def test_normalised_queries_and_keys_of_soft_stay_the_same_in_training():
+def test_normalized_queries_and_keys_of_soft_stay_the_same_in_training():
     torch.manual_seed(0)
     attention = SelfAttention(8, make_attention("soft:stride=2,qk_norm=true").float()).train()
     seen = []

@@ -192,7 +192,7 @@ def test_the_bias_of_steps_and_trees_equals_that_of_the_full_pass(name):
         torch.testing.assert_close(together[:, :, i], alone.values[:, :, 0], rtol=1e-10, atol=1e-12)
 
 
-def test_qk_norm_normalises_queries_and_keys(name):
+def test_qk_norm_normalizes_queries_and_keys(name):
     if "qk_norm" in name:
         return
     spec = f"{name}{',' if ':' in name else ':'}qk_norm=true"

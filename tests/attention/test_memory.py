@@ -13,7 +13,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from tests.attention.helpers import can, make_bias, num_queries, random_qkv, with_length
 
-TELEMETRY, REGULARISER = Need(telemetry=True), Need(statistics=True, telemetry=True)
+TELEMETRY, REGULARIZER = Need(telemetry=True), Need(statistics=True, telemetry=True)
 LENGTHS = (256, 512)
 """Tokens. A matrix of weights of the second would be 1 MiB."""
 
@@ -74,7 +74,7 @@ def assert_linear(short, long):
     assert long.peak < 2.5 * short.peak
 
 
-@pytest.mark.parametrize("need", [TELEMETRY, REGULARISER], ids=["telemetry", "regulariser"])
+@pytest.mark.parametrize("need", [TELEMETRY, REGULARIZER], ids=["telemetry", "regularizer"])
 def test_statistics_need_no_matrix_of_weights(name, need):
     if not can(name, "weights"):
         return
@@ -117,7 +117,7 @@ def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
         answers = []
         for backend in ("blockwise", "reference"):
             attend.backend = backend
-            output = attend(q, k, v, visibility, bias=bias, need=REGULARISER)
+            output = attend(q, k, v, visibility, bias=bias, need=REGULARIZER)
             found = [output.values, *vars(output.rows).values()]
             loss = sum((x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in found[:3])
             answers.append([*found, *torch.autograd.grad(loss, (q, k, v, bias.table))])

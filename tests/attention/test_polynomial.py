@@ -27,7 +27,7 @@ def test_the_default_is_power_3_with_a_fixed_scale():
 
 
 @pytest.mark.parametrize("options", ["", ",length=9", ",per_head=true", ",per_head=true,length=9"])
-def test_dynamic_scale_is_learnt_without_decay(options):
+def test_dynamic_scale_is_learned_without_decay(options):
     attend = make_attention(f"polynomial:scale=dynamic{options}")
     per_head, constant = "per_head" in options, "length" in options
     assert attend.scale.tolist() == pytest.approx([1 / 3 if constant else 1.0] * (1 + per_head))
@@ -126,7 +126,7 @@ def test_the_power_is_taken_element_by_element():
     ("options", "non_negative"),
     [("power=2", True), ("power=3", False), ("power=6", True), ("power=2,scale=dynamic", False)],
 )
-def test_signed_weights_have_no_entropy_and_cannot_be_regularised(options, non_negative):
+def test_signed_weights_have_no_entropy_and_cannot_be_regularized(options, non_negative):
     attend = make_attention(f"polynomial:{options}")
     assert attend.capabilities.non_negative == non_negative
     rows = attend(*random_qkv(1, 3, 5), Visibility(3, 5), need=ALL).rows

@@ -1,4 +1,4 @@
-"""The normalisation and entropy-margin terms against a plain recomputation."""
+"""The normalization and entropy-margin terms against a plain recomputation."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.regulariser import regularizer_terms
+from relu_nmt.attention.regularizer import regularizer_terms
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from tests.attention.helpers import make_attention, random_qkv

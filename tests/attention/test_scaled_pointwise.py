@@ -135,7 +135,7 @@ def test_bfloat16_autocast_keeps_queries_and_values_of_one_dtype():
 
 
 @pytest.mark.parametrize("h", sorted(MOMENTS))
-def test_only_maps_that_are_never_negative_can_be_regularised(h):
+def test_only_maps_that_are_never_negative_can_be_regularized(h):
     attend = make_attention(f"pointwise:h={h}")
     assert attend.capabilities.non_negative == (h not in ("gelu", "identity"))
     config = AttentionRegularizerConfig(attention_norm_weight=1.0)

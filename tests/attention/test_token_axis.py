@@ -1,4 +1,4 @@
-"""Mechanisms that normalise over the token axis: SimA and cross-covariance attention."""
+"""Mechanisms that normalize over the token axis: SimA and cross-covariance attention."""
 
 import math
 
@@ -37,7 +37,7 @@ def test_a_zero_channel_gives_0_and_has_no_gradient():
 
 @pytest.mark.parametrize("slot", ["decoder", "cross"])
 def test_an_impossible_slot_is_an_error_with_the_reason(slot):
-    with pytest.raises(ConfigError, match=r"since it normalises .* whole token axis; choose one"):
+    with pytest.raises(ConfigError, match=r"since it normalizes .* whole token axis; choose one"):
         make_attention("sima", slot)
     with pytest.raises(ConfigError, match="norm=l3"):
         make_attention("sima:norm=l3")
@@ -48,7 +48,7 @@ def test_options_of_the_polynomial_kernel_of_xca_need_it():
         make_attention("xca:power=2")
 
 
-def test_the_temperature_of_xca_is_learnt_per_head_without_weight_decay():
+def test_the_temperature_of_xca_is_learned_per_head_without_weight_decay():
     attend = make_attention("xca")
     assert attend.temperature.shape == (2,) and attend.temperature.no_weight_decay
     for kind in ("xca", "nystromformer"):

@@ -73,7 +73,7 @@ def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None
 
 
 def make_bias(visibility, heads):
-    """A learnt bias whose codes differ from sample to sample where there is padding."""
+    """A learned bias whose codes differ from sample to sample where there is padding."""
     size = visibility.num_keys + visibility.num_queries
     table = torch.randn(heads, 2 * size, generator=torch.Generator().manual_seed(size))
     codes = visibility.query_positions(), visibility.key_positions()
@@ -200,7 +200,7 @@ def test_bias_in_half_precision(dtype):
     assert_agrees(made(65, 65, causal=True, dtype=dtype, need=SUMS, bias=True))
 
 
-def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learnt_one_only_in_any_order(monkeypatch):
+def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learned_one_only_in_any_order(monkeypatch):
     problem = made(70, 70, causal=True, bias=True)
     blocks = Blocks(32, 32, 4, 1)
     monkeypatch.setattr(backend, "_blocks", lambda kernel, *_: (blocks, 1.0))
@@ -214,8 +214,8 @@ def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learnt_one_only_in_any_o
     for one, two in zip(*grads, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
     assert backend.supports(problem)
-    learnt = dataclasses.replace(problem.bias, table=problem.bias.table.clone().requires_grad_())
-    assert not backend.supports(dataclasses.replace(problem, bias=learnt))
+    learned = dataclasses.replace(problem.bias, table=problem.bias.table.clone().requires_grad_())
+    assert not backend.supports(dataclasses.replace(problem, bias=learned))
 
 
 def test_a_map_from_outside_the_package(monkeypatch):

@@ -31,7 +31,7 @@ sys.exit(os.environ["BROKEN"] in sys.argv)
 """
 PARTS = (
     "Attention, causal",
-    "Attention with the regulariser",
+    "Attention with the regularizer",
     "Attention",
     "Training steps",
     "Toolkit, training",
@@ -103,7 +103,7 @@ def test_a_failed_part_is_on_the_page_and_the_others_run(tmp_path):
     assert done.returncode == 1
     assert len(calls) == len(PARTS)
     page = (tmp_path / "out/gpu.md").read_text()
-    failed = page.index("## Attention with the regulariser")
+    failed = page.index("## Attention with the regularizer")
     assert page.count("**Failed** with status 1") == 1
     assert failed < page.index("**Failed**") < page.index("## Training steps")
 

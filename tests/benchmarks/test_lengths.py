@@ -38,7 +38,7 @@ def test_every_back_end_that_runs_here_with_and_without_checkpointing(lengths, m
     assert len(labels) == 8 and "softmax, auto, aligned, checkpointing, graph" in labels
 
 
-def test_lines_are_labelled_by_positions(lengths, monkeypatch):
+def test_lines_are_labeled_by_positions(lengths, monkeypatch):
     flags = "--what training --attentions softmax --backends auto --positions sinusoidal rotary"
     arguments = arguments_of(lengths, monkeypatch, *flags.split())
     by_label = {case.label: case for case in lengths.cases(arguments)}

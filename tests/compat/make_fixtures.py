@@ -11,7 +11,7 @@ would compare it with itself; what a later revision adds gets files and cases of
 ``version2``, with checksums in the file, is of revision 4ffc2a7.
 
 Everything in them is generated: pairs of German and English number words in documents of a few
-lines, and pictures of one of two colours.
+lines, and pictures of one of two colors.
 """
 
 import io
@@ -34,7 +34,7 @@ from cases import FILES
 GERMAN = "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf"
 ENGLISH = "zero one two three four five six seven eight nine ten eleven twelve"
 DOCUMENTS = {"train": 30, "valid": 4, "test": 5}
-COLOURS = {"green": (30, 200, 60), "red": (200, 40, 30)}
+COLORS = {"green": (30, 200, 60), "red": (200, 40, 30)}
 PICTURES = {"train": 8, "val": 4}
 
 
@@ -69,11 +69,11 @@ def write_images(file: Path) -> None:
     rng = random.Random(13)
     with zipfile.ZipFile(file, "w") as archive:
         for split, count in PICTURES.items():
-            for name, colour in COLOURS.items():
+            for name, color in COLORS.items():
                 for number in range(count):
                     picture = Image.new("RGB", (8, 8), (rng.randrange(90),) * 3)
                     x, y = rng.randrange(4), rng.randrange(4)
-                    picture.paste(colour, (x, y, x + 4, y + 4))
+                    picture.paste(color, (x, y, x + 4, y + 4))
                     content = io.BytesIO()
                     picture.save(content, "PNG")
                     archive.writestr(f"{split}/{name}/{number}.png", content.getvalue())

@@ -63,8 +63,8 @@ class PlainM2M100:
         )
         self.pieces = content.getvalue()
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.pieces)
-        learnt = [self.processor.id_to_piece(i) for i in range(3, len(self.processor))]
-        self.codes, self.vocabulary = codes, [*SPECIAL, *learnt]
+        learned = [self.processor.id_to_piece(i) for i in range(3, len(self.processor))]
+        self.codes, self.vocabulary = codes, [*SPECIAL, *learned]
         self.ids = {symbol: i for i, symbol in enumerate([*self.vocabulary, *codes])}
         torch.manual_seed(1)
         self.size = len(self.ids) + UNUSED
@@ -99,8 +99,8 @@ class PlainM2M100:
         return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
     def norm(self, name, x):
-        centred = x - x.mean(-1, keepdim=True)
-        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        centered = x - x.mean(-1, keepdim=True)
+        scaled = centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
         return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
     def attention(self, name, x, memory, heads, causal):

@@ -55,7 +55,7 @@ def test_translations_are_the_same(models, beam):
         assert own.hypothesis.tokens.tolist() == tokens
         assert own.score == pytest.approx(score, abs=1e-4)
         assert own.text == plain.processor.decode([plain.vocabulary[i] for i in tokens[1:-1]])
-    # The model has learnt its pairs, and a forced beginning follows the code.
+    # The model has learned its pairs, and a forced beginning follows the code.
     assert [own[0].text for own in found[:3]] == [text for _, text in PAIRS]
     [own] = translator.translate_nbest(LINES[3:4], beam=beam, prefixes=["the red"])
     assert own[0].text.startswith("the red")

@@ -222,7 +222,7 @@ def test_training_goes_on_from_an_imported_model(tmp_path):
     assert f"note: {path} takes raw text, but that of {tmp_path}/data is prepared" in done.stdout
     trained = Translator.from_checkpoint(tmp_path / "new/checkpoint_last.safetensors", "cpu")
     assert trained.models[0].config == translator.models[0].config
-    # No regulariser comes with the settings of the model.
+    # No regularizer comes with the settings of the model.
     args = load_checkpoint(tmp_path / "new/checkpoint_last.safetensors").metadata["args"]
     assert args["regularizer"]["attention_entropy_weight"] == 0
     for name, tensor in translator.models[0].state_dict().items():

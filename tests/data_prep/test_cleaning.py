@@ -46,7 +46,7 @@ def test_only_line_feeds_end_lines(tmp_path):
     assert pairs == [("one\u2028still\x85one", "1\x0c"), ("two\rtwo", "2")]
 
 
-def test_punctuation_and_spaces_are_normalised():
+def test_punctuation_and_spaces_are_normalized():
     assert cleaning.normalize("„Ja“ ,  sagte\u200b er …", "de") == '"Ja" , sagte er ...'
     assert cleaning.remove_non_printing("a\x07b\u200bc\ue000é") == "a b c é"
 

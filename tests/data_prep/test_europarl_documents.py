@@ -131,7 +131,7 @@ def rebuild(folder, documents, valid, *flags):
 def test_rebuilding_leaves_out_held_out_text(tmp_path, capsys):
     held_out = made_document(500, 8)
     documents = [made_document(0, 8), held_out, made_document(600, 8), made_document(700, 5)]
-    # The held-out text is tokenised a little, as the published one is.
+    # The held-out text is tokenized a little, as the published one is.
     valid = [(a.replace(".", " ."), b) for a, b in held_out]
     assert rebuild(tmp_path, documents, valid) == 0
     assert lines(tmp_path, "train.en") == in_release([documents[0], documents[2]])

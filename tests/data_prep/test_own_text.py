@@ -40,7 +40,7 @@ def test_without_boundaries_blocks_of_lines_are_held_out(tmp_path):
 
 
 @pytest.mark.parametrize("separator", ["", "<d>"])
-def test_boundaries_of_documents_are_recognised(separator, tmp_path):
+def test_boundaries_of_documents_are_recognized(separator, tmp_path):
     lines = []
     for document in range(60):
         lines.append((separator, separator))

@@ -72,7 +72,7 @@ def test_the_recipe_gives_the_known_files(tmp_path, capsys):
     assert "--lowercase" not in command
 
 
-def test_the_codes_are_those_of_subword_nmt_on_the_tokenised_text(tmp_path):
+def test_the_codes_are_those_of_subword_nmt_on_the_tokenized_text(tmp_path):
     import io
 
     from subword_nmt.learn_bpe import learn_bpe
@@ -106,7 +106,7 @@ def test_a_second_run_uses_the_finished_steps(tmp_path, capsys):
     capsys.readouterr()
     assert run(tmp_path) == 0
     printed = capsys.readouterr().out
-    assert "tokenised before; skipped" in printed and "BPE learnt before; skipped" in printed
+    assert "tokenized before; skipped" in printed and "BPE learned before; skipped" in printed
     assert lines(tmp_path, "train.de") == first
 
 

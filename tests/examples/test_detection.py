@@ -46,7 +46,7 @@ def test_generated_annotations_match_the_pictures(example, data):
         image, target = found.read(number), found.target(number)
         assert image.shape == (3, 64, 64) and image.min() >= 0 and image.max() <= 1
         assert 1 <= len(target["boxes"]) <= 4
-        # The background is darker than any shape in some colour.
+        # The background is darker than any shape in some color.
         bright = image.amax(0) > 80 / 255
         union = target["masks"].amax(0).bool()
         assert (bright & union).sum() > 0.85 * (bright | union).sum()

@@ -37,7 +37,7 @@ def dino():
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Images of coloured stripes, in two directions or crossing."""
+    """Images of colored stripes, in two directions or crossing."""
     folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     steps = np.arange(20)
     for split, count in (("train", 24), ("test", 8)):
@@ -149,7 +149,7 @@ def test_temperatures_and_cosines(dino):
 def test_views_are_parts_of_the_image_and_depend_only_on_the_generator(dino):
     config = dino.views.ViewConfig(local_crops=3, local_size=8)
     views = dino.views.Views(config, 16, PreprocessingConfig())
-    plain = Image.new("RGB", (40, 24), (124, 116, 104))  # the mean colour
+    plain = Image.new("RGB", (40, 24), (124, 116, 104))  # the mean color
     large, small = views(plain, np.random.default_rng(1))
     assert (large.shape, small.shape) == ((2, 3, 16, 16), (3, 3, 8, 8))
     assert large.dtype == small.dtype == np.float32
@@ -159,7 +159,7 @@ def test_views_are_parts_of_the_image_and_depend_only_on_the_generator(dino):
     assert all((a == b).all() for a, b in zip(first, again, strict=True))
     assert not any((a == b).all() for a, b in zip(first, other, strict=True))
     assert not (first[0][0] == first[0][1]).all()
-    for name in ("JITTER", "GREY", "SOLARIZE", "LOCAL_BLUR"):
+    for name in ("JITTER", "GRAY", "SOLARIZE", "LOCAL_BLUR"):
         assert 0 < getattr(dino.views, name) < 1
     turned = np.asarray(dino.views._with_hue(Image.new("RGB", (1, 1), (200, 20, 20)), 1 / 3))
     np.testing.assert_allclose(turned[0, 0], (20, 200, 20), atol=4)
@@ -246,13 +246,13 @@ def test_every_family_of_models_can_be_distilled(dino, family, attention):
     assert not changed & {"backbone.head.weight", "backbone.head.bias"}
 
 
-def test_after_each_update_teacher_centre_and_decay_are_as_in_the_paper(dino):
+def test_after_each_update_teacher_center_and_decay_are_as_in_the_paper(dino):
     epochs, batch = 4, batch_of(dino, 8, 4)
     trainer, objective = trainer_of(dino, SMALL["vit"], OneBatch(batch), epochs)
     model, seen = objective.model, []
     expected = {name: p.double().clone() for name, p in model.teacher.named_parameters()}
     last = model.student.head.last.weight.clone()
-    centre = torch.zeros(32, dtype=torch.float64)
+    center = torch.zeros(32, dtype=torch.float64)
 
     def outputs():
         with torch.no_grad():
@@ -273,8 +273,8 @@ def test_after_each_update_teacher_centre_and_decay_are_as_in_the_paper(dino):
         momentum = 1 - 0.5 * (1 - 0.996) * (1 + wave)
         for name, teacher in expected.items():
             expected[name] = momentum * teacher + (1 - momentum) * students[name]
-        centre = 0.9 * centre + 0.1 * means[number]
-        torch.testing.assert_close(found.double(), centre, rtol=1e-5, atol=1e-7)
+        center = 0.9 * center + 0.1 * means[number]
+        torch.testing.assert_close(found.double(), center, rtol=1e-5, atol=1e-7)
         assert decays == pytest.approx([0.4 + 0.5 * (0.04 - 0.4) * (1 + wave), 0.0])
         is_frozen = students["head.last.weight"].equal(last.double())
         assert is_frozen == (number == 0)  # in the first epoch, of one update
@@ -369,7 +369,7 @@ def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_accumulation(dino, images, tmp_path, capsys, quick_python):
-    """The centre is the mean of all processes, and the frozen layer has a gradient in none."""
+    """The center is the mean of all processes, and the frozen layer has a gradient in none."""
     common = "--max-epoch 3 --lr-period-updates 9 --warmup-epochs 1 --max-update 4 --batch-size 12"
     assert command(dino, images, tmp_path / "one", capsys, common, "--update-freq 2")[0] == 0
     launcher = [quick_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -155,12 +155,12 @@ def save_images(folder, counts):
         for label, name in enumerate(("cat", "dog")):
             (folder / split / name).mkdir(parents=True)
             for number in range(count):
-                colour = (10 * number, 100 + number, 50 * label)
-                picture = Image.new("RGB", (32, 32), colour)
+                color = (10 * number, 100 + number, 50 * label)
+                picture = Image.new("RGB", (32, 32), color)
                 picture.save(folder / split / name / f"{number:02d}.png")
 
 
-def test_images_are_rows_of_grey_values(lra, tmp_path):
+def test_images_are_rows_of_gray_values(lra, tmp_path):
     save_images(tmp_path, {"train": 10, "test": 2})
     counts = {"train": 100, "valid": 100, "test": 3}
     samples = lra.tasks.open_task("image", tmp_path, 1024, counts, print)

@@ -67,7 +67,7 @@ def fail_after(calls, function):
 
 
 def sentences_of(prefix):
-    """The sentences of a binarised file, read independently of the package."""
+    """The sentences of a binarized file, read independently of the package."""
     index = prefix.with_name(prefix.name + ".idx").read_bytes()
     assert index[:9] == b"MMIDIDX\x00\x00"
     version, code, count = struct.unpack_from("<QBQ", index, 9)

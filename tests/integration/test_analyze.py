@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from relu_nmt.applications.layer_statistics import LayerStatistics
-from relu_nmt.applications.statistics import ANALYSED
+from relu_nmt.applications.statistics import ANALYZED
 from relu_nmt.applications.weight_statistics import PERCENTS
 from relu_nmt.modules import feed_forwards
 from relu_nmt.recipes import analyze
@@ -137,7 +137,7 @@ def test_the_csv_files_have_their_columns(analyzed):
     output, _ = analyzed
     attention = table(output.with_name("report_attention.csv"))
     place = ["checkpoint", "slot", "sees", "layer", "head"]
-    assert list(attention[0]) == [*place, "rows", *ANALYSED]
+    assert list(attention[0]) == [*place, "rows", *ANALYZED]
     # Two models, three slots: two layers of two heads and their mean, and the mean of the layers.
     assert len(attention) == 2 * 3 * (2 * 3 + 1)
     assert {row["sees"] for row in attention} == {"all"}
@@ -279,7 +279,7 @@ def test_the_recipe_prints_nothing_and_returns_its_numbers(folder, tmp_path, cap
 @pytest.mark.parametrize(
     ("names", "flags", "message"),
     [
-        ((), [], "nothing to analyse: give --path with checkpoints, or --log"),
+        ((), [], "nothing to analyze: give --path with checkpoints, or --log"),
         (("relu",), ["--gen-subset", "dev"], "dev"),
         (("relu",), ["--examples", "18"], "--examples 18: split test has 18 sentences, numbered"),
         (("relu",), ["--places", "cross"], "--places: attention 'cross': expected SLOT.LAYER"),
@@ -303,7 +303,7 @@ def test_mistakes_are_one_line(folder, tmp_path, names, flags, message):
     ("words", "message"),
     [
         (["--path", VISION], "vit-mean.safetensors: the checkpoint of an image classifier"),
-        ([], "nothing to analyse: give --path with checkpoints, or --log"),
+        ([], "nothing to analyze: give --path with checkpoints, or --log"),
         (["--path", "none.safetensors"], "none.safetensors"),
     ],
 )
@@ -356,7 +356,7 @@ def test_bfloat16_changes_little(folder, tmp_path):
     exact = table(tmp_path / "r_attention.csv")
     done = command(folder, tmp_path / "r.html", "--bf16", "--sample", "6", names=("relu",))
     rough = table(tmp_path / "r_attention.csv")
-    assert "analyse relu" in done.stderr
+    assert "analyze relu" in done.stderr
     sums = [[float(row["sum"]) for row in rows] for rows in (exact, rough)]
     assert sums[0] != sums[1]
     np.testing.assert_allclose(*sums, rtol=0.1)

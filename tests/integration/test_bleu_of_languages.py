@@ -19,7 +19,7 @@ TRAIN += "--eval-bleu --best-checkpoint-metric bleu --log-format simple --no-epo
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A data folder whose model writes digits in Chinese, and a model that has learnt a little."""
+    """A data folder whose model writes digits in Chinese, and a model that has learned a little."""
     folder = tmp_path_factory.mktemp("zh")
     rng = random.Random(0)
     for split, count in (("train", 200), ("valid", 8), ("test", 8)):
@@ -50,7 +50,7 @@ def test_validation_is_not_0_and_says_how_it_was_measured(folder, tmp_path, caps
     flags = [*TRAIN.split(), "--max-update", "1", "--save-dir"]
     assert train.main([str(folder / "data"), *flags, str(tmp_path / "chosen")]) == 0
     out = capsys.readouterr().out
-    assert out.count("note: BLEU of zh uses the tokeniser zh") == 1 and "|tok:zh|" in out
+    assert out.count("note: BLEU of zh uses the tokenizer zh") == 1 and "|tok:zh|" in out
     for name in ("--sacrebleu-tokenizer", "--tokenize"):
         command = [*flags, str(tmp_path / name), name, "char"]
         assert train.main([str(folder / "data"), *command]) == 0
@@ -74,7 +74,7 @@ def test_with_13a_it_is_0_which_is_told_and_the_same_command_goes_on_without(
 
 def test_generating_and_scoring_agree_with_sacrebleu(folder, tmp_path, capsys):
     out = generated(folder, capsys)
-    assert out.count("NOTE: BLEU of zh uses the tokeniser zh") == 1
+    assert out.count("NOTE: BLEU of zh uses the tokenizer zh") == 1
     lines = {}
     for line in out.splitlines():
         if line.startswith("D-"):
@@ -90,7 +90,7 @@ def test_generating_and_scoring_agree_with_sacrebleu(folder, tmp_path, capsys):
         reference.write_text((folder / "test.zh").read_text())
         assert score.main(["--sys", str(tmp_path / "sys"), "--ref", str(reference), *flags]) == 0
         out = capsys.readouterr().out
-        assert f"{expected} signature: " in out and "uses the tokeniser zh" in out
+        assert f"{expected} signature: " in out and "uses the tokenizer zh" in out
     assert score.main(["--sys", str(tmp_path / "sys"), "--ref", str(reference)]) == 0
     assert "|tok:13a|" in capsys.readouterr().out
 
@@ -115,7 +115,7 @@ def test_a_text_that_came_in_pieces_is_scored_as_the_language_is(folder, tmp_pat
     assert "|tok:zh|" in out and float(out.split("BLEU = ")[1].split()[0]) > 1
 
 
-def test_a_tokeniser_that_is_missing_is_an_error_before_anything_is_done(folder, tmp_path, capsys):
+def test_a_tokenizer_that_is_missing_is_an_error_before_anything_is_done(folder, tmp_path, capsys):
     pytest.importorskip("sacrebleu")
     from sacrebleu.tokenizers import tokenizer_ja_mecab
 

@@ -229,12 +229,12 @@ def test_a_data_folder_of_fairseq_is_scored_on_its_tokens(folder):
     done = run("generate", folder / "plain-bin", "--path", folder / "plain.safetensors", *SHORT)
     assert "tok:none" in done.stdout
     assert "NOTE: the folder keeps no raw references" in done.stdout
-    detokenised = run(
+    detokenized = run(
         "generate",
         folder / "plain-bin",
         *["--path", folder / "plain.safetensors", *SHORT, "--tokenizer", "moses", "--quiet"],
     )
-    assert "tok:13a" in detokenised.stdout
+    assert "tok:13a" in detokenized.stdout
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_data_folder_of_fairseq_is_scored_on_its_tokens(folder):
         (["raw-bin", "--path", "checkpoint1.safetensors", "--fp16"], "--fp16 needs a CUDA GPU"),
         (
             ["raw-bin", "--path", "checkpoint1.safetensors", "--sacrebleu-tokenizer", "14a"],
-            "BLEU tokeniser '14a': choose one of",
+            "BLEU tokenizer '14a': choose one of",
         ),
         (["raw-bin", "--path", "short.safetensors"], "--skip-invalid-size-inputs-valid-test"),
         (

@@ -50,7 +50,7 @@ def train(data, folder, *flags, check=True):
         ("--optimizer adafactor", "state of --optimizer adam, which adafactor cannot use"),
     ],
 )
-def test_another_model_direction_or_optimiser_is_refused(data, begun, flags, told):
+def test_another_model_direction_or_optimizer_is_refused(data, begun, flags, told):
     before = (begun / "checkpoint_last.safetensors").read_bytes()
     done = train(data, begun, "--max-update", "2", *flags.split(), check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1

@@ -14,7 +14,7 @@ from tests.commands import run_here
 from tests.tiny import json_lines
 
 GUIDED = "--criterion label_smoothed_cross_entropy_with_alignment --load-alignments"
-LEARNT = f"{GUIDED} --alignment-lambda 0.5 --alignment-layer 0 --alignment-heads 1"
+LEARNED = f"{GUIDED} --alignment-lambda 0.5 --alignment-layer 0 --alignment-heads 1"
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def agreement(data, model):
 def test_the_chosen_head_learns_what_it_is_given(folder, tmp_path, attention, updates, least):
     flags = f"--max-update {updates} --save-interval 99 --validate-interval 9 "
     flags += f"--cross-attention {attention} "
-    _, lines = train(folder / "bin", tmp_path / "guided", flags + LEARNT)
+    _, lines = train(folder / "bin", tmp_path / "guided", flags + LEARNED)
     losses = values(lines, "alignment_loss")
     valid = values(lines, "valid_alignment_loss")
     assert losses[-1] < 0.5 * losses[0] and valid[-1] < valid[0]
@@ -143,7 +143,7 @@ def test_mistakes_are_one_line(folder, tmp_path, monkeypatch, data, flags, told)
 
 def test_what_aligns_may_be_changed_and_is_fairseqs_by_name(folder, tmp_path):
     train(folder / "bin", tmp_path, "--max-update 1 --disable-validation")
-    flags = f"{LEARNT} --max-update 2 --disable-validation --save-interval 2"
+    flags = f"{LEARNED} --max-update 2 --disable-validation --save-interval 2"
     done, _ = train(folder / "bin", tmp_path, flags)
     assert "--alignment-layer 0 (was not given)" in done.stdout
     for arch, width in (("transformer_align", 512), ("transformer_wmt_en_de_big_align", 1024)):

@@ -85,7 +85,7 @@ def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path
     train(data, tmp_path, *flags)
     (shortest, _), (longest, written), (whole, most_written) = sources
     assert len(shortest) == 2 and longest[-1] == 25 == whole[-1]
-    # What has learnt nothing goes on to the limit: of the trial to about the source's length.
+    # What has learned nothing goes on to the limit: of the trial to about the source's length.
     assert written <= 25 + 1 + 1 < most_written  # at least one word, and the end symbol
     sources.clear()
     train(data, tmp_path / "off", *flags, "--no-preflight")

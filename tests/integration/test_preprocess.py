@@ -219,7 +219,7 @@ class Letters(SubwordModel):
 '''
 
 
-def test_a_subword_model_of_the_user_is_learnt(corpus, capsys):
+def test_a_subword_model_of_the_user_is_learned(corpus, capsys):
     module = corpus / "letters.py"
     module.write_text(LETTERS)
     flags = ["--subword", "letters", "--subword-size", "3", "--user-module", str(module)]

@@ -216,7 +216,7 @@ REFUSED = {
     "rare words": (["--thresholdtgt", 2], "--thresholdtgt 2: --like takes"),
     "a size": (["--subword", "subword-nmt", "--subword-size", 9], "--subword-size 9: --like takes"),
     "pieces": (["--subword", "subword-nmt", "--subword-model", "d"], "--subword-model d: --like"),
-    "another tokeniser": (
+    "another tokenizer": (
         ["--tokenizer", "moses-aggressive"],
         "--tokenizer moses-aggressive: the model of --like",
     ),
@@ -259,7 +259,7 @@ def test_what_is_no_translation_model_is_refused(texts, tmp_path):
     refused(tmp_path, [*files(texts), "--like", texts / "new.de"], "new.de: ")
 
 
-def test_a_tokeniser_that_is_missing_here_is_told(texts, tmp_path):
+def test_a_tokenizer_that_is_missing_here_is_told(texts, tmp_path):
     task, path = tiny_task(["a"]), tmp_path / "model.safetensors"
     state = task.to_state()
     state["source_text"]["tokenizer"] = "of-another-machine"

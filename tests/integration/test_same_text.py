@@ -10,7 +10,7 @@ from tests.tiny import write_lines
 
 LINES = ["ein Haus", "das Haus ist rot", "ein Hund , ein Haus", "rot ist das Haus"] * 3
 OTHER_STEPS = {
-    "moses": (["--tokenizer", "moses"], "source tokeniser is moses", "it is none"),
+    "moses": (["--tokenizer", "moses"], "source tokenizer is moses", "it is none"),
     "lower": (["--lowercase"], "source lower-casing is on", "it is off"),
     "pieces": (
         ["--subword", "subword-nmt", "--subword-model", "CODES"],

@@ -55,7 +55,7 @@ def error_of(capsys, *arguments):
     return line
 
 
-def test_compounds_of_tokenised_text_are_split(files, capsys):
+def test_compounds_of_tokenized_text_are_split(files, capsys):
     (files / "one").write_text("a long-term plan , said he\n")
     (files / "other").write_text("a short-term plan , said he\n")
     command = ["--sys", "one", "--ref", "other", "--format", "json", "--tokenize"]

@@ -247,7 +247,7 @@ def test_a_signal_saves_and_exits_and_the_same_command_goes_on(
     assert values(lines, "num_updates") == [updates]
 
 
-def test_tensorboard_has_losses_regulariser_and_attention_statistics(folder, tmp_path):
+def test_tensorboard_has_losses_regularizer_and_attention_statistics(folder, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     flags = f"{QUICK} --max-tokens 100 --max-update 4 --log-interval 2 --save-dir {tmp_path}/run"

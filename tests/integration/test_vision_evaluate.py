@@ -1,4 +1,4 @@
-"""relu-nmt-vision-evaluate and -classify with a classifier of coloured squares."""
+"""relu-nmt-vision-evaluate and -classify with a classifier of colored squares."""
 
 import json
 import re
@@ -27,7 +27,7 @@ TRAIN = (
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with images, and a checkpoint that tells their colours apart, but not always."""
+    """A folder with images, and a checkpoint that tells their colors apart, but not always."""
     folder = tmp_path_factory.mktemp("trained")
     make_squares(folder / "images/train", 40, seed=1)
     make_squares(folder / "images/val", 10, seed=2)
@@ -121,7 +121,7 @@ def test_evaluation_can_be_restricted_to_a_list_of_classes(trained, tmp_path):
     for name in ("violet", "sky blue"):
         shutil.copytree(trained / "images/test/green", two / name)
     file = tmp_path / "classes.txt"
-    file.write_text("violet none such\nred the colour of blood\n\nblue\nsky blue\n")
+    file.write_text("violet none such\nred the color of blood\n\nblue\nsky blue\n")
     results = tmp_path / "r.json"
     done = evaluate(trained, "--data", two, "--classes", file, "--results", results)
     expected = "does not have 2 of the classes, whose images count as wrong: violet, sky blue"
@@ -213,10 +213,10 @@ def test_classifying_pictures_and_files_from_python(trained, tmp_path):
     classifier = ImageClassifier.from_checkpoint(
         checkpoint(trained), dtype=torch.bfloat16, attention_backend="reference"
     )
-    grey = Image.new("L", (40, 30), 128)
-    grey.save(tmp_path / "grey.gif")
+    gray = Image.new("L", (40, 30), 128)
+    gray.save(tmp_path / "gray.gif")
     deep = Image.fromarray(np.full((30, 40), 128 * 257, dtype=np.uint16))
-    one, *others = classifier.classify([grey, tmp_path / "grey.gif", deep])
+    one, *others = classifier.classify([gray, tmp_path / "gray.gif", deep])
     assert others == [one, one]
     assert classifier.classify([]) == []
     with pytest.raises(DataError, match="no such image file"):

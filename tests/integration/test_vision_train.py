@@ -1,4 +1,4 @@
-"""relu-nmt-vision-train on coloured squares: learning, resuming, zip files, mistakes."""
+"""relu-nmt-vision-train on colored squares: learning, resuming, zip files, mistakes."""
 
 import json
 import os
@@ -37,7 +37,7 @@ TINY = (
 
 @pytest.fixture(scope="module")
 def squares(tmp_path_factory):
-    """A folder with train and val, 40 and 10 pictures of each of three colours."""
+    """A folder with train and val, 40 and 10 pictures of each of three colors."""
     folder = tmp_path_factory.mktemp("squares")
     make_squares(folder / "train", 40, seed=1)
     make_squares(folder / "val", 10, seed=2)
@@ -58,7 +58,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer:gamma=2"])
-def test_training_learns_colours_that_the_checkpoint_classifies(
+def test_training_learns_colors_that_the_checkpoint_classifies(
     squares, tmp_path, capsys, attention
 ):
     flags = f"{TINY} --max-epoch 6 --attention {attention} --no-epoch-checkpoints"

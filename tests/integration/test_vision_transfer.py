@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.recipes.probe_images import choose_shots, neighbour_scores, ridge_scores
+from relu_nmt.recipes.probe_images import choose_shots, neighbor_scores, ridge_scores
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.base import Grid, resize_positions
 from relu_nmt.vision.images import open_images
@@ -71,7 +71,7 @@ def test_nearest_neighbours(trained, tmp_path):
     flags = ["--neighbours=7", "--temperature=0.1", "--eval-crop-ratio=1", "--batch-size=7"]
     done = probe(trained, "knn", *flags, "--results", file)
     known, test = features(trained, "train"), features(trained, "test")
-    expected = right(neighbour_scores(*known, test[0], 3, 7, 0.1), test[1])
+    expected = right(neighbor_scores(*known, test[0], 3, 7, 0.1), test[1])
     values = json.loads(file.read_text())
     [found] = values["results"]
     assert found["top1"] == values["top1"] == pytest.approx(expected)

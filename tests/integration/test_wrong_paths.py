@@ -47,7 +47,7 @@ def test_a_checkpoint_of_images_is_called_so(command, tmp_path):
         ("checkpoint_last.safetensors", "a folder of checkpoints"),
         ("train.de", "a folder of text"),
         ("cat.jpg", "a folder of images"),
-        ("other", "no binarised corpus"),
+        ("other", "no binarized corpus"),
     ],
 )
 def test_a_folder_that_is_no_data_folder_is_told_what_it_is(tmp_path, name, what):

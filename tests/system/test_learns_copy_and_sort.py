@@ -10,15 +10,15 @@ FLAGS = ["--max-tokens", "1024", "--warmup-updates", "50"]
 
 @pytest.mark.slow
 def test_bleu_98_and_perplexity_1_03(tmp_path, monkeypatch):
-    """Shorter sequences than the benchmark's are learnt in fewer updates."""
+    """Shorter sequences than the benchmark's are learned in fewer updates."""
     monkeypatch.setattr(copy_task, "LONGEST", 8)
     monkeypatch.setattr(copy_task, "SYMBOLS", copy_task.SYMBOLS[:12])
     monkeypatch.setattr(copy_task, "SIZES", {"train": 10_000, "valid": 200, "test": 200})
     monkeypatch.setattr(copy_task, "_run", lambda *words: run_here(*words).stdout)
     data = copy_task.write_data(tmp_path, "sort")
-    learnt = copy_task.learn(data, tmp_path / "run", 200, FLAGS)
-    assert learnt.perplexity <= 1.03
-    assert learnt.bleu >= 98
+    learned = copy_task.learn(data, tmp_path / "run", 200, FLAGS)
+    assert learned.perplexity <= 1.03
+    assert learned.bleu >= 98
 
 
 def test_the_targets_are_copies_or_sorted(tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ CAPABILITIES = {
     "cross": "cross",
     "bounded length": "fixed_length",
     "weights": "weights",
-    "regulariser": "non_negative",
+    "regularizer": "non_negative",
     "any key order": "permutation_invariant",
     "second derivatives": "double_backward",
 }
@@ -142,12 +142,12 @@ def test_the_marks_are_the_capabilities():
 
 
 def test_the_options_that_change_a_mark_do():
-    rows = table_under(GUIDE, "| spec | regulariser")
+    rows = table_under(GUIDE, "| spec | regularizer")
     assert rows
     for spec, row in rows.items():
         attention = build_attention(Spec.parse(spec), "encoder", 0, 1, 4, dropout=0.0)
         mark = attention.capabilities.non_negative
-        assert row["regulariser"] == ("yes" if mark else "no"), spec
+        assert row["regularizer"] == ("yes" if mark else "no"), spec
 
 
 def test_the_options_and_defaults_are_those_of_the_settings():

@@ -72,7 +72,7 @@ from relu_nmt.vision.base import VisionModel, VisionOutput
 
 
 @vision_models.register("mine")
-class MeanColour(VisionModel):
+class MeanColor(VisionModel):
     num_tokens = 1
 
     def __init__(self, config, num_classes):
@@ -166,5 +166,5 @@ def test_a_user_family_may_read_any_setting(user_file):
     config = settings_of(VisionTransformerConfig, [*flags, *user_file(FAMILY)])
     model = build_vision_model(config, 3)
     output = model(torch.randn(2, 3, 5, 7))
-    assert type(model).__name__ == "MeanColour" and output.logits.shape == (2, 3)
+    assert type(model).__name__ == "MeanColor" and output.logits.shape == (2, 3)
     assert from_dict(VisionTransformerConfig, to_dict(config)) == config

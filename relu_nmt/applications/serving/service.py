@@ -71,7 +71,7 @@ class TranslationService:
         self._windows = windows
         self._max_tokens = limits.max_request_tokens
         self._split_sentences = limits.split_sentences
-        # Text steps are made once, since each makes its tokeniser.
+        # Text steps are made once, since each makes its tokenizer.
         self._texts = [translator.task.source_text, translator.task.target_text]
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
         # Make large answers in one thread. They leave an eighth of the queue to other requests.

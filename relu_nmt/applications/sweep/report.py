@@ -241,7 +241,7 @@ def contrasts_of(averages: Sequence[Average]) -> dict[System, dict[str, Record]]
     return contrasts
 
 
-def realised_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, str, str, Record]]:
+def realized_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, str, str, Record]]:
     """Yield the length limit, the split, the prefix of its columns, and their record."""
     everywhere = [cell.record for cell in cells]
     trained = {length for cell in cells for length in cell.model.lengths}

@@ -253,7 +253,7 @@ def _memories_record(statistics: Mapping[str, Any]) -> Record:
 
 
 def _lengths_record(prefix: str, lengths: Mapping[str, Any]) -> Record:
-    """Return the realised lengths of a split, in the form of ``describe_lengths``."""
+    """Return the realized lengths of a split, in the form of ``describe_lengths``."""
     quantiles = lengths.get("quantiles_tokens", {}).items()
     return {
         **{f"{prefix}_{name}": lengths[name] for name in LENGTH_FIELDS if name in lengths},

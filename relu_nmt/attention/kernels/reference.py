@@ -18,7 +18,7 @@ from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need, Row
 from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.regulariser import NULL_SUM, entropy
+from relu_nmt.attention.regularizer import NULL_SUM, entropy
 from relu_nmt.attention.score_bias import biased
 from relu_nmt.errors import ConfigError
 
@@ -57,7 +57,7 @@ def row_statistics(
     if sums.nonzero is not None and sums.largest is not None:
         with torch.no_grad():
             statistics.zero_fraction = 1 - sums.nonzero / visibility.positive_counts
-            # Take the absolute scale, since a learnt factor may be negative.
+            # Take the absolute scale, since a learned factor may be negative.
             scale = row_scale.abs() if isinstance(row_scale, Tensor) else abs(row_scale)
             statistics.largest = sums.largest * scale
     return statistics

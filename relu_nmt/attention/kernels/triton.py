@@ -35,8 +35,8 @@ def supports(problem: AttentionProblem) -> bool:
     # Refuse weights, maps without kernels, and trees of hypotheses.
     if problem.need.weights or problem.attention.map.kernels is None or tree is not None:
         return False
-    learnt = problem.bias is not None and problem.bias.table.requires_grad
-    if learnt and not _any_order():  # the gradient of the table is added up in any order
+    learned = problem.bias is not None and problem.bias.table.requires_grad
+    if learned and not _any_order():  # the gradient of the table is added up in any order
         return False
     # Take recent GPUs, and other devices only in the interpreter.
     if q.device.type == "cuda":

@@ -18,7 +18,7 @@ from relu_nmt.attention.base import AttentionProblem
 CPU_LEAST_LENGTH = 40
 """Compute pointwise attention by blocks from this many queries and keys on a CPU.
 
-Revision 4dceeb4, 2026-11-22: training steps with the regulariser take 10 to 20 % less time than
+Revision 4dceeb4, 2026-11-22: training steps with the regularizer take 10 to 20 % less time than
 with 512."""
 
 GPU_LEAST_PAIRS = 128 * 128

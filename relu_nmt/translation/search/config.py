@@ -60,7 +60,7 @@ class GenerationConfig:
     )
     lenpen: float = option(
         1.0,
-        "length penalty: below 1 favours short outputs, above 1 long ones",
+        "length penalty: below 1 favors short outputs, above 1 long ones",
         least=-5,
         most=5,  # with more, the scores of very long outputs overflow float32
         needs=("unnormalized", False),

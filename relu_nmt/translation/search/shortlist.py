@@ -19,7 +19,7 @@ MULTIPLE = 128
 PAIR_MARK = "#languages:"
 """Begin of the last word of a file's first line, which names the languages."""
 ROUNDS = 5
-"""Rounds of expectation maximisation; after these the lists hardly change."""
+"""Rounds of expectation maximization; after these the lists hardly change."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Shortlist:
             positions.append(np.tile(np.arange(count, count + len(target)), len(source)))
             count += len(target)
             frequency += np.bincount(target, minlength=num_target)
-        # Expectation maximisation: share each target token among its source tokens.
+        # Expectation maximization: share each target token among its source tokens.
         pair_keys, index = np.unique(np.concatenate(keys), return_inverse=True)
         position = np.concatenate(positions)
         sources, targets = np.divmod(pair_keys, num_target)

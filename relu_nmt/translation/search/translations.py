@@ -212,7 +212,7 @@ class SourceDocuments:
     # terms.
     sentences: Sequence[SourceSentence]
     counts: np.ndarray  # sentences of each document, int [documents]
-    sizes: np.ndarray  # tokens that each sentence counts towards the limit, </s> included, int [N]
+    sizes: np.ndarray  # tokens that each sentence counts toward the limit, </s> included, int [N]
     # The symbol that ends sentences, in source and target; None: the translation of several
     # sentences cannot be cut into them.
     separators: Separators | None

@@ -9,7 +9,7 @@ from relu_nmt.modules import norms
 
 @norms.register("scale")
 class ScaleNorm(nn.Module):
-    """g x / max(|x|, eps), with one learnt g that starts at sqrt(D).
+    """g x / max(|x|, eps), with one learned g that starts at sqrt(D).
 
     Reference: Nguyen and Salazar 2019, "Transformers without tears", Eq. 4.
     """

@@ -9,7 +9,7 @@ from relu_nmt.modules.positions import DistanceBias, PositionConfig
 
 @position_schemes.register("logarithmic")
 class LogarithmicPositions(DistanceBias):
-    """b = -r log(1 + r |i - j|) with r > 0 learnt for each head.
+    """b = -r log(1 + r |i - j|) with r > 0 learned for each head.
 
     Reference: Chi et al. 2022, "KERPLE", Eq. 9, with both of its factors equal.
     """

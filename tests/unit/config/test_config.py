@@ -191,7 +191,7 @@ def test_infinity_where_it_means_something():
 
 
 @pytest.mark.parametrize("name", ["max_tokns", "max-tokns"])
-def test_an_error_suggests_the_right_name_for_a_misspelt_one(name, tmp_path):
+def test_an_error_suggests_the_right_name_for_a_misspelled_one(name, tmp_path):
     with pytest.raises(ConfigError, match=r"max_tokens") as error:
         Command.of(data="d", **{name: 3})
     assert "version" not in str(error.value)

@@ -36,7 +36,7 @@ def test_a_name_cannot_be_registered_twice():
         table.register("square")(object())
 
 
-def test_a_misspelt_name_is_answered_with_close_ones():
+def test_a_misspelled_name_is_answered_with_close_ones():
     table = Registry("shape", {"square": "none", "circle": "none"})
     with pytest.raises(ConfigError, match=r"did you mean square\?.*circle, square"):
         table.get("sqare")

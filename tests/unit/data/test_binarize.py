@@ -1,4 +1,4 @@
-"""Binarised text: the files of fairseq, and how text becomes them."""
+"""Binarized text: the files of fairseq, and how text becomes them."""
 
 import os
 import pickle
@@ -206,7 +206,7 @@ def damage_cases():
         "long index": (tokens, index + b"\0", "cut off or damaged"),
         "cut tokens": (tokens[:-1], index, "do not belong together"),
         "more tokens": (tokens + b"\0\0", index, "do not belong together"),
-        "magic": (tokens, b"X" + index[1:], "not an index of a binarised corpus"),
+        "magic": (tokens, b"X" + index[1:], "not an index of a binarized corpus"),
         "version": (tokens, index[:9] + b"\2" + index[10:], "format version 2"),
         "type": (tokens, index[:17] + b"\6" + index[18:], "unknown dtype 6"),
         "huge count": (tokens, index[:18] + b"\xff" * 8 + index[26:], "cut off or damaged"),

@@ -31,7 +31,7 @@ def test_source_only_text_may_stand_beside_pairs(folder):
 
 
 def test_a_folder_without_data_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="no binarised corpus"):
+    with pytest.raises(DataError, match="no binarized corpus"):
         infer_languages(tmp_path)
     with pytest.raises(DataError, match="cannot read the data folder: No such file"):
         infer_languages(tmp_path / "none")

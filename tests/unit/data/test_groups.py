@@ -277,7 +277,7 @@ def test_groups_must_fit_into_a_batch():
         ("tag", ["<d>", " <d> ", "", "<d> a"], [True, True, False, False]),
     ],
 )
-def test_separator_lines_are_recognised(separator, lines, expected):
+def test_separator_lines_are_recognized(separator, lines, expected):
     assert [SEPARATOR_TESTS[separator](line) for line in lines] == expected
 
 
@@ -321,7 +321,7 @@ def test_texts_in_chinese_and_japanese_are_joined_without_spaces(language):
     )
     assert (
         join_texts(["我 来 。", "你 好 。", "OK"], language) == "我 来 。 你 好 。 OK"
-    )  # tokenised
+    )  # tokenized
 
 
 @pytest.mark.parametrize("language", ["de", "en", "ko", "th", "zh_Latn", "", "zha"])

@@ -1,4 +1,4 @@
-"""The tokeniser of BLEU by language, against sacreBLEU with the one that its README recommends."""
+"""The tokenizer of BLEU by language, against sacreBLEU with the one that its README recommends."""
 
 import urllib.error
 
@@ -60,13 +60,13 @@ def with_mecab(monkeypatch):
         ("13a", "de en vi fr_FR rus_Cyrl ar hi tr zh_Latn jpn-Latn kmr lou mys the zhx"),
     ],
 )
-def test_language_codes_choose_the_tokeniser(tokenizer, codes):
+def test_language_codes_choose_the_tokenizer(tokenizer, codes):
     assert {recommended_tokenizer(code) for code in codes.split()} == {tokenizer}
     assert recommended_tokenizer("") == "13a"
 
 
 @pytest.mark.parametrize("language", TEXTS)
-def test_scores_are_those_of_sacrebleu_with_the_recommended_tokeniser(language, without_mecab):
+def test_scores_are_those_of_sacrebleu_with_the_recommended_tokenizer(language, without_mecab):
     hypotheses, references = TEXTS[language]
     name, note = choose_tokenizer(language, references)
     own = {"zh": "zh"}.get(language, "char")
@@ -75,11 +75,11 @@ def test_scores_are_those_of_sacrebleu_with_the_recommended_tokeniser(language, 
     score = metric.score(hypotheses, [references])
     assert score.value == expected.score > 1
     assert f"|tok:{own}|" in score.signature == metric.signature
-    assert note.startswith(f"BLEU of {language} uses the tokeniser {own}")
+    assert note.startswith(f"BLEU of {language} uses the tokenizer {own}")
     assert sacrebleu.corpus_bleu(hypotheses, [references]).score < 1
 
 
-def test_scores_of_documents_and_comparisons_use_the_tokeniser():
+def test_scores_of_documents_and_comparisons_use_the_tokenizer():
     hypotheses, references = TEXTS["zh"]
     metric = MetricConfig(tokenize=choose_tokenizer("zh", references)[0])
     expected = [
@@ -96,7 +96,7 @@ def test_scores_of_documents_and_comparisons_use_the_tokeniser():
     assert comparison["system"]["value"] == expected[1] and "|tok:zh|" in comparison["signature"]
 
 
-def test_the_scores_of_stored_counts_need_no_tokeniser(with_mecab, monkeypatch):
+def test_the_scores_of_stored_counts_need_no_tokenizer(with_mecab, monkeypatch):
     hypotheses, references = TEXTS["ja"]
     metric = MetricConfig(tokenize="ja-mecab")
     score = metric.score(hypotheses, [references])
@@ -107,7 +107,7 @@ def test_the_scores_of_stored_counts_need_no_tokeniser(with_mecab, monkeypatch):
 
 def test_japanese_uses_mecab_if_installed(with_mecab):
     name, note = choose_tokenizer("ja", [])
-    assert (name, note) == ("ja-mecab", "BLEU of ja uses the tokeniser ja-mecab")
+    assert (name, note) == ("ja-mecab", "BLEU of ja uses the tokenizer ja-mecab")
     assert "|tok:ja-mecab-0.996-IPA|" in MetricConfig(tokenize=name).signature
 
 
@@ -115,7 +115,7 @@ def test_without_mecab_the_next_best_is_used_and_reported(without_mecab):
     for language, name, package in (("ja", "char", "ja"), ("ko", "13a", "ko")):
         chosen, note = choose_tokenizer(language, [])
         assert chosen == name
-        assert f"tokeniser {name}" in note and f"'sacrebleu[{package}]'" in note
+        assert f"tokenizer {name}" in note and f"'sacrebleu[{package}]'" in note
         with pytest.raises(ConfigError, match=rf"sacrebleu\[{package}\]") as caught:
             MetricConfig(tokenize=f"{language}-mecab").build()
         assert "\n" not in str(caught.value)

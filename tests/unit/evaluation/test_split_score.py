@@ -74,7 +74,7 @@ def test_whole_documents_are_compared_with_joined_references(corpus):
         assert score.value == pytest.approx(100)
 
 
-def test_tokenised_text_is_compared_with_tokenised_references(corpus):
+def test_tokenized_text_is_compared_with_tokenized_references(corpus):
     task = folder(corpus, tokenizer="moses", lowercase=True, subword="subword-nmt", subword_size=9)
     tokens = [task.target_text.encode(line) for line in REFERENCES]
     tokens[0] = tokens[0][:-1]

@@ -6,7 +6,7 @@ from pathlib import Path
 from relu_nmt.io.page import DASHES, common_legend, draw_image, escaped, line_style, render_page
 
 
-def test_more_lines_than_colours_can_be_told_apart():
+def test_more_lines_than_colors_can_be_told_apart():
     styles = [tuple(line_style(index).items()) for index in range(16)]
     assert len({str(style) for style in styles}) == 16
 

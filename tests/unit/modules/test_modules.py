@@ -78,7 +78,7 @@ def test_initial_weights_have_the_variance_of_fairseq():
 
 
 def test_every_projection_and_the_logits_go_through_plain_linear_modules():
-    """Quantisation and adapters look for them by this type and act when they are called."""
+    """Quantization and adapters look for them by this type and act when they are called."""
     sides = ("encoder", "decoder")
     small = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
     config = TransformerConfig(**{f"{s}_{k}": v for s in sides for k, v in small.items()})

@@ -122,6 +122,6 @@ def test_versions_keep_their_words():
     assert second.split(text) == ["a", "well", "@-@", "known", "10", ":@", "30"]
     assert make_tokenizer("moses", "en", 2).split(text) == ["a", "well-known", "10", ":@", "30"]
     for version in (0, 3):
-        message = f"version {version} of the tokeniser moses-aggressive"
+        message = f"version {version} of the tokenizer moses-aggressive"
         with pytest.raises(DataError, match=message):
             make_tokenizer("moses-aggressive", "en", version)

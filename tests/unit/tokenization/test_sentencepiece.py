@@ -116,7 +116,7 @@ def test_symbols_of_the_dictionary_in_the_text_are_no_pieces():
             assert model.join(pieces) == words
 
 
-def test_long_lines_are_learnt_from():
+def test_long_lines_are_learned_from():
     draws = random.Random(1)
     words = ["学校", "先生", "学生", "文字", "校長", "生徒", "字幕", "長文"]
     line = "。".join("".join(draws.choices(words, k=6)) for _ in range(400))
@@ -132,7 +132,7 @@ def test_long_lines_are_learnt_from():
 
 
 @pytest.mark.parametrize("mark", ["\u2585", "\u2581"])
-def test_lines_with_marks_of_sentencepiece_are_learnt_from(mark):
+def test_lines_with_marks_of_sentencepiece_are_learned_from(mark):
     expected = learn(TEXT, 40)
     assert learn([line.replace(" ", f" {mark} ") for line in TEXT], 40) == expected
     model = SentencePiece(expected)

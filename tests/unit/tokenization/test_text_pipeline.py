@@ -69,7 +69,7 @@ def test_any_text_gives_one_line_of_tokens(text):
         assert isinstance(pipeline.decode(tokens), str)
 
 
-def test_lower_casing_comes_after_tokenising():
+def test_lower_casing_comes_after_tokenizing():
     pipeline = TextPipeline("en", "moses", lowercase=True)
     assert pipeline.encode('Mr. Smith said "NO".') == (
         ["mr.", "smith", "said", "&quot;", "no", "&quot;", "."]

@@ -1,4 +1,4 @@
-"""Optimisers against steps by hand, and the parts of a model that they train."""
+"""Optimizers against steps by hand, and the parts of a model that they train."""
 
 import subprocess
 import sys

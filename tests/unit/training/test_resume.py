@@ -217,7 +217,7 @@ FROZEN = {"hidden": ["output"], "": ["hidden", "output"], "output": ["hidden"]}
 @pytest.mark.parametrize("before", FROZEN)
 @pytest.mark.parametrize("after", FROZEN)
 def test_a_training_goes_on_with_other_parts_frozen(tmp_path, before, after):
-    """Parts that are trained again go on with their state of the optimiser; new ones begin one."""
+    """Parts that are trained again go on with their state of the optimizer; new ones begin one."""
     for frozen, updates in ((before, 3), (after, 5)):
         objective = toy.ToyObjective(toy.ToyModel())
         freeze(objective.model, OptimizerConfig(freeze=(frozen,) if frozen else ()))
@@ -229,8 +229,8 @@ def test_a_training_goes_on_with_other_parts_frozen(tmp_path, before, after):
     assert len(stored.training_tensors) == 3 * 2 * len(FROZEN[after])
 
 
-def test_a_checkpoint_without_state_of_the_optimiser_is_refused(tmp_path):
+def test_a_checkpoint_without_state_of_the_optimizer_is_refused(tmp_path):
     keep = {"no_save_optimizer_state": True}
     Toy(tmp_path, {"max_update": 3}, keep).trainer().train()
-    with pytest.raises(CheckpointError, match="holds no optimiser state for this model; add --re"):
+    with pytest.raises(CheckpointError, match="holds no optimizer state for this model; add --re"):
         Toy(tmp_path, {"max_update": 5}).trainer().train()

@@ -79,7 +79,7 @@ def test_signatures_stand_in_the_results_and_in_the_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("earlier", [False, True])
-def test_a_best_score_of_another_tokeniser_is_forgotten(earlier, tmp_path, capsys):
+def test_a_best_score_of_another_tokenizer_is_forgotten(earlier, tmp_path, capsys):
     train(tmp_path, [9.0, 0.1, 0.1], OLD, epochs=9, patience=2)
     if earlier:
         make_earlier(tmp_path)
@@ -100,7 +100,7 @@ def test_a_plateau_of_another_metric_is_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize("was", [None, OLD, OLD.replace("2.6.0", "2.4.3")])
-def test_a_best_score_of_the_same_tokeniser_stays(was, tmp_path, capsys):
+def test_a_best_score_of_the_same_tokenizer_stays(was, tmp_path, capsys):
     train(tmp_path, [9.0], was or OLD, epochs=1)
     if was is None:
         make_earlier(tmp_path)

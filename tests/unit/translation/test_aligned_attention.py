@@ -358,7 +358,7 @@ def test_statistics_count_visible_keys():
     assert upper.log_counts == pytest.approx(local + whole)
 
 
-def test_the_regulariser_reads_both_attentions():
+def test_the_regularizer_reads_both_attentions():
     model = make_model({"attention": "reluformer"}, global_layers=1).train()
     objective = TranslationObjective(
         model, 0.1, AttentionRegularizerConfig(attention_norm_weight=1.0)

@@ -7,7 +7,7 @@ from torch import nn
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.regulariser import regularizer_terms
+from relu_nmt.attention.regularizer import regularizer_terms
 from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
@@ -43,7 +43,7 @@ def batch(alignments=None):
     )
 
 
-def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
+def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regularizer():
     model = tiny_model()
     config = AttentionRegularizerConfig(0.3, 0.2, 0.1)
     result = TranslationObjective(model, 0.1, config).train()(batch())
@@ -201,7 +201,7 @@ def test_the_loss_includes_the_bias_of_the_output_projection():
     assert TranslationObjective(model, 0.1, OFF)(batch()).loss > before
 
 
-def test_the_regulariser_counts_in_training_only():
+def test_the_regularizer_counts_in_training_only():
     objective = TranslationObjective(tiny_model(), 0.1, AttentionRegularizerConfig(1.0, 1.0))
     result = objective.eval()(batch())
     torch.testing.assert_close(result.loss.detach(), result.metrics["loss"][0])

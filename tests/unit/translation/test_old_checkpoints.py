@@ -109,7 +109,7 @@ def train(model, optimizer, updates):
         optimizer.step()
 
 
-def test_old_optimiser_state_and_raw_weights_are_renamed_and_split(tmp_path):
+def test_old_optimizer_state_and_raw_weights_are_renamed_and_split(tmp_path):
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     train(model, optimizer, 3)

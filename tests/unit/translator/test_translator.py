@@ -157,12 +157,12 @@ def test_checkpoints_are_loaded_alone_and_as_ensembles(tmp_path):
         ({"language": "fr"}, "source language is fr, but in FIRST it is de"),
         (
             {"tokenizer": "none", "tokenizer_version": None},
-            "source tokeniser is none, but in FIRST it is moses",
+            "source tokenizer is none, but in FIRST it is moses",
         ),
         ({"lowercase": True}, "source lower-casing is on, but in FIRST it is off"),
         ({"first_symbol": "the"}, "source first symbol is the, but in FIRST it is none"),
         ({"sentence_separator": "."}, "source sentence separator is ., but in FIRST it is none"),
-        ({"detokenizer": "none"}, "source detokeniser is none, but in FIRST it is moses"),
+        ({"detokenizer": "none"}, "source detokenizer is none, but in FIRST it is moses"),
         (
             {"subword": WholeWords("@@ ")},
             "source joining of pieces is '@@ ', but in FIRST it is none",

@@ -1,4 +1,4 @@
-"""Small pictures of coloured squares in class folders, for tests; and other forms of them."""
+"""Small pictures of colored squares in class folders, for tests; and other forms of them."""
 
 import json
 import random
@@ -7,24 +7,24 @@ import zipfile
 import pytest
 from PIL import Image
 
-COLOURS = {"blue": (20, 20, 220), "green": (20, 220, 20), "red": (220, 20, 20)}
+COLORS = {"blue": (20, 20, 220), "green": (20, 220, 20), "red": (220, 20, 20)}
 
 
-def square(colour, rng, size=12):
-    """A square somewhere on a grey ground."""
+def square(color, rng, size=12):
+    """A square somewhere on a gray ground."""
     image = Image.new("RGB", (size, size), (rng.randrange(80),) * 3)
     x, y = rng.randrange(size // 2), rng.randrange(size // 2)
-    image.paste(colour, (x, y, x + size // 2, y + size // 2))
+    image.paste(color, (x, y, x + size // 2, y + size // 2))
     return image
 
 
 def make_squares(folder, count, seed=0):
-    """Write ``count`` pictures of each colour."""
+    """Write ``count`` pictures of each color."""
     rng = random.Random(seed)
-    for name, colour in COLOURS.items():
+    for name, color in COLORS.items():
         (folder / name).mkdir(parents=True)
         for number in range(count):
-            square(colour, rng).save(folder / name / f"{number:04d}.png")
+            square(color, rng).save(folder / name / f"{number:04d}.png")
     return folder
 
 

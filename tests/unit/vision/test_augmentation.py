@@ -1,4 +1,4 @@
-"""RandAugment, colour jitter and random erasing."""
+"""RandAugment, color jitter and random erasing."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from relu_nmt.vision.transforms import (
     sample_generator,
 )
 
-GREY = (0.5, 0.5, 0.5)
+GRAY = (0.5, 0.5, 0.5)
 FILL = (128, 128, 128)
 
 
@@ -34,7 +34,7 @@ def test_views_depend_only_on_the_generator_and_keep_size_and_mode(form):
     views = []
     for number in range(60):
         generators = [sample_generator(1, 2, number) for _ in range(2)]
-        one, two = (augmented(image, config, GREY, generator) for generator in generators)
+        one, two = (augmented(image, config, GRAY, generator) for generator in generators)
         assert (one.size, one.mode) == (image.size, "RGB")
         assert one.tobytes() == two.tobytes()
         views.append(one.tobytes())
@@ -53,7 +53,7 @@ def seen_operations(monkeypatch, form, count, **settings):
     found = {name: recorded(name) for name in FORMS[form]}
     monkeypatch.setattr("relu_nmt.vision.transforms.operations", lambda fill: found)
     for number in range(count):
-        augmented(noise(), config, GREY, sample_generator(0, 1, number))
+        augmented(noise(), config, GRAY, sample_generator(0, 1, number))
     return seen
 
 
@@ -105,10 +105,10 @@ def test_color_operations_match_their_definitions():
             np.abs(values(done["brightness"](image, factor)) - np.clip(v * factor, 0, 255)).max()
             <= 1
         )
-        grey = (v @ [0.299, 0.587, 0.114])[..., None]
-        expected = np.clip(grey + factor * (v - grey), 0, 255)
+        gray = (v @ [0.299, 0.587, 0.114])[..., None]
+        expected = np.clip(gray + factor * (v - gray), 0, 255)
         assert np.abs(values(done["color"](image, factor)) - expected).max() <= 2
-        mean = round(grey.mean())
+        mean = round(gray.mean())
         expected = np.clip(mean + factor * (v - mean), 0, 255)
         assert np.abs(values(done["contrast"](image, factor)) - expected).max() <= 2
 
@@ -130,11 +130,11 @@ def test_geometric_operations_match_their_definitions():
     assert (hole[inside] == 128).all() and np.array_equal(hole[~inside], v[~inside])
 
 
-def test_colour_jitter_stays_within_its_share():
+def test_color_jitter_stays_within_its_share():
     config = AugmentationConfig(color_jitter=0.3)
     plain = Image.new("RGB", (4, 4), (100, 100, 100))  # contrast and saturation leave it alone
     generators = [sample_generator(0, 1, number) for number in range(300)]
-    found = [values(augmented(plain, config, GREY, each))[0, 0, 0] for each in generators]
+    found = [values(augmented(plain, config, GRAY, each))[0, 0, 0] for each in generators]
     assert 70 <= min(found) < 75 and 125 < max(found) <= 130
 
 

@@ -150,7 +150,7 @@ def test_scores_are_divided_by_the_square_root_of_the_width(name):
     torch.testing.assert_close(seen["values"], weights @ v)
 
 
-def test_sima_normalises_queries_and_keys_over_their_own_tokens():
+def test_sima_normalizes_queries_and_keys_over_their_own_tokens():
     attend = randomized(small_model(attention="sima")).stages[1][0].attention.double()
     captured = {}
     attend.attention.register_forward_hook(

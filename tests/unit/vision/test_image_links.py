@@ -9,7 +9,7 @@ import pytest
 from relu_nmt.vision.images import open_images
 from tests.unit.vision.made_images import make_squares, write_table, zip_folder
 
-COLOURS = ("blue", "green", "red")
+COLORS = ("blue", "green", "red")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_link_that_points_upwards_is_not_followed(squares, place, target):
     make_squares(squares.parent / "others", 5)
     link(squares / place, squares / target)
     images = only(squares)
-    assert (images.classes, len(images)) == (COLOURS, 21)
+    assert (images.classes, len(images)) == (COLORS, 21)
     assert f"not looked into: {place}/ (a link that points upwards)" in images.left_out()[-1]
 
 
@@ -43,8 +43,8 @@ def test_folders_that_link_to_each_other_are_counted_once(squares):
     link(squares / "blue/r", squares / "red")
     link(squares / "violet", squares / "green")
     images = only(squares)
-    assert (images.classes, len(images)) == (COLOURS, 21)
-    assert images.paths == [f"{name}/{i:04d}.png" for name in COLOURS for i in range(7)]
+    assert (images.classes, len(images)) == (COLORS, 21)
+    assert images.paths == [f"{name}/{i:04d}.png" for name in COLORS for i in range(7)]
 
 
 def test_many_folders_that_link_to_each_other_are_searched_quickly(squares):
@@ -82,7 +82,7 @@ def np_counts(images):
 @pytest.mark.parametrize("pool", ["pool", ".git/annex", "../pool", "../squares"])
 def test_class_folders_may_hold_links_to_a_pool_of_images(squares, tmp_path, pool):
     folder = squares.parent / "of_links"
-    for name in COLOURS:
+    for name in COLORS:
         for path in sorted((squares / name).iterdir()):
             file = folder / pool / f"{name}-{path.name}"
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -91,8 +91,8 @@ def test_class_folders_may_hold_links_to_a_pool_of_images(squares, tmp_path, poo
             link(folder / "val" / name / path.name, file)
     sets = open_images(folder)
     assert {name: (images.classes, len(images)) for name, images in sets.items()} == {
-        "train": (COLOURS, 21),
-        "val": (COLOURS, 21),
+        "train": (COLORS, 21),
+        "val": (COLORS, 21),
     }
 
 

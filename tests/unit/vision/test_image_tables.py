@@ -55,13 +55,13 @@ def test_an_archive_of_several_sets_with_class_names(tmp_path, names, parts):
         keys = [names.format(part=part, kind=kind) for kind in parts]
         arrays |= {keys[0]: pixels(4, number, (6, 5))}
         arrays |= {keys[1]: np.array([[0], [2], [2], [0]], dtype=np.uint8)}
-    np.savez_compressed(tmp_path / "grey.npz", **arrays)
-    sets = open_images(tmp_path / "grey.npz")
+    np.savez_compressed(tmp_path / "gray.npz", **arrays)
+    sets = open_images(tmp_path / "gray.npz")
     assert list(sets) == ["train", "test"]
     assert sets["train"].classes == sets["test"].classes == ("cat", "dog", "owl")
     assert sets["train"].labels.tolist() == [0, 2, 2, 0]
-    grey = np.repeat(pixels(4, 1, (6, 5))[..., None], 3, axis=3)
-    assert_shows(sets["train"], grey)
+    gray = np.repeat(pixels(4, 1, (6, 5))[..., None], 3, axis=3)
+    assert_shows(sets["train"], gray)
 
 
 def test_labels_may_be_class_names(tmp_path):

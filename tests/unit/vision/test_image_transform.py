@@ -105,7 +105,7 @@ def test_pictures_of_any_shape_become_squares(size, crop):
         assert transform.training(image, sample_generator(0, 1, i)).shape == (3, 8, 8)
 
 
-def test_pixels_are_normalised():
+def test_pixels_are_normalized():
     config = PreprocessingConfig(pixel_mean=(0.5, 0.25, 0.0), pixel_std=(0.5, 0.25, 2.0))
     view = ImageTransform(config, 2).evaluation(Image.new("RGB", (2, 2), (255, 0, 51)))
     assert np.allclose(view[:, 0, 0], [1.0, -1.0, 0.1])

@@ -118,12 +118,12 @@ RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
 
 
 @pytest.mark.parametrize("kind", ["png", "tif", "big-endian.tif", "pgm", "pgm of 10 bits"])
-def test_16_bit_greys_are_scaled(tmp_path, kind):
-    path = tmp_path / f"grey.{kind.split()[0]}"
+def test_16_bit_grays_are_scaled(tmp_path, kind):
+    path = tmp_path / f"gray.{kind.split()[0]}"
     if "pgm" in kind:
         most = 1023 if "10" in kind else 65535
-        greys = np.round(RAMP * (most / 255)).astype(">u2")
-        path.write_bytes(b"P5 16 16 %d\n" % most + greys.tobytes())
+        grays = np.round(RAMP * (most / 255)).astype(">u2")
+        path.write_bytes(b"P5 16 16 %d\n" % most + grays.tobytes())
     else:
         kind = ">u2" if "big" in kind else "<u2"
         Image.fromarray((RAMP * 257.0).astype(kind)).save(path)
@@ -159,13 +159,13 @@ def test_photos_are_rotated_upright(tmp_path, orientation, stored):
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
 def test_pixels_of_32_bits_are_refused(squares, kind):
-    grey = Image.fromarray(RAMP.astype(kind))
-    grey.save(squares / "blue/0000.tif")
+    gray = Image.fromarray(RAMP.astype(kind))
+    gray.save(squares / "blue/0000.tif")
     expected = "32-bit or signed pixels; expected 8 or 16 bits without sign; convert or remove it"
     with pytest.raises(DataError, match=rf"squares: blue/0000\.tif: {expected}$"):
         only(squares).read(1)
     with pytest.raises(DataError, match=rf"^image: {expected}$"):
-        to_rgb(grey, "image")
+        to_rgb(gray, "image")
 
 
 def test_transparent_palettes_are_read_without_a_warning(tmp_path, recwarn):

@@ -5,7 +5,7 @@ import torch
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.regulariser import regularizer_terms
+from relu_nmt.attention.regularizer import regularizer_terms
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.vision.base import ImageObjective
@@ -30,7 +30,7 @@ def batch(size=4):
     return ImageBatch(torch.arange(size), images, torch.arange(size) % 3)
 
 
-def test_loss_is_the_sum_over_images_plus_the_mean_regulariser():
+def test_loss_is_the_sum_over_images_plus_the_mean_regularizer():
     one = objective(0.1, AttentionRegularizerConfig(0.3, 0.2, 0.1)).train()
     b = batch()
     with record_attention(one.model, Need(statistics=True)) as records:
@@ -73,6 +73,6 @@ def test_telemetry_names_every_block_and_head():
     assert objective()(batch()).telemetry == {}
 
 
-def test_the_regulariser_refuses_signed_attention():
+def test_the_regularizer_refuses_signed_attention():
     with pytest.raises(ConfigError, match="never negative"):
         objective(0.0, AttentionRegularizerConfig(0.1), "polynomial:power=3")

@@ -10,7 +10,7 @@ from PIL import Image
 from relu_nmt.recipes.probe_images import (
     choose_shots,
     joined_features,
-    neighbour_scores,
+    neighbor_scores,
     percent_right,
     ridge_scores,
 )
@@ -22,14 +22,14 @@ from relu_nmt.vision.transforms import ImageTransform
 def clusters(count, classes=4, dim=6, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(classes, size=count)
-    centres = np.random.default_rng(99).normal(size=(classes, dim))
-    return centres[labels] + rng.normal(size=(count, dim)), labels
+    centers = np.random.default_rng(99).normal(size=(classes, dim))
+    return centers[labels] + rng.normal(size=(count, dim)), labels
 
 
 @pytest.mark.parametrize("neighbours", [1, 5, 500])
 def test_neighbours_match_a_loop_over_all_pairs(neighbours):
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
-    found = neighbour_scores(
+    found = neighbor_scores(
         torch.tensor(train), torch.tensor(labels), torch.tensor(test), 4, neighbours, 0.07
     )
     for row, query in zip(found.tolist(), test, strict=True):
@@ -46,18 +46,18 @@ def test_neighbours_match_a_loop_over_all_pairs(neighbours):
 def test_votes_at_a_small_temperature_are_finite():
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
     tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test), 4
-    scores = neighbour_scores(*tensors, neighbours=20, temperature=0.001)
+    scores = neighbor_scores(*tensors, neighbours=20, temperature=0.001)
     assert scores.isfinite().all()
-    nearest = neighbour_scores(*tensors, neighbours=1)
+    nearest = neighbor_scores(*tensors, neighbours=1)
     assert torch.equal(scores.argmax(1), nearest.argmax(1))
 
 
 def test_many_queries_are_computed_in_parts(monkeypatch):
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
     tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test)
-    whole = neighbour_scores(*tensors, 4)
+    whole = neighbor_scores(*tensors, 4)
     monkeypatch.setattr("relu_nmt.recipes.probe_images.QUERIES_AT_ONCE", 5)
-    torch.testing.assert_close(neighbour_scores(*tensors, 4), whole)
+    torch.testing.assert_close(neighbor_scores(*tensors, 4), whole)
 
 
 @pytest.mark.parametrize(("count", "dim"), [(40, 6), (8, 30)])  # more images, more features

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from relu_nmt.applications import weight_statistics as analysis
-from relu_nmt.applications.statistics import ANALYSED
+from relu_nmt.applications.statistics import ANALYZED
 from relu_nmt.applications.weight_statistics import PERCENTS, WeightStatistics, sentence_numbers
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
@@ -135,7 +135,7 @@ def row_values(row, tokens, outside, place, positive):
 
 
 def flat(record):
-    values = {name: record[name] for name in ANALYSED if name in record}
+    values = {name: record[name] for name in ANALYZED if name in record}
     for name in ("top_sum", "share_at_rank"):
         values |= {f"{name} {percent}": value for percent, value in record[name].items()}
     for derived in ("entropy_bits", "exp_entropy", "mean_of_heads_entropy"):

@@ -181,7 +181,7 @@ def test_averaged_checkpoints_are_a_second_command_of_the_training():
     ],
 )
 @pytest.mark.parametrize("arch", ["transformer_tiny", "reluformer_tiny"])
-def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attention, expected):
+def test_only_reluformers_get_gamma_and_regularizer_of_the_preset(arch, attention, expected):
     assert attention_flags(attention) == expected
     flags = ["--arch", arch, "--max-tokens", "512"]
     command = first_steps(flags, attentions=(attention,))[0].commands[0]

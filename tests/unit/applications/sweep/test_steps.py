@@ -86,8 +86,8 @@ def test_another_python_is_the_same_command(tmp_path):
     assert step.finished() == step.stored()
 
 
-def test_a_variant_of_earlier_versions_has_no_tokeniser_and_goes_on(tmp_path):
-    """Validation by BLEU took the language's own tokeniser in variants, whatever the sweep has."""
+def test_a_variant_of_earlier_versions_has_no_tokenizer_and_goes_on(tmp_path):
+    """Validation by BLEU took the language's own tokenizer in variants, whatever the sweep has."""
     tokenizer = ("--sacrebleu-tokenizer", "char")
     for kind in (TRAIN, EVALUATE):
         now = (*NEW[:4], *tokenizer, *NEW[4:])

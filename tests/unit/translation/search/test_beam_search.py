@@ -440,7 +440,7 @@ class TwoOutputs(ToyModel):
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 200])
-def test_a_long_context_does_not_favour_short_outputs(size):
+def test_a_long_context_does_not_favor_short_outputs(size):
     config = GenerationConfig(beam=4, nbest=2, max_len_b=220)
     generator = Generator([TwoOutputs(size)], config, Dictionary())
     source, context = torch.tensor([[4, EOS]]), torch.full((1, size), 4)

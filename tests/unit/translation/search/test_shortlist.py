@@ -177,15 +177,15 @@ def test_lists_are_the_likeliest_translations():
     pairs = [(rng.integers(4, 10, 4).tolist(), rng.integers(4, 12, 3).tolist()) for _ in range(30)]
     pairs += [([s, 5], [s + 8, 13]) for s in (6, 7, 8)] * 30
     arrays = [(np.array(s), np.array(t)) for s, t in pairs]
-    learnt = Shortlist.learn(iter(arrays), (12, 20), num_candidates=3, num_common=2)
+    learned = Shortlist.learn(iter(arrays), (12, 20), num_candidates=3, num_common=2)
     table = model_1(pairs, ROUNDS)
     for s in range(4, 10):
         mine = sorted((t for first, t in table if first == s), key=lambda t: -table[s, t])
-        assert set(learnt.candidates[s].tolist()) == set(mine[:3])
-    assert learnt.candidates[7, 0] == 15
-    assert not learnt.candidates[10:].any() and not learnt.candidates[:4].any()
+        assert set(learned.candidates[s].tolist()) == set(mine[:3])
+    assert learned.candidates[7, 0] == 15
+    assert not learned.candidates[10:].any() and not learned.candidates[:4].any()
     counts = np.bincount(list(itertools.chain(*(t for _, t in pairs))))
-    assert sorted(counts[learnt.common.tolist()]) == sorted(counts)[-2:]
+    assert sorted(counts[learned.common.tolist()]) == sorted(counts)[-2:]
 
 
 def test_a_shortlist_is_written_and_read(tmp_path):

@@ -43,7 +43,7 @@ def _program() -> str:
     return found
 
 
-def binarise(
+def binarize(
     arguments: argparse.Namespace, flags: Sequence[object], tests: Sequence[Path] = ()
 ) -> None:
     """Run relu-nmt-preprocess on the corpus, or only show the command.
@@ -84,5 +84,5 @@ def check_size(
         return
     message = f"{name}: {found:,} {unit}, expected {expected:,}"
     if strict:
-        raise PrepError(f"{message}; another archive or another version of the tokeniser?")
+        raise PrepError(f"{message}; another archive or another version of the tokenizer?")
     say(f"  NOTE: {message}")

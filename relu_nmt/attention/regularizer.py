@@ -2,7 +2,7 @@
 
 A row has the weights s_1 ... s_n >= 0 of its n visible keys, their sum S and the shares p = s / S:
 
-    normalisation    |log S|                    pulls the sum towards 1
+    normalization    |log S|                    pulls the sum toward 1
     entropy margin   max(H - m log n, 0)        makes the row sharp: H at most m log n
 
 with the entropy H = -sum_j p_j log p_j = log S - (1/S) sum_j s_j log s_j in nats. Null rows
@@ -22,7 +22,7 @@ NULL_SUM = 1e-6
 """A row whose absolute weights sum to no more than this is a null row."""
 
 
-def normalisation(total: Tensor) -> Tensor:
+def normalization(total: Tensor) -> Tensor:
     """Return |log S| of the sums S of rows."""
     return torch.where(total <= NULL_SUM, 1.0, total).log().abs()
 
@@ -54,4 +54,4 @@ def regularizer_terms(
     excess = entropy_excess(rows.entropy, visibility.positive_counts, margin)
     # Set the excess of null rows to 0: their entropy is undefined.
     excess = excess.masked_fill(rows.total <= NULL_SUM, 0.0)
-    return (normalisation(rows.total) * real).sum() / num_rows, (excess * real).sum() / num_rows
+    return (normalization(rows.total) * real).sum() / num_rows, (excess * real).sum() / num_rows
