@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -180,15 +181,25 @@ def _worker_pool(
         yield pool
     except BaseException as error:  # Ctrl-C too
         # A worker may be in the middle of a long task.
-        for process in list((pool._processes or {}).values()):
+        processes = list((pool._processes or {}).values())
+        for process in processes:
             process.kill()
         if isinstance(error, BrokenProcessPool):
-            raise ReluNmtError(
-                "a worker process was killed, perhaps because memory ran out; try fewer --workers"
-            ) from error
+            pool.shutdown()
+            raise ReluNmtError(_why_workers_ended(processes)) from error
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _why_workers_ended(processes: Iterable[BaseProcess]) -> str:
+    """Return the error for processes of which one ended before its work was done."""
+    codes = {process.exitcode for process in processes}
+    # The pool itself terminates the others.
+    crashes = codes & {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL}
+    if crashes:
+        return f"a worker process crashed ({signal.Signals(-crashes.pop()).name})"
+    return "a worker process was killed, perhaps because memory ran out; try fewer --workers"
 
 
 def call_aside(function: Callable[[], Result], label: str) -> Result:

@@ -1,3 +1,4 @@
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -37,6 +38,11 @@ def die_at_three(number):
     if number == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
+
+
+def crash():
+    faulthandler.disable()  # prints nothing
+    signal.raise_signal(signal.SIGSEGV)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -139,6 +145,8 @@ def test_a_call_aside_returns_or_raises_as_the_function_does():
         work.call_aside(lambda: fail_at_three(3), "x")
     with pytest.raises(ReluNmtError, match="was killed"):
         work.call_aside(lambda: die_at_three(3), "x")
+    with pytest.raises(ReluNmtError, match=r"crashed \(SIGSEGV\)"):
+        work.call_aside(crash, "x")
 
 
 def is_running(pid):
