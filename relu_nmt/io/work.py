@@ -194,11 +194,11 @@ def _worker_pool(
 
 def _why_workers_ended(processes: Iterable[BaseProcess]) -> str:
     """Return the error for processes of which one ended before its work was done."""
-    codes = {process.exitcode for process in processes}
-    # The pool itself terminates the others.
-    crashes = codes & {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL}
+    # A negative exit code is a signal. The pool itself terminates the other workers.
+    signals = {-(process.exitcode or 0) for process in processes}
+    crashes = signals & {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL}
     if crashes:
-        return f"a worker process crashed ({signal.Signals(-crashes.pop()).name})"
+        return f"a worker process crashed ({signal.Signals(crashes.pop()).name})"
     return "a worker process was killed, perhaps because memory ran out; try fewer --workers"
 
 
