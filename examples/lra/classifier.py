@@ -53,7 +53,7 @@ class SequenceClassifier(nn.Module):
         ConfigError: the attention cannot work with these settings.
 
     Reference: Xiong et al. 2021, "Nystromformer", section 4.2 and its public code. Saratchandran et
-    al. 2024, "Rethinking softmax", use the same settings.
+    al. 2024, "Rethinking Attention", use the same settings.
 
     Example:
         >>> from tasks import TASKS

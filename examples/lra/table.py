@@ -21,7 +21,7 @@ HEADS = ("task", "attention", "parameters", "updates", "best valid %", "its test
 def published() -> dict[tuple[str, str], float]:
     """Return published accuracies in percent by task and attention.
 
-    Reference: Saratchandran et al. 2024, "Rethinking softmax".
+    Reference: Saratchandran et al. 2024, "Rethinking Attention".
     """
     accuracies = {}
     for task in TASKS:

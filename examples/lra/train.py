@@ -65,7 +65,7 @@ PRESETS = {
     "image-small": small(1_024),
     "pathfinder-small": small(1_024),
 }
-"""Steps and batches of the public code of Nystromformer, also used by "Rethinking softmax"."""
+"""Steps and batches of the public code of Nystromformer, also used by "Rethinking Attention"."""
 
 
 @settings

@@ -84,7 +84,7 @@ class PinnsFormer(nn.Module):
         ConfigError: an attention cannot work there, or has no second derivatives.
 
     Reference: Zhao et al. 2024, "PINNsFormer: a transformer-based framework for physics-informed
-    neural networks", section 3. Saratchandran et al. 2024, "Rethinking softmax", appendix A.2.5.
+    neural networks", section 3. Saratchandran et al. 2024, "Rethinking Attention", appendix A.2.5.
 
     Example:
         >>> model = PinnsFormer("softmax", "softmax")

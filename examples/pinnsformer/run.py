@@ -188,7 +188,7 @@ def finite(value: Any) -> Any:
 def published() -> dict[str, dict[str, tuple[float, ...]]]:
     """Return published loss, rMAE and rMSE by equation and attention.
 
-    Reference: Saratchandran et al. 2024, "Rethinking softmax", appendix A.2.5.
+    Reference: Saratchandran et al. 2024, "Rethinking Attention", appendix A.2.5.
     """
     numbers: dict[str, dict[str, tuple[float, ...]]] = {}
     for equation in EQUATIONS:

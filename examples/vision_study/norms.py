@@ -5,7 +5,7 @@ r"""Measure Frobenius norms of attention in the checkpoints of a training.
 For every layer: the norm of the weights A, and the norm of the Jacobian of the map from scores to
 weights. Both are means over heads and some test images.
 
-Reference: Saratchandran et al. 2024, "Rethinking softmax", Figures 2, 3, 6 and 7.
+Reference: Saratchandran et al. 2024, "Rethinking Attention", Figures 2, 3, 6 and 7.
 """
 
 import sys

@@ -8,7 +8,7 @@ channels. SimA's queries and keys are normalized over the tokens. A heat map is 
 weights over images. It writes pictures.html, overlays.csv and heat_maps.csv.
 
 Reference: Koohpayegani and Pirsiavash 2024, "SimA", Figure 3 (overlays). Saratchandran et al.
-2024, "Rethinking softmax", section 6.1 (heat maps).
+2024, "Rethinking Attention", section 6.1 (heat maps).
 """
 
 import sys

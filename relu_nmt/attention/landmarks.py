@@ -136,8 +136,8 @@ class NystromformerAttention(Attention):
     the segments. With thousands of tokens in each they overflow float16, but not bfloat16.
 
     Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1. The polynomial
-    kernel is a reconstruction of "Rethinking Softmax", which does not print the formula.
-    Deviation: the pseudo-inverse starts from the norms of each matrix by itself.
+    kernel is a reconstruction of "Rethinking Attention" (Saratchandran et al. 2024), which does not
+    print the formula. Deviation: the pseudo-inverse starts from the norms of each matrix by itself.
     """
 
     @settings(flags=False)

@@ -110,8 +110,8 @@ def polynomial_attention(
 ) -> Tensor:
     """Polynomial attention: A_ij = c z_ij^p, element by element, c = 1 / sqrt(n_i) by default.
 
-    Reference: Saratchandran et al. 2024, "Rethinking softmax: self-attention with polynomial
-    activations", Theorem 4.2 and Corollary 4.3.
+    Reference: Saratchandran et al. 2024, "Rethinking Attention: Polynomial
+    Alternatives to Softmax in Transformers", Theorem 4.2 and Corollary 4.3.
     """
     c = 1 / torch.sqrt(visible(q, mask)) if scale is None else scale
     return (c * scores(q, k) ** power * mask) @ v

@@ -23,9 +23,9 @@ class PolynomialAttention(PointwiseAttention):
 
     Weights of odd powers are signed. Those of even powers are not, unless the scale is dynamic.
 
-    Reference: Saratchandran et al. 2024, "Rethinking softmax: self-attention with polynomial
-    activations", Theorem 4.2 and Corollary 4.3. Its 1/14 is N = 196, the number of patches. It
-    has no masks. One c a row, which they need, is ours.
+    Reference: Saratchandran et al. 2024, "Rethinking Attention: Polynomial
+    Alternatives to Softmax in Transformers", Theorem 4.2 and Corollary 4.3. Its 1/14
+    is N = 196, the number of patches. It has no masks. One c a row, which they need, is ours.
     """
 
     @settings(flags=False)

@@ -346,7 +346,7 @@ def test_a_training_resumes_and_the_table_shows_its_results(lra, tmp_path, capsy
 
 @pytest.mark.parametrize("scale", ["fixed", "dynamic"])
 def test_polynomial_landmarks_with_a_convolution_train_and_resume(lra, tmp_path, capsys, scale):
-    """The polynomial kernel of "Rethinking softmax", with fewer landmarks than tokens."""
+    """The polynomial kernel of "Rethinking Attention", with fewer landmarks than tokens."""
     attention = f"nystromformer:landmarks=8,conv=5,kernel=polynomial,scale={scale}"
     stored = {}
     for folder, updates in (("whole", 6), ("parts", 3), ("parts", 6)):
