@@ -98,8 +98,8 @@ class CrossCovarianceAttention(Attention):
     The matrix is [d, d]. t is a learned temperature per head that starts at 1.
 
     With ``kernel=polynomial`` softmax(z) becomes c z^power, element by element, for z = t q'^T k'.
-    "Rethinking Attention" prints c = 1/14 for XCiT too, which is 1/sqrt(N) of its 196 tokens. In
-    its theory N is the side of the matrix, which gives 1/sqrt(d). ``count`` chooses. The paper leaves
+    "Rethinking Attention" prints c = 1/14 for XCiT too, the 1/sqrt(N) of its 196 tokens. In its
+    theory N is the side of the matrix, which gives 1/sqrt(d). ``count`` chooses. The paper leaves
     open if the norm stays. With it entries of z are of order N^(-1/2). With ``unit_norm=false``,
     z = t q^T k / sqrt(N), they are of order 1. The dynamic scale is c = g / sqrt(N), with a learned
     g that starts at 1, without weight decay.
