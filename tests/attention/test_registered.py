@@ -90,7 +90,7 @@ def test_later_keys_are_hidden_and_steps_equal_the_full_pass(name, asked):
 @pytest.mark.parametrize("asked", [False, True])
 def test_hypotheses_of_a_tree_attend_to_their_own_tokens(name, asked):
     if not can(name, "causal"):
-        return
+        pytest.skip("has no causal form")
     need = everything(name) if asked else Need()
     attend = make_attention(name, "decoder")
     q, k, v = random_qkv(2, 2, 6)
@@ -111,7 +111,7 @@ def test_hypotheses_of_a_tree_attend_to_their_own_tokens(name, asked):
 
 def test_several_new_queries_over_cached_keys_are_the_last_ones(name):
     if not can(name, "causal"):
-        return
+        pytest.skip("has no causal form")
     attend = make_attention(name, "decoder")
     q, k, v = random_qkv(1, 6, 6)
     whole = attend(q, k, v, Visibility(6, 6, causal=True)).values
@@ -121,7 +121,7 @@ def test_several_new_queries_over_cached_keys_are_the_last_ones(name):
 
 def test_permuting_keys_with_values_changes_nothing(name):
     if not can(name, "permutation_invariant"):
-        return
+        pytest.skip("depends on the order of the keys")
     attend = make_attention(name)
     queries = num_queries(name, 3, 6)
     q, k, v = random_qkv(2, queries, 6)
@@ -170,7 +170,7 @@ def test_gradcheck(name, asked, keys):
 def test_second_derivatives(name, asked):
     attend = make_attention(name)
     if not attend.capabilities.double_backward:
-        return
+        pytest.skip("has no second derivatives")
     attend.backend = "reference"  # the code that is written to be differentiated
     queries = num_queries(name, 2, 3)
     inputs = [x.requires_grad_() for x in random_qkv(1, queries, 3, seed=3)]
@@ -219,7 +219,7 @@ def test_statistics_equal_a_dense_recomputation(name):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_stays_finite_at_4096_tokens(name, dtype):
     if name in SHORT_ONLY:
-        return
+        pytest.skip("is made for short sequences")
     spec = Spec.parse(with_length(name, 4096))
     attend = build_attention(spec, "encoder", 0, 1, 8, 0.0)
     queries = num_queries(name, 64, 4096)
