@@ -35,8 +35,7 @@ from relu_nmt.translator.attention_maps import attention_of, input_batches, sing
 BRANCHES = ("self_attention", "cross_attention", "feed_forward")
 """The parts of a layer that add to its states, in their order."""
 PERCENTS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
-MOST_WEIGHTS = 2**22
-"""Weights of memories to sort at a time: 32 MB in float64."""
+MOST_WEIGHTS = 2**22  # weights of memories to sort at a time: 32 MB in float64
 OF_ATTENTION = {
     "weights": f"before dropout, real query rows only; targets are read in one pass; {SYMBOLS}",
     **definitions((*LOGGED, "exp_entropy", "mean_log_n")),
@@ -50,8 +49,7 @@ OF_MEMORIES = {
     "sides": "means over the layers of a side",
     "overall": "means over all layers",
 }
-Place = tuple[str, int, str]
-"""Side, layer, and one of BRANCHES."""
+Place = tuple[str, int, str]  # Side, layer, and one of BRANCHES
 
 
 class AttentionStatistics:

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-NUM_FREQUENT = 50
-"""Entries of the dictionary that count as frequent words."""
+NUM_FREQUENT = 50  # entries of the dictionary that count as frequent words
 SYMBOLS = (
     "w_1 ... w_n: weights of a row, with n visible keys; S: their sum; p_j: the shares "
     "|w_j| / sum_j |w_j|; null rows have sum_j |w_j| <= 1e-6 and no shares"

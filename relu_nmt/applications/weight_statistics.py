@@ -31,10 +31,8 @@ from relu_nmt.translator.attention_maps import SLOT_NAMES, input_batches, single
 
 PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Figure 4 of the paper ends at 1.5."""
-MOST_WEIGHTS = 2**21
-"""Weights to process together: 16 MB in float64, in about ten copies."""
-COPIES = 8
-"""Copies of a matrix of weights in memory while a mechanism computes it."""
+MOST_WEIGHTS = 2**21  # weights to process together: 16 MB in float64, in about ten copies
+COPIES = 8  # copies of a matrix of weights in memory while a mechanism computes it
 SUBWORD_MARKS = ("@@", "\u2581")
 RANKED = ("top_sum", "share_at_rank")
 OF_ALL_HEADS = "mean_of_heads_entropy"
@@ -42,8 +40,7 @@ KINDS = ("punctuation", "frequent", "ends")
 ALL_KEYS, OWN_SENTENCE = "all", "sentence"
 SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
 FIGURE_4_END = 1.5
-LEVEL = 1e-6
-"""A line whose shares differ by less is level."""
+LEVEL = 1e-6  # a line whose shares differ by less is level
 DEFINITIONS = {
     "sees": "all: every key that padding and causality leave; sentence: those of its own sentence "
     "(--document-attention aligned, whose upper layers have both)",
@@ -51,10 +48,8 @@ DEFINITIONS = {
     + SYMBOLS,
     **definitions((*ANALYZED, *RANKED)),
 }
-Place = tuple[str, str, int]
-"""Slot, visible keys (``ALL_KEYS`` or ``OWN_SENTENCE``), and layer."""
-Numbers = tuple[np.ndarray, np.ndarray]
-"""Sentence numbers of the tokens of source and target."""
+Place = tuple[str, str, int]  # Slot, visible keys (``ALL_KEYS`` or ``OWN_SENTENCE``), and layer
+Numbers = tuple[np.ndarray, np.ndarray]  # sentence numbers of the tokens of source and target
 Table = tuple[Tensor, Tensor]
 """Values of rows [B, H or 1, q] or [B, H, q, percents], and a mask of the rows that count."""
 Records = Sequence[Mapping[str, Any]]

@@ -11,27 +11,40 @@ import importlib.util
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from functools import cached_property
 from glob import escape, glob
-from itertools import combinations
+from itertools import accumulate, combinations
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from relu_nmt.config.other_names import plain_name, usual_name
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import ConfigError
 
 T = TypeVar("T")
 FLAG = "--user-module"
 MODULE_PREFIX = "relu_nmt_user_"  # of the name of each module that a file of the user's becomes
+OTHER_NAMES = Path(__file__).with_name("other_names.yaml")  # advice by kind of part and other name
+
+
+def plain_name(name: object) -> str:
+    """Return the small letters and digits of a name, without accents, "attention" and "attn".
+
+    Example:
+        >>> plain_name("ReLU²-attention"), plain_name("Nyström"), plain_name("entmax_1.5")
+        ('relu2', 'nystrom', 'entmax15')
+    """
+    letters = unicodedata.normalize("NFKD", str(name)).lower()
+    return re.sub(r"[\W_]|attention|attn", "", letters)
 
 
 def close_names(name: Any, names: Collection[str]) -> str:
     """Return ``did you mean ...?`` if known names are close to ``name``, otherwise nothing."""
-    plain = {plain_name(entry): entry for entry in names}
-    same = plain.get(plain_name(name))
-    close = [same] if same else difflib.get_close_matches(str(name), names, n=3, cutoff=0.7)
+    close = [known for known in names if plain_name(known) == plain_name(name)][-1:]
+    close = close or difflib.get_close_matches(str(name), names, n=3, cutoff=0.7)
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
@@ -47,7 +60,7 @@ class Spec:
     """
 
     name: str
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = dataclass_field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> "Spec":
@@ -64,8 +77,8 @@ class Spec:
         return cls(name, options)
 
     def __str__(self) -> str:
-        options = ",".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{self.name}:{options}" if options else self.name
+        options = ",".join(map("=".join, self.options.items()))
+        return f"{self.name}:{options}".removesuffix(":")
 
 
 class Registry(Generic[T]):
@@ -122,10 +135,11 @@ class Registry(Generic[T]):
 
     def hint(self, name: str) -> str:
         """Return ``did you mean ...?`` for a known or close name of the same part, or nothing."""
-        usual = usual_name(self.kind, name)
-        if usual is None:
-            return close_names(name, self.names())
-        return f"did you mean {usual}?" if usual else ""
+        advice_by_kind = parse_yaml(OTHER_NAMES.read_text("utf-8"))
+        for advice, other_names in advice_by_kind.get(self.kind, {}).items():
+            if plain_name(name) in other_names.split():
+                return f"did you mean {advice}?" if advice else ""
+        return close_names(name, self.names())
 
     def name_of(self, entry: T) -> str:
         """Return the name under which ``entry`` is registered. Raise a KeyError if it has none."""
@@ -187,11 +201,15 @@ def split_paths(text: str, separator: str) -> list[str]:
     parts = text.split(separator)
     paths = []
     while parts:
-        names = [separator.join(parts[: i + 1]) for i in range(len(parts))]
-        existing = [name for name in names if os.path.exists(name) or glob(f"{escape(name)}.*")]
-        folders = {name: os.path.dirname(name) for name in names}
-        in_folder = [n for n in names if separator in folders[n] and os.path.isdir(folders[n])]
-        path = existing[-1] if existing else (in_folder or names)[0]
+        names = list(accumulate(parts, lambda start, part: f"{start}{separator}{part}"))
+        path = names[0]
+        for name in reversed(names):
+            if os.path.exists(name) or glob(f"{escape(name)}.*"):
+                path = name
+                break
+            folder = os.path.dirname(name)
+            if separator in folder and os.path.isdir(folder):
+                path = name
         paths.append(path)
         del parts[: path.count(separator) + 1]
     return paths
@@ -209,20 +227,21 @@ class Files:
     beside: str = ""
     separator: str = ""  # text between several paths in one value
     part_of: tuple[str, ...] = ()  # fields of written folders that these files may belong to
-    option: tuple[str, str] = ("", "")  # its field and label, which :meth:`of` sets
+    field: str = ""  # the option's field, which :meth:`of` sets
+    label: str = ""  # the option's name in messages
     text: str = ""  # the path, as it is given
 
-    def of(self, name: str, label: str, value: Any) -> Iterator["Files"]:
+    def of(self, field: str, label: str, value: Any) -> Iterator["Files"]:
         """Yield the files of each path in an option's value, without streams and devices."""
-        for text in (value,) if isinstance(value, str) else value or ():
-            for part in split_paths(text, self.separator) if self.separator else [text]:
-                is_stream = "\0" in part or (part in ("", "-") and not self.written)
-                is_special = os.path.exists(part) and not os.path.isfile(part) | os.path.isdir(part)
+        for text in [value] if isinstance(value, str) else value or ():
+            for path in split_paths(text, self.separator) if self.separator else [text]:
+                is_stream = "\0" in path or (path in ("", "-") and not self.written)
+                is_special = os.path.exists(path) and not os.path.isfile(path) | os.path.isdir(path)
                 if not is_stream and not is_special:
-                    yield replace(self, option=(name, label), text=part)
+                    yield replace(self, field=field, label=label, text=path)
 
     def __str__(self) -> str:
-        return f"{self.option[1]} {self.text}"
+        return f"{self.label} {self.text}"
 
     @cached_property
     def path(self) -> Path:
@@ -251,14 +270,18 @@ class Files:
         """Return True if the other path is one of these files."""
         if other.is_folder:
             return False
-        return (other.path == self.path and not self.is_folder) or any(
-            other.path.is_relative_to(folder)
-            and pattern.fullmatch(other.path.relative_to(folder).as_posix()) is not None
-            for folder, pattern in self.patterns
-        )
+        if other.path == self.path and not self.is_folder:
+            return True
+        for folder, pattern in self.patterns:
+            is_inside = other.path.is_relative_to(folder)
+            if is_inside and pattern.fullmatch(other.path.relative_to(folder).as_posix()):
+                return True
+        return False
 
 
-READ, WRITTEN, CHECKPOINTS = Files(), Files(written=True), Files(separator=":")
+READ = Files()
+WRITTEN = Files(written=True)
+CHECKPOINTS = Files(separator=":")
 
 
 def refuse_shared_files(paths: Iterable[Files]) -> None:
@@ -268,20 +291,18 @@ def refuse_shared_files(paths: Iterable[Files]) -> None:
     the other name stays.
     """
     for first, second in combinations(paths, 2):
-        (name, label), (other_name, other_label) = first.option, second.option
-        is_part = name in second.part_of or other_name in first.part_of
-        if name == other_name or is_part or not (first.written or second.written):
+        is_part = first.field in second.part_of or second.field in first.part_of
+        if first.field == second.field or is_part or not (first.written or second.written):
             continue
-        if first.path == second.path and not first.is_folder and not second.is_folder:
-            named, owner = first if first.written else second, None
-        elif first.has(second):
-            named, owner = second, first
-        elif second.has(first):
-            named, owner = first, second
-        else:
-            continue
-        both = f"{label} and {other_label} are both {named.text}; give two files"
-        if first.written and second.written:
-            raise ConfigError(both)
-        reason = f"it is one of the files of {owner}; give another" if owner else both
-        raise ConfigError(f"{named}: is a file that is read, and would be lost: {reason}")
+        is_same = first.path == second.path
+        for file, owner in ((second, first), (first, second)):
+            if not owner.has(file):
+                continue
+            if is_same and owner.written:
+                file = owner
+            reason = f"{first.label} and {second.label} are both {file.text}; give two files"
+            if first.written and second.written:
+                raise ConfigError(reason)
+            if not is_same:
+                reason = f"it is one of the files of {owner}; give another"
+            raise ConfigError(f"{file}: is a file that is read, and would be lost: {reason}")

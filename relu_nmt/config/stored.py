@@ -12,8 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from relu_nmt.config.fields import EXPECTED, MOST_WHOLE
 
-MOST_DEPTH = 32
-"""Most levels of tables and lists in each other; no file of relu_nmt has 10."""
+MOST_DEPTH = 32  # most levels of tables and lists in each other; no file of relu_nmt has 10
 MOST_DIGITS = 300
 TOO_DEEP = f"more than {MOST_DEPTH} tables and lists in each other"
 
@@ -31,14 +30,19 @@ def parse_json(text: str | bytes) -> Any:
     # Go down level by level, without recursion.
     level = [value]
     for _ in range(MOST_DEPTH + 1):
-        level = [outer for outer in level if isinstance(outer, dict | list)]
-        members = [outer.values() if isinstance(outer, dict) else outer for outer in level]
-        level = [inner for part in members for inner in part]
+        members: list[Any] = []
+        for outer in level:
+            if isinstance(outer, dict):
+                members += outer.values()
+            elif isinstance(outer, list):
+                members += outer
+        level = members
     if level:
         raise ValueError(TOO_DEEP)
     # Refuse surrogates, which only escapes can give, before they are written anywhere.
-    characters = text if isinstance(text, str) else text.decode("utf-8", "replace")
-    if "\\ud" in characters.lower():
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    if "\\ud" in text.lower():
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
@@ -69,26 +73,29 @@ def checked(form: Any, value: Any, place: str = "the whole") -> Any:
         ...
         ValueError: settings 'tied': expected true or false, found 'no'
     """
-    origin, inner = get_origin(form), get_args(form)
+    origin = get_origin(form)
+    inner = get_args(form)
     if form is Any or (value is None and type(None) in inner):
         return value
     if origin in (Union, types.UnionType):
-        *others, last = [kind for kind in inner if kind is not type(None)]
-        for kind in others:
+        # Report the error of the last kind if no kind fits.
+        *kinds, last = filter(lambda kind: kind is not type(None), inner)
+        for kind in kinds:
             with suppress(ValueError):
                 return checked(kind, value, place)
         return checked(last, value, place)
     if origin in (list, tuple):
         _require(isinstance(value, list), "a list", value, place)
-        is_uniform = origin is list or inner[1:] == (...,)
-        forms = inner[:1] * len(value) if is_uniform else inner
+        forms = inner
+        if origin is list or inner[1:] == (...,):
+            forms = inner[:1] * len(value)
         _require(len(forms) == len(value), f"a list of {len(forms)}", value, place)
         return origin(checked(forms[i], x, f"{place} {i}") for i, x in enumerate(value))
     if isinstance(form, dict) or origin is dict or dataclasses.is_dataclass(form):
         _require(isinstance(value, dict), "a table", value, place)
         return _checked_table(form, value, place)
-    # A bool is an int for Python, but not here.
-    is_kind = isinstance(value, int | float if form is float else form)
+    # A bool is an int for Python, but not here. A whole number is also a float.
+    is_kind = isinstance(value, form) or (form is float and isinstance(value, int))
     is_kind = is_kind and isinstance(value, bool) == (form is bool)
     _require(is_kind, EXPECTED[form], value, place)
     if isinstance(value, int):
@@ -101,18 +108,20 @@ def _checked_table(form: Any, value: dict[str, Any], place: str) -> Any:
     if get_origin(form) is dict:
         forms = dict.fromkeys(value, get_args(form)[1])
     elif isinstance(form, dict):
-        forms = {name.removesuffix("?"): inner for name, inner in form.items()}
-        missing = [name for name in form if name not in value and name[-1] not in "?*"]
-        if missing:
-            raise ValueError(f"{place} lacks {missing[0]!r}")
-        forms = dict.fromkeys(value, forms.pop("*", Any)) | forms
+        forms = dict.fromkeys(value, form.get("*", Any))
+        for name, inner in form.items():
+            if name not in value and name[-1] not in "?*":
+                raise ValueError(f"{place} lacks {name!r}")
+            if name != "*":
+                forms[name.removesuffix("?")] = inner
     else:
         forms = get_type_hints(form)
-        foreign = [name for name in value if name not in forms]
-        if foreign:
-            raise ValueError(f"{place} has the unknown {foreign[0][:40]!r}")
-    found = {name: checked(forms[name], x, f"{place} {name[:40]!r}") for name, x in value.items()}
-    return form(**found) if isinstance(form, type) else found
+    members = {}
+    for name, member in value.items():
+        if name not in forms:
+            raise ValueError(f"{place} has the unknown {name[:40]!r}")
+        members[name] = checked(forms[name], member, f"{place} {name[:40]!r}")
+    return form(**members) if isinstance(form, type) else members
 
 
 def _require(is_met: bool, expected: str, value: Any, place: str) -> None:

@@ -12,8 +12,7 @@ from relu_nmt.io.text_lines import split_lines, write_lines
 
 BOS, PAD, EOS, UNK = SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 FILLER = "madeupword"
-SENTENCE_SEPARATOR = "<sep>"
-"""Ends each sentence of a group of sentences, if separators are wanted."""
+SENTENCE_SEPARATOR = "<sep>"  # ends each sentence of a group of sentences, if separators are wanted
 MAX_COUNT_DIGITS = 18
 OVERWRITE_FLAG = "#fairseq:overwrite"
 

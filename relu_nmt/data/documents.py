@@ -26,8 +26,7 @@ from relu_nmt.errors import ConfigError, DataError, counted, reporting
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import decode_lines
 
-SINGLE_SENTENCES = 1
-"""The limit that stands for single sentences of any length."""
+SINGLE_SENTENCES = 1  # the limit that stands for single sentences of any length
 DOCUMENT_TAG = "<d>"
 # Tests for lines that separate documents.
 SEPARATOR_TESTS: dict[str, Callable[[str], bool]] = {

@@ -28,8 +28,7 @@ from relu_nmt.io.text_lines import (
 
 Unit = tuple[str, dict[str, str]]
 """The document of a pair ("" if it is not known), and its texts by language."""
-Pair = tuple[str, ...]
-"""The text of each language, one line each."""
+Pair = tuple[str, ...]  # the text of each language, one line each
 LEFT_OUT = "pairs left out, as a side is missing or empty"
 # Native codes. <hi> and elements of no standard are kept, as their content is text.
 CODES = frozenset(("bpt", "ept", "it", "ph", "ut", "sub"))

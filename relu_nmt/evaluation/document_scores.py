@@ -39,15 +39,13 @@ from relu_nmt.evaluation.metrics import (
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 
-Documents = list[list[str]]
-"""The lines of each document."""
+Documents = list[list[str]]  # the lines of each document
 LineT = TypeVar("LineT")
 DEFAULT_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 """Longest reference of each length bucket in tokens, for sentences and documents."""
 DEFAULT_POSITIONS = (1, 4, 9, 19)
 """Last position of each bucket of sentences. The first sentence is alone in its bucket."""
-Buckets = dict[str, list[int]]
-"""Indices of segments by the name of their bucket, ``17-32``."""
+Buckets = dict[str, list[int]]  # indices of segments by the name of their bucket, ``17-32``
 AlignedSentence = tuple[int, int, Line]
 """Number of a sentence in a split, from 0, its position in its window, context included, from 1,
 and its translation, if that is a line of its own."""

@@ -39,12 +39,10 @@ SCRIPTS = {
     "char": "thai laoo khmr mymr tibt lana talu tale java bali",
 }
 """Tokenizers by ISO 15924 code of the script, which precedes the code of the language."""
-WITH_SPACES = (DEFAULT_TOKENIZER, "ko-mecab")
-"""Tokenizers of languages with spaces between words."""
+WITH_SPACES = (DEFAULT_TOKENIZER, "ko-mecab")  # tokenizers of languages with spaces between words
 INSTEAD = {"ja-mecab": "char", "ko-mecab": DEFAULT_TOKENIZER}
 """Replacements of tokenizers whose package is not installed."""
-LONGEST_WORDS = 15
-"""Mean word length above which a text has hardly any spaces, in characters."""
+LONGEST_WORDS = 15  # mean word length above which a text has hardly any spaces, in characters
 
 
 # The same option in every command that scores.

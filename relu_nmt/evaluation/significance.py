@@ -17,8 +17,7 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.metrics import MetricConfig
 
 DEFAULT_SAMPLES = 1000
-DEFAULT_SEED = 12345
-"""The default seed of sacreBLEU."""
+DEFAULT_SEED = 12345  # the default seed of sacreBLEU
 # 97.5% quantiles of Student's t by degrees of freedom from 1, so that SciPy is not needed.
 T_QUANTILES = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),

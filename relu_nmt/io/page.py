@@ -32,8 +32,7 @@ MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
 IMAGE_DPI = 160
-LEGEND_LINE = 4.5
-"""Length of a line in a legend, in letters' heights, long enough to show dashes."""
+LEGEND_LINE = 4.5  # length of a line in a legend, in letters' heights, long enough to show dashes
 LETTERS_PER_INCH, LEGEND_LETTERS = 14, 12
 """Letters of a legend per inch, and the letters that its line and the space around take."""
 PANEL_INCHES = (3.5, 3.0)
@@ -41,8 +40,7 @@ WIDE_INCHES = (7.2, 3.9)
 MOST_COLUMNS = 3
 SPREAD = 0.06
 MOST_MARKERS = 20
-DOT = 6.0
-"""Size of the dot of a seed, in points."""
+DOT = 6.0  # size of the dot of a seed, in points
 LEAST_SPAN = 10.0
 """Least quotient of the largest and smallest value for a logarithmic vertical axis."""
 FAINTEST = 0.2
@@ -117,10 +115,7 @@ def draw_weights(axes: "Axes", weights: np.ndarray, most: float, signed: bool) -
 
 
 def draw_image(
-    width: float,
-    height: float,
-    draw: Callable[["Figure"], object],
-    style: Any = None,
+    width: float, height: float, draw: Callable[["Figure"], object], style: Any = None
 ) -> str:
     """Draw a figure of so many inches. Return it for the ``src`` of an image, as SVG."""
     import matplotlib as mpl

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from relu_nmt.errors import DataError
 
-MOST_LINES = 200
-"""Most lines to look at."""
+MOST_LINES = 200  # most lines to look at
 NUL_SHARE = 1 / 32
 """Share of bytes that are 0 in UTF-16 at least, whose spaces and line ends have one each."""
 ARCHIVE = "decompress it first, or give the file its usual name, such as text.gz"

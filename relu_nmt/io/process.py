@@ -21,8 +21,7 @@ from relu_nmt.errors import DataError, OutOfMemoryError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """The signals of Ctrl-C, a shell, a closed terminal and a cluster's queue."""
-SIGNAL_EXIT_CODE = 128
-"""The exit code after a signal is this plus its number, as in a shell."""
+SIGNAL_EXIT_CODE = 128  # the exit code after a signal is this plus its number, as in a shell
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Unit of the system's count in bytes: Linux counts KiB, macOS bytes."""
 CGROUPS = (
@@ -30,8 +29,7 @@ CGROUPS = (
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 """Folder, limit and use of a control group's memory, in versions 2 and 1."""
-UNCHECKED_BYTES = 2**26
-"""Do not compare smaller needs with the free memory."""
+UNCHECKED_BYTES = 2**26  # do not compare smaller needs with the free memory
 THREADS = "OMP_NUM_THREADS"
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 SPIN_COUNT = "1000"

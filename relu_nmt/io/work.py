@@ -42,8 +42,7 @@ worker busy, few enough to keep results out of memory."""
 FORKS = sys.platform == "linux"
 """True where workers are forked, which takes milliseconds and copies no memory. On other systems
 than Linux forking is not safe, and each worker starts as a program of its own."""
-BYTES_OF_WORKER = 2**25
-"""Least memory of a worker process: what it does not share with its parent."""
+BYTES_OF_WORKER = 2**25  # least memory of a worker process: what it does not share with its parent
 MINUTES_OF_A_WEEK = 7 * 24 * 60
 
 _hidden: ContextVar[bool] = ContextVar("hidden", default=False)

@@ -27,8 +27,7 @@ from relu_nmt.io.work import progress_bar
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
 POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
-JOINED = "joined"
-"""The name, in stored states, of text that arrives in pieces."""
+JOINED = "joined"  # the name, in stored states, of text that arrives in pieces
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 INSTALL_SPLITTER = "pip install 'relu-nmt[sentences]'"
 _QUOTES = "\"'„“”»«‚‘’("

@@ -30,8 +30,7 @@ from relu_nmt.vision.loading import ImageClassifier
 
 LONGEST = 4096
 """Longest source and target in tokens for sinusoidal positions, whose table is stored."""
-EMBEDDED = ("sinusoidal", "sinusoidal-fairseq", "learned")
-"""Position schemes of CTranslate2."""
+EMBEDDED = ("sinusoidal", "sinusoidal-fairseq", "learned")  # position schemes of CTranslate2
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH"}
 """Names in CTranslate2, by ``--feed-forward``."""
 

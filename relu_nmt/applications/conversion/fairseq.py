@@ -25,8 +25,7 @@ from relu_nmt.translation.config import TransformerConfig
 IGNORED_MODULES = ("fairseq", "numpy", "omegaconf")
 OLD_METERS = tuple(f"fairseq.meters.{kind}Meter" for kind in ("Average", "Time", "Stopwatch"))
 """Classes in files of PyTorch before 1.6, whose contents cannot be listed before reading."""
-FIRST = 2
-"""First row of fairseq's position table: positions begin behind the padding index, 1."""
+FIRST = 2  # first row of fairseq's position table: positions begin behind the padding index, 1
 SAME_SETTINGS = (
     *(
         f"{side}_{name}"

@@ -49,8 +49,7 @@ NAMES = "tokenizer_config.json"
 PIECES = "sentencepiece.bpe.model"
 TABLES = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
 """Names of the table of embeddings, of which safetensors keeps one."""
-MOST_NAMED = 6
-"""Most languages that an error message names."""
+MOST_NAMED = 6  # most languages that an error message names
 NEVER = -100.0
 """Bias of the padding symbol, which Marian's vocabulary lacks, so that it is never predicted."""
 MOST_POSITIONS = 2**16

@@ -61,8 +61,7 @@ WORDS = {
 BAD = (NOT_CONVERGED, DIVERGED, FAILED)
 SIGNIFICANT = 0.05
 CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
-MOST_NAMED = 3
-"""Number of models named in the report among those with the same error."""
+MOST_NAMED = 3  # number of models named in the report among those with the same error
 MOST_BLEU = 100.0
 Rows = dict[System, list[Average | None]]
 """The rows of the tables: the averages of a system, one for each length."""
@@ -305,10 +304,7 @@ def length_name(length: int) -> str:
 
 
 def length_figure(
-    rows: Rows,
-    lengths: Sequence[int],
-    *columns: tuple[str, str, float],
-    from_zero: bool = True,
+    rows: Rows, lengths: Sequence[int], *columns: tuple[str, str, float], from_zero: bool = True
 ) -> str:
     """Return plots of means over document lengths, for the ``src`` of an image.
 

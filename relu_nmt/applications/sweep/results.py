@@ -47,8 +47,7 @@ SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 COUNTED = ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")
 MEASURED = ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
 RESULTS = {**{name: name for name in COUNTED}, **{f"decode_{name}": name for name in MEASURED}}
-ALL_SLOTS = "attention"
-"""Prefix of the columns with means over all attention modules."""
+ALL_SLOTS = "attention"  # prefix of the columns with means over all attention modules
 VECTORS = ("query_norm", "key_norm", "output_square")
 STATISTICS = {
     "entropy": "entropy",
@@ -72,8 +71,7 @@ SPEEDS = {f"{kind}_relative_speed": f"{kind}_tokens_per_second" for kind in ("tr
 """Columns of speeds by the columns of the quotients with the baseline's speed."""
 
 Record = dict[str, Any]
-Course = dict[str, dict[int, float]]
-"""Finite values of a training by name and number of updates."""
+Course = dict[str, dict[int, float]]  # finite values of a training by name and number of updates
 
 
 class System(NamedTuple):

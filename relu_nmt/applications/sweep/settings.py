@@ -140,9 +140,7 @@ class SweepSettings:
 
     # Parse data-bin/ as data-bin: commands are compared with earlier runs.
     data: str = data_option(
-        "",
-        "data folder with document boundaries",
-        parse=lambda text: text and str(Path(text)),
+        "", "data folder with document boundaries", parse=lambda text: text and str(Path(text))
     )
     gen_subset: str = subset_option(heading="sweep")
     lengths: tuple[int, ...] = option(

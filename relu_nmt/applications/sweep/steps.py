@@ -25,10 +25,8 @@ from relu_nmt.io.safe_write import plain_file, write_text
 PENDING, STARTED, DONE, FAILED, DIVERGED = "pending", "started", "done", "failed", "diverged"
 """States of steps: a crash or a mistake is a failure, a loss that is not finite a divergence."""
 STATES = (PENDING, STARTED, DONE, FAILED, DIVERGED)
-FINAL = (DONE, DIVERGED)
-"""States of steps that do not run again."""
-CONTRASTS = 0
-"""The ``length`` of the step that scores contrasts."""
+FINAL = (DONE, DIVERGED)  # states of steps that do not run again
+CONTRASTS = 0  # the ``length`` of the step that scores contrasts
 SWEEP_FILE, MODELS = "sweep.json", "models"
 STORED = (
     *("status", "commands", "model", "note", "started", "seconds", "peak_memory", "exit_code"),

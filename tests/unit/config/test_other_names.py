@@ -5,8 +5,7 @@ import pytest
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.pointwise import pointwise_maps
-from relu_nmt.config.other_names import OTHER_NAMES
-from relu_nmt.config.registry import Registry, Spec
+from relu_nmt.config.registry import OTHER_NAMES, Registry, Spec
 from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import feed_forwards, norms, position_schemes
