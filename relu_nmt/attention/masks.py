@@ -5,6 +5,7 @@ row and never includes padding.
 """
 
 import math
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,60 +17,40 @@ if TYPE_CHECKING:
     from relu_nmt.attention.sentences import SentenceRows
 
 
+@dataclass(eq=False, repr=False)
 class Visibility:
     """The keys that each query of one attention slot may see.
 
     All layers of a slot share one object per forward pass, so masks and counts are computed once.
     Causal queries are the newest positions: query i sees keys 0 .. Nk - Nq + i. A single causal
-    query over cached keys therefore needs no mask.
-
-    Args:
-        num_queries: Nq.
-        num_keys: Nk.
-        key_mask: [B, Nk] bool, True = visible; ``None`` if no key is padding.
-        query_mask: [B, Nq] bool, True = real query; statistics and losses leave out the others.
-            ``None`` if all are real.
-        causal: hide later keys.
-        device: of the masks, if ``key_mask`` does not give it.
-        grid: rows and columns of an image's patches, where the last rows * columns tokens are
-            patches, row by row; ``None`` where tokens lie in one line.
-        rows: the queries and the keys, if each row is one sentence of a document.
-        share: fraction of the real queries that is here, if attention is computed in parts.
-
-    Attributes:
-        longest: number of tokens of the longest sequence.
+    query over cached keys therefore needs no mask. ``longest`` is the length of the longest
+    sequence in tokens.
 
     Example:
         >>> Visibility(2, 2, causal=True).counts.tolist()
         [[[1.0, 2.0]]]
     """
 
-    ancestry: Tensor | None = None
-    """[B, Nq, Nk] bool in a :class:`TreeVisibility`; ``None`` hides only padding and later keys."""
+    num_queries: int  # Nq
+    num_keys: int  # Nk
+    _: KW_ONLY
+    key_mask: Tensor | None = None  # [B, Nk] bool, True = visible; None if no key is padding
+    # [B, Nq] bool, True = real query. Statistics and losses leave out padding. None: all are real.
+    query_mask: Tensor | None = None
+    causal: bool = False  # hide later keys
+    device: torch.device | None = None  # of the masks, if ``key_mask`` does not give it
+    # Rows and columns of an image's patches, which are the last rows * columns tokens, row by row.
+    grid: tuple[int, int] | None = None
+    # The queries and the keys, if each row is one sentence of a document.
+    rows: "tuple[SentenceRows, SentenceRows] | None" = None
+    share: float = 1.0  # fraction of the real queries that is here, if computed in parts
+    # [B, Nq, Nk] bool in a :class:`TreeVisibility`. None hides only padding and later keys.
+    ancestry: Tensor | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        num_queries: int,
-        num_keys: int,
-        *,
-        key_mask: Tensor | None = None,
-        query_mask: Tensor | None = None,
-        causal: bool = False,
-        device: torch.device | None = None,
-        grid: tuple[int, int] | None = None,
-        rows: "tuple[SentenceRows, SentenceRows] | None" = None,
-        share: float = 1.0,
-    ) -> None:
-        self.num_queries = num_queries
-        self.num_keys = self.longest = num_keys
-        self.key_mask = key_mask
-        self.query_mask = query_mask
-        self.causal = causal
-        self.grid = grid
-        self.rows = rows
-        self.share = share
-        self.device = key_mask.device if key_mask is not None else device
-        # Keep the additive mask of each dtype, which all layers share.
+    def __post_init__(self) -> None:
+        self.longest = self.num_keys
+        if self.key_mask is not None:
+            self.device = self.key_mask.device
         self._score_masks: dict[torch.dtype, Tensor] = {}
 
     @property
@@ -87,9 +68,10 @@ class Visibility:
         """[B or 1, 1, Nq or 1, Nk] bool, True = visible; ``None`` if every key is visible."""
         mask = None if self.key_mask is None else self.key_mask[:, None, None, :]
         if self.hides_later:
-            ones = torch.ones(self.num_queries, self.num_keys, dtype=torch.bool, device=self.device)
+            shape = self.num_queries, self.num_keys
+            square = torch.ones(shape, dtype=torch.bool, device=self.device)
             # Shift the triangle, since the queries are the last of the keys.
-            triangle = ones.tril(self.num_keys - self.num_queries)[None, None]
+            triangle = square.tril(self.num_keys - self.num_queries)[None, None]
             mask = triangle if mask is None else mask & triangle
         return mask
 
@@ -192,7 +174,6 @@ class Visibility:
     def block(self, rows: slice) -> "Visibility":
         """Return the visibility of some queries, without the keys behind the last one's own."""
         num_keys = self.num_keys
-        # Leave out the keys behind the last query's own.
         if self.hides_later:
             num_keys = max(0, num_keys - self.num_queries + rows.stop)
         return Visibility(

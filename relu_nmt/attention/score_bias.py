@@ -1,6 +1,6 @@
 """The bias that a position scheme adds to the scores of attention."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -25,31 +25,27 @@ class ScoreBias:
 
     def block(self, rows: slice, keys: slice | Tensor) -> "ScoreBias":
         """Return the bias of these queries for these keys, a range or their indices."""
-        codes = self.query_codes[:, rows], self.key_codes[:, keys]
-        return ScoreBias(self.table, *codes, self.zero)
+        query_codes = self.query_codes[:, rows]
+        return replace(self, query_codes=query_codes, key_codes=self.key_codes[:, keys])
 
     def part(self, sample: int | slice, heads: slice) -> "ScoreBias":
         """Return the bias of one or some samples' scores in some heads."""
         samples = sample if isinstance(sample, slice) else slice(sample, sample + 1)
-        queries, keys = (
-            codes if len(codes) == 1 else codes[samples]
-            for codes in (self.query_codes, self.key_codes)
-        )
-        return ScoreBias(self.table[heads], queries, keys, self.zero)
+        codes = [x if len(x) == 1 else x[samples] for x in (self.query_codes, self.key_codes)]
+        return ScoreBias(self.table[heads], codes[0], codes[1], self.zero)
 
     def values(self) -> Tensor:
         """Return b, [B or 1, H, Nq, Nk] in the dtype of the table."""
         index = self._columns()
         # The gradient of ``gather`` is fast and deterministic.
-        found = self.table.gather(1, index.flatten().expand(len(self.table), -1))
-        return found.view(-1, *index.shape).transpose(0, 1)
+        by_head = self.table.gather(1, index.flatten().expand(len(self.table), -1))
+        return by_head.view(-1, *index.shape).transpose(0, 1)
 
     def add_gradient(self, grad_scores: Tensor, grad_table: Tensor) -> None:
         """Add the gradient of the scores [B, H, Nq, Nk] to the table's gradient [H, R]."""
         index = self._columns()
         by_head = grad_scores.transpose(0, 1)
-        # Sum over the samples where all share the codes.
-        if len(index) == 1:
+        if len(index) == 1:  # all samples share the codes
             by_head = by_head.sum(1)
         by_head = by_head.reshape(len(grad_table), -1)
         grad_table.scatter_add_(1, index.flatten().expand_as(by_head), by_head)

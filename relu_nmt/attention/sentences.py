@@ -1,8 +1,7 @@
 """The sentences of documents, as rows for attention that stays inside sentences.
 
 This *local* attention gathers the tokens of a batch of documents into rows of one sentence each.
-Any mechanism works on these rows unchanged and counts its keys there. Its outputs are scattered
-back. So it needs no mask over documents, and costs as much as attention in sentences.
+Any mechanism works on these rows and counts its keys there. Its outputs are scattered back.
 
 ``B`` documents of at most N tokens have ``R`` sentences of at most L tokens.
 
@@ -26,17 +25,17 @@ SHORT = 16
 class SentenceRows:
     """The tokens of a batch [B, N] as rows [R, L] of one sentence each, in their order."""
 
-    index: Tensor  # [R, L] int64, index of the token in the flattened batch; arbitrary for padding
-    places: Tensor  # [B, N] int64, index of each token in the flattened rows; arbitrary for padding
-    row_of: Tensor  # [B, N] int64, the row of each token; arbitrary for padding
-    numbers: Tensor  # [R] int64, number of each sentence in its document, from 0
+    # All int64 but the mask. Entries of padding in the first three are arbitrary.
+    index: Tensor  # [R, L], index of the token in the flattened batch
+    row_index: Tensor  # [B, N], index of each token in the flattened rows
+    row_of: Tensor  # [B, N], the row of each token
+    numbers: Tensor  # [R], number of each sentence in its document, from 0
     mask: Tensor  # [R, L] bool, True = token
-    positions: Tensor  # [B, N] int64, number of tokens before each one in its sentence
-    first: Tensor  # [B] int64, row of each document's first sentence
-    counts: Tensor  # [B] int64, number of sentences of each document
-    # For keys: index of the key row that each query row attends to, [R'] int64. None: row i attends
-    # to row i.
-    seen: Tensor | None = None
+    positions: Tensor  # [B, N], number of tokens before each one in its sentence
+    first: Tensor  # [B], row of each document's first sentence
+    counts: Tensor  # [B], number of sentences of each document
+    # For keys: index of the key row that each query row attends to, [R']. None: row i attends to i.
+    key_rows: Tensor | None = None
 
     @classmethod
     def of_tokens(cls, numbers: Tensor, real: Tensor) -> "SentenceRows":
@@ -51,22 +50,29 @@ class SentenceRows:
         # Mark the first token of each sentence.
         begins = torch.ones_like(real)
         begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
-        # Subtract the place of the sentence's first token.
         positions = (steps - (steps * begins).cummax(1).values).masked_fill(~real, 0)
         # Read both sizes in one transfer from the device.
         num_rows, longest = torch.stack([counts.sum(), 1 + positions.amax()]).tolist()
-        # Map tokens to places in the rows [R L], and back.
-        places = (row_of * longest + positions).masked_fill(~real, 0)
+        # Map tokens to entries of the rows [R L], and back.
+        row_index = (row_of * longest + positions).masked_fill(~real, 0)
         tokens = real.flatten().nonzero().squeeze(1)
-        taken = places.flatten()[tokens]
-        index = places.new_zeros(num_rows * longest).index_copy_(0, taken, tokens)
-        mask = real.new_zeros(num_rows * longest).index_fill_(0, taken, True)
-        index, mask = index.view(num_rows, longest), mask.view(num_rows, longest)
+        entries = row_index.flatten()[tokens]
+        index = row_index.new_zeros(num_rows * longest).index_copy_(0, entries, tokens)
+        mask = real.new_zeros(num_rows * longest).index_fill_(0, entries, True)
         # Find each row's document, whose first row has number 0.
         rows = torch.arange(num_rows, device=real.device)
         documents = torch.arange(batch, device=real.device)
-        firsts = first[documents.repeat_interleave(counts, output_size=num_rows)]
-        return cls(index, places, row_of, rows - firsts, mask, positions, first, counts)
+        first_rows = first[documents.repeat_interleave(counts, output_size=num_rows)]
+        return cls(
+            index.view(num_rows, longest),
+            row_index,
+            row_of,
+            rows - first_rows,
+            mask.view(num_rows, longest),
+            positions,
+            first,
+            counts,
+        )
 
     @classmethod
     def of_beams(cls, numbers: Tensor, *shape: int) -> "SentenceRows":
@@ -74,19 +80,19 @@ class SentenceRows:
 
         The rows have the given shape, hold all B K tokens in their order, and no padding.
         """
-        every = torch.arange(numbers.numel(), device=numbers.device)
-        each = every.view_as(numbers)
-        ones = torch.ones_like(every, dtype=torch.bool).view(shape)
-        flat = numbers.flatten()
-        return cls(every.view(shape), each, each, flat, ones, each, every, torch.ones_like(every))
+        beams = torch.arange(numbers.numel(), device=numbers.device)
+        row = beams.view_as(numbers)
+        mask = torch.ones_like(beams, dtype=torch.bool).view(shape)
+        counts = torch.ones_like(beams)
+        return cls(beams.view(shape), row, row, numbers.flatten(), mask, row, beams, counts)
 
     def take(self, x: Tensor) -> Tensor:
         """Return the rows [R, L, D] of x [B, N, D]."""
-        return _taken(x, [self.index])[0]
+        return _gathered(x, [self.index])[0]
 
     def paired(self, rows: Tensor) -> Tensor:
         """Select the rows of these keys, [R, ...], that the rows of queries see, [R', ...]."""
-        return rows if self.seen is None else rows.index_select(0, self.seen)
+        return rows if self.key_rows is None else rows.index_select(0, self.key_rows)
 
     def select(self, documents: Tensor) -> "SentenceRows":
         """Return the same rows, with :meth:`rows_of` for these documents [B'] only."""
@@ -112,7 +118,7 @@ class SentenceRows:
             # Find the source sentence of each row, since the counts differ.
             documents = torch.arange(len(self.counts), device=self.counts.device)
             of_rows = documents.repeat_interleave(self.counts, output_size=len(self.numbers))
-            source = replace(source, seen=source.rows_of(of_rows, self.numbers))
+            source = replace(source, key_rows=source.rows_of(of_rows, self.numbers))
         inside = _visibility(self, source)
         return SentenceView(document, self, source, inside, divided=divided)
 
@@ -145,16 +151,16 @@ class SentenceView:
         ``document`` is the visibility of the B documents of ``source``, ``last`` the view of the
         last step.
         """
-        # Make each newest token a row of its own.
+        # Make each newest token a row.
         queries = SentenceRows.of_beams(numbers, numbers.numel(), 1)
         documents = torch.arange(len(numbers), device=numbers.device)[:, None].expand_as(numbers)
-        seen = source.rows_of(documents, numbers).flatten()
-        keys = replace(source, seen=seen)
+        key_rows = source.rows_of(documents, numbers).flatten()
+        keys = replace(source, key_rows=key_rows)
         # Note the rows whose source sentence differs from the last step's, if beams are the same.
         changed = None
         if last is not None and last.document is document:
-            assert last.keys.seen is not None, "from this function"
-            changed = (seen != last.keys.seen).nonzero().squeeze(1)
+            assert last.keys.key_rows is not None, "from this function"
+            changed = (key_rows != last.keys.key_rows).nonzero().squeeze(1)
         return cls(document, queries, keys, _visibility(queries, keys), changed)
 
     @property
@@ -169,13 +175,15 @@ class SentenceView:
         All sentences are one part; a divided view has one for each power of 2 of their length.
         """
         queries = self.queries
-        index, key_mask = self.keys.paired(self.keys.index), self.keys.paired(self.keys.mask)
+        index = self.keys.paired(self.keys.index)
+        key_mask = self.keys.paired(self.keys.mask)
         if not self.divided:
             return [(self.inside, queries.index, index)]
         # Group rows by the power of 2 that holds the longer one of query and key sentence.
         lengths = torch.stack([queries.mask.sum(1), key_mask.sum(1)])  # [2, R]
         powers = torch.frexp((lengths.amax(0).clamp_min(SHORT) - 1).double()).exponent
-        num_tokens, causal = int(lengths[0].sum()), self.inside.causal
+        num_tokens = int(lengths[0].sum())
+        causal = self.inside.causal
         parts = []
         for power in powers.unique():
             rows = (powers == power).nonzero().squeeze(1)
@@ -195,31 +203,29 @@ class SentenceView:
 
     def take_queries(self, x: Tensor) -> list[Tensor]:
         """Gather the rows of queries [R, Lq, D] of each part from x [B, N, D]."""
-        return _taken(x, [queries for _, queries, _ in self.parts])
+        return _gathered(x, [queries for _, queries, _ in self.parts])
 
     def take_keys(self, x: Tensor) -> list[Tensor]:
         """Gather the rows of keys [R, Lk, D] of each part from x [B, N, D]."""
-        return _taken(x, [keys for _, _, keys in self.parts])
+        return _gathered(x, [keys for _, _, keys in self.parts])
 
     def put(self, rows: list[Tensor]) -> Tensor:
         """Return [B, N, D] of the rows [R, Lq, D] of each part; padding has arbitrary values."""
-        return _put(torch.cat([part.flatten(0, 1) for part in rows]), self._places)
+        return _put(torch.cat([part.flatten(0, 1) for part in rows]), self._row_index)
 
     @cached_property
-    def _places(self) -> Tensor:
+    def _row_index(self) -> Tensor:
         """[B, N] int64, index of each token in the flattened rows of all parts."""
-        places = self.queries.places
+        undivided = self.queries.row_index
         if not self.divided:
-            return places
-        # Map the tokens of all parts to their places in the rows.
+            return undivided
         tokens = torch.cat([queries.flatten() for _, queries, _ in self.parts])
         masks = [visibility.query_mask for visibility, *_ in self.parts]
-        real = torch.cat([mask.flatten() for mask in masks if mask is not None])
         # Leave out padding, whose indices are arbitrary.
-        [taken] = real.nonzero(as_tuple=True)
-        return (
-            torch.zeros_like(places).flatten().index_copy_(0, tokens[taken], taken).view_as(places)
-        )
+        real = torch.cat([mask.flatten() for mask in masks if mask is not None])
+        [entries] = real.nonzero(as_tuple=True)
+        row_index = torch.zeros_like(undivided).flatten()
+        return row_index.index_copy_(0, tokens[entries], entries).view_as(undivided)
 
 
 def in_documents(weights: Tensor, visibility: Visibility) -> Tensor:
@@ -227,12 +233,12 @@ def in_documents(weights: Tensor, visibility: Visibility) -> Tensor:
     if visibility.rows is None:
         return weights
     queries, keys = visibility.rows
-    num_keys = keys.places.size(1)
+    num_keys = keys.row_index.size(1)
     # Spread the keys of each row over the keys of its document, then gather the queries.
-    places = keys.paired(keys.index)[:, None, None] % num_keys  # [R, 1, 1, Lk]
+    columns = keys.paired(keys.index)[:, None, None] % num_keys  # [R, 1, 1, Lk]
     wide = weights.new_zeros(*weights.shape[:3], num_keys)
-    wide.scatter_add_(3, places.expand_as(weights), weights)
-    return _put(wide.transpose(1, 2).flatten(0, 1), queries.places).transpose(1, 2)
+    wide.scatter_add_(3, columns.expand_as(weights), weights)
+    return _put(wide.transpose(1, 2).flatten(0, 1), queries.row_index).transpose(1, 2)
 
 
 def _visibility(queries: SentenceRows, keys: SentenceRows, causal: bool = False) -> Visibility:
@@ -250,13 +256,13 @@ def _visibility(queries: SentenceRows, keys: SentenceRows, causal: bool = False)
     )
 
 
-def _taken(x: Tensor, indices: list[Tensor]) -> list[Tensor]:
+def _gathered(x: Tensor, indices: list[Tensor]) -> list[Tensor]:
     """Gather the vectors of x [B, N, D] with these indices, [R, L, D] each."""
     flat = x.flatten(0, 1).index_select(0, torch.cat([index.flatten() for index in indices]))
     rows = flat.split([index.numel() for index in indices])
     return [part.view(*index.shape, -1) for part, index in zip(rows, indices, strict=True)]
 
 
-def _put(flat: Tensor, places: Tensor) -> Tensor:
+def _put(flat: Tensor, row_index: Tensor) -> Tensor:
     """Return [B, N, ...] of flattened rows [R L, ...]."""
-    return flat.index_select(0, places.flatten()).view(*places.shape, *flat.shape[1:])
+    return flat.index_select(0, row_index.flatten()).view(*row_index.shape, *flat.shape[1:])

@@ -43,8 +43,8 @@ class AlignedCache(LayerCache):
         # Gather all rows at first, later only those whose sentence has changed.
         if self._paired is None or local.changed is None:
             self._paired = local.keys.paired(keys), local.keys.paired(values)
-        elif local.keys.seen is not None and len(local.changed):
-            rows = local.keys.seen[local.changed]
+        elif local.keys.key_rows is not None and len(local.changed):
+            rows = local.keys.key_rows[local.changed]
             for paired, source in zip(self._paired, self.source, strict=True):
                 paired.index_copy_(0, local.changed, source.index_select(0, rows))
         return self._paired

@@ -2,11 +2,11 @@
 
 This is the only file of the kernels that distinguishes machines. Another machine may want other
 values. Results do not depend on them beyond rounding. Measure with
-``python benchmarks/attention.py``. docs/lab/performance.md has the figures. If a constant names no
-machine, none was recorded. The sizes of the Triton kernels are fixed for short inputs, and measured
-at run time for long ones.
+``python benchmarks/attention.py``. docs/lab/performance.md has the figures. The sizes of the Triton
+kernels are fixed for short inputs, and measured at run time for long ones.
 """
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -16,64 +16,37 @@ from torch import Tensor
 from relu_nmt.attention.base import AttentionProblem
 
 CPU_LEAST_LENGTH = 40
-"""Compute pointwise attention by blocks from this many queries and keys on a CPU.
-
-Revision 4dceeb4, 2026-11-22: training steps with the regularizer take 10 to 20 % less time than
-with 512."""
-
+"""Compute pointwise attention by blocks from this many queries and keys on a CPU."""
 GPU_LEAST_PAIRS = 128 * 128
-"""Compute pointwise attention by blocks from this many pairs of a query and a key on a GPU.
-
-Set on 2026-11-21, revision 538f46f."""
-
+"""Compute pointwise attention by blocks from this many pairs of a query and a key on a GPU."""
 CPU_HALF_FUSED_LENGTH = 512
-"""Use PyTorch's fused softmax from this many keys on a CPU in 16 bits.
-
-Revision f1e706d, 2026-11-21: with 16 keys in bfloat16 the fused kernel takes 15 times as long as
-two products, forward and backward."""
-
+"""Use PyTorch's fused softmax from this many keys on a CPU in 16 bits."""
 CPU_BLOCK_BYTES = 1 << 22
 """Size of a block of weights on a CPU, so that it stays in the cache between two products.
 
 Short sequences share a block by samples or heads. A long one has a block of some queries of one
-head. 16-bit weights get twice as much. 4 MB take 5 to 20 % less time than 2 MB. In float32 8 MB
-take 17 % more at 2,048 tokens, and in bfloat16 2 MB take 2 to 5 % more."""
-
+head. 16-bit weights get twice as much."""
 CPU_LEAST_ROWS = 256
 """Queries of a block on a CPU: at least, as fewer make the products slow. In the causal case also
 at most, so that a block leaves out the keys after its last query."""
-
 KEPT_BYTES = 1 << 24
-"""Keep scores of this size for the backward pass on a CPU, which computes all others again.
-
-Intel Xeon, 2026-11-22, one thread, bfloat16, 8 heads of 64, 1,024 tokens: 0.91 of the time of the
-whole matrix (docs/lab/performance.md)."""
-
+"""Keep scores of this size for the backward pass on a CPU, which computes further ones again."""
 GPU_BLOCK_WEIGHTS = 1 << 24
 """Weights of a block on a GPU, of all samples and heads together."""
-
 GPU_LEAST_ROWS = 64
 """Fewest queries of a block on a GPU."""
-
 SKIP_TILE = 64
 """Keys that are skipped together if all their weights for a block of queries are zero."""
-
 PROBED_ROWS = 4
 """Rows of a block that are searched for zero keys first: dense weights then cost no full pass."""
-
 MOST_LIVE = 0.75
-"""Skip zero keys of a block if this share of its keys or less is left. Selecting keys costs time,
-too."""
-
+"""Skip zero keys of a block if at most this share of its keys is left: selecting costs time."""
 ROWS_BLOCK_WEIGHTS = 1 << 22
 """Weights of a block of whole rows, of all samples and heads together. Fewer are made at once."""
-
 ROWS_LEAST_ROWS = 16
 """Fewest queries of a block of whole rows."""
-
 FEATURE_CHUNK = 128
 """Positions whose causal weights feature attention computes as a matrix. Sums serve all before."""
-
 TRITON_LONG = 1024
 """Measure the block sizes of the Triton kernels from this many queries and keys on."""
 
@@ -89,11 +62,10 @@ def waits(x: Tensor) -> bool:
 
 def many_pairs(problem: AttentionProblem) -> bool:
     """Return True if the matrix of weights [Nq, Nk] is so large that blocks are faster."""
-    num_queries = problem.q.size(2)
-    num_keys = problem.k.size(2)
+    lengths = problem.q.size(2), problem.k.size(2)
     if problem.q.is_cpu:
-        return min(num_queries, num_keys) >= CPU_LEAST_LENGTH
-    return num_queries * num_keys >= GPU_LEAST_PAIRS
+        return min(lengths) >= CPU_LEAST_LENGTH
+    return math.prod(lengths) >= GPU_LEAST_PAIRS
 
 
 def fused_pays(problem: AttentionProblem) -> bool:
@@ -158,9 +130,8 @@ def candidates(
         return _WIDE
     if not long:
         return _SHORT
-    chosen = [Blocks(*sizes) for sizes in _LONG[kernel, max(width, 64)]]
-    # Leave out skipping sizes where weights are never exactly zero.
-    return tuple(b for b in chosen if rectifies or not b.skip) + _SMALLEST
+    sizes_of_long = [Blocks(*sizes) for sizes in _LONG[kernel, max(width, 64)]]
+    return tuple(sizes for sizes in sizes_of_long if rectifies or not sizes.skip) + _SMALLEST
 
 
 _chosen: dict[Hashable, tuple[Blocks, float]] = {}
@@ -175,7 +146,6 @@ def choose(
     several times, with outputs that do not matter. Without ``measure`` the first sizes that fit
     into the memory of the device are chosen.
     """
-    # Try the sizes until one runs. With ``measure`` all but the smallest.
     if key not in _chosen:
         times: dict[Blocks, float] = {}
         for blocks in tried:
@@ -195,14 +165,12 @@ def _time(launch: Callable[[Blocks], None], blocks: Blocks, measure: bool) -> fl
     """Return milliseconds a run, or ``None`` if the device lacks the memory for such blocks."""
     from triton.runtime.errors import OutOfResources
 
-    # Run once: this compiles the kernel and shows if it fits.
     try:
-        launch(blocks)
+        launch(blocks)  # compile the kernel
     except OutOfResources:
         return None
     if not measure:
         return 0.0
-    # Warm up, then measure by events of the device.
     for _ in range(_WARM_RUNS):
         launch(blocks)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
