@@ -24,7 +24,15 @@ from examples.paper_registry import (  # noqa: E402
     read_papers,
     read_yaml,
 )
-from examples.papers import COMMAND, GAP, MEASURED, SPREADS, Entry, read_entries  # noqa: E402
+from examples.papers import (  # noqa: E402
+    COMMAND,
+    GAP,
+    MEASURED,
+    SPREADS,
+    Entry,
+    read_entries,
+    tables_of,
+)
 
 NOTHING = ("", "null")
 NO_BREAK = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
@@ -46,15 +54,29 @@ python examples/papers.py --dry-run reluformer-table2
 python examples/papers.py --run reluformer-table2 --setting small
 ```
 
-*Measured* is the small form: *seeds* has means over several seeds; *interval* has one training, and
-an interval or standard error over its test data, or a time, and one over turns; *exact* is counted;
-*one seed* has no interval. *Command only* has commands and no number here. A *gap* lacks something;
-its entry says why.
+*Measured* is the small form. An entry is a place in a paper, not an experiment: several entries
+show one table of numbers. Behind the {measured} measured entries stand {tables} *tables*. *Seeds*
+has three seeds or more in every row of the entry. *Some seeds* has fewer, or several in some rows
+only. *Interval* has one training, and an interval or standard error over its test data, or a
+time, and one over turns. *Exact* is counted. *One seed* has no interval. *Command only* has
+commands and no number here. A *gap* lacks something; its entry says why.
 
 Small models of short trainings may be compared row with row, not with the published numbers. A time
 or memory with "about" is an estimate, and in the paper form it is arithmetic alone.
 
 [Study](study.md) and [results](results.md) have longer trainings for translation.
+
+## What a number can say
+
+One rule for every page, for agreement and for contradiction:
+
+- **Several seeds.** A difference is claimed if the 95 % interval (Student's t) of the differences
+  of trainings with the same seed is without zero. Otherwise the seeds do not tell, whatever the
+  means.
+- **One seed.** The text says what this training had. That is neither agreement nor contradiction.
+  An interval over test data is that of this one model: other seeds of trainings as short as these
+  differ by several points more.
+- **A time** is claimed if its interval over turns is without 1, for this machine alone.
 
 ## Run again by somebody else
 
@@ -62,8 +84,10 @@ or memory with "about" is an estimate, and in the paper form it is arithmetic al
 
 ## What contradicts the papers
 
-Most of the rest agrees. Short trainings of small models cannot refute a paper; these points are
-where they differ.
+Short trainings of small models cannot refute a paper, and one seed decides nothing. These are all
+points where a number here has another direction than the published one, each with what stands
+behind it. What is not in the list has the published direction, is not told by its seeds, or is
+not measured.
 
 {contradictions}
 """
@@ -154,7 +178,8 @@ class Page:
                 yield joined({}, published, own.get("names", {}))
             return
         # Take the rows and columns of this entry, all by default.
-        columns = entry.values.get("measured_columns", own["columns"])
+        chosen = entry.values.get("measured_columns", own["columns"])
+        columns = [column for column in chosen if column in own["columns"]]
         kept = [own["columns"].index(column) for column in columns]
         found = {
             key: [row[i] for i in kept]
@@ -240,27 +265,39 @@ def uncapitalized(text: str) -> str:
     return f"{text[0].lower()}{text[1:]}" if first[1:] == first[1:].lower() else text
 
 
+def counts_of(entries: Sequence[Entry]) -> list[str]:
+    """Return how many entries there are, measured ones, tables behind them, and of each kind."""
+    states = Counter(entry.state for entry in entries)
+    spreads = Counter(entry.spread for entry in entries)
+    counts = [len(entries), states[MEASURED], len(tables_of(entries))]
+    counts += [spreads[kind] for kind in SPREADS]
+    counts += [states[COMMAND], states[GAP]]
+    return list(map(str, counts))
+
+
 def pages() -> dict[Path, str]:
     """Return the text of each page by its file."""
     papers, entries, measurements = read_papers(), read_entries(), read_measurements()
-    found, rows, contradictions = {}, [], []
+    found = {}
+    rows = []
+    contradictions = []
     for name, paper in papers.items():
         own = [entry for entry in entries.values() if entry.paper == name]
         found[LAB / "papers" / f"{name}.md"] = Page(paper, own, measurements).text()
-        states = Counter(entry.state for entry in own)
-        spreads = Counter(entry.spread for entry in own)
-        counts = [str(states[MEASURED]), *(str(spreads[kind]) for kind in SPREADS)]
-        counts += [str(states[state]) for state in (COMMAND, GAP)]
         link = f"[{paper['short']}](papers/{name}.md)"
-        rows.append([link, f"*{paper['title']}*", str(len(own)), *counts])
+        rows.append([link, f"*{paper['title']}*", *counts_of(own)])
         contradictions += [f"- {link}, {text}" for text in paper["contradictions"]]
+    total = counts_of(list(entries.values()))
+    rows.append(["all", "tables of several papers are counted once", *total])
     repeated = read_paper(SHARED)["again"]
     columns = ("id", "number", "page", "again")
     lines = [[f"`{run['id']}`", *(run[name] for name in columns[1:])] for run in repeated["runs"]]
     again = markdown(["`--run`", "number", "on the page", "again"], lines)
-    heads = ["", "paper", "entries", MEASURED, *SPREADS, COMMAND, GAP]
+    heads = ["", "paper", "entries", MEASURED, "tables", *SPREADS, COMMAND, GAP]
     found[LAB / "papers.md"] = INDEX.format(
         table=markdown(heads, rows),
+        measured=total[1],
+        tables=total[2],
         again=f"{repeated['intro'].strip()}\n\n{again}",
         contradictions="\n".join(contradictions),
     )

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,8 @@ SETTINGS = ("small", "paper")
 MEASURED = "measured"
 COMMAND = "command only"
 GAP = "gap"
-SPREADS = ("seeds", "interval", "exact", "one seed")
+SPREADS = ("seeds", "some seeds", "interval", "exact", "one seed")
+SEEDS_OF_AN_INTERVAL = 3
 VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*):-([^}]*)\}")
 SHOWS_ITS_COMMANDS = re.compile(r"(examples/(?:vision_study|pinnsformer)/run\.py)")
 LONGEST_RESULT = 1_000_000
@@ -106,17 +107,22 @@ class Entry:
     def spread(self) -> str:
         """The spread in the first measured table, one of SPREADS, or "" without a number.
 
-        ``interval`` is one training with an interval over test data, or a time with an interval
-        over repeated runs. ``exact`` is a count, and ``one seed`` has no interval.
+        ``seeds`` has three seeds or more in every row that the entry shows. ``some seeds`` has
+        fewer, or several in some rows only. ``interval`` is one training with an interval over
+        test data, or a time with an interval over repeated runs. ``exact`` is a count, and ``one
+        seed`` has no interval.
         """
         names = self.values.get("measured")
         if "spread" in self.values or not names:
             return self.values.get("spread", "")
         table = read_measurements()[names[0]]
         by_seed = table.get("by_seed", {})
-        rows = self.values.get("rows", table["rows"])
-        several = all(len(cell) > 1 for row in rows for cell in by_seed.get(row, [[]]))
-        return "seeds" if several else table["spread"]
+        seeds = []
+        for row in self.values.get("rows", table["rows"]):
+            seeds += [len(cell) for cell in by_seed.get(row, [[]])]
+        if min(seeds) >= SEEDS_OF_AN_INTERVAL:
+            return "seeds"
+        return "some seeds" if max(seeds) > 1 else table["spread"]
 
 
 def duration(minutes: float) -> str:
@@ -151,6 +157,14 @@ def read_entries() -> dict[str, Entry]:
     return entries
 
 
+def tables_of(entries: Iterable[Entry]) -> set[str]:
+    """Return the names of the measured tables behind entries. Several entries may show one."""
+    tables = set()
+    for entry in entries:
+        tables.update(entry.values.get("measured", ()))
+    return tables
+
+
 def expanded(text: str) -> str:
     """Return a line with the values of its settings, ``${NAME:-default}``, as bash has them."""
     return VARIABLE.sub(lambda match: os.environ.get(match[1]) or match[2], text)
@@ -161,11 +175,12 @@ def list_entries(entries: Mapping[str, Entry]) -> None:
     for entry in entries.values():
         small = entry.forms.get("small")
         cost = in_words(small.minutes, duration) if small else "-"
-        print(f"{entry.id:32} {entry.state:12} {entry.spread:8} {cost:18} {entry.title}")
+        print(f"{entry.id:32} {entry.state:12} {entry.spread:10} {cost:18} {entry.title}")
     states = Counter(entry.state for entry in entries.values())
     spreads = Counter(entry.spread for entry in entries.values())
     kinds = ", ".join(f"{spreads[kind]} {kind}" for kind in SPREADS)
-    counts = [f"{states[MEASURED]} {MEASURED} ({kinds})"]
+    tables = len(tables_of(entries.values()))
+    counts = [f"{states[MEASURED]} {MEASURED}, by {tables} tables of numbers ({kinds})"]
     counts += [f"{states[state]} {state}" for state in (COMMAND, GAP)]
     print(f"{len(entries)} tables, figures and claims: {', '.join(counts)}")
 

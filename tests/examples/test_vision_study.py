@@ -553,9 +553,18 @@ def test_the_operations_are_those_of_the_paper(tmp_path, capsys):
             for name, (arch, own, others) in modules.operations.MODELS.items()
         }
         sima = modules.operations.counts("xcit_nano_12", "sima", 32)
-    for row, [number] in published_rows("sima-operations").items():
-        name = row.partition(",")[0]
-        assert found[name]["multiply_adds"] / 1e9 == pytest.approx(float(number), abs=0.1)
+        sima_deit = modules.operations.counts("deit_s", "sima", 224)
+        sima_xcit = modules.operations.counts("xcit_small_12", "sima", 224)
+    published = {row: float(number) for row, [number] in published_rows("sima-operations").items()}
+    for name, counts in found.items():
+        number = published.get(f"{name}, softmax", published.get(f"{name}, XCA"))
+        if number is not None:
+            assert counts["multiply_adds"] / 1e9 == pytest.approx(number, abs=0.1)
+    # With SimA the paper prints the count of softmax. The cheaper order of products has fewer.
+    assert published["DeiT-S, SimA"] > sima_deit["multiply_adds"] / 1e9 + 0.2
+    assert published["XCiT-S12/16, SimA"] == pytest.approx(
+        sima_xcit["multiply_adds"] / 1e9, abs=0.1
+    )
     assert found["XCiT-T20/16"]["parameters"] / 1e6 == pytest.approx(10.3, abs=0.05)
     assert found["DeiT-S"]["exponentials"] == 12 * 6 * 197**2
     assert found["XCiT-S12/16"]["exponentials"] == 12 * 8 * 48**2 + 2 * 8 * 197
