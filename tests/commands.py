@@ -97,7 +97,7 @@ def run_steps_in_forks(monkeypatch):
     """Let sweeps run their steps as forks, on a machine without GPUs."""
     module = SimpleNamespace(Popen=ForkedCommand, DEVNULL=None, STDOUT=None)
     monkeypatch.setattr("relu_nmt.applications.sweep.runner.subprocess", module)
-    monkeypatch.setattr("relu_nmt.recipes.sweep.gpu_names", lambda: [])
+    monkeypatch.setattr("relu_nmt.jobs.sweep.job.gpu_names", lambda: [])
 
 
 def _end_with(work, cwd, environment, files):

@@ -118,9 +118,10 @@ def _import_all():
 
     names = ["torch._dynamo", "torch.distributed.run", "torch.utils.data", "sacrebleu"]
     names += ["relu_nmt.applications.serving.app", "uvicorn.protocols.http.auto"]
-    for package in ("cli", "recipes"):
-        modules = pkgutil.iter_modules([f"{relu_nmt.__path__[0]}/{package}"])
-        names += [f"relu_nmt.{package}.{module.name}" for module in modules]
+    for package in ("cli", "jobs"):
+        folder = f"{relu_nmt.__path__[0]}/{package}"
+        modules = pkgutil.walk_packages([folder], f"relu_nmt.{package}.")
+        names += [module.name for module in modules]
     for name in names:
         with contextlib.suppress(ImportError, MissingExtraError):  # an extra may be missing
             importlib.import_module(name)

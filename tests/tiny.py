@@ -6,7 +6,7 @@ import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.recipes import preprocess
+from relu_nmt.jobs.preprocess import job as preprocess
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.translation.config import TransformerConfig

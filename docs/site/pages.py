@@ -24,8 +24,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from relu_nmt.cli.vision_train import RECIPES  # noqa: E402
 from relu_nmt.config import flag_of  # noqa: E402
+from relu_nmt.jobs.vision_train.settings import RECIPES  # noqa: E402
 from relu_nmt.modules.config import ATTENTION_PRESETS  # noqa: E402
 from relu_nmt.translation import config as translation  # noqa: E402
 from relu_nmt.vision import config as vision  # noqa: E402
@@ -75,10 +75,10 @@ LINK = re.compile(
 
 
 class Command(NamedTuple):
-    """A command, and the module of ``relu_nmt.recipes`` that does its work."""
+    """A command, and the function that does its work, as ``module:function``."""
 
     parser: ArgumentParser
-    recipe: str
+    job: str
 
 
 @cache
@@ -93,7 +93,7 @@ def commands() -> dict[str, Command]:
     found = []
     for name in names:
         main = importlib.import_module(f"relu_nmt.cli.{name}").main
-        found.append(Command(main.parser(), main.recipe))
+        found.append(Command(main.parser(), main.job))
     return {command.parser.prog: command for command in found}
 
 
@@ -112,7 +112,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     lists = {
         "Examples": examples,
         "Commands": [f"commands/{name}.md" for name in commands()],
-        "Python": [f"api/{slug(title)}.md" for title in [*API, "Recipes"]],
+        "Python": [f"api/{slug(title)}.md" for title in [*API, "Jobs"]],
     }
     for part in config.nav:
         for title, pages in lists.items():
@@ -126,7 +126,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {page: (ROOT / file).read_text("utf-8") for page, file in sources().items()}
     texts |= {f"commands/{name}.md": command_page(own) for name, own in commands().items()}
     texts |= {f"api/{slug(title)}.md": api_page(title, names) for title, names in API.items()}
-    texts["api/recipes.md"] = recipes_page()
+    texts["api/jobs.md"] = jobs_page()
     texts["reference/presets.md"] = presets_page()
     for page, text in texts.items():
         files.append(File.generated(config, page, content=text))
@@ -216,9 +216,9 @@ def slug(title: str) -> str:
 def command_page(command: Command) -> str:
     """Return the page of a command: its description, and every flag by group."""
     parser = command.parser
-    recipe = f"relu_nmt.recipes.{command.recipe}"
+    job = command.job.replace(":", ".")
     parts = [f"# {parser.prog}", described(str(parser.description))]
-    parts.append(f"From Python: [`{recipe}`](../api/recipes.md#{recipe}).")
+    parts.append(f"From Python: [`{job}`](../api/jobs.md#{job}).")
     first = ["positional arguments", "options"]
     groups = sorted(parser._action_groups, key=lambda group: group.title == first[1])
     for group in groups:
@@ -264,15 +264,14 @@ def api_page(title: str, names: list[str]) -> str:
     return "\n\n".join([f"# {title}", *(f"::: {name}" for name in names)])
 
 
-def recipes_page() -> str:
-    """Return the page of the recipes, each with the command it is behind."""
+def jobs_page() -> str:
+    """Return the page of the jobs, each with the command it is behind."""
     parts = [
-        "# Recipes",
-        "::: relu_nmt.recipes\n    options: {show_root_heading: false, members: []}",
+        "# Jobs",
+        "::: relu_nmt.jobs\n    options: {show_root_heading: false, members: []}",
     ]
     for name, command in commands().items():
-        members = "" if "." in command.recipe else "\n    options: {members: [run]}"
-        parts.append(f"::: relu_nmt.recipes.{command.recipe}{members}")
+        parts.append(f"::: {command.job.replace(':', '.')}")
         parts.append(f"Its settings are the flags of [`{name}`](../commands/{name}.md).")
     return "\n\n".join(parts)
 

@@ -18,12 +18,12 @@ from coco import ANNOTATED, CocoSet
 from detector import DetectorConfig, build_detector
 from torch import nn
 
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 from relu_nmt.config import READ, REQUIRED, WRITTEN, from_dict, option, settings
 from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.work import progress_bar
-from relu_nmt.recipes.evaluate_images import write_results
+from relu_nmt.jobs.vision_evaluate.job import write_results
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
 from relu_nmt.vision.config import VisionTransformerConfig
 
@@ -156,7 +156,7 @@ def run(settings: EvaluationSettings) -> None:
         write_results(settings.results, {"images": len(data.numbers), **scores})
 
 
-main = RecipeCommand("evaluate", __doc__, EvaluationSettings, run)
+main = Command("evaluate", __doc__, EvaluationSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

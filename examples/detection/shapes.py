@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
@@ -127,7 +127,7 @@ def run(settings: ShapeSettings) -> None:
     print(f"{folder}: {settings.train:,} images to train on, {settings.val:,} to evaluate on")
 
 
-main = RecipeCommand("shapes", __doc__, ShapeSettings, run, user_modules=False)
+main = Command("shapes", __doc__, ShapeSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,14 +16,14 @@ from coco import ANNOTATED, CocoSet, DetectionBatches
 from detector import DetectionObjective, DetectorConfig, build_detector
 from torch import nn
 
-from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.vision_train import VisionTrainerConfig
+from relu_nmt.cli.command import Command
 from relu_nmt.config import READ, REQUIRED, flag_of, group, option, settings, to_dict
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.jobs.training import Training, run_training
+from relu_nmt.jobs.vision_train.job import config_for_data
+from relu_nmt.jobs.vision_train.settings import VisionTrainerConfig
 from relu_nmt.modules.config import arch_option, attention_preset_option
-from relu_nmt.recipes.train_images import config_for_data
-from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_metadata
 from relu_nmt.training.trainer import Trainer
@@ -183,7 +183,7 @@ def start_backbone(model: nn.Module, path: str) -> None:
     load_weights(backbone, weights, path)
 
 
-main = RecipeCommand(
+main = Command(
     "detection",
     __doc__,
     DetectionSettings,

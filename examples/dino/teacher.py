@@ -9,7 +9,7 @@ from it. The head is untrained.
 import sys
 from pathlib import Path
 
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 from relu_nmt.config import READ, REQUIRED, WRITTEN, from_dict, option, settings
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -65,7 +65,7 @@ def run(settings: TeacherSettings) -> None:
     save_teacher(Path(settings.path), Path(settings.output))
 
 
-main = RecipeCommand("teacher", __doc__, TeacherSettings, run, user_modules=False)
+main = Command("teacher", __doc__, TeacherSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,8 +17,7 @@ from distillation import DistillationConfig, SelfDistillation, StudentAndTeacher
 from teacher import TASK_NAME, save_teacher
 from views import ViewBatches, ViewConfig, Views
 
-from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.vision_train import ImageTrainingSettings, VisionTrainerConfig
+from relu_nmt.cli.command import Command
 from relu_nmt.config import (
     REQUIRED,
     group,
@@ -29,9 +28,10 @@ from relu_nmt.config import (
 )
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.jobs.training import Training, run_training
+from relu_nmt.jobs.vision_train.job import config_for_data, updates_of_epochs
+from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings, VisionTrainerConfig
 from relu_nmt.modules.config import arch_option, attention_preset_option
-from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
-from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import OptimizerConfig
@@ -200,7 +200,7 @@ def train(settings: DinoSettings) -> TrainingResult:
     return result
 
 
-main = RecipeCommand("dino", __doc__, DinoSettings, train)
+main = Command("dino", __doc__, DinoSettings, train)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,15 +16,15 @@ from typing import Any
 from classifier import ClassifierConfig, SequenceClassifier, SequenceObjective
 from tasks import SPLITS, TASKS, SequenceBatches, open_task
 
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.jobs.training import Training, run_training
 from relu_nmt.modules.config import (
     AttentionRegularizerConfig,
     attention_preset_option,
 )
-from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
@@ -178,7 +178,7 @@ class LraTraining(Training):
         )
 
 
-main = RecipeCommand("lra", __doc__, LraSettings, partial(run_training, LraTraining, progress=True))
+main = Command("lra", __doc__, LraSettings, partial(run_training, LraTraining, progress=True))
 
 if __name__ == "__main__":
     sys.exit(main())

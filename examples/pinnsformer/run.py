@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from pinnsformer import EQUATIONS, PinnsFormer, Points
 
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 from relu_nmt.config import option, settings
 from relu_nmt.errors import CheckpointError
 from relu_nmt.io.safe_write import safe_writer, write_text
@@ -254,7 +254,7 @@ def run(settings: RunSettings) -> None:
     print(text)
 
 
-main = RecipeCommand("pinnsformer", __doc__, RunSettings, run)
+main = Command("pinnsformer", __doc__, RunSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -21,11 +21,11 @@ from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.polynomial import PolynomialAttention
 from relu_nmt.attention.records import AttentionRecord, record_attention
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, WRITTEN, Files, option, settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import check_writable
-from relu_nmt.recipes.evaluate_images import evaluation_sets, write_results
+from relu_nmt.jobs.vision_evaluate.job import evaluation_sets, write_results
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.vision.config import IMAGES
 from relu_nmt.vision.loading import ImageClassifier
@@ -170,7 +170,7 @@ def run(settings: NormSettings) -> None:
     write_results(settings.results, {"norms": rows})
 
 
-main = RecipeCommand("norms", __doc__, NormSettings, run)
+main = Command("norms", __doc__, NormSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

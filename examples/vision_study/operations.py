@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from relu_nmt.attention.base import Attention
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 from relu_nmt.config import option, settings
 from relu_nmt.errors import DataError
 from relu_nmt.io.page import csv_text
@@ -121,7 +121,7 @@ def run(settings: CountSettings) -> None:
     print(f"table: {path}")
 
 
-main = RecipeCommand("operations", __doc__, CountSettings, run, user_modules=False)
+main = Command("operations", __doc__, CountSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

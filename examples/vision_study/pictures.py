@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.token_axis import SimAAttention, normalized_over_tokens
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.page import csv_text, draw_image, draw_weights, render_page
@@ -303,7 +303,7 @@ def run(settings: PictureSettings) -> None:
     print(f"report: {Path(settings.out) / REPORT}")
 
 
-main = RecipeCommand("pictures", __doc__, PictureSettings, run)
+main = Command("pictures", __doc__, PictureSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -29,10 +29,10 @@ from relu_nmt.applications.sweep.steps import (
     tool,
 )
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import REQUIRED, add_settings, group, option, read_settings, settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.process import describe_environment
+from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 
 SETTINGS = tuple(dict.fromkeys(name for study in STUDIES.values() for name in study.settings))
 MIXED = ("--arch", "--recipe")

@@ -26,7 +26,7 @@ from torch import Tensor
 from relu_nmt.attention.base import Attention, build_attention, using_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import SimAAttention
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, DataError
@@ -329,7 +329,7 @@ def run(settings: TimingSettings) -> None:
     print(f"report: {Path(settings.out) / REPORT}")
 
 
-main = RecipeCommand("timings", __doc__, TimingSettings, run, user_modules=False)
+main = Command("timings", __doc__, TimingSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

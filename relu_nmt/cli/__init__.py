@@ -1,1 +1,1 @@
-"""The commands: flags and settings of each, without PyTorch."""
+"""The commands: description and job of each, without PyTorch."""

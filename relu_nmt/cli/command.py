@@ -1,78 +1,31 @@
-"""Shared parts of all commands: the parser, errors as one line, and advice on unknown flags."""
+"""What all commands share: common options, errors as one line, and exit codes."""
 
 import argparse
 import importlib
 import os
-import pkgutil
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import relu_nmt.cli
 from relu_nmt.config import add_settings, flag_of, read_settings
 from relu_nmt.config.command_line import HelpFormatter
-from relu_nmt.config.registry import FLAG, close_names, import_user_module
-from relu_nmt.config.yaml_text import parse_yaml
+from relu_nmt.config.registry import FLAG, import_user_module
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory, printable, reporting
 from relu_nmt.io.process import choose_threads, crowding_note, utf8_streams
+from relu_nmt.jobs.flags import Parser
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 """Variable that limits oneDNN's cache of matrix products (bfloat16 on a CPU), compiled by shape.
 
 Batches of text rarely repeat a shape, so that oneDNN's own limit of 1,024 mainly costs memory."""
 
-ADVICE = Path(__file__).with_name("advice.yaml")
-"""Advice on flags that a command does not have."""
-MOST_NAMED = 3
-"""Most commands that an error message names."""
 USER_ERROR, INTERRUPTED, READER_LEFT = 2, 130, 141
 """Exit codes. After a signal: 128 + SIGINT and 128 + SIGPIPE, as in a shell."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Argument parser that reports errors as one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise an error that suggests the right flag for an unknown one."""
-        _, _, words = message.partition("unrecognized arguments: ")
-        unknown = re.findall(r"(?<!\S)--[^\s=]+", words)
-        for flag in unknown:
-            if advice := advice_on(flag, words):
-                raise ConfigError(f"{flag}: {advice}")
-        # Without advice, name the commands that have the flag, or the nearest flag of this one.
-        for flag in unknown:
-            if commands := _commands_with(flag):
-                raise ConfigError(f"{flag}: it is a flag of {' and '.join(commands[:MOST_NAMED])}")
-        hint = close_names(unknown[0], self._option_string_actions) if unknown else ""
-        raise ConfigError(f"{message}; {hint}" if hint else f"{message}; see --help")
-
-
-def advice_on(flag: str, words: str = "") -> str:
-    """Return the advice on a flag in :data:`ADVICE`, an empty text without any.
-
-    The number that stands behind the flag in ``words`` replaces the letter N.
-    """
-    tables = parse_yaml(ADVICE.read_text("utf-8"))
-    for patterns, advice in (*tables["nowhere"].items(), *tables["elsewhere"].items()):
-        if any(fnmatchcase(flag, pattern) for pattern in patterns.split()):
-            number = re.search(rf"{re.escape(flag)}[ =](\d[\d.]*)", words)
-            return re.sub(r"\bN\b", number[1], advice) if number else advice
-    return ""
-
-
-def _commands_with(flag: str) -> list[str]:
-    """Return the names of the commands that have a flag."""
-    names = [module.name for module in pkgutil.iter_modules(relu_nmt.cli.__path__)]
-    mains = [vars(importlib.import_module(f"relu_nmt.cli.{name}")).get("main") for name in names]
-    commands = [main for main in mains if isinstance(main, RecipeCommand)]
-    return [main.prog for main in commands if flag in main.parser()._option_string_actions]
 
 
 def make_parser(
@@ -99,15 +52,15 @@ def make_parser(
 
 
 @dataclass(frozen=True)
-class RecipeCommand:
-    """The ``main`` of a command that runs a recipe and returns the exit code.
+class Command:
+    """The ``main`` of a command that runs a job and returns the exit code.
 
     Args:
         description: first text of ``--help``, most often the module's docstring.
         settings_class: settings whose flags the command has.
-        recipe: module of ``relu_nmt.recipes`` whose ``run`` is called, or ``module.function``, or a
-            function, of a script that has imported PyTorch already. The exit code is that of its
-            result, if it has one.
+        job: function of the settings, as ``module:function``, which is imported when the flags are
+            read and right, or the function itself. The exit code is that of its result, if it has
+            one.
         user_modules: let the user add parts of their own.
         computes: warn if other processes use the same cores.
         most_used: names of the settings with which ``--help`` begins, with spaces between them.
@@ -119,7 +72,7 @@ class RecipeCommand:
     prog: str
     description: str | None
     settings_class: type[Any]
-    recipe: str | Callable[[Any], Any]
+    job: str | Callable[[Any], Any]
     user_modules: bool = True
     computes: bool = True
     most_used: str = ""
@@ -135,13 +88,8 @@ class RecipeCommand:
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """Run the command with these arguments, by default the command line's."""
-        is_named = isinstance(self.recipe, str)
-        if is_named and self.settings_class.__module__ == "__main__":
-            # Under python -m, leave to the imported module, whose classes the recipe reads.
-            name = self.prog.removeprefix("relu-nmt-").replace("-", "_")
-            return importlib.import_module(f"relu_nmt.cli.{name}").main(argv)
         # Leave the threads to the processes that a command starts.
-        if is_named and not self.rest:
+        if isinstance(self.job, str) and not self.rest:
             choose_threads()
         words = list(sys.argv[1:] if argv is None else argv)
         arguments = words
@@ -155,14 +103,14 @@ class RecipeCommand:
         if self.rest:
             modules = tuple(arguments.user_module)
             settings = replace(settings, user_modules=modules, command=tuple(words))
-        if not isinstance(self.recipe, str):
-            return getattr(self.recipe(settings), "exit_code", 0)
-        if self.computes and (note := crowding_note()):
-            print(note, file=sys.stderr)
-        # Import the recipe now: until here nothing has imported PyTorch.
-        module, _, function = self.recipe.partition(".")
-        recipe = importlib.import_module(f"relu_nmt.recipes.{module}")
-        return getattr(getattr(recipe, function or "run")(settings), "exit_code", 0)
+        job = self.job
+        if isinstance(job, str):
+            if self.computes and (note := crowding_note()):
+                print(note, file=sys.stderr)
+            # Import the job now: until here nothing has imported PyTorch.
+            module, _, function = job.partition(":")
+            job = getattr(importlib.import_module(module), function)
+        return getattr(job(settings), "exit_code", 0)
 
 
 def run_command(

@@ -27,13 +27,13 @@ several machines. Exit code 1: a step failed (a step that diverged is a result).
 """
 
 from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.command import Command
 
-main = RecipeCommand(
+main = Command(
     "relu-nmt-sweep",
     __doc__,
     SweepSettings,
-    "sweep",
+    "relu_nmt.jobs.sweep.job:run",
     computes=False,
     most_used="lengths attentions seeds budget doc_mixture jobs save_dir",
     usage="relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]",

@@ -11,58 +11,14 @@ lines. Standard error reports the number of such repetitions. A model trained wi
 gives one line for each group of lines. --max-doc-tokens 1 translates line by line with any model.
 """
 
-from typing import ClassVar
+from relu_nmt.cli.command import Command
+from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
 
-from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.generate import NEED_REFERENCES, ModelOptions, TermOptions
-from relu_nmt.config import READ, REQUIRED, group, option, settings
-from relu_nmt.config.shared import no_progress_bar_option
-from relu_nmt.data.documents import WindowOptions
-from relu_nmt.errors import ConfigError
-from relu_nmt.translation.search.config import GenerationConfig
-
-
-@settings
-class TranslateDocumentsSettings(WindowOptions, TermOptions):
-    """All settings of ``relu-nmt-translate-document``."""
-
-    file: str = option(
-        REQUIRED,
-        "text to translate; - is standard input",
-        metavar="FILE",
-        positional=True,
-        files=READ,
-    )
-    no_progress_bar: bool = no_progress_bar_option()
-    model: ModelOptions = group("model", ModelOptions)
-    search: GenerationConfig = group("search", GenerationConfig)
-    refused: ClassVar = {
-        **NEED_REFERENCES,
-        "nbest": "each line has one translation here; relu-nmt-interactive prints more, and "
-        "relu-nmt-generate more of documents",
-        "print_alignment": "only text is printed here; relu-nmt-generate prints alignments of "
-        "documents, relu-nmt-interactive --format fairseq those of lines",
-    }
-
-    def check(self) -> None:
-        """Refuse lines of several sentences with terms, and a search that cannot force terms."""
-        super().check()
-        if self.split_sentences and (self.prefixes or self.constraints):
-            flag = "--prefixes" if self.prefixes else "--constraints"
-            raise ConfigError(
-                f"{flag}: with --split-sentences a line may become several sentences; "
-                "give the text with one sentence a line"
-            )
-        self.search.resolved(documents=True)
-        if self.constraints:
-            self.search.check_terms()
-
-
-main = RecipeCommand(
+main = Command(
     "relu-nmt-translate-document",
     __doc__,
     TranslateDocumentsSettings,
-    "translate_text.translate_documents",
+    "relu_nmt.jobs.translate.text:translate_documents",
     most_used="path beam max_doc_tokens window_overlap split_sentences int8",
 )
 

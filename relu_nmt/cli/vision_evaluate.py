@@ -6,68 +6,15 @@ r"""Evaluate an image classifier on folders of images, at its own size and other
 Accuracies are in percent.
 """
 
-from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.vision_classify import CHECKPOINT, EVALUATION_BATCH, ClassifyImagesSettings
-from relu_nmt.config import READ, REQUIRED, WRITTEN, group, like, option, settings
-from relu_nmt.config.fields import options_of
-from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option
-from relu_nmt.errors import ConfigError
-from relu_nmt.training.config import TrainerConfig
-from relu_nmt.vision.config import IMAGES, SIDES, PreprocessingConfig
+from relu_nmt.cli.command import Command
+from relu_nmt.jobs.vision_evaluate.settings import EvaluateImagesSettings
 
-
-@settings
-class EvaluateImagesSettings:
-    """All settings of ``relu-nmt-vision-evaluate``."""
-
-    path: str = CHECKPOINT
-    no_progress_bar: bool = no_progress_bar_option()
-    batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1)
-    num_workers: int = like(TrainerConfig, "num_workers", 1)
-    skip_damaged_images: bool = option(
-        False, "leave out images that cannot be decoded, with a warning"
-    )
-    data: tuple[str, ...] = option(
-        REQUIRED,
-        "images, as for relu-nmt-vision-train; of its sets those other than train",
-        several=True,
-        metavar="DATA",
-        positional=True,
-        flags=("--data",),
-        files=IMAGES,
-    )
-    image_size: tuple[str, ...] = option(
-        (),
-        "pixels a side, or 192x256; several with commas (default: as in training)",
-        metavar="N|YxX",
-    )
-    eval_crop_ratio: float | None = like(
-        PreprocessingConfig,
-        "eval_crop_ratio",
-        None,
-        "share of a side that the center crop keeps (default: as in training)",
-    )
-    classes: str | None = option(
-        None, "file with the classes to choose among, one a line", files=READ
-    )
-    results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
-    model: PrecisionOptions = group("model", PrecisionOptions, stored=False)
-
-    @property
-    def image_sides(self) -> list[tuple[int, ...] | None]:
-        """The image sizes, each pixels a side or height and width; None: as in training."""
-        entry = options_of(ClassifyImagesSettings)["image_size"]
-        sides = [entry.read(text) for text in self.image_size]
-        for two in (two for two in sides if len(two) > 2):
-            raise ConfigError(f"{entry.with_value(two)}: {SIDES}")
-        return sides or [None]
-
-    def check(self) -> None:
-        """Check the image sizes."""
-        _ = self.image_sides
-
-
-main = RecipeCommand("relu-nmt-vision-evaluate", __doc__, EvaluateImagesSettings, "evaluate_images")
+main = Command(
+    "relu-nmt-vision-evaluate",
+    __doc__,
+    EvaluateImagesSettings,
+    "relu_nmt.jobs.vision_evaluate.job:run",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -14,7 +14,7 @@ from relu_nmt.applications.sweep.settings import SweepSettings, read_published
 from relu_nmt.cli import analyze, sweep
 from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.recipes.sweep import plan_steps
+from relu_nmt.jobs.sweep.job import plan_steps
 from tests.commands import run_steps_in_forks
 from tests.integration.test_sweep import make_data
 

@@ -28,12 +28,12 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.cli import vision_evaluate, vision_train
 from relu_nmt.cli.command import make_parser
-from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import add_settings, read_settings, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.registry import Spec
 from relu_nmt.evaluation.significance import mean_interval
-from relu_nmt.recipes.train_images import config_for_data
+from relu_nmt.jobs.vision_train.job import config_for_data
+from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.training.save_dir import TrainingResult, entry
 from relu_nmt.vision.base import build_vision_model

@@ -24,8 +24,6 @@ from relu_nmt.applications.conversion.hugging_face import read_hub_model
 from relu_nmt.applications.sweep.report import write_report
 from relu_nmt.applications.sweep.settings import read_published
 from relu_nmt.applications.sweep.steps import SWEEP_FILE, read_description
-from relu_nmt.cli.train import TranslationTrainingSettings
-from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config.classes import merged
 from relu_nmt.config.command_line import read_settings_file
 from relu_nmt.data.binarize import IndexedDataset, indexed_writer
@@ -36,9 +34,11 @@ from relu_nmt.data.pair_files import read_pairs
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.recipes.convert import average_checkpoints, check_replaceable
-from relu_nmt.recipes.score import read_contrasts
-from relu_nmt.recipes.training import change_note, refuse_other_model, refuse_other_optimizer
+from relu_nmt.jobs.convert.job import average_checkpoints, check_replaceable
+from relu_nmt.jobs.score.job import read_contrasts
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings
+from relu_nmt.jobs.training import change_note, refuse_other_model, refuse_other_optimizer
+from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.subwords import SentencePiece
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata

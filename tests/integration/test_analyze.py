@@ -14,9 +14,9 @@ from torch import nn
 from relu_nmt.applications.layer_statistics import LayerStatistics
 from relu_nmt.applications.statistics import ANALYZED
 from relu_nmt.applications.weight_statistics import PERCENTS
+from relu_nmt.jobs.analyze import job as analyze
+from relu_nmt.jobs.analyze.job import distinct_names
 from relu_nmt.modules import feed_forwards
-from relu_nmt.recipes import analyze
-from relu_nmt.recipes.analyze import distinct_names
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator

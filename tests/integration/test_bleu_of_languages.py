@@ -8,8 +8,8 @@ import sacrebleu
 
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import generate, score, train
-from relu_nmt.cli.score import ScoreSettings
-from relu_nmt.recipes.sweep import plan_steps
+from relu_nmt.jobs.score.settings import ScoreSettings
+from relu_nmt.jobs.sweep.job import plan_steps
 from tests.tiny import preprocessed
 
 DIGITS = "零一二三四五六七八九"

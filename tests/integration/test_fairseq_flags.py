@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from relu_nmt.cli.command import ADVICE
-from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.config.fields import all_options
 from relu_nmt.config.yaml_text import parse_yaml
+from relu_nmt.jobs.flags import ADVICE
+from relu_nmt.jobs.preprocess.settings import PreprocessSettings
 from tests import tiny
 from tests.commands import run_here
 from tests.tiny import digits, json_lines, preprocessed, write_documents
@@ -206,7 +206,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_big_shapes_are_fairseqs(name):
-    from relu_nmt.cli.train import TranslationTrainingSettings as Settings
+    from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 
     for family in ("transformer", "reluformer"):
         model = Settings.of(data="d", max_tokens=9, arch=f"{family}_{name}").model
@@ -217,7 +217,7 @@ def test_big_shapes_are_fairseqs(name):
 
 def test_what_is_refused_is_no_flag_of_ours():
     from relu_nmt.cli import generate, score, train
-    from relu_nmt.cli.interactive import TranslateLinesSettings
+    from relu_nmt.jobs.translate.settings import TranslateLinesSettings
 
     classes = [train.TranslationTrainingSettings, PreprocessSettings]
     classes += [generate.TranslateSplitSettings, score.ScoreSettings]

@@ -17,7 +17,8 @@ import torch
 
 from relu_nmt.applications.layer_statistics import memory_statistics
 from relu_nmt.evaluation.metrics import MetricConfig
-from relu_nmt.recipes import translate_split, translate_text
+from relu_nmt.jobs.translate import split as translate_split
+from relu_nmt.jobs.translate import text as translate_text
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.search.translations import load_translations

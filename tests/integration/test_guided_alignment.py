@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from relu_nmt.cli.train import TranslationTrainingSettings as Settings
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.task import TranslationTask
 from tests import tiny

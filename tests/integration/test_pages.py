@@ -50,7 +50,7 @@ NOT_RUN = {
     "make demo": "fetches a corpus, and trains on it for minutes",
     "relu-nmt-import-marian nllb-200-*": "needs a download; test_m2m100.py makes such a folder",
     "relu-nmt-import-marian m2m100_*": "likewise",
-    "from relu_nmt.recipes import preprocess, *": "test_recipes.py runs this block",
+    "from relu_nmt.jobs.preprocess import *": "test_jobs.py runs this block",
 }
 """Lines of commands that are not run, and of other blocks that are not, and why."""
 LAYERS = " ".join(

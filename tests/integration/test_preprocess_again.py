@@ -5,8 +5,8 @@ import pytest
 from relu_nmt.data import binarize as binarize_module
 from relu_nmt.data.data_folder import WORK_FOLDER, Journal, read_manifest
 from relu_nmt.errors import DataError
-from relu_nmt.recipes import preprocess as recipe
-from relu_nmt.recipes import preprocess_text
+from relu_nmt.jobs.preprocess import job
+from relu_nmt.jobs.preprocess import text as preprocess_text
 from tests.integration.spoken_digits import contents, fail_after, run, write_corpora
 
 
@@ -40,7 +40,7 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
         elif at == "convert":
             patch.setattr(preprocess_text.Job, "_check_sides", interrupted)
         elif at == "dictionary":
-            patch.setattr(recipe, "count_words", interrupted)
+            patch.setattr(job, "count_words", interrupted)
         else:
             patch.setattr(
                 binarize_module, "_binarize_chunk", fail_after(25, binarize_module._binarize_chunk)

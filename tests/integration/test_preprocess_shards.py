@@ -4,7 +4,7 @@ import pytest
 
 from relu_nmt.cli.preprocess import main
 from relu_nmt.io.work import cluster_queue
-from relu_nmt.recipes import preprocess as recipe
+from relu_nmt.jobs.preprocess import job
 from relu_nmt.translation.task import TranslationTask
 from tests.integration.spoken_digits import contents, run, write_corpora
 
@@ -23,7 +23,7 @@ def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypat
     flags = ["-s", "de", "-t", "en", "--trainpref", ",".join(texts), *SHARDED]
     flags += ["--validpref", str(corpus / "valid"), "--subword-size", "20", "--destdir"]
     assert main([*flags, str(corpus / "here")]) == 0
-    monkeypatch.setattr(recipe, "cluster_queue", lambda _, *rest: cluster_queue("debug", *rest))
+    monkeypatch.setattr(job, "cluster_queue", lambda _, *rest: cluster_queue("debug", *rest))
     assert main([*flags, str(corpus / "jobs"), "--cluster", "local"]) == 0
     assert "shard1: made by job " in capsys.readouterr().out
     for shard in ("shard0", "shard1"):

@@ -15,7 +15,7 @@ import pytest
 
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.cli import score, sweep
-from relu_nmt.recipes.sweep import plan_steps
+from relu_nmt.jobs.sweep.job import plan_steps
 from tests.commands import run_steps_in_forks
 from tests.tiny import digit_documents, preprocessed, write_documents
 
@@ -295,7 +295,7 @@ def sweep_settings(data, folder, flags):
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "relu_nmt.recipes.sweep.run", lambda settings: found.append(settings) or 1 / 0
+            "relu_nmt.jobs.sweep.job.run", lambda settings: found.append(settings) or 1 / 0
         )
         with pytest.raises(ZeroDivisionError):
             sweep.main(words(data, folder, flags))
@@ -305,7 +305,7 @@ def sweep_settings(data, folder, flags):
 def test_a_slash_behind_the_data_folder_is_the_same_command(tmp_path, monkeypatch):
     found = []
 
-    monkeypatch.setattr("relu_nmt.recipes.sweep.run", found.append)
+    monkeypatch.setattr("relu_nmt.jobs.sweep.job.run", found.append)
     for data in ("data-bin", "data-bin/", "./data-bin"):
         assert sweep.main(words(data, tmp_path, "--budget 4u --lengths 32")) == 0
     first, *others = map(plan_steps, found)

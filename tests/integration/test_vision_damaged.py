@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from relu_nmt.recipes import train_images
+from relu_nmt.jobs.vision_train import job as train_images
 from relu_nmt.training.checkpoint import load_checkpoint
 from tests.commands import run_here
 from tests.unit.vision.made_images import make_squares, zip_folder

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from relu_nmt.cli import vision_train
-from relu_nmt.cli.vision_train import RECIPES, ImageTrainingSettings, VisionTrainerConfig
 from relu_nmt.errors import CheckpointError
-from relu_nmt.recipes.train_images import config_for_data, with_cosine_period
+from relu_nmt.jobs.vision_train.job import config_for_data, with_cosine_period
+from relu_nmt.jobs.vision_train.settings import RECIPES, ImageTrainingSettings, VisionTrainerConfig
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.schedules import build_schedule

@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from relu_nmt.cli import vision_train
 from relu_nmt.errors import DataError
-from relu_nmt.recipes import train_images, training
+from relu_nmt.jobs import training
+from relu_nmt.jobs.vision_train import job as train_images
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import own_part
 from relu_nmt.vision.images import ImageBatches

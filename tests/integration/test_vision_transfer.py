@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.recipes.probe_images import choose_shots, neighbor_scores, ridge_scores
+from relu_nmt.jobs.vision_probe.job import choose_shots, neighbor_scores, ridge_scores
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.base import Grid, resize_positions
 from relu_nmt.vision.images import open_images

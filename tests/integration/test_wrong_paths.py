@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from relu_nmt.errors import DataError
-from relu_nmt.recipes import translate_text
-from relu_nmt.recipes.translate_text import READ_BYTES, read_buffers
+from relu_nmt.jobs.translate import text as translate_text
+from relu_nmt.jobs.translate.text import READ_BYTES, read_buffers
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from tests.commands import run_here
 
@@ -124,7 +124,7 @@ def test_a_model_larger_than_memory_is_one_line(monkeypatch):
     def exhausted(*_):
         torch.empty(1 << 50)
 
-    monkeypatch.setattr("relu_nmt.recipes.train_translation.run", exhausted)
+    monkeypatch.setattr("relu_nmt.jobs.train.job.run", exhausted)
     error = error_of("train", DATA, "--max-tokens", "9", "--no-save")
     assert "error: out of memory (" in error and "take a smaller model, batch or input" in error
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.convert import new_folder
+from relu_nmt.jobs.convert.job import new_folder
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult

@@ -12,9 +12,9 @@ from docs import draw_figures, draw_layers
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.cli.vision_train import RECIPES
 from relu_nmt.config import from_flat
 from relu_nmt.config.registry import Spec
+from relu_nmt.jobs.vision_train.settings import RECIPES
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from tests.chromium import PROGRAM, Chromium

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.config import READ, REQUIRED, Files, from_flat
 from relu_nmt.config.fields import Option, all_options
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.translate.settings import TranslateSplitSettings
 
 CLI = Path(__file__).parents[2] / "relu_nmt/cli"
 COMMANDS = {

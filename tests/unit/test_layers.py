@@ -28,8 +28,8 @@ MAY_IMPORT = {
     "translator": BASE | CORE | {"engine"},
     # The applications: programs built on both.
     "applications": BASE | CORE | {"vision", "translator"},
-    "cli": BASE | CORE | {"vision", "applications"},
-    "recipes": BASE | CORE | {"vision", "engine", "translator", "applications", "cli"},
+    "jobs": BASE | CORE | {"vision", "engine", "translator", "applications"},
+    "cli": BASE | {"applications", "jobs"},
     "__init__": {"translator", "vision"},
 }
 
@@ -71,24 +71,35 @@ def test_the_files_of_training_import_each_other_without_a_circle():
 
 
 def test_every_part_has_a_rule():
-    parts = {p.stem if p.is_file() else p.name for p in PACKAGE.iterdir() if p.name[0] != "."}
-    assert parts - {"py", "__pycache__"} == MAY_IMPORT.keys()
+    files = PACKAGE.rglob("*.py")
+    parts = {file.relative_to(PACKAGE).with_suffix("").parts[0] for file in files}
+    assert parts == MAY_IMPORT.keys()
 
 
 def test_commands_and_settings_start_without_importing_torch():
-    modules = ["relu_nmt", *(f"relu_nmt.cli.{p.stem}" for p in (PACKAGE / "cli").glob("*.py"))]
+    files = [*(PACKAGE / "cli").glob("*.py"), *(PACKAGE / "jobs").glob("*/settings.py")]
+    names = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in files]
+    modules = ["relu_nmt", *(f"relu_nmt.{name}" for name in names)]
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
     code += "    if 'torch' in sys.modules:\n        sys.exit(name)"
     subprocess.run([sys.executable, "-c", code, *modules], check=True)
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda p: p.stem)
-def test_a_command_is_settings_and_a_parser(path):
-    """Work is done in recipes, which are imported by name when the flags are read and right."""
+def test_a_command_is_a_description_and_a_job(path):
+    """Work is done in jobs, which are imported by name when the flags are read and right."""
+    tree = ast.parse(path.read_text("utf-8"))
+    if path.stem != "command":  # which all commands share
+        assert not any(isinstance(node, ast.ClassDef | ast.FunctionDef) for node in tree.body)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "jobs").glob("*/settings.py")), ids=lambda p: p.parent.name
+)
+def test_the_settings_of_a_job_are_classes_of_options(path):
     tree = ast.parse(path.read_text("utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    if path.stem != "command":  # which all commands share
-        decorators = [ast.unparse(made) for node in classes for made in node.decorator_list]
-        assert decorators == ["settings"] * len(classes)
+    decorators = [ast.unparse(made) for node in classes for made in node.decorator_list]
+    assert decorators == ["settings"] * len(classes)
     for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
         assert not any(isinstance(node, ast.ImportFrom) for node in ast.walk(function))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from relu_nmt import config as c
-from relu_nmt.cli.train import TranslationTrainingSettings
-from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings
+from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.search.config import GenerationConfig
 

@@ -45,7 +45,7 @@ def test_the_speed_does_not_include_the_first_sentence(folder, capsys, copying, 
 
     monkeypatch.setattr(Translator, "searcher", lambda self, *_, **__: partial(slow_at_first, self))
     told = SimpleNamespace(perf_counter=lambda: clock[0])
-    monkeypatch.setattr("relu_nmt.recipes.translate_split.time", told)
+    monkeypatch.setattr("relu_nmt.jobs.translate.split.time", told)
     _, results = generate_documents(folder, capsys, "sep", 12)
     assert sizes[0] == 1 < sizes[1]
     assert results["seconds"] == len(sizes) - 1

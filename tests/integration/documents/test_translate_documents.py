@@ -11,7 +11,7 @@ import pytest
 
 from relu_nmt.cli import interactive, translate_document
 from relu_nmt.errors import MissingExtraError, counted
-from relu_nmt.recipes import translate_text
+from relu_nmt.jobs.translate import text as translate_text
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translator import Translator
 from tests.integration.documents.document_models import run, translate

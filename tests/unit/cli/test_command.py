@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import relu_nmt.cli
-from relu_nmt.cli.command import KERNEL_CACHE, RecipeCommand, make_parser, run_command
+from relu_nmt.cli.command import KERNEL_CACHE, Command, make_parser, run_command
 from relu_nmt.config import option, settings
 from tests.commands import run_here
 
@@ -28,13 +28,12 @@ def test_the_kernel_cache_is_limited_unless_the_user_set_it(monkeypatch, before,
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_recipe_of_a_command_is_there(name):
+def test_the_job_of_a_command_is_there(name):
     main = getattr(importlib.import_module(f"relu_nmt.cli.{name}"), "main", None)
-    if isinstance(main, RecipeCommand):
+    if isinstance(main, Command):
         assert main.prog == f"relu-nmt-{name.replace('_', '-')}"
-        module, _, function = main.recipe.partition(".")
-        recipe = importlib.import_module(f"relu_nmt.recipes.{module}")
-        assert callable(getattr(recipe, function or "run"))
+        module, _, function = main.job.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
 
 
 @settings
@@ -42,11 +41,11 @@ class Width:
     width: int = option(3, "width", least=1)
 
 
-def test_the_recipe_of_a_script_is_a_function():
+def test_the_job_of_a_script_is_a_function():
     seen = []
-    main = RecipeCommand("draw", "Draw a line.", Width, seen.append, user_modules=False)
+    main = Command("draw", "Draw a line.", Width, seen.append, user_modules=False)
     assert main(["--width", "5"]) == 0 and seen == [Width(width=5)]
-    main = RecipeCommand("draw", "", Width, lambda found: SimpleNamespace(exit_code=found.width))
+    main = Command("draw", "", Width, lambda found: SimpleNamespace(exit_code=found.width))
     assert main([]) == 3 and main(["--width", "0"]) == 2
 
 

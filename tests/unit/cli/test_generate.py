@@ -1,7 +1,7 @@
 import pytest
 
-from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.translate.settings import TranslateSplitSettings
 
 
 def settings_of(**given):

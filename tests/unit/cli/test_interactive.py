@@ -1,8 +1,7 @@
 import pytest
 
-from relu_nmt.cli.interactive import TranslateLinesSettings
-from relu_nmt.cli.translate_document import TranslateDocumentsSettings
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings, TranslateLinesSettings
 
 
 @pytest.mark.parametrize(

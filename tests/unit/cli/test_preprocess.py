@@ -1,7 +1,7 @@
 import pytest
 
-from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.preprocess.settings import PreprocessSettings
 
 BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
 

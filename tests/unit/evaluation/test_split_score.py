@@ -9,7 +9,7 @@ from relu_nmt.data.documents import Line, Window, write_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
-from relu_nmt.recipes.translate_split import aligned_sentences
+from relu_nmt.jobs.translate.split import aligned_sentences
 from relu_nmt.translation.search.document_search import WindowTranslation
 from relu_nmt.translation.search.translations import Translation
 from relu_nmt.translation.task import TranslationTask

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from relu_nmt.cli.vision_train import VisionTrainerConfig
 from relu_nmt.config import flag_of, from_dict, option, settings, to_dict
 from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.vision_train.settings import VisionTrainerConfig
 from relu_nmt.training import SCHEDULES
 from relu_nmt.training.schedules import (
     Schedule,

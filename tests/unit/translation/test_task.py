@@ -213,7 +213,7 @@ def test_a_task_does_not_import_torch():
     import sys
 
     code = (
-        "import sys, relu_nmt.translation.task, relu_nmt.recipes.preprocess; "
+        "import sys, relu_nmt.translation.task, relu_nmt.jobs.preprocess.job; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import DataError
-from relu_nmt.recipes.evaluate_images import candidates
+from relu_nmt.jobs.vision_evaluate.job import candidates
 from relu_nmt.vision.images import open_images, with_classes_of
 from tests.unit.vision.made_images import make_squares, write_table
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.transforms import ImageTransform, sample_generator
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from relu_nmt.recipes.probe_images import (
+from relu_nmt.jobs.vision_probe.job import (
     choose_shots,
     joined_features,
     neighbor_scores,
@@ -56,7 +56,7 @@ def test_many_queries_are_computed_in_parts(monkeypatch):
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
     tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test)
     whole = neighbor_scores(*tensors, 4)
-    monkeypatch.setattr("relu_nmt.recipes.probe_images.QUERIES_AT_ONCE", 5)
+    monkeypatch.setattr("relu_nmt.jobs.vision_probe.job.QUERIES_AT_ONCE", 5)
     torch.testing.assert_close(neighbor_scores(*tensors, 4), whole)
 
 

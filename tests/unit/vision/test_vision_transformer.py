@@ -6,8 +6,8 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
-from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.transformer_layer import drop_path
 from relu_nmt.vision.base import Grid, build_vision_model, resize_positions

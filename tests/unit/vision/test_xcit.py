@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.vision.base import Grid, build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.xcit import XCiT, fourier_positions

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from relu_nmt.applications.layer_statistics import AttentionStatistics
-from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.translate.settings import TranslateSplitSettings
+from relu_nmt.jobs.translate.shared import AttentionReport
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.recipes.translation import AttentionReport
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from relu_nmt.translator import attention_maps
 from relu_nmt.translator.attention_maps import attention_weights

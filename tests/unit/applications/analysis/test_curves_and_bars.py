@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from relu_nmt.applications.weight_statistics import by_layer, by_rank
-from relu_nmt.recipes.analyze import course_panels, of_courses, page_text
+from relu_nmt.jobs.analyze.job import course_panels, of_courses, page_text
 from relu_nmt.training.log import TELEMETRY, TRAIN
 
 

@@ -14,8 +14,8 @@ from relu_nmt.applications.sweep.steps import (
     write_description,
 )
 from relu_nmt.io.process import describe_environment
+from relu_nmt.jobs.sweep.job import plan_steps
 from relu_nmt.modules.config import SLOTS
-from relu_nmt.recipes.sweep import plan_steps
 from relu_nmt.training.save_dir import TrainingResult, entry
 
 # Share of correct words in an invented translation, by attention.

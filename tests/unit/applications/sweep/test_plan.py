@@ -5,10 +5,10 @@ import pytest
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import arguments_of, planned_models, shown_command
 from relu_nmt.cli.command import make_parser
-from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.sweep import _without_weights, attention_flags, plan_steps
+from relu_nmt.jobs.sweep.job import _without_weights, attention_flags, plan_steps
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 
 
 def make_settings(train_flags=(), **values):

@@ -20,7 +20,7 @@ from relu_nmt.applications.sweep.steps import (
     write_description,
 )
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.recipes.sweep import run
+from relu_nmt.jobs.sweep.job import run
 from tests.unit.applications.sweep.made_results import make_sweep
 from tests.unit.applications.sweep.report_pages import Tables, page_of, varied
 

@@ -1,0 +1,8 @@
+"""Jobs of the commands: settings, and functions of these settings.
+
+A job is a folder. ``settings.py`` has the settings, without PyTorch, so that commands start at
+once. ``job.py`` has ``run(settings, progress=True)``, which does the job and returns its result.
+With ``progress=False`` it prints nothing; files are written anyway. The folders ``translate`` and
+``convert`` have the jobs of several commands. The settings of the sweep are in
+:mod:`relu_nmt.applications.sweep.settings`.
+"""

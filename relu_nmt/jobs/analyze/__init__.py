@@ -1,0 +1,1 @@
+"""Comparison of the attention of models."""

@@ -1,0 +1,451 @@
+"""Analyze attention and training of several checkpoints, and write one page and its CSV files."""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relu_nmt.applications.layer_statistics import LayerStatistics, of_memories
+from relu_nmt.applications.statistics import ANALYZED, NUM_FREQUENT, STATISTICS
+from relu_nmt.applications.weight_statistics import (
+    DEFINITIONS,
+    Numbers,
+    Records,
+    WeightStatistics,
+    by_layer,
+    by_rank,
+    sentence_numbers,
+    series_of,
+)
+from relu_nmt.data.documents import SINGLE_SENTENCES, Groups
+from relu_nmt.data.split import Split
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.page import Panel, csv_text, curve_lines, draw_panels, render_page
+from relu_nmt.io.safe_write import check_writable, write_file
+from relu_nmt.io.work import hidden_progress, progress_bar
+from relu_nmt.jobs.analyze.settings import AnalysisSettings as Settings
+from relu_nmt.jobs.translate.settings import ModelOptions
+from relu_nmt.jobs.translate.shared import load_translator
+from relu_nmt.modules.config import SLOTS, AttentionPlace
+from relu_nmt.training.config import RESULTS_FILE
+from relu_nmt.training.log import TELEMETRY, TRAIN, Curves, curve_rows, read_curves
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.search.translations import SourceSentence, check_lengths
+from relu_nmt.translator import Translator
+from relu_nmt.translator.attention_maps import (
+    SLOT_NAMES,
+    AttentionMap,
+    attention_of,
+    checked_place,
+    head_maps,
+    large_maps,
+    single_model,
+)
+
+AT_ONCE = 1000
+"""Most sentences or groups to read, sort by length and analyze before the next ones."""
+PLACE = ("checkpoint", "slot", "sees", "layer", "head")
+MEMORY_STATISTICS = ("tokens", "size", "variance_ratio", "anisotropy", "null_fraction")
+USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
+"""Names of folders and files that every training has."""
+SHOWN_PERCENTS = (0.5, 1.0, 1.5, 5.0, 10.0, 50.0)
+
+
+@dataclass
+class AnalyzedModel:
+    """A checkpoint, the split as it reads it in groups of sentences or one by one, and its results.
+
+    See :meth:`WeightStatistics.records`, :meth:`LayerStatistics.records` and
+    :meth:`LayerStatistics.report` for the results. Networks that are no memories have no report.
+    """
+
+    name: str
+    path: str
+    translator: Translator
+    split: Split
+    groups: Groups
+    unit: str  # "sentences" or "groups"
+    records: Records = ()
+    branches: Records = ()
+    memories: Mapping[str, Any] | None = None
+    remarks: list[str] = field(default_factory=list)  # statistics that the checkpoint lacks
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The settings of the model."""
+        return self.translator.models[0].config
+
+    def pair(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the source and target ids of a sentence or group."""
+        source, target = self.split.joined(self.groups.sentences(number))
+        assert target is not None, "source-only data is refused at the start"
+        check_lengths([SourceSentence(source)], self.translator.max_source_positions)
+        return source, target
+
+    def numbers(self, number: int) -> Numbers | None:
+        """Return the sentence number of each source and target token, or None for one sentence."""
+        if self.unit == "sentences":
+            return None
+        split, sentences = self.split, self.groups.sentences(number)
+        separators = self.translator.task.separators
+        separated = separators is not None and (separators.alone or len(sentences) > 1)
+        # The sizes count the separator of a single sentence, which some models do not read.
+        unread = int(separators is not None and not separated)
+        assert split.target_sizes is not None
+        return (
+            sentence_numbers(split.source_sizes[sentences] - unread, separated),
+            sentence_numbers(split.target_sizes[sentences] - unread, separated),
+        )
+
+    def analyze(self, chosen: np.ndarray) -> None:
+        """Measure the chosen sentences or groups."""
+        task, ensemble = self.translator.task, self.translator.ensemble
+        weights = WeightStatistics(ensemble, (task.source_dictionary, task.target_dictionary))
+        layers = LayerStatistics(ensemble)
+        # Read some sentences at a time, with all statistics.
+        with progress_bar(f"analyze {self.name}", len(chosen), self.unit) as advance:
+            for start in range(0, len(chosen), AT_ONCE):
+                part = chosen[start : start + AT_ONCE].tolist()
+                sources, targets = zip(*map(self.pair, part), strict=True)
+                # Number the sentences of groups only. Single sentences give None.
+                numbers = [self.numbers(number) for number in part]
+                of_groups = [pair for pair in numbers if pair is not None]
+                weights.add(sources, targets, of_groups or None, advance)
+                layers.add(sources, targets)
+        self.records, self.branches = weights.records(), layers.records()
+        # Say which statistics this checkpoint lacks.
+        for slot in weights.without_weights:
+            name = f"{SLOT_NAMES[slot]} ({self.config.attention_of(slot)})"
+            self.remarks.append(f"{name} has no matrix of weights; it is left out")
+        if layers.has_memories:
+            self.memories = layers.report()
+        else:
+            name = f"its feed-forward networks ({self.config.feed_forward})"
+            self.remarks.append(f"{name} are no memories")
+
+    def map(self, number: int, place: AttentionPlace) -> AttentionMap:
+        """Return the map of a sentence or group."""
+        source, target = self.pair(number)
+        words = SourceSentence(source, self.translator.task.source_dictionary.symbols_of(source))
+        attention_map = self.translator.attention_at(place, words, target)
+        of_source, of_target = self.numbers(number) or (None, None)
+        queries = of_source if place.slot == "encoder" else of_target
+        keys = of_target if place.slot == "decoder" else of_source
+        return replace(attention_map, query_sentences=queries, key_sentences=keys)
+
+
+def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
+    """Analyze checkpoints on sentences or documents, and write the page and its CSV files.
+
+    Raises:
+        ConfigError: a place that a model does not have, or a setting that does not fit.
+        CheckpointError: a checkpoint is missing, damaged, or not a translation model.
+        DataError: the split is missing, source-only, or without document boundaries, a log cannot
+            be read, or a file cannot be written.
+    """
+    # Read the courses of training before the long part.
+    check_writable("--output", settings.output)
+    names = list(settings.names) or distinct_names(settings.path)
+    courses = _courses(settings, names)
+    models: list[AnalyzedModel] = []
+    examples: list[dict[str, Any]] = []
+    facts: dict[str, str] = {}
+    if settings.path:
+        with hidden_progress(settings.no_progress_bar or not progress):
+            models, examples, facts = _analyze(settings, names)
+    # Write the page and its CSV files.
+    page = Path(settings.output)
+    texts = csv_texts(models, courses)
+    files = [page.with_name(f"{page.stem}_{name}.csv") for name in texts]
+    for file, text in zip(files, texts.values(), strict=True):
+        write_file("--output", str(file), text)
+    text = page_text(models, examples, courses, facts, [file.name for file in files])
+    write_file("--output", settings.output, text)
+    if progress:
+        print(f"written: {', '.join(map(str, [page, *files]))}")
+    return models
+
+
+def _courses(settings: Settings, names: Sequence[str]) -> dict[str, Curves]:
+    """Return the curves of the checkpoints' trainings, if recorded, and of the logs, by name."""
+    courses: dict[Path, tuple[str, Curves]] = {}
+    for path, name in zip(settings.path, names, strict=True):
+        results = Path(path).with_name(RESULTS_FILE)
+        if results.exists() and results not in courses:
+            courses[results] = name, read_curves(results, may_be_empty=True)
+    for path, name in zip(settings.log, distinct_names(settings.log), strict=True):
+        courses[Path(path)] = f"{name} (log)" if name in names else name, read_curves(path)
+    return {name: curves for name, curves in courses.values() if curves}
+
+
+def _analyze(
+    settings: Settings, names: Sequence[str]
+) -> tuple[list[AnalyzedModel], list[dict[str, Any]], dict[str, str]]:
+    """Return all models with their results, the examples, and names and values of the inputs."""
+    data, subset, limit = settings.data, settings.gen_subset, settings.max_doc_tokens
+    precision = {name: getattr(settings, name) for name in ("cpu", "bf16", "fp16")}
+    translators = [load_translator(ModelOptions(path=p, **precision), data) for p in settings.path]
+    splits = [translator.task.load_split(subset) for translator in translators]
+    if splits[0].target is None:
+        raise DataError(
+            f"split {subset}: source-only data; attention is measured while the models read "
+            "the references; analyze a split that has them"
+        )
+    # Use the groups of the first model for all, although separators count as tokens.
+    groups = splits[0].groups(() if limit is None else (limit,))
+    total = len(groups)
+    unit = "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
+    inputs = zip(names, settings.path, translators, splits, strict=True)
+    models = [AnalyzedModel(*values, groups, unit) for values in inputs]
+    for number in settings.examples:
+        if number >= total:
+            raise ConfigError(
+                f"--examples {number}: split {subset} has {total:,} {unit}, numbered from 0"
+            )
+    # Find the places in each model. None if the attention has no weights.
+    places = {
+        text: [
+            _weights_at(model_translator, AttentionPlace.parse(text))
+            for model_translator in translators
+        ]
+        for text in settings.places
+    }
+    # Choose sentences at equal distances.
+    chosen = np.arange(total)
+    if 0 < settings.sample < total:
+        chosen = np.linspace(0, total - 1, settings.sample).round().astype(np.int64)
+    facts = {
+        "data": splits[0].stem,
+        "read": f"{'all' if len(chosen) == total else f'{len(chosen):,} of'} {total:,} {unit}",
+    }
+    if unit == "groups":
+        facts["groups"] = f"sentences of a document, up to {limit:,} tokens"
+    for model in models:
+        model.analyze(chosen)
+    return models, [_example(models, places, number) for number in settings.examples], facts
+
+
+def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:
+    """Return the place, or None if its attention has no weights."""
+    model = single_model(translator.ensemble)
+    if not attention_of(model, place.slot, place.layer).capabilities.weights:
+        return None
+    return checked_place(model, place)
+
+
+def _example(
+    models: Sequence[AnalyzedModel],
+    places_by_text: Mapping[str, Sequence[AttentionPlace | None]],
+    number: int,
+) -> dict[str, Any]:
+    """Return the maps of one sentence or group. ``places`` has the place in each model."""
+    figures = []
+    for text, places_in_models in places_by_text.items():
+        # Leave out models without weights at this place.
+        maps = {
+            model.name: model.map(number, place)
+            for model, place in zip(models, places_in_models, strict=True)
+            if place is not None
+        }
+        if not maps:
+            continue
+        # Draw the mean of the heads, and each head.
+        place = AttentionPlace.parse(text)
+        name = SLOT_NAMES[place.slot]
+        layer = "last layer" if place.layer == -1 else f"layer {place.layer}"
+        head = "mean of the heads" if place.head is None else f"head {place.head}"
+        figures.append((f"{name}, {layer}, {head}", large_maps(maps)))
+        if place.head is None:
+            figures.append((f"{name}, {layer}, every head", head_maps(maps)))
+    task = models[0].translator.task
+    (source, target) = models[0].pair(number)
+    return {
+        "number": number,
+        "source": task.source_tokens(source),
+        "target": task.target_tokens(target),
+        "figures": figures,
+    }
+
+
+def distinct_names(paths: Sequence[str]) -> list[str]:
+    """Return short distinct names for paths: of their folders if these differ, or of the files.
+
+    Example:
+        >>> distinct_names(["runs/relu/best.safetensors", "runs/softmax/last.safetensors"])
+        ['relu', 'softmax']
+        >>> distinct_names(["runs/relu/checkpoints/checkpoint_best.safetensors"])
+        ['relu']
+    """
+    parts = [(*Path(path).absolute().parts[:-1], Path(path).stem) for path in paths]
+    plain = [_without_usual_names(path) for path in parts]
+    number = len(set(parts))
+    if number < 2:
+        names = [path[-1] for path in plain]
+    else:
+        # Drop usual names at the end, or the file, if the paths still differ.
+        for shorter in (plain, [path[:-1] for path in parts]):
+            if len(set(shorter)) == number:
+                parts = shorter
+                break
+        # Drop an end that all paths share, and take as few parts from the end as differ.
+        while len({path[-1] for path in parts}) == 1:
+            parts = [path[:-1] for path in parts]
+        length = 1
+        while len({path[-length:] for path in parts}) < number:
+            length += 1
+        names = ["/".join(path[-length:]) for path in parts]
+    # Number a path that comes again.
+    again = [names[:i].count(name) for i, name in enumerate(names)]
+    return [f"{name} {n + 1}" if n else name for name, n in zip(names, again, strict=True)]
+
+
+def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
+    while len(parts) > 2 and USUAL_NAMES.fullmatch(parts[-1]):
+        parts = parts[:-1]
+    return parts
+
+
+# ------------------------------------------------------------------- the page and its CSV files
+
+
+def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) -> dict[str, str]:
+    """Return the text of each CSV file by the last part of its name."""
+    # Branches and attention of each checkpoint, a row for each head and mean.
+    attention, ranks, memories, branches = [], [], [], []
+    for model in models:
+        branches += [{"checkpoint": model.name, **record} for record in model.branches]
+        for record in model.records:
+            columns = {"checkpoint": model.name} | {name: record[name] for name in PLACE[1:]}
+            values = {name: record[name] for name in ANALYZED if name in record}
+            attention.append({**columns, "rows": record["rows"], **values})
+            for percent, top in record["top_sum"].items():
+                rank = {"top_sum": top, "share_at_rank": record["share_at_rank"][percent]}
+                ranks.append({**columns, "percent": percent, **rank, "beyond": 1 - top})
+        # Memories, a row for each layer.
+        for module, part in (model.memories or {"modules": {}})["modules"].items():
+            side, layer = module.split(".")
+            where = {"checkpoint": model.name, "side": side, "layer": layer}
+            top_sums = {f"top_sum_{p}": share for p, share in part.get("top_sums", {}).items()}
+            memories.append(where | {key: part.get(key) for key in MEMORY_STATISTICS} | top_sums)
+    # Columns and rows of each file. Empty ones are left out.
+    sums = dict.fromkeys(key for row in memories for key in row if key.startswith("top_sum_"))
+    tables = {
+        "attention": ([*PLACE, "rows", *ANALYZED], attention),
+        "top_sums": ([*PLACE, "percent", "top_sum", "share_at_rank", "beyond"], ranks),
+        "branches": (["checkpoint", "side", "layer", "branch", "variance_ratio"], branches),
+        "feed_forward": (["checkpoint", "side", "layer", *MEMORY_STATISTICS, *sums], memories),
+        "training": (
+            ["training", "split", "metric", "num_updates", "value"],
+            [row for name, own in courses.items() for row in curve_rows(name, own)],
+        ),
+    }
+    return {name: csv_text(*table) for name, table in tables.items() if table[1]}
+
+
+def page_text(
+    models: Sequence[AnalyzedModel],
+    examples: Sequence[Mapping[str, Any]],
+    courses: Mapping[str, Curves],
+    facts: Mapping[str, str],
+    csv_names: Sequence[str],
+) -> str:
+    """Return the page, with links to the CSV files.
+
+    ``facts`` are names and values of the inputs. An example has the maps of a sentence or group:
+    its ``number``, the texts ``source`` and ``target``, and ``figures``: pairs of caption, image.
+    """
+    # Branches have a row each, with the ratio of each checkpoint.
+    branches: dict[tuple[str, int, str], dict[str, float | None]] = {}
+    for model in models:
+        for record in model.branches:
+            branch = (record["side"], record["layer"], record["branch"])
+            branches.setdefault(branch, {})[model.name] = record["variance_ratio"]
+    # Means over layers and heads have a row for each slot and line.
+    series = series_of({model.name: model.records for model in models})
+    means = {
+        slot: [
+            (name, record)
+            for name, _, records in series
+            for record in records
+            if record["slot"] == slot and record["layer"] == "mean"
+        ]
+        for slot in SLOTS
+    }
+    names = [model.name for model in models] or list(courses)
+    values = {
+        "title": f"{'Attention' if models else 'Training'} of {', '.join(names)}",
+        "facts_of_all": [*facts.items(), ("report of", time.strftime("%d %B %Y, %H:%M"))],
+        "models": models,
+        "measured": {name for model in models for record in model.records for name in record},
+        "series": series,
+        "slot_means": {slot: rows for slot, rows in means.items() if rows},
+        "branches": branches,
+        "memories": {model.name: model.memories for model in models if model.memories is not None},
+        "examples": examples,
+        "courses": courses,
+        "SLOTS": SLOTS,
+        "STATISTICS": STATISTICS,
+        "PERCENTS": SHOWN_PERCENTS,
+        "NUM_FREQUENT": NUM_FREQUENT,
+        "DEFINITIONS": DEFINITIONS,
+        "csv_names": csv_names,
+    }
+    # Pass functions too, so that the template decides where figures stand.
+    functions = by_layer, by_rank, of_memories, of_courses, course_panels
+    values |= {function.__name__: function for function in functions}
+    return render_page("relu_nmt.jobs.analyze", "analysis.html", values)
+
+
+def of_courses(courses: Mapping[str, Curves], panels: Mapping[tuple[str, str], str]) -> str:
+    """Return a plot of curves against the number of updates.
+
+    Each training is a line in every panel for which it has values. ``panels`` has the title of
+    each panel by split and metric.
+    """
+    drawn = []
+    for key, title in panels.items():
+        curves = [(name, course.get(key, {})) for name, course in courses.items()]
+        drawn.append(Panel(title, "updates", curve_lines(curves), from_zero=key[0] == TELEMETRY))
+    return draw_panels(drawn)
+
+
+def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], str]]:
+    """Return the panels of losses and scores, and those of the telemetry, without empty ones.
+
+    A metric needs two values in a training to make a curve.
+    """
+    # Find the metrics with two values in a training, and the unit of the losses.
+    curves = [curve for course in courses.values() for curve in course.items()]
+    drawn = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
+    # Only translation models have a loss without smoothing. Others count examples, not tokens.
+    bits = "bits per token" if (TRAIN, "nll_loss") in dict(curves) else "bits per example"
+    # Order: training loss, losses on the other splits, regularizer, scores, gradient.
+    splits = list(dict.fromkeys(s for s, _ in drawn if s not in (TRAIN, TELEMETRY)))
+    losses = {
+        (TRAIN, "loss"): f"training loss, {bits}",
+        (TRAIN, "nll_loss"): "training NLL, bits per token",
+        **{(split, "loss"): f"loss on {split}, {bits}" for split in splits},
+        **{(split, "nll_loss"): f"NLL on {split}, bits per token" for split in splits},
+        (TRAIN, "attention_norm"): "attention_norm: mean |ln S|",
+        (TRAIN, "attention_entropy"): "attention_entropy: excess, nats",
+        **{
+            (split, name): f"{title} on {split}"
+            for split in splits
+            for name, title in (("accuracy", "accuracy, %,"), ("bleu", "BLEU"))
+        },
+        (TRAIN, "gnorm"): "norm of the gradient",
+    }
+    # Group the telemetry by statistic, then by slot.
+    telemetry = {
+        (TELEMETRY, f"{slot} {name}"): f"{STATISTICS[name].label}, {slot}"
+        for name in ("entropy", "sum", "zero_fraction", "null_fraction")
+        for slot in SLOTS
+    }
+    panels = []
+    for titles in (losses, telemetry):
+        panels.append({key: title for key, title in titles.items() if key in drawn})
+    return [titles for titles in panels if titles]

@@ -1,0 +1,60 @@
+"""Parser of flags whose errors are one line, with advice on unknown flags."""
+
+import argparse
+import importlib
+import pkgutil
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NoReturn
+
+from relu_nmt.config.registry import close_names
+from relu_nmt.config.yaml_text import parse_yaml
+from relu_nmt.errors import ConfigError
+
+ADVICE = Path(__file__).with_name("advice.yaml")
+"""Advice on flags that a command does not have."""
+MOST_NAMED = 3
+"""Most commands that an error message names."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that reports errors as one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an error that suggests the right flag for an unknown one."""
+        _, _, words = message.partition("unrecognized arguments: ")
+        unknown = re.findall(r"(?<!\S)--[^\s=]+", words)
+        for flag in unknown:
+            if advice := advice_on(flag, words):
+                raise ConfigError(f"{flag}: {advice}")
+        # Without advice, name the commands that have the flag, or the nearest flag of this one.
+        for flag in unknown:
+            if commands := _commands_with(flag):
+                raise ConfigError(f"{flag}: it is a flag of {' and '.join(commands[:MOST_NAMED])}")
+        hint = close_names(unknown[0], self._option_string_actions) if unknown else ""
+        raise ConfigError(f"{message}; {hint}" if hint else f"{message}; see --help")
+
+
+def advice_on(flag: str, words: str = "") -> str:
+    """Return the advice on a flag in :data:`ADVICE`, an empty text without any.
+
+    The number that stands behind the flag in ``words`` replaces the letter N.
+    """
+    tables = parse_yaml(ADVICE.read_text("utf-8"))
+    for patterns, advice in (*tables["nowhere"].items(), *tables["elsewhere"].items()):
+        if any(fnmatchcase(flag, pattern) for pattern in patterns.split()):
+            number = re.search(rf"{re.escape(flag)}[ =](\d[\d.]*)", words)
+            return re.sub(r"\bN\b", number[1], advice) if number else advice
+    return ""
+
+
+def _commands_with(flag: str) -> list[str]:
+    """Return the names of the commands that have a flag."""
+    package = importlib.import_module("relu_nmt.cli")
+    commands: list[str] = []
+    for module in pkgutil.iter_modules(package.__path__, "relu_nmt.cli."):
+        main = getattr(importlib.import_module(module.name), "main", None)
+        if main is not None and flag in main.parser()._option_string_actions:
+            commands.append(main.prog)
+    return commands

@@ -1,0 +1,1 @@
+"""Data folders from text."""

@@ -1,0 +1,429 @@
+"""Make a data folder from text files: dictionaries, binarized data and a manifest.
+
+The steps scan all files, convert raw text to tokens (:mod:`relu_nmt.jobs.preprocess.text`),
+build the dictionaries, binarize, and write the manifest. A journal records each finished step, so
+that an interrupted run continues where it stopped. A file gets its name only when it is complete.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import relu_nmt
+from relu_nmt.config import flag_of, to_dict
+from relu_nmt.data.binarize import IndexedDataset, binarize, binarize_alignments, count_words
+from relu_nmt.data.data_folder import (
+    MANIFEST_NAME,
+    WORK_FOLDER,
+    Journal,
+    alignment_path,
+    dictionary_path,
+    file_record,
+    manifest_content,
+    paths_of,
+    read_manifest,
+    remove_files,
+    write_manifest,
+)
+from relu_nmt.data.dictionary import UNK, Dictionary
+from relu_nmt.data.documents import SEPARATOR_TESTS
+from relu_nmt.errors import DataError, printable
+from relu_nmt.io.safe_write import folder_locked, remove_abandoned
+from relu_nmt.io.text_lines import TextFile, read_chunk
+from relu_nmt.io.work import Work, cluster_queue, hidden_progress, progress_bar, result_of
+from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
+from relu_nmt.jobs.preprocess.text import Job, SideKey, make_job
+from relu_nmt.tokenization.base import subword_models, tokenizers
+from relu_nmt.tokenization.pipeline import TextPipeline
+
+JOBS_FOLDER = "jobs"
+GIVEN_FILES = ("srcdict", "tgtdict", "subword_model", "target_subword_model")
+# Settings without effect on the result, and those that name files, of which the contents count.
+NOT_IN_KEY = (
+    *("workers", "overwrite", "destdir", "task", "dataset_impl", "no_progress_bar"),
+    *("cluster", "cluster_parameters", "like"),
+    *("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES),
+)
+SAMPLED_LINES, SAMPLED_CHUNKS, SAMPLED_CHARACTERS = 1000, 20, 1_000_000
+SIDE_COUNTS = {"sentences": int, "tokens": int, "unknown": int}
+SMALL_SHARE = 0.01  # share of changed lines that is too small for advice
+
+
+def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
+    """Make a data folder, or one for each shard, or finish an interrupted one.
+
+    Returns the manifest, of several shards the first manifest, which has dictionaries and subwords.
+    With ``dict_only`` it is empty.
+
+    Raises:
+        DataError: a file is missing, damaged or not parallel to its counterpart, or the folder
+            holds something else already.
+        ConfigError: the settings do not suit the text.
+    """
+    settings.refuse_idle_limits()
+    # Make the first folder, which gives the others dictionaries and subwords.
+    if len(settings.training_texts) < 2:
+        return _run_one(settings, progress)
+    first, *further = settings.shards()
+    result = _run_one(first, progress)
+    if settings.cluster is None:
+        for shard in further:
+            _run_one(shard, progress)
+        return result
+    # Submit a job for each of the other shards.
+    folder = Path(settings.destdir).absolute()
+    submit = cluster_queue(settings.cluster, settings.asked_for, folder / JOBS_FOLDER)
+    names = [Path(shard.destdir).name for shard in further]
+    quietly = partial(_run_one, progress=False)
+    jobs = [submit(Work(quietly, shard), name) for shard, name in zip(further, names, strict=True)]
+    # Wait for the jobs in the order of the shards.
+    for name, job in zip(names, jobs, strict=True):
+        result_of(job)
+        if progress:
+            print(f"{name}: made by job {job.job_id}")
+    return result
+
+
+def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
+    """Make one data folder, see :func:`run`."""
+    try:
+        job = make_job(settings, lambda text: print(printable(text)) if progress else None)
+        with hidden_progress(settings.no_progress_bar or not progress), job.open_files:
+            return _make_folder(job)
+    except BrokenPipeError:  # the reader of standard output has ended, and no file is at fault
+        raise
+    except OSError as error:
+        path = error.filename or settings.destdir
+        raise DataError(
+            f"{path}: cannot write: {error.strerror}; the data folder is not complete"
+        ) from error
+
+
+def _make_folder(job: Job) -> dict[str, Any]:
+    """Do all unfinished steps in the locked folder. Return the manifest."""
+    # Read through all inputs first, for the key, so that mistakes are reported early.
+    key = _key(job)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    # Lock the folder, since two runs would mix their files.
+    with folder_locked(job.folder) as is_free:
+        if not is_free:
+            raise DataError(
+                f"{job.config.destdir}: another relu-nmt-preprocess is writing to it; wait "
+                "for that one, or give another --destdir"
+            )
+        remove_abandoned(job.folder)
+        manifest = _check_folder(job, key)
+        if manifest is not None:
+            job.say(f"{job.config.destdir}: complete already, nothing to do")
+            return manifest
+        return _build(job, key)
+
+
+def _build(job: Job, key: str) -> dict[str, Any]:
+    """Do all unfinished steps. The journal skips finished ones."""
+    journal = Journal(job.folder / WORK_FOLDER, key, _given_files(job).values())
+    texts = job.tokens(journal)
+    # Test on a sample that tokens decode to the original text.
+    for language, pipeline in job.pipelines().items():
+        if not pipeline.keeps_text:
+            text = next(text for (_, side), text in job.inputs.items() if side == language)
+            report = describe_round_trip(pipeline, text, job.config.document_separator)
+            job.say(f"[{language}] {report}")
+    dictionaries = _make_dictionaries(job, journal, texts)
+    manifest = {}
+    # Write the manifest last, since it marks the folder as complete.
+    if not job.config.dict_only:
+        sides = _binarize(job, journal, texts, dictionaries)
+        alignments = _binarize_alignments(job, journal)
+        content = _describe(job, journal, key, sides, alignments, dictionaries)
+        manifest = write_manifest(job.folder, content)
+    journal.close()
+    return manifest
+
+
+def _key(job: Job) -> str:
+    """Return a hash of the job's settings and of the contents of its files."""
+    settings = {name: x for name, x in to_dict(job.config).items() if name not in NOT_IN_KEY}
+    if not job.config.subword_sampling:  # keep the keys of folders of earlier versions
+        del settings["subword_sampling"]
+    settings |= {f"text {la}": text.to_state() for la, text in job.texts.items()}
+    settings |= {f"words {la}": words.to_text() for la, words in job.dictionaries.items()}
+    # Add checksums of all inputs and of given files.
+    contents: dict[str, Any] = {
+        f"{split}.{language}": text.sha256 for (split, language), text in job.inputs.items()
+    }
+    contents |= {f"{split} alignments": text.sha256 for split, text in job.alignments.items()}
+    for name, path in _given_files(job).items():
+        if not path.is_file():
+            reason = "is a folder" if path.is_dir() else "no such file"
+            raise DataError(f"{getattr(job.config, name)}: {reason} ({flag_of(name)})")
+        contents[name] = file_record(path)["sha256"]
+    # Add versions, on which tokens depend.
+    hashed: dict[str, Any] = {"settings": settings, "contents": contents}
+    hashed["versions"] = _versions(job)
+    # Add only later tokenizer versions, so that old folders keep their keys.
+    if (version := tokenizers.get(job.config.tokenizer).version()) > 1:
+        hashed["tokenizer_version"] = version
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+
+
+def _given_files(job: Job) -> dict[str, Path]:
+    """Return the paths of given dictionaries and subword models by the setting's name."""
+    paths = {name: getattr(job.config, name) for name in GIVEN_FILES}
+    return {name: Path(path).absolute() for name, path in paths.items() if path is not None}
+
+
+def _versions(job: Job) -> dict[str, str]:
+    kinds = (tokenizers.get(job.config.tokenizer), subword_models.get(job.config.subword))
+    names = sorted(kind.package for kind in kinds if kind.package is not None)
+    versions = {name: importlib.metadata.version(name) for name in names}
+    return {"relu_nmt": relu_nmt.__version__, **versions}
+
+
+def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
+    """Return the manifest if the folder is complete. Refuse to replace another folder."""
+    # Read the manifest. Remove a damaged one only with --overwrite.
+    advice = "give another --destdir, or --overwrite to replace it"
+    try:
+        manifest = manifest_content(job.folder, advice)
+    except DataError:
+        if not job.config.overwrite:
+            raise
+        (job.folder / MANIFEST_NAME).unlink()
+        return None
+    # A complete folder of the same job needs no work, unless a file was damaged.
+    if manifest is not None and manifest.get("key") == key:
+        try:
+            return read_manifest(job.folder, with_checksums=True)
+        except DataError as damage:
+            job.say(f"{damage}: making the folder again")
+            (job.folder / MANIFEST_NAME).unlink()
+            return None
+    if manifest is not None:
+        if not job.config.overwrite:
+            raise DataError(
+                f"{job.config.destdir}: holds data made from other text or settings; {advice}"
+            )
+        # Remove all files of the old folder, so that none is mistaken for a new one.
+        (job.folder / MANIFEST_NAME).unlink()
+        remove_files(job.folder, manifest["files"], _given_files(job).values())
+    elif not job.config.overwrite and Journal.read(job.folder / WORK_FOLDER) is None:
+        # Refuse to replace present dictionaries, since no unfinished run explains them.
+        dictionaries = (job.config.srcdict, job.config.tgtdict)
+        for language, given_path in zip(job.config.languages, dictionaries, strict=False):
+            path = dictionary_path(job.config.destdir, language)
+            if path.exists() and not given_path:
+                raise DataError(
+                    f"{path}: exists already; give another --destdir, --overwrite to replace "
+                    "it, or the dictionary to use (--srcdict, --tgtdict)"
+                )
+    return None
+
+
+def _make_dictionaries(
+    job: Job, journal: Journal, texts: Mapping[SideKey, TextFile]
+) -> dict[str, Dictionary]:
+    """Build the dictionaries of all languages in the folder, or copy given ones."""
+    paths = {la: dictionary_path(job.folder, la) for la in job.config.languages}
+
+    def make() -> None:
+        # Make one dictionary for each group, and save it for each of its languages.
+        for languages, side in zip(job.config.sharing, ("src", "tgt"), strict=False):
+            dictionary = _dictionary(job, languages, side, texts)
+            for language in languages:
+                dictionary.save(paths[language])
+
+    # Read the files back, so that new and finished dictionaries are the same.
+    journal.finish("dictionaries", make, [*paths.values()])
+    dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
+    for language, dictionary in dictionaries.items():
+        job.say(f"[{language}] Dictionary: {len(dictionary)} types")
+    return dictionaries
+
+
+def _dictionary(
+    job: Job, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
+) -> Dictionary:
+    """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
+    config = job.config
+    # Take a model's or a given dictionary. A joined one may come from either flag.
+    if job.dictionaries:
+        return job.dictionaries[languages[0]]
+    path = getattr(config, f"{side}dict") or (config.joined_dictionary and config.tgtdict)
+    if path:
+        return Dictionary.load(path)
+    # Count the words of the training text.
+    files = [texts["train", language] for language in languages]
+    label = f"count {'+'.join(languages)}"
+    with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
+        counts = count_words(files, job.workers, advance)
+    threshold, nwords = (getattr(config, f"{name}{side}") for name in ("threshold", "nwords"))
+    dictionary = Dictionary.from_counts(counts, threshold, nwords, config.padding_factor)
+    if not dictionary.num_words:
+        names = " and ".join(job.inputs["train", language].path for language in languages)
+        reason = f"--threshold{side} {threshold} and --nwords{side} {nwords} leave no word of"
+        raise DataError(f"{names}: {reason if counts else 'no words in'} the text")
+    return dictionary
+
+
+def _binarize(
+    job: Job,
+    journal: Journal,
+    texts: Mapping[SideKey, TextFile],
+    dictionaries: dict[str, Dictionary],
+) -> dict[SideKey, dict[str, int]]:
+    """Write the ``.bin`` and ``.idx`` files. Return the counts of each side."""
+    sides = {
+        f"{split}.{language}.binarized": (language, job.path(split, language), text)
+        for (split, language), text in texts.items()
+    }
+
+    def write(names: list[str]) -> Iterator[dict[str, int]]:
+        # Binarize the sides of all splits in one pass.
+        todo = [sides[name] for name in names]
+        with progress_bar("binarize", sum(text.num_bytes for _, _, text in todo)) as advance:
+            yield from binarize(todo, dictionaries, job.workers, advance)
+
+    files = {name: paths_of(prefix) for name, (_, prefix, _) in sides.items()}
+    results = journal.finish_all(files, write, SIDE_COUNTS)
+    finished = dict(zip(texts, results.values(), strict=True))
+    # Report the share of unknown words, as fairseq does.
+    for (split, language), result in finished.items():
+        share = 100 * result["unknown"] / max(1, result["tokens"])
+        job.say(
+            f"[{language}] {job.inputs[split, language].path}: {result['sentences']} sents, "
+            f"{result['tokens']} tokens, {share:.3}% replaced (by {UNK})"
+        )
+    return finished
+
+
+def _binarize_alignments(job: Job, journal: Journal) -> dict[str, dict[str, int]]:
+    """Write the word alignments. Return the counts of each split with alignments."""
+    finished = {}
+    for split, text in job.alignments.items():
+        prefix = alignment_path(job.folder, split, job.config.pair)
+        step, write = f"{split} alignments binarized", partial(_align, job, split, prefix)
+        finished[split] = done = journal.finish(
+            step, write, paths_of(prefix), {"sentences": int, "pairs": int}
+        )
+        counts = f"{done['sentences']} sents, {done['pairs']} pairs"
+        job.say(f"[alignments] {text.path}: {counts}")
+    return finished
+
+
+def _align(job: Job, split: str, prefix: Path) -> dict[str, int]:
+    """Write the word alignments of a split, compared with its binarized sentences."""
+    sides = [IndexedDataset(job.path(split, la)) for la in job.config.languages]
+    # Leave out separator lines of the text, which have no sentences.
+    text, separators = job.alignments[split], job.separators.get(split, [])
+    with progress_bar("alignments", text.num_bytes) as advance:
+        return binarize_alignments(text, prefix, sides, separators, job.workers, advance)
+
+
+def _describe(
+    job: Job,
+    journal: Journal,
+    key: str,
+    sides: Mapping[SideKey, Mapping[str, int]],
+    alignments: Mapping[str, Mapping[str, int]],
+    dictionaries: Mapping[str, Dictionary],
+) -> dict[str, Any]:
+    """Return the manifest."""
+    config = job.config
+    # List all files with size and checksum.
+    files = [dictionary_path(job.folder, language) for language in config.languages]
+    files += job.model_paths.values()
+    files += [job.path(split, "documents") for split in job.num_documents]
+    files += [job.path(split, f"{la}.raw") for split, la in job.inputs if split != "train"]
+    for split, language in sides:
+        files += paths_of(job.path(split, language))
+    for split in alignments:
+        files += paths_of(alignment_path(job.folder, split, config.pair))
+
+    def described(text: TextFile, counts: Mapping[str, int], *names: str) -> dict[str, Any]:
+        values = {name: counts[name] for name in names}
+        return {"input": text.path, "input_sha256": text.sha256, **values}
+
+    # Describe the sides, documents and alignments of each split.
+    splits: dict[str, dict[str, Any]] = {}
+    for split in config.splits():
+        has_documents = split in job.num_documents
+        keys = {language: (split, language) for language in config.languages}
+        splits[split] = {
+            "sentences": sides[split, config.languages[0]]["sentences"],
+            "documents": job.num_documents.get(split),
+            "documents_file": job.path(split, "documents").name if has_documents else None,
+            "sides": {
+                language: described(job.inputs[key], sides[key], "tokens", "unknown")
+                for language, key in keys.items()
+            },
+        }
+        if split in alignments:
+            description = described(job.alignments[split], alignments[split], "pairs")
+            splits[split]["alignments"] = description
+    # Describe the text steps of each language, from which models start.
+    texts = {
+        language: {
+            "tokenizer": text.tokenizer,
+            "tokenizer_version": text.tokenizer_version,
+            "lowercase": text.lowercase,
+            "subword": config.subword,
+            "subword_file": path.name if (path := job.model_paths.get(language)) else None,
+            **({} if text.first_symbol is None else {"first_symbol": text.first_symbol}),
+        }
+        for language, text in job.pipelines().items()
+    }
+    return {
+        "key": key,
+        "source_lang": config.source_lang,
+        "target_lang": config.target_lang,
+        "joined_dictionary": config.joined_dictionary,
+        "versions": _versions(job),
+        "settings": to_dict(config),
+        "text": texts,
+        "dictionaries": {
+            language: {"file": dictionary_path("", language).name, "symbols": len(dictionary)}
+            for language, dictionary in dictionaries.items()
+        },
+        "splits": splits,
+        "files": {path.name: journal.record(path) for path in files},
+    }
+
+
+def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:
+    """Report in one line how many sampled lines survive encoding and decoding.
+
+    White space does not count, nor does case if the text is lower-cased.
+    """
+    total = num_unchanged = length = 0
+    for line in _sample(text, separator):
+        # Remove differences that tokens cannot keep: white space, codes of languages and case.
+        expected = pipeline.without_code(" ".join(line.split()))
+        if pipeline.lowercase:
+            expected = expected.lower()
+        total += 1
+        length += len(line)
+        num_unchanged += pipeline.decode(pipeline.encode(line)) == expected
+        if length > SAMPLED_CHARACTERS:
+            break
+    share = f"{num_unchanged:,} of {total:,} sampled lines ({num_unchanged / max(1, total):.1%})"
+    report = f"{share} come back from their tokens unchanged"
+    # Advise subwords that lose nothing, if many lines change.
+    if total - num_unchanged > SMALL_SHARE * total and pipeline.tokenizer != "none":
+        report += "; --subword sentencepiece without --tokenizer changes none"
+    return report
+
+
+def _sample(text: TextFile, separator: str) -> Iterator[str]:
+    """Yield lines of chunks that are spread evenly over the text."""
+    separates = SEPARATOR_TESTS[separator]
+    step = max(1, len(text.chunks) // SAMPLED_CHUNKS)
+    share = SAMPLED_LINES // min(len(text.chunks), SAMPLED_CHUNKS)
+    for number, chunk in enumerate(text.readable_chunks()):
+        if number % step == 0 and number < step * SAMPLED_CHUNKS:
+            lines = [line for line in read_chunk(chunk) if line.strip() and not separates(line)]
+            yield from lines[:: max(1, len(lines) // share)][:share]

@@ -1,0 +1,315 @@
+"""Settings of relu-nmt-preprocess."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from relu_nmt.config import READ, Files, like, option, settings, split_paths
+from relu_nmt.config.fields import options_of
+from relu_nmt.config.shared import (
+    ClusterOptions,
+    FairseqOptions,
+    no_progress_bar_option,
+    seed_option,
+    source_lang_option,
+    target_lang_option,
+)
+from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
+from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.base import subword_file_name, subword_models, tokenizers
+
+DEFAULT_SUBWORDS = 10000
+SPLIT = ("subword", "subword-nmt", "sentencepiece")
+"""The need of options of a subword model."""
+TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
+_texts = partial(option, None, metavar="FP", files=TEXTS)
+OF_DICTIONARIES = (
+    *("srcdict", "tgtdict", "thresholdsrc", "thresholdtgt", "nwordssrc", "nwordstgt"),
+    "padding_factor",
+)
+OF_MODEL = (*OF_DICTIONARIES, "subword_size", "subword_model", "target_subword_model")
+"""Settings that contradict ``--like``."""
+GIVEN = Files(part_of=("destdir",))
+"""Files that the data folder may contain already, and keeps."""
+
+
+@settings
+class PreprocessSettings(ClusterOptions):
+    """All settings of :mod:`relu_nmt.jobs.preprocess.job`."""
+
+    source_lang: str | None = source_lang_option(help="source language, the ending of its files")
+    target_lang: str | None = target_lang_option(help="target language, the ending of its files")
+    trainpref: str | None = _texts(
+        "training text without its language ending; several are shards (a,b,c)"
+    )
+    validpref: str | None = _texts("validation text without the ending; several with commas")
+    testpref: str | None = _texts("test text without the ending; several with commas")
+    destdir: str = option(
+        "data-bin",
+        "the data folder to make",
+        metavar="DIR",
+        files=replace(DATA_FILES, written=True),
+    )
+    joined_dictionary: bool = option(
+        False, "one dictionary (and one subword model) for both languages"
+    )
+    srcdict: str | None = option(None, "use this source dictionary", files=GIVEN)
+    tgtdict: str | None = option(
+        None, "use this target dictionary", files=GIVEN, needs=("only_source", False)
+    )
+    thresholdsrc: int = option(
+        0, "source words (joined: all words) that occur less often are unknown"
+    )
+    thresholdtgt: int = option(
+        0,
+        "target words that occur less often are unknown",
+        needs=("joined_dictionary", False),
+        no_effect="--thresholdsrc is that of the joined dictionary",
+    )
+    nwordssrc: int = option(
+        -1, "largest size of the source (joined: the) dictionary; -1: no limit", least=-1
+    )
+    nwordstgt: int = option(
+        -1,
+        "largest size of the target dictionary; -1: no limit",
+        least=-1,
+        needs=("joined_dictionary", False),
+        no_effect="--nwordssrc is that of the joined dictionary",
+    )
+    padding_factor: int = option(
+        8, "fill dictionaries up to a multiple of this size", least=1, most=10_000
+    )
+    only_source: bool = option(False, "there is no target text")
+    dict_only: bool = option(False, "make the dictionaries only")
+    tokenizer: str = option(
+        "none", "tokenizer of the text; moses-aggressive splits hyphens too", choices=tokenizers
+    )
+    lowercase: bool = option(False, "lower-case both sides")
+    subword: str = option(
+        "none", "split words, with a model learned on the training text", choices=subword_models
+    )
+    subword_size: int = option(
+        DEFAULT_SUBWORDS,
+        "merges (subword-nmt) or pieces (sentencepiece) to learn",
+        least=1,
+        needs=[SPLIT, ("subword_model", None)],
+    )
+    subword_model: str | None = option(
+        None, "codes of subword-nmt or model of SentencePiece to use instead", files=GIVEN
+    )
+    target_subword_model: str | None = option(
+        None,
+        "that of the target, if each side has one, as Marian's source.spm and target.spm",
+        files=GIVEN,
+        needs=["subword_model", ("only_source", False)],
+    )
+    subword_sampling: float = option(
+        0.0,
+        "split training text at random: BPE-dropout, or power of probabilities",
+        least=0,
+        most=1,
+        metavar="X",
+        needs=SPLIT,
+    )
+    document_separator: str = option(
+        "none",
+        "between documents: a blank line, or a line <d> before each (tag)",
+        choices=SEPARATORS,
+    )
+    align_suffix: str | None = option(
+        None,
+        "ending of files with word alignments, lines as '0-0 1-2'",
+        metavar="SUFFIX",
+        needs=[("only_source", False), ("dict_only", False)],
+    )
+    workers: int = option(0, "processes; 0: one per core", least=0, most=1024)
+    no_progress_bar: bool = no_progress_bar_option()
+    seed: int = seed_option(
+        help="seed of the sample on which a subword model is learned",
+        needs=SPLIT,
+        no_effect="no subword model is learned",
+    )
+    overwrite: bool = option(False, "replace a data folder that was made in another way")
+    task: str = like(FairseqOptions, "task", "translation")
+    dataset_impl: str = like(FairseqOptions, "dataset_impl", "mmap")
+    # Declared last, since its name hides the function that declares the options above.
+    like: str | None = option(
+        None,
+        "checkpoint of a model whose dictionaries, text steps and languages to take",
+        metavar="CKPT",
+        files=READ,
+    )
+
+    def check(self) -> None:
+        """Compare the settings with each other."""
+        if not self.source_lang and not self.like:
+            raise ConfigError(
+                "--source-lang is missing: give the ending of the source files (-s de)"
+            )
+        if not (self.only_source or self.target_lang or self.like):
+            raise ConfigError(
+                "--target-lang is missing: give the ending of the target files (-t en), or "
+                "--only-source"
+            )
+        if self.source_lang and self.source_lang == self.target_lang and not self.only_source:
+            raise ConfigError(f"--source-lang and --target-lang are both '{self.source_lang}'")
+        # Languages become part of file names.
+        for language in (self.source_lang, self.target_lang):
+            if language and set(language) & set("./-"):
+                raise ConfigError(
+                    f"language '{language}': it must not contain '.', '-' or '/', since it is part "
+                    "of file names like train.de-en.de; rename the files"
+                )
+        if not (self.trainpref or self.validpref or self.testpref):
+            raise ConfigError("no text: give --trainpref, --validpref or --testpref")
+        if self.like:
+            reason = f": --like takes dictionaries and subwords of {self.like}"
+            self._refuse_given(OF_MODEL, reason)
+        else:
+            self._check_dictionaries()
+            self._check_subwords()
+        self._check_alignments()
+        self._check_shards()
+
+    def _check_alignments(self) -> None:
+        if self.align_suffix is None:
+            return
+        # Refuse an ending that names the text itself.
+        if self.align_suffix in ("", *self.languages):
+            raise ConfigError(
+                f"--align-suffix '{self.align_suffix}': expected another ending than those of the "
+                "text"
+            )
+        # Refuse steps that would change the tokens that alignments count.
+        for flag, value in (("--tokenizer", self.tokenizer), ("--subword", self.subword)):
+            if value != "none":
+                raise ConfigError(
+                    f"--align-suffix: alignments belong to the tokens between spaces of the text, "
+                    f"which {flag} {value} would change; split the text before you align it, and "
+                    f"leave {'--like' if self.like else flag} out"
+                )
+
+    def _refuse_given(self, names: Iterable[str], reason: str) -> None:
+        """Refuse settings that differ from their defaults."""
+        for name in names:
+            entry, value = options_of(type(self))[name], getattr(self, name)
+            if value != entry.default:
+                raise ConfigError(f"{entry.with_value(value)}{reason}; leave one of them out")
+
+    def _check_dictionaries(self) -> None:
+        if self.joined_dictionary and self.srcdict and self.tgtdict:
+            raise ConfigError("--joined-dictionary: give --srcdict or --tgtdict, not both")
+        if self.joined_dictionary and self.only_source:
+            raise ConfigError("--joined-dictionary and --only-source exclude each other")
+        if self.trainpref or (self.joined_dictionary and (self.srcdict or self.tgtdict)):
+            return
+        for flag, path in (("--srcdict", self.srcdict), ("--tgtdict", self.tgtdict)):
+            if not path and not (flag == "--tgtdict" and self.only_source):
+                raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
+
+    def refuse_idle_limits(self) -> None:
+        """Refuse limits of dictionaries that are given and not made, which fairseq ignores.
+
+        Settings of :meth:`shards` have both: their dictionaries were made with these limits.
+        """
+        source = self.srcdict and f"--srcdict {self.srcdict}"
+        target = self.tgtdict and f"--tgtdict {self.tgtdict}"
+        if self.joined_dictionary:
+            source, target = source or target, None
+        if source:
+            self._refuse_given(["thresholdsrc", "nwordssrc"], f" does nothing with {source}")
+        flags = [flag for flag in (source, target) if flag]
+        if len(flags) == len(self.sharing):
+            self._refuse_given(["padding_factor"], f" does nothing with {' and '.join(flags)}")
+        if target:
+            self._refuse_given(["thresholdtgt", "nwordstgt"], f" does nothing with {target}")
+
+    def _check_subwords(self) -> None:
+        if self.subword == "none" and self.subword_model:
+            raise ConfigError(
+                "--subword-model: give its kind with --subword "
+                + " or ".join(name for name in subword_models.names() if name != "none")
+            )
+        if self.subword != "none" and not self.subword_model and not self.trainpref:
+            raise ConfigError(
+                f"--subword {self.subword} learns on the training text: give --trainpref or "
+                "--subword-model"
+            )
+
+    def _check_shards(self) -> None:
+        if len(self.training_texts) < 2:
+            if self.cluster:
+                raise ConfigError(
+                    "--cluster: shards of the training text are its jobs; give several with "
+                    "--trainpref a,b,c"
+                )
+            return
+        if self.dict_only:
+            raise ConfigError("--dict-only: give one --trainpref, the text to learn from")
+        # Require one model, since all shards take over the model of the first.
+        if self.learns_subwords and not self.joined_dictionary and not self.only_source:
+            raise ConfigError(
+                f"--subword {self.subword} of several --trainpref: add --joined-dictionary, for "
+                "one model of both languages, or give --subword-model"
+            )
+
+    @property
+    def training_texts(self) -> list[str]:
+        """The prefixes of the training text, one for each shard."""
+        return split_paths(self.trainpref, ",") if self.trainpref else []
+
+    def shards(self) -> list["PreprocessSettings"]:
+        """Return the settings of each shard. The first also gets validation and test text."""
+        folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
+        # Give further shards dictionaries and subwords of the first, unless a model has them.
+        of_first: dict[str, Any] = {"validpref": None, "testpref": None}
+        if not self.like:
+            source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
+            of_first |= {"srcdict": source, "tgtdict": target[0] if target else None}
+        if self.learns_subwords:
+            language = None if self.joined_dictionary else self.languages[0]
+            name = subword_file_name(self.subword, language)
+            of_first |= {"subword_model": f"{folders[0]}/{name}", "subword_size": DEFAULT_SUBWORDS}
+        # With sampling, each shard has another seed, as several shards may have the same text.
+        step = 1 if self.subword_sampling else 0
+        shards: list[PreprocessSettings] = []
+        for i, (text, folder) in enumerate(zip(self.training_texts, folders, strict=True)):
+            seed = self.seed + i * step
+            shard = replace(self, cluster=None, cluster_parameters=None, trainpref=text, seed=seed)
+            shards.append(replace(shard, destdir=folder, **(of_first if i else {})))
+        return shards
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The source language and, unless there is no target text, the target language."""
+        pair = (self.source_lang, None if self.only_source else self.target_lang)
+        return tuple(language for language in pair if language)
+
+    @property
+    def sharing(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of languages that share a dictionary and a subword model."""
+        if self.joined_dictionary:
+            return (self.languages,)
+        return tuple((language,) for language in self.languages)
+
+    @property
+    def pair(self) -> str:
+        """The middle of the file names, "de-en"."""
+        return pair_name(self.languages[0], None if self.only_source else self.target_lang)
+
+    @property
+    def learns_subwords(self) -> bool:
+        """Return whether a subword model is to be learned."""
+        return self.subword != "none" and self.subword_model is None and self.like is None
+
+    def splits(self) -> dict[str, str]:
+        """Return the path prefix of each split by its name: train, valid, valid1, ..., test."""
+        result = {}
+        if self.trainpref:
+            result["train"] = self.trainpref
+        for name, prefixes in (("valid", self.validpref), ("test", self.testpref)):
+            for k, prefix in enumerate(split_paths(prefixes, ",") if prefixes else ()):
+                result[f"{name}{k}" if k else name] = prefix
+        return result

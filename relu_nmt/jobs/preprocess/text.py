@@ -1,0 +1,424 @@
+"""The text of relu-nmt-preprocess: the inputs of a job, and their steps from raw text to tokens.
+
+If a subword model is learned, the training text goes through two steps: raw text to words, and
+words to pieces. Learning takes place between them. All other text goes through one step, and
+tokenized text is not copied.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from relu_nmt.config.fields import flag_of, options_of
+from relu_nmt.data.data_folder import WORK_FOLDER, Journal, split_path
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
+from relu_nmt.data.documents import DOCUMENT_TAG, document_sizes, write_documents
+from relu_nmt.data.pair_files import check_parallel, pair_format, scan_pairs
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.io.process import available_cores
+from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.io.text_lines import TextFile, find_text, scan_text
+from relu_nmt.io.work import call_aside, ordered_map, progress_bar
+from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
+from relu_nmt.tokenization.base import (
+    LearningText,
+    WholeWords,
+    load_subword,
+    subword_file_name,
+    subword_models,
+)
+from relu_nmt.tokenization.pipeline import Conversion, TextPipeline, convert_texts
+
+SideKey = tuple[str, str]  # split and language: ("train", "de")
+UNNAMED = ("source", "target")  # languages of an imported model whose files name none
+
+
+@dataclass
+class Job:
+    """A data folder to make, and the steps that turn its texts into tokens between spaces."""
+
+    config: Settings  # with the languages of the model of --like
+    say: Callable[[str], None]  # prints a line
+    endings: Mapping[str, str]  # the ending of the files of each language
+    # Text steps and dictionary of the model by language, empty without a model.
+    texts: Mapping[str, TextPipeline] = field(default_factory=dict)
+    dictionaries: Mapping[str, Dictionary] = field(default_factory=dict)
+    # Documents of each split with known boundaries. Separator lines of each split's source text.
+    num_documents: dict[str, int] = field(default_factory=dict, init=False)
+    separators: dict[str, list[int]] = field(default_factory=dict, init=False)
+    model_paths: dict[str, Path] = field(default_factory=dict, init=False)  # by language
+    open_files: ExitStack = field(default_factory=ExitStack, init=False)  # made by ``new_file``
+
+    @property
+    def folder(self) -> Path:
+        """The data folder."""
+        return Path(self.config.destdir).absolute()
+
+    @property
+    def workers(self) -> int:
+        """Number of processes."""
+        return self.config.workers or available_cores()
+
+    @cached_property
+    def inputs(self) -> dict[SideKey, TextFile]:
+        """The text of each side of each split, as it is given."""
+        return scan_inputs(self)
+
+    @cached_property
+    def alignments(self) -> dict[str, TextFile]:
+        """The word alignments of each split that has some."""
+        return scan_alignments(self)
+
+    def new_file(self) -> BinaryIO:
+        """Open a file without a name, on the disk of the data folder, which need not exist yet."""
+        disk = next(path for path in (self.folder, *self.folder.parents) if path.is_dir())
+        try:
+            return self.open_files.enter_context(tempfile.TemporaryFile(dir=disk))
+        except OSError:  # a finished folder may be on a disk that is read-only
+            return self.open_files.enter_context(tempfile.TemporaryFile())
+
+    def path(self, split: str, ending: str) -> Path:
+        """Return the path of a file of a split, see :func:`split_path`."""
+        return split_path(self.folder, split, self.config.pair, ending)
+
+    def tokens(self, journal: Journal) -> dict[SideKey, TextFile]:
+        """Return the text of each side of each split, tokens between spaces.
+
+        The folder of the journal holds the texts between the steps.
+        """
+        config = self.config
+        # Learn the subword model on the words of the training text, or copy given ones.
+        train = {key: text for key, text in self.inputs.items() if key[0] == "train"}
+        done: dict[SideKey, TextFile] = {}
+        if config.learns_subwords:
+            words = self._through(journal, train, "words")
+            self._learn(journal, words)
+            done = self._through(journal, words, "pieces")
+        else:
+            self._copy_models(journal)
+        # Take the rest of the text through all steps at once.
+        texts = train if config.dict_only else self.inputs
+        remaining = {key: text for key, text in texts.items() if key not in done}
+        return done | self._through(journal, remaining, "tokens")
+
+    def pipelines(self) -> dict[str, TextPipeline]:
+        """Return the text steps of each language, without subwords before a model is learned."""
+        config, pipelines = self.config, dict(self.texts)
+        for language in () if pipelines else config.languages:
+            subword = load_subword(config.subword, self.model_paths.get(language))
+            pipelines[language] = TextPipeline(
+                language, config.tokenizer, config.lowercase, subword
+            )
+        return pipelines
+
+    def _through(
+        self, journal: Journal, texts: Mapping[SideKey, TextFile], step: str
+    ) -> dict[SideKey, TextFile]:
+        """Take texts through a step. Return the input itself for texts that it does not change."""
+        pipelines = self.pipelines()
+        plans = (self._plan(key, text, pipelines, step) for key, text in texts.items())
+        planned = {conversion.name: conversion for conversion in plans if conversion is not None}
+
+        def convert(names: list[str]) -> Iterator[dict[str, Any]]:
+            todo = [planned[name] for name in names]
+            label = {"words": "tokenize", "pieces": "split", "keep": "copy"}
+            total = sum(c.text.num_bytes for c in todo)
+            with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
+                yield from convert_texts(todo, pipelines, self.workers, advance)
+
+        # Convert, and read through the results.
+        files = {name: [*conversion.outputs] for name, conversion in planned.items()}
+        form = {"sentences": int, "boundaries": list[tuple[int, int]]}
+        done = journal.finish_all(files, convert, form)
+        written = [str(next(iter(conversion.outputs))) for conversion in planned.values()]
+        scanned = [text for _, text in ordered_map(scan_text, written, self.workers)]
+        sides = [conversion.side for conversion in planned.values()]
+        # Compare the sides once, in the step that removes separators.
+        if step != "pieces":
+            scanned_sides = dict(zip(sides, done.values(), strict=True))
+            for split in dict.fromkeys(split for split, _ in sides):
+                self._check_sides(journal, split, scanned_sides)
+        return {**texts, **dict(zip(sides, scanned, strict=True))}
+
+    def _plan(
+        self, key: SideKey, text: TextFile, pipelines: Mapping[str, TextPipeline], step: str
+    ) -> Conversion | None:
+        """Return the conversion that a text needs, or None."""
+        split, language = key
+        separator = "none" if step == "pieces" else self.config.document_separator
+        is_train = split == "train"
+        # Copy text that the pipelines keep, or use the file where it is.
+        keeps_text = all(text.keeps_text and not text.first_symbol for text in pipelines.values())
+        if step != "pieces" and keeps_text:
+            step = "keep"
+            if is_train and separator == "none":
+                return None
+        # Keep the raw text of other splits, from which references come. It may be the tokens.
+        outputs = {}
+        if is_train or step != "keep":
+            outputs[self.folder / WORK_FOLDER / f"{split}.{language}.{step}"] = step
+        if not is_train:
+            outputs[self.path(split, f"{language}.raw")] = "keep"
+        # Draw random subwords for training text only.
+        strength = self.config.subword_sampling if is_train else 0.0
+        sampling = (strength, self.config.seed) if strength else None
+        return Conversion(key, text, step, separator, outputs, sampling)
+
+    def _check_sides(
+        self, journal: Journal, split: str, scans: Mapping[SideKey, Mapping[str, Any]]
+    ) -> None:
+        """Compare sentences and document boundaries of a split's sides. Write the boundaries."""
+        config = self.config
+        sides = {self.inputs[split, la].path: scans[split, la] for la in config.languages}
+        for path, side in sides.items():
+            if side["sentences"] == 0:
+                raise DataError(f"{path}: no sentences in it, only document separators")
+            if config.document_separator == "tag" and not side["boundaries"]:
+                raise DataError(
+                    f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
+                    "one before each document"
+                )
+        # Write the document boundaries.
+        if config.document_separator != "none":
+            sizes = document_sizes(
+                [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
+            )
+            side_file = self.path(split, "documents")
+            write = partial(write_documents, side_file, sizes)
+            journal.finish(f"{split} documents", write, [side_file])
+            self.num_documents[split] = len(sizes)
+            # Keep the lines of the separators, since word alignments count all lines.
+            boundaries = scans[split, config.languages[0]]["boundaries"]
+            self.separators[split] = [line for _, line in boundaries]
+        # Compare the totals last, since differing documents give a more exact error.
+        check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
+
+    def _copy_models(self, journal: Journal) -> None:
+        """Write the subword model of each language, if any, into the folder, equal models once."""
+        config = self.config
+        paths = config.subword_model, config.target_subword_model or config.subword_model
+        models = {
+            language: load_subword(config.subword, path).content
+            for language, path in zip(config.languages, paths, strict=False)
+        }
+        models |= {language: text.subword.content for language, text in self.texts.items()}
+        is_joint = len(set(models.values())) == 1
+        for language, content in models.items():
+            if content is not None:
+                path = self._model_path(None if is_joint else language)
+                self.model_paths[language] = path
+                journal.finish(f"subword model {path.name}", partial(_write, path, content), [path])
+
+    def _learn(self, journal: Journal, words: Mapping[SideKey, TextFile]) -> None:
+        """Learn a joint subword model, or one a language, on the tokenized training text."""
+        for group in self.config.sharing:
+            path = self._model_path(None if self.config.joined_dictionary else group[0])
+            learn = partial(self._learn_one, path, [words["train", language] for language in group])
+            journal.finish(f"subword model {path.name}", learn, [path])
+            self.model_paths |= dict.fromkeys(group, path)
+
+    def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> None:
+        config = self.config
+        self.say(f"learning {config.subword_size} subwords for {path.name}")
+        text = LearningText(texts, self.workers)
+        kind = subword_models.get(config.subword)
+        learn = partial(kind.learn, text, config.subword_size, config.seed)
+        _write(path, call_aside(learn, f"learning {path.name}"))
+
+    def _model_path(self, language: str | None) -> Path:
+        return self.folder / subword_file_name(self.config.subword, language)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with safe_writer(path) as file:
+        file.write(content)
+
+
+def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
+    """Return the job of the settings, with languages, steps and dictionaries of ``--like``."""
+    if settings.like is None:
+        return Job(settings, say, {language: language for language in settings.languages})
+    # Import late what needs PyTorch.
+    from relu_nmt.translation.encoder_decoder import stored_task
+
+    path = settings.like
+    task = stored_task(path)
+    if task is None:
+        raise CheckpointError(
+            f"{path}: has no dictionaries; give a checkpoint of a translation model"
+        )
+    for name, text in (("source_lang", task.source_text), ("target_lang", task.target_text)):
+        pair = f"{task.source_lang} to {task.target_lang}"
+        _check_language(settings, name, text.language, pair, say)
+    # Take the steps from raw text to the tokens of a data folder.
+    texts = []
+    for text in (task.source_text, task.target_text):
+        subword = WholeWords() if isinstance(text.subword, WholeWords) else text.subword
+        texts.append(replace(text, subword=subword, sentence_separator=None, detokenizer=""))
+    # Free the place of the separator: reading adds it to sentences.
+    words = [task.source_dictionary, task.target_dictionary]
+    if task.separators is not None:
+        words = [dictionary.without_symbol(SENTENCE_SEPARATOR) for dictionary in words]
+    endings = settings.source_lang, settings.target_lang
+    settings = _with_steps(settings, texts, words[0] == words[1])
+    if texts[0].keeps_text:
+        say(f"NOTE: the model of {path} takes prepared text; prepare this text in the same way")
+    # Leave out the target side if there is no target text.
+    sides = list(zip(settings.languages, endings, texts, words, strict=False))
+    return Job(
+        settings,
+        say,
+        {language: ending or language for language, ending, _, _ in sides},
+        {language: text for language, _, text, _ in sides},
+        {language: dictionary for language, _, _, dictionary in sides},
+    )
+
+
+def _check_language(
+    settings: Settings, name: str, model_code: str, pair: str, say: Callable[[str], None]
+) -> None:
+    """Refuse a code that cannot name the model's language: ``de`` is ``deu``, not ``fra``."""
+    code = getattr(settings, name)
+    if code in (None, model_code):
+        return
+    # Compare the first parts of the codes, if they are of one length.
+    first, second = (re.split("[_-]", text)[0].lower() for text in (code, model_code))
+    if first != second and len(first) == len(second) and model_code not in UNNAMED:
+        raise ConfigError(
+            f"{flag_of(name)} {code}: the model of --like {settings.like} translates from "
+            f"{pair}; give text of these languages"
+        )
+    say(f"NOTE: {code} is taken for {model_code}, the language's name in {settings.like}")
+
+
+def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool) -> Settings:
+    """Return the settings with the languages and the text steps of a model."""
+    steps: list[dict[str, Any]] = []
+    for text in texts:
+        subword = subword_models.name_of(type(text.subword))
+        step = {"tokenizer": text.tokenizer, "lowercase": text.lowercase, "subword": subword}
+        steps.append(step)
+    # Refuse sides with other steps, which no settings describe, and flags that change steps.
+    if steps[0] != steps[1]:
+        raise ConfigError(
+            f"--like {settings.like}: source and target have other text steps; prepare the text "
+            "yourself, and give --srcdict and --tgtdict"
+        )
+    of_model = steps[0] | {"joined_dictionary": joined}
+    for name, value in of_model.items():
+        entry, setting = options_of(Settings)[name], getattr(settings, name)
+        if setting not in (entry.default, value):
+            raise ConfigError(
+                f"{entry.with_value(setting)}: the model of --like {settings.like} has "
+                f"{entry.with_value(value)}; leave the flag out"
+            )
+    source, target = (text.language for text in texts)
+    if settings.only_source:
+        return replace(settings, **steps[0], source_lang=source)
+    return replace(settings, **of_model, source_lang=source, target_lang=target)
+
+
+def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
+    """Read through the text of each side of each split, and compare the sides."""
+    config, endings = job.config, job.endings
+    pair_files, paths = _find_texts(config, endings)
+    # Read a file once, even if several splits or sides name it.
+    distinct = list(dict.fromkeys(paths.values()))
+    scanned: dict[str, TextFile] = {}
+    sides_read: dict[SideKey, TextFile] = {}
+    report = []
+    # Read through text files in parallel, and files of pairs one by one.
+    total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
+    with progress_bar("scan", total) as advance:
+        for path, text in ordered_map(scan_text, distinct, job.workers):
+            scanned[path] = text
+            advance(os.path.getsize(path))
+        for split, path in pair_files.items():
+            languages = [*endings.values()]
+            sides, line = scan_pairs(path, languages, config.document_separator, job.new_file)
+            sides_read |= {(split, la): side for la, side in zip(endings, sides, strict=True)}
+            report.append(line)
+            advance(os.path.getsize(path))
+    # Print the report after the progress bar has ended.
+    for line in report:
+        job.say(line)
+    sides_read |= {key: scanned[path] for key, path in paths.items()}
+    # Put the sides in the order of splits and languages.
+    inputs = {
+        (split, language): sides_read[split, language]
+        for split in config.splits()
+        for language in config.languages
+    }
+    # Compare the sides. With separators, the text steps compare documents and sentences.
+    for text in inputs.values():
+        if text.num_lines == 0:
+            raise DataError(f"{text.path}: the file is empty")
+    for split in config.splits() if config.document_separator == "none" else ():
+        texts = [inputs[split, language] for language in config.languages]
+        check_parallel({text.path: text.num_lines for text in texts}, "lines")
+        # Warn of blank lines, which may be boundaries of documents.
+        if blank := min(text.num_blank for text in texts):
+            job.say(
+                f"NOTE: {texts[0].path}: {blank:,} blank lines become sentences without "
+                "words; if they stand between documents, give --document-separator blank"
+            )
+    return inputs
+
+
+def _find_texts(
+    config: Settings, endings: Mapping[str, str]
+) -> tuple[dict[str, str], dict[SideKey, str]]:
+    """Return the files of pairs by split, and the text files of all other splits."""
+    pair_files: dict[str, str] = {}
+    paths: dict[SideKey, str] = {}
+    for split, prefix in config.splits().items():
+        # Text files with the language as ending come before a file of pairs.
+        files = {la: find_text(str(Path(f"{prefix}.{endings[la]}"))) for la in endings}
+        if pair_format(prefix) and not any(map(os.path.isfile, files.values())):
+            if not os.path.isfile(prefix):
+                raise DataError(f"{prefix}: no such file")
+            pair_files[split] = prefix
+            continue
+        for language, path in files.items():
+            if not os.path.isfile(path):
+                flag = f"--{split.rstrip('0123456789')}pref"
+                raise DataError(
+                    f"{path}: no such file; its name is that of {flag} with the language "
+                    f"'{endings[language]}' after a dot (and .gz, .xz, .bz2 or .zst if it is "
+                    "compressed)"
+                )
+            paths[split, language] = path
+    return pair_files, paths
+
+
+def scan_alignments(job: Job) -> dict[str, TextFile]:
+    """Read through the word alignments of each split that has some, as the training text must."""
+    config = job.config
+    if config.align_suffix is None:
+        return {}
+    paths = {
+        split: find_text(str(Path(f"{prefix}.{config.align_suffix}")))
+        for split, prefix in config.splits().items()
+    }
+    # Only the training text, or the first split, must have alignments.
+    existing = {split: path for split, path in paths.items() if os.path.isfile(path)}
+    if ("train" if config.trainpref else next(iter(existing), None)) not in existing:
+        raise DataError(
+            f"{next(iter(paths.values()))}: no such file; it is to hold the word alignments "
+            f"(--align-suffix {config.align_suffix}), a line for each line of the text"
+        )
+    for split in paths.keys() - existing:
+        job.say(f"[alignments] {paths[split]}: no such file, so that {split} has none")
+    # Read through the files, and compare them with the source text.
+    scanned = ordered_map(scan_text, list(existing.values()), job.workers)
+    alignments = {split: text for split, (_, text) in zip(existing, scanned, strict=True)}
+    for split, text in alignments.items():
+        source = job.inputs[split, config.languages[0]]
+        check_parallel({file.path: file.num_lines for file in (source, text)}, "lines")
+    return alignments

@@ -1,0 +1,1 @@
+"""Trainings of many attentions, lengths and seeds."""

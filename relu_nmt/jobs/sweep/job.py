@@ -1,0 +1,420 @@
+"""Run a sweep over attentions, document lengths and seeds, from its settings to its report."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from relu_nmt.applications.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
+from relu_nmt.applications.sweep.runner import StepRunner
+from relu_nmt.applications.sweep.settings import UPDATES, JobsConfig, read_published
+from relu_nmt.applications.sweep.settings import SweepSettings as Settings
+from relu_nmt.applications.sweep.steps import (
+    CONTRASTS,
+    DONE,
+    PENDING,
+    SWEEP_FILE,
+    Command,
+    Step,
+    SweepDescription,
+    SweepModel,
+    arguments_of,
+    gpu_names,
+    has_results,
+    planned_models,
+    read_description,
+    tool,
+    write_description,
+)
+from relu_nmt.attention import attentions
+from relu_nmt.config import add_settings, flag_of, from_flat, read_settings, split_paths
+from relu_nmt.config.registry import FLAG, Spec, import_user_module
+from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.errors import ConfigError, DataError, reporting
+from relu_nmt.io.process import describe_environment
+from relu_nmt.jobs.flags import Parser
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings
+from relu_nmt.jobs.translate.settings import TranslateSplitSettings
+from relu_nmt.modules.config import ATTENTION_PRESETS, SLOTS
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.translation.agreement import SAME_TEXT, describe_task, require_same
+from relu_nmt.translation.task import TranslationTask
+
+SettingsT = TypeVar("SettingsT")
+
+# A flag that the user types comes later on the command line and wins.
+TRAIN_DEFAULTS = ("--log-interval", "50")
+OUTPUT_SEPARATOR = "tag"
+ATTENTION_FIELDS = ("attention", "attention_preset")
+# Fields of relu-nmt-train and relu-nmt-generate that the sweep sets, by the flag that sets them.
+TRAIN_OWN_FLAGS = {
+    "max_doc_tokens": "--lengths",
+    "doc_mixture": "--doc-mixture before the --",
+    "attention": "--attentions",
+    "attention_preset": "--attentions",
+    "seed": "--seeds",
+    "save_dir": "--save-dir before the --",
+    "finetune_from_model": "--start-from",
+    "user_module": "--user-module before the --",
+}
+GENERATE_OWN_FLAGS = {
+    "path": "--checkpoint",
+    "gen_subset": "--gen-subset",
+    "max_doc_tokens": "--lengths",
+    "user_module": "--user-module of the sweep",
+    "memory_stats": "--memory-stats before the --generate-flags, without a file",
+    **dict.fromkeys(
+        ("output", "output_separator", "results", "results_path", "attention_stats"),
+        "the sweep, which reads the file",
+    ),
+}
+
+
+def run(settings: Settings, *, progress: bool = True) -> StepRunner:
+    """Run all steps that are not done, and write the report after every step.
+
+    Each training and each evaluation is a process of its own. With ``report_only`` no step runs.
+    Return the runner of the steps, which has the exit code.
+
+    Raises:
+        ConfigError: the folder holds other files, or none with ``report_only``, a step was run
+            with another command, or flags contradict each other or the sweep's own flags.
+        DataError: the data folder lacks boundaries, or a file is damaged.
+    """
+    folder = Path(settings.save_dir)
+    published = None if settings.published is None else read_published(settings.published)
+    if settings.running.report_only:
+        earlier = read_description(folder)
+        if earlier is None:
+            raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
+        write_report(folder, replace(earlier, published=published or earlier.published))
+        if progress:
+            print(f"report: {folder / REPORT_NAME}")
+        return StepRunner([], JobsConfig(), {})
+    # Register the user's own attentions, which the flags may name.
+    _refuse_foreign(folder)
+    for path in settings.user_modules:
+        import_user_module(path)
+    # Check all flags and data before the first training: a sweep may take days.
+    if settings.contrastive is not None and not Path(settings.contrastive).is_file():
+        raise ConfigError(f"--contrastive {settings.contrastive}: no such file")
+    steps = plan_steps(settings, settings.systems)
+    trainings = [step for step in steps if step.is_training]
+    trained = _checked_trainings(settings, trainings)
+    generate = _checked_evaluation(settings, steps[1])
+    _check_documents(settings, trained[0])
+    task = _checked_task(settings, trained[0])
+    if settings.start_from is not None:
+        for model in planned_models(settings):
+            _check_start(settings, model)
+    # Find the attentions without weights: their evaluations measure no statistics.
+    used = {
+        step.model.attention: {training.model.attention_of(slot) for slot in SLOTS}
+        for step, training in zip(trainings, trained, strict=True)
+    }
+    without = _without_weights(set().union(*used.values()))
+    if not generate.window_overlap:  # overlapping windows have no statistics
+        steps = plan_steps(settings, [name for name in used if used[name] & without])
+    environment = describe_environment(gpu_names())
+    # Make the runner first: it compares the steps with earlier runs before any file is written.
+    runner = StepRunner(steps, settings.running, environment, folder, settings.seconds, progress)
+    # Run the steps, with a report after each.
+    description = SweepDescription(settings, environment, published=published, task=task)
+    description = write_description(folder, description)
+    runner.run(lambda: write_report(folder, description))
+    # Write the report also when no step had to run.
+    write_report(folder, description)
+    runner.say(f"report: {folder / REPORT_NAME}")
+    return runner
+
+
+def _checked_trainings(
+    config: Settings, steps: Sequence[Step]
+) -> list[TranslationTrainingSettings]:
+    """Return the settings of the trainings."""
+    if any("--no-save" in typed for typed in (config.train_flags, *config.variant_flags.values())):
+        raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
+    # Check the flags of all models, and those of each variant.
+    budget = config.time_flags[0].removeprefix("--").replace("-", "_")
+    own_flags = {**TRAIN_OWN_FLAGS, budget: "--budget"}
+    _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own_flags)
+    # Let variants set the attention, unlike the flags of all models.
+    fixed = {field: by for field, by in own_flags.items() if field not in ATTENTION_FIELDS}
+    for name, flags in config.variant_flags.items():
+        _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
+    # Check the checkpoint that each training leaves.
+    trained = _settings_of(steps, TranslationTrainingSettings)
+    for training in trained:
+        _check_checkpoint(config, training.trainer)
+    return trained
+
+
+def _checked_evaluation(config: Settings, step: Step) -> TranslateSplitSettings:
+    """Return the settings of the first evaluation. All evaluations share their flags."""
+    _refuse(
+        TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
+    )
+    [generate] = _settings_of([step], TranslateSplitSettings)
+    if generate.search.score_reference:
+        raise ConfigError(
+            "--score-reference in --generate-flags: translations are scored; leave it out"
+        )
+    return generate
+
+
+def _check_documents(settings: Settings, training: TranslationTrainingSettings) -> None:
+    """Check that the data have document boundaries, unless all models see single sentences."""
+    folders = split_paths(settings.data, ":")
+    # Take the languages from the flags, or else from the first folder.
+    typed = [name for name in (training.source_lang, training.target_lang) if name]
+    languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
+    # Skip the check if no model joins sentences.
+    if max(*settings.lengths, *settings.doc_mixture, 1) == SINGLE_SENTENCES:
+        return
+    # Check the training text of all folders, and the evaluated split of the first.
+    splits = [*((folder, "train") for folder in folders), (folders[0], settings.gen_subset)]
+    for folder, split in splits:
+        path = split_path(folder, split, find_pair(folder, split, *languages), "documents")
+        if not path.exists():
+            raise DataError(
+                f"{path}: no such file, but a sweep is about documents; run relu-nmt-preprocess "
+                "with --document-separator"
+            )
+
+
+def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> dict[str, str]:
+    """Return languages, dictionaries and text of the data, in words."""
+    data = split_paths(settings.data, ":")[0]
+    languages = training.source_lang, training.target_lang
+    task = describe_task(TranslationTask.from_data_folder(data, *languages))
+    # Compare with the task of earlier results, and with that of the models to start from.
+    for folder, advice in (
+        (settings.save_dir, "one report is of one task; choose another --save-dir"),
+        (settings.start_from, f"{SAME_TEXT} and dictionaries, or choose another --start-from"),
+    ):
+        earlier = None if folder is None else read_description(Path(folder))
+        # Skip folders without results, whose settings may still be corrected.
+        if folder is not None and earlier is not None and has_results(Path(folder)):
+            require_same(earlier.task, folder, task, data, advice, ConfigError)
+    return task
+
+
+def _without_weights(names: Collection[str]) -> set[str]:
+    """Check the options of attentions, and return those that have no weights to measure."""
+    without = set()
+    for name in sorted(names):
+        spec = Spec.parse(name)
+        with reporting(f"--attentions {name}", ConfigError, (ConfigError, ImportError)):
+            kind = attentions.get(spec.name)
+            from_flat(kind.Config, spec.options)
+        if not kind.capabilities.weights:
+            without.add(name)
+    return without
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse to overwrite a report in a folder without a sweep."""
+    if (folder / SWEEP_FILE).exists() or has_results(folder):
+        return
+    for name in (REPORT_NAME, CSV_NAME, CARD_NAME):
+        if os.path.lexists(folder / name):
+            raise ConfigError(
+                f"--save-dir {folder}: holds {name}, but no sweep, which would write over it; "
+                "choose another --save-dir, or move the file away"
+            )
+
+
+def _parser(settings_class: type[SettingsT]) -> Parser:
+    parser = Parser(add_help=False)
+    parser.add_argument("--debug", action="store_true")
+    parser.add_argument(FLAG, action="append", default=[])
+    add_settings(parser, settings_class)
+    return parser
+
+
+def _refuse(
+    settings_class: type[SettingsT], where: str, typed: Sequence[str], own_flags: Mapping[str, str]
+) -> None:
+    """Refuse flags that do not exist, or whose fields are in ``own``, which the sweep sets."""
+    try:
+        arguments = _parser(settings_class).parse_args(typed)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    for name, setter in own_flags.items():
+        if getattr(arguments, name, None) not in (None, []):
+            raise ConfigError(f"{flag_of(name)} {where}: it is set by {setter}")
+
+
+def _settings_of(steps: Sequence[Step], settings_class: type[SettingsT]) -> list[SettingsT]:
+    """Return the settings of the first command of each step, a training or an evaluation."""
+    parser = _parser(settings_class)
+    commands = [arguments_of(step.commands[0]) for step in steps]
+    return [read_settings(settings_class, parser.parse_args(words)) for words in commands]
+
+
+def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
+    """Check that a training will write the checkpoint to evaluate."""
+    which = config.checkpoint
+    number = config.averaged
+    # A single checkpoint: the training must write its kind.
+    if which == "best" and trainer.disable_validation:
+        raise ConfigError(
+            "--disable-validation: there is no best checkpoint; add --checkpoint last"
+        )
+    if which == "last" and trainer.no_last_checkpoints:
+        raise ConfigError("--no-last-checkpoints: there is no last checkpoint; leave it out")
+    if number is None:
+        return
+    # An average: the training must write and keep enough checkpoints.
+    (budget, unit), interval = config.time, trainer.save_interval_updates
+    if unit != UPDATES:
+        raise ConfigError(
+            f"--checkpoint {which}: a --budget in time gives an unknown number of checkpoints; "
+            "give it in updates, as 4000u"
+        )
+    if interval <= 0:
+        raise ConfigError(f"--checkpoint {which}: add --save-interval-updates behind the --")
+    num_kept = trainer.keep_interval_updates
+    if 0 < num_kept < number:
+        raise ConfigError(
+            f"--checkpoint {which}: raise --keep-interval-updates {num_kept} to {number}"
+        )
+    updates = int(budget)
+    if updates // interval < number:
+        raise ConfigError(
+            f"--checkpoint {which}: {updates} updates give {updates // interval} checkpoints with "
+            f"--save-interval-updates {interval}; lower one of the two"
+        )
+
+
+def _check_start(settings: Settings, model: SweepModel) -> None:
+    """Check that the sentence model that a training starts from is there and finished."""
+    sentences = _sentence_model(settings, model)
+    folder = settings.start_from
+    start = _checkpoint(settings, sentences)
+    if not Path(start).exists():
+        raise ConfigError(
+            f"--start-from {folder}: has no {start}; train the sentence models first, with "
+            "--lengths 1 and the same --attentions, --seeds and --checkpoint"
+        )
+    # The checkpoint exists: check that its training has ended.
+    training = Step(model, None, sentences).stored()
+    if training.status not in (PENDING, DONE):
+        raise ConfigError(
+            f"--start-from {folder}: the training of {sentences} is not done, but "
+            f"{training.status}; finish that sweep first"
+        )
+
+
+# ------------------------------------------------------------------- the steps and their commands
+
+
+def plan_steps(settings: Settings, without_weights: Collection[str] = ()) -> list[Step]:
+    """Return all steps, each model's training before its evaluations.
+
+    ``without_weights`` names attentions and variants without weights to measure.
+    """
+    steps = []
+    for model, lengths in planned_models(settings).items():
+        folder = model.folder(settings.save_dir)
+        steps.append(Step(model, None, folder, _train_commands(settings, model)))
+        for length in lengths:
+            step = Step(model, length, folder)
+            command = _generate_command(settings, step, model.attention not in without_weights)
+            steps.append(replace(step, commands=(command,)))
+        if settings.contrastive:
+            step = Step(model, CONTRASTS, folder)
+            command = tool(
+                "score",
+                *_user_modules(settings),
+                *("--contrastive", settings.contrastive, "--path", _checkpoint(settings, folder)),
+                *("--results", str(step.path(".results.json"))),
+            )
+            steps.append(replace(step, commands=(command,)))
+    return steps
+
+
+def _train_commands(settings: Settings, model: SweepModel) -> tuple[Command, ...]:
+    folder = model.folder(settings.save_dir)
+    checkpoints = str(folder / "checkpoints")
+    start: tuple[str, ...] = ()
+    if settings.start_from is not None:
+        first = _checkpoint(settings, _sentence_model(settings, model))
+        start = ("--finetune-from-model", first)
+    system_flags = settings.variant_flags.get(model.attention) or attention_flags(model.attention)
+    has_bleu = "--eval-bleu" in (*settings.train_flags, *system_flags)
+    # Put the sweep's own flags last: they win over the flags that the user typed.
+    train = tool(
+        "train",
+        settings.data,
+        *_user_modules(settings),
+        *TRAIN_DEFAULTS,
+        *(settings.tokenizer_flags if has_bleu else ()),
+        *(() if settings.averaged else ("--no-epoch-checkpoints",)),
+        *settings.train_flags,
+        *system_flags,
+        "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
+        model.trained_on,
+        *settings.time_flags,
+        *start,
+        *("--seed", str(model.seed), "--save-dir", checkpoints),
+        processes=settings.running.training_processes,
+    )
+    # Average the last checkpoints by a second command.
+    if settings.averaged is None:
+        return (train,)
+    average = tool(
+        "average",
+        *("--inputs", checkpoints, "--num-update-checkpoints", str(settings.averaged)),
+        *("--output", _checkpoint(settings, folder)),
+    )
+    return (train, average)
+
+
+def _generate_command(settings: Settings, step: Step, measured: bool) -> Command:
+    return tool(
+        "generate",
+        settings.data,
+        *_user_modules(settings),
+        *("--path", _checkpoint(settings, step.folder), "--gen-subset", settings.gen_subset),
+        *("--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"),
+        *settings.tokenizer_flags,
+        *settings.generate_flags,
+        # Mark documents by <d> lines: an empty document is still a document.
+        *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
+        *("--results", str(step.path(".results.json"))),
+        *(["--attention-stats", str(step.path(".attention.json"))] if measured else []),
+        *(["--memory-stats", str(step.path(".memory.json"))] if settings.memory_stats else []),
+    )
+
+
+def _user_modules(settings: Settings) -> list[str]:
+    return [word for path in settings.user_modules for word in (FLAG, path)]
+
+
+def _checkpoint(settings: Settings, folder: Path) -> str:
+    """Return the evaluated checkpoint of the model in a folder."""
+    name = "average" if settings.averaged else f"checkpoint_{settings.checkpoint}"
+    return str(folder / "checkpoints" / f"{name}.safetensors")
+
+
+def _sentence_model(settings: Settings, model: SweepModel) -> Path:
+    """Return the folder of the sentence model with the same attention and seed to start from."""
+    return SweepModel(model.attention, model.seed, (1,)).folder(settings.start_from or "")
+
+
+def attention_flags(attention: str) -> tuple[str, ...]:
+    """Return the flags for an attention: its preset and its options, independent of ``--arch``.
+
+    Example:
+        >>> attention_flags("reluformer")
+        ('--attention-preset', 'reluformer')
+        >>> attention_flags("softmax")
+        ('--attention-preset', 'none', '--attention', 'softmax')
+    """
+    name = Spec.parse(attention).name
+    preset = name if name in ATTENTION_PRESETS else "none"
+    typed = () if attention == preset else ("--attention", attention)
+    return ("--attention-preset", preset, *typed)

@@ -1,0 +1,171 @@
+"""Settings of relu-nmt-train."""
+
+from functools import partial
+from typing import Any
+
+from relu_nmt.config import REQUIRED, checked_by, from_flat, group, option, settings
+from relu_nmt.config.shared import (
+    VALIDATES,
+    BatchingConfig,
+    FairseqOptions,
+    source_lang_option,
+    target_lang_option,
+)
+from relu_nmt.config.stored import parse_json
+from relu_nmt.data.data_folder import DATA_FILES, data_option
+from relu_nmt.data.documents import DocumentConfig
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.metrics import tokenizer_option
+from relu_nmt.modules.config import AttentionRegularizerConfig, arch_option, attention_preset_option
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.translation.config import TeacherConfig, TransformerConfig, architectures
+from relu_nmt.translation.search.config import GenerationConfig
+
+LABEL_SMOOTHED = "label_smoothed_cross_entropy"
+WITH_ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
+_of_bleu = partial(option, needs="eval_bleu")
+DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
+
+
+def search_settings(text: str) -> GenerationConfig:
+    """Return the search settings in a JSON object with fields of :class:`GenerationConfig`."""
+    try:
+        values = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"expected JSON such as '{DEFAULT_SEARCH}' ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"expected a JSON object such as '{DEFAULT_SEARCH}'")
+    return from_flat(GenerationConfig, values)
+
+
+def detokenizer_settings(text: str) -> dict[str, Any]:
+    """Return a detokenizer's settings in a JSON object."""
+    values = parse_json(text)
+    if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
+        raise ValueError('expected JSON such as \'{"target_lang": "en"}\'')
+    return values
+
+
+@settings
+class TranslationTrainingSettings(FairseqOptions):
+    """All settings of the training of a translation model.
+
+    Example:
+        >>> settings = TranslationTrainingSettings.of(
+        ...     data="data-bin", arch="reluformer_tiny", max_tokens=4096
+        ... )
+        >>> settings.model.encoder_layers
+        2
+    """
+
+    data: str = data_option(REQUIRED, "data folder; of several shards, a:b:c, each epoch reads one")
+    source_lang: str | None = source_lang_option(heading="task and loss")
+    target_lang: str | None = target_lang_option()
+    arch: str = arch_option("reluformer", architectures, "transformer* or reluformer*")
+    attention_preset: str = attention_preset_option()
+    criterion: str = option(
+        LABEL_SMOOTHED,
+        "loss per target token; with_alignment: also of --alignment-layer",
+        choices=(LABEL_SMOOTHED, "cross_entropy", WITH_ALIGNMENT),
+    )
+    label_smoothing: float = option(
+        0.1,
+        "probability that is spread over all words",
+        metavar="P",
+        least=0,
+        below=1,
+        needs=("criterion", LABEL_SMOOTHED, WITH_ALIGNMENT),
+    )
+    load_alignments: bool = option(
+        False,
+        "train on word alignments (relu-nmt-preprocess --align-suffix)",
+        needs=("criterion", WITH_ALIGNMENT),
+    )
+    alignment_lambda: float = option(
+        0.05,
+        "weight of the alignment loss",
+        above=0,
+        metavar="W",
+        needs=("criterion", WITH_ALIGNMENT),
+    )
+    report_accuracy: bool = option(False, "also log the percentage of right target tokens")
+    train_subset: str = option("train", "split to train on", metavar="SPLIT")
+    extra_data: tuple[str, ...] = option(
+        (),
+        "further data folders to train on, with the same dictionaries",
+        metavar="DIRS",
+        files=DATA_FILES,
+    )
+    corpus_weights: tuple[float, ...] = option(
+        (),
+        "times that an epoch reads each folder, as 2,0.5",
+        above=0,
+        needs="extra_data",
+        metavar="W",
+    )
+    tag_extra_data: bool = option(
+        False, "tag the sources of each further folder", needs="extra_data"
+    )
+    truncate_source: bool = option(False, "cut sources that are longer than --max-source-positions")
+    valid_subset: str = option(
+        "valid",
+        "splits to validate on; the first decides which is best",
+        metavar="SPLITS",
+        needs=VALIDATES,
+    )
+    eval_bleu: bool = option(
+        False,
+        "translate the first validation set and report BLEU",
+        needs=VALIDATES,
+        heading="BLEU in validation",
+    )
+    eval_bleu_args: str = _of_bleu(
+        DEFAULT_SEARCH, "search settings, JSON", metavar="JSON", parse=checked_by(search_settings)
+    )
+    eval_bleu_remove_bpe: str | None = _of_bleu(
+        None, "marks that join split data: '@@ ', sentencepiece...", metavar="SYMBOL", bare="@@ "
+    )
+    eval_bleu_detok: str | None = _of_bleu(
+        None, "detokenizer for data that came tokenized", choices=("moses", "space", "none")
+    )
+    eval_bleu_detok_args: str = _of_bleu(
+        "{}",
+        "as in fairseq; the data have the language",
+        metavar="JSON",
+        parse=checked_by(detokenizer_settings),
+    )
+    eval_tokenized_bleu: bool = _of_bleu(False, "BLEU of tokenized words, as multi-bleu.perl")
+    sacrebleu_tokenizer: str | None = tokenizer_option(
+        needs=["eval_bleu", ("eval_tokenized_bleu", False)]
+    )
+    eval_bleu_print_samples: bool = _of_bleu(False, "print some translations at each validation")
+    model: TransformerConfig = group("model", TransformerConfig)
+    regularizer: AttentionRegularizerConfig = group(
+        "attention regularizer", AttentionRegularizerConfig
+    )
+    teacher: TeacherConfig = group("teacher", TeacherConfig)
+    batching: BatchingConfig = group("batches", BatchingConfig)
+    documents: DocumentConfig = group("documents", DocumentConfig)
+    trainer: TrainerConfig = group("updates, limits and processes", TrainerConfig)
+
+    def check(self) -> None:
+        """Compare settings with each other, of which the criterion needs alignments."""
+        if self.criterion == WITH_ALIGNMENT and not self.load_alignments:
+            raise ConfigError(
+                f"--criterion {WITH_ALIGNMENT}: give --load-alignments too, and data made with "
+                "relu-nmt-preprocess --align-suffix"
+            )
+        corpora = 1 + len(self.extra_data)
+        if self.corpus_weights and len(self.corpus_weights) != corpora:
+            raise ConfigError(
+                f"--corpus-weights: {len(self.corpus_weights)} numbers, but there are {corpora} "
+                "data folders"
+            )
+        self.documents.check_fits(self.batching.max_tokens)
+        if self.batching.update_tokens and self.trainer.update_freq != (1,):
+            raise ConfigError("--update-tokens sets --update-freq; leave one of the two out")
+
+    @property
+    def smoothing(self) -> float:
+        """The label smoothing of the chosen criterion."""
+        return 0.0 if self.criterion == "cross_entropy" else self.label_smoothing

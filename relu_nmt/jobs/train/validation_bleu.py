@@ -1,0 +1,139 @@
+"""BLEU of a validation split in a translation training."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from relu_nmt.data.documents import Line
+from relu_nmt.data.translation_batches import TranslationBatches
+from relu_nmt.errors import counted
+from relu_nmt.evaluation.document_scores import SplitScorer, cut_by_counts, join_lines
+from relu_nmt.evaluation.metrics import Score, ScoringConfig
+from relu_nmt.io.work import progress_bar
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings
+from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.translations import SourceSentence
+from relu_nmt.translation.task import TranslationTask
+
+SAMPLES = 3
+CHECKED_SENTENCES = 2
+
+
+class ValidationBleu:
+    """Translates a split and scores it against its references.
+
+    Each group of sentences is translated at once. Single sentences are groups of one. With
+    ``of_documents`` groups are joined and whole documents scored (d-BLEU), so the score does not
+    depend on the division into groups. Sources of more than ``longest`` tokens get empty
+    translations. The processes share the work, and ``say`` prints signature, score and samples.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        task: TranslationTask,
+        batches: TranslationBatches,
+        options: TranslationTrainingSettings,
+        process: ProcessGroup,
+        say: Callable[[str], None],
+        of_documents: bool,
+        longest: int | None,
+    ) -> None:
+        self._longest = longest
+        self._generator = generator
+        self._task = task
+        self._split = batches.split
+        self._groups = batches.groups
+        # Numbers of the sentences or groups, the shortest first.
+        self._lengths = batches.split.group_sizes(batches.groups)[0]
+        self._by_length: list[int] = np.argsort(self._lengths, kind="stable").tolist()
+        # Score dictionary tokens or detokenized text, following the options.
+        scoring = ScoringConfig(
+            scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu",
+            sacrebleu_tokenizer=options.sacrebleu_tokenizer,
+        )
+        self.scorer = SplitScorer(task, batches.split, scoring)
+        self.signatures = {"bleu": self.scorer.signature}
+        self._process = process
+        self._say = say
+        self._num_samples = SAMPLES if options.eval_bleu_print_samples else 0
+        self._of_documents = of_documents
+
+    def score(self) -> dict[str, float]:
+        """Return ``bleu``, 0 to 100."""
+        process = self._process
+        # Deal out sources in order of length, so that all shares take equally long.
+        mine = self._by_length[process.rank :: process.world_size]
+        everyones = process.gather(list(zip(mine, self._translate(mine), strict=True)))
+        score = None
+        if process.is_first:
+            # Restore the order of the split from the shares of all processes.
+            tokens = [line for _, line in sorted(itertools.chain.from_iterable(everyones))]
+            lines = [Line(self._task.target_text.decode(line), line) for line in tokens]
+            score = self._score(lines).value
+            self._print_samples([line.text for line in lines])
+        # Share the score, since only the first process computes it.
+        return {"bleu": process.gather(score)[0]}
+
+    def _score(self, lines: list[Line]) -> Score:
+        """Score the translations of all sentences or groups, and print it."""
+        if not self._of_documents:
+            score = self.scorer.score(lines)
+            self._say(f"{score}")
+            return score
+        # Join the groups of each document.
+        groups = np.bincount(self._groups.document)
+        parts = cut_by_counts(lines, groups, self._split.name)
+        texts = join_lines([[line.text for line in part] for part in parts], self._task.target_lang)
+        documents: list[Line] = []
+        for text, part in zip(texts, parts, strict=True):
+            documents.append(Line(text, [token for line in part for token in line.tokens]))
+        score = self.scorer.score(documents, self._split.documents)
+        self._say(f"{counted(len(documents), 'document')}: d-{score}")
+        return score
+
+    def check(self, largest: bool) -> None:
+        """Translate the shortest sentences or groups, and with ``largest`` the longest batch.
+
+        Its translations get about as many tokens. An untrained model would go on to the limit.
+        """
+        # First a small batch, then the one that needs most memory.
+        numbers, config = self._by_length, self._generator.config
+        self._translate(numbers[:CHECKED_SENTENCES])
+        if largest:
+            longest = numbers[-self._generator.first_batch(self._lengths) :]
+            short = replace(config, max_len_a=1.0, max_len_b=config.min_len)
+            self._translate(longest, self._generator.with_config(short))
+
+    def _translate(
+        self, numbers: Sequence[int], generator: Generator | None = None
+    ) -> list[list[str]]:
+        """Return the best translation of each sentence or group, as dictionary tokens."""
+        # Join each group. A source that is too long keeps its end symbol only.
+        joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
+        longest = self._longest
+        read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]
+        sources = [SourceSentence(ids) for ids in read]
+        unit = "groups" if self._of_documents else "sentences"
+        label = f"BLEU: translate {self._split.name}"
+        with progress_bar(
+            label, len(read), unit, shows_waiting=True, only_if_slow=True, say=self._say
+        ) as advance:
+            results = (generator or self._generator).translate(sources, 0, advance)
+        return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in results]
+
+    def _print_samples(self, texts: Sequence[str]) -> None:
+        if not self._num_samples:
+            return
+        references = self._task.references(self._split)
+        if self._of_documents:
+            cut = cut_by_counts(references, self._groups.count, self._split.name)
+            references = join_lines(cut, self._task.target_lang)
+        # Spread the samples over the split.
+        step = max(1, len(texts) // self._num_samples)
+        for number in range(0, len(texts), step)[: self._num_samples]:
+            self._say(f"example hypothesis: {texts[number]}")
+            self._say(f"example reference: {references[number]}")

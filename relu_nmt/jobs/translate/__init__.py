@@ -1,0 +1,1 @@
+"""Translation of splits and text, and the server."""

@@ -1,0 +1,339 @@
+"""Settings of the commands that translate."""
+
+import ast
+from pathlib import Path
+from typing import Any, ClassVar
+
+from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.config import (
+    CHECKPOINTS,
+    READ,
+    REQUIRED,
+    WRITTEN,
+    Files,
+    checked_by,
+    group,
+    like,
+    option,
+    settings,
+)
+from relu_nmt.config.fields import options_of
+from relu_nmt.config.shared import (
+    FairseqOptions,
+    PrecisionOptions,
+    no_progress_bar_option,
+    source_lang_option,
+    split_sentences_option,
+    subset_option,
+    target_lang_option,
+)
+from relu_nmt.config.stored import parse_json
+from relu_nmt.data.data_folder import data_option
+from relu_nmt.data.documents import SEPARATORS, DocumentConfig, WindowOptions
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.metrics import ScoringConfig
+from relu_nmt.modules.config import AttentionPlace
+from relu_nmt.translation.search.config import PRINTED, GenerationConfig
+
+NEED_REFERENCES = dict.fromkeys(
+    ("score_reference", "prefix_size"), "it needs references; use relu-nmt-generate"
+)
+"""Options of the search that commands without references refuse."""
+
+
+def model_overrides(text: str) -> dict[str, Any]:
+    """Return settings of a model by name, from JSON or a Python dictionary as in fairseq."""
+    for read in (parse_json, ast.literal_eval):
+        try:
+            values = read(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            values = None
+        if isinstance(values, dict) and all(isinstance(name, str) for name in values):
+            return values
+    raise ValueError('expected settings such as \'{"positions": "learned"}\'')
+
+
+@settings
+class ModelOptions(FairseqOptions, PrecisionOptions):
+    """The model that translates, and the form of its text."""
+
+    path: str = option(
+        REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", files=CHECKPOINTS
+    )
+    source_lang: str | None = source_lang_option(help="source language; by default the model's")
+    target_lang: str | None = target_lang_option(help="target language; by default the model's")
+    post_process: str | None = option(
+        None,
+        "marks of subwords to join: @@, sentencepiece, wordpiece, letter, _EOW",
+        flags=("--remove-bpe",),
+        metavar="SYMBOL",
+        bare="@@ ",
+    )
+    tokenizer: str | None = option(
+        None, "detokenizer for data that came tokenized", choices=("moses", "space", "none")
+    )
+    int8: bool = option(
+        False, "multiply 8-bit integers (x86 CPUs): faster; a few translations change"
+    )
+    shortlist: str | None = option(
+        None, "file of relu-nmt-shortlist with the allowed target symbols: faster", files=READ
+    )
+    model_overrides: str = option(
+        "{}",
+        "model settings that replace the checkpoint's, as JSON",
+        metavar="SETTINGS",
+        parse=checked_by(model_overrides),
+    )
+    max_source_length: int | None = option(
+        None,
+        "longest sentence to translate, in tokens; others get an empty line",
+        flags=("--max-source-positions",),
+        least=2,
+    )
+    truncate_source: bool = option(False, "translate the beginning of longer sentences instead")
+
+    def check(self) -> None:
+        """Compare the dtypes."""
+        super().check()
+        if self.int8 and (self.bf16 or self.fp16):
+            raise ConfigError("--int8, --bf16 and --fp16 exclude each other; give one")
+
+
+@settings
+class BannedTermOptions:
+    """Terms that no translation may have."""
+
+    banned_terms: str | None = option(
+        None, "words that no translation may have, one term a line, in any case", files=READ
+    )
+    match_case: bool = option(
+        False, "ban terms only in the case in which they are written", needs="banned_terms"
+    )
+    inside_words: bool = option(
+        False, "terms may be parts of longer words: forced ones as in fairseq, banned ones too"
+    )
+
+
+@settings
+class TermOptions(BannedTermOptions):
+    """Terms that the translations of lines must have or must not have."""
+
+    prefixes: str | None = option(
+        None, "begin the translation of each line with the same line of FILE", files=READ
+    )
+    constraints: str | None = option(
+        None,
+        "force the terms that follow a line after tabs, in this order or any",
+        choices=("ordered", "unordered"),
+        bare="ordered",
+    )
+    split_sentences: bool | None = split_sentences_option()
+
+
+@settings
+class TranslateSplitSettings(WindowOptions, BannedTermOptions):
+    """All settings of :mod:`relu_nmt.jobs.translate.split`."""
+
+    data: str = data_option(REQUIRED, "data folder")
+    gen_subset: str = subset_option()
+    no_progress_bar: bool = no_progress_bar_option()
+    results_path: str | None = option(
+        None,
+        "folder for the lines, as generate-SPLIT.txt, instead of standard output",
+        metavar="DIR",
+        files=Files(written=True, names=r"generate-[^.]*\.txt"),
+    )
+    quiet: bool = option(False, "print the score only")
+    skip_invalid_size_inputs_valid_test: bool = option(
+        False, "skip sentences that are too long for the model, instead of stopping"
+    )
+    num_shards: int = option(1, "translate one of N equal consecutive parts of the split", least=1)
+    shard_id: int = option(0, "number of this part, from 0", least=0, metavar="I")
+    max_doc_tokens: int | None = like(
+        DocumentConfig,
+        "max_doc_tokens",
+        None,
+        "join sentences of a document up to N tokens (default: as in training)",
+    )
+    count_source_only: bool = option(
+        False, "with --score-reference: count only source tokens for --max-doc-tokens"
+    )
+    output: str | None = option(
+        None, "write the documents as text, a line for each sentence", files=WRITTEN
+    )
+    output_separator: str = option(
+        "blank",
+        "boundary in --output: a blank line, or a line <d> before each (tag)",
+        choices=SEPARATORS[1:],
+        needs="output",
+    )
+    results: str | None = option(
+        None, "write speed, scores and lengths of documents to FILE as JSON", files=WRITTEN
+    )
+    attention_stats: str | None = option(
+        None,
+        "write statistics of the attention of each layer and head to FILE as JSON",
+        files=WRITTEN,
+    )
+    memory_stats: str | None = option(
+        None, "write statistics of the feed-forward networks to FILE as JSON", files=WRITTEN
+    )
+    print_attention: str | None = option(
+        None,
+        "print attention weights of each translation (without a value: cross.-1)",
+        metavar="SLOT.LAYER[.HEAD]",
+        parse=lambda text: str(AttentionPlace.parse(text)),
+        bare="cross.-1",
+        needs=PRINTED,
+    )
+    model: ModelOptions = group("model", ModelOptions)
+    search: GenerationConfig = group("search", GenerationConfig)
+    score: ScoringConfig = group("score", ScoringConfig)
+
+    def check(self) -> None:
+        """Compare the settings with each other."""
+        super().check()
+        if self.shard_id >= self.num_shards:
+            raise ConfigError(
+                f"--shard-id {self.shard_id}: expected 0 to {self.num_shards - 1} "
+                f"(--num-shards {self.num_shards})"
+            )
+        self.search.resolved(documents=self.max_doc_tokens is not None)
+        if self.print_attention is not None and self.search.print_alignment is not None:
+            raise ConfigError(
+                "--print-attention and --print-alignment both print A- lines; give one"
+            )
+        # Statistics and weights need the whole translation of a window.
+        for flag, value in (
+            ("--attention-stats", self.attention_stats),
+            ("--memory-stats", self.memory_stats),
+            ("--print-attention", self.print_attention),
+        ):
+            if value is not None and self.window_overlap:
+                raise ConfigError(
+                    f"{flag}: not with --window-overlap, where the context's translation is left "
+                    "out"
+                )
+
+    @property
+    def results_file(self) -> Path | None:
+        """The file for the lines. None: standard output."""
+        if self.results_path is None:
+            return None
+        part = f"-{self.shard_id}-of-{self.num_shards}" if self.num_shards > 1 else ""
+        return Path(self.results_path) / f"generate-{self.gen_subset}{part}.txt"
+
+    def check_sentences(self) -> None:
+        """Check that no option for documents is given."""
+        for name in ("window_overlap", "count_source_only", "output", "results"):
+            if value := getattr(self, name):
+                flag = options_of(type(self))[name].with_value(value)
+                raise ConfigError(
+                    f"{flag} does nothing without --max-doc-tokens, as the model was trained on "
+                    "single sentences or the data has no boundaries of documents; give both, or "
+                    "leave it out"
+                )
+
+
+@settings
+class TranslateLinesSettings(TermOptions):
+    """All settings of :func:`relu_nmt.jobs.translate.text.translate_lines`."""
+
+    data: str | None = data_option(
+        None, "data folder; not needed, as the checkpoint has everything"
+    )
+    no_progress_bar: bool = no_progress_bar_option()
+    input: str = option("-", "file to translate; - is standard input", files=READ)
+    buffer_size: int = option(
+        0, "translate at most N lines together; 0: all that have arrived", least=0
+    )
+    format: str = option(
+        "text",
+        "text; fairseq: its lines, scores in base 2; json: objects, scores in nats",
+        choices=("text", "fairseq", "json"),
+    )
+    attention_pictures: str | None = option(
+        None,
+        "draw the cross-attention of each line as NUMBER.svg in this new folder",
+        metavar="DIR",
+        files=Files(written=True, names=r"\d+\.svg"),
+    )
+    model: ModelOptions = group("model", ModelOptions)
+    search: GenerationConfig = group("search", GenerationConfig)
+    refused: ClassVar = NEED_REFERENCES
+
+    def check(self) -> None:
+        """Refuse settings that are not printed, or cannot force terms."""
+        self.search.resolved()
+        if self.constraints:
+            self.search.check_terms()
+        if self.search.print_alignment is not None and self.format == "text":
+            raise ConfigError(
+                "--print-alignment does nothing with --format text; it needs --format fairseq or "
+                "json"
+            )
+
+
+@settings
+class TranslateDocumentsSettings(WindowOptions, TermOptions):
+    """All settings of ``relu-nmt-translate-document``."""
+
+    file: str = option(
+        REQUIRED,
+        "text to translate; - is standard input",
+        metavar="FILE",
+        positional=True,
+        files=READ,
+    )
+    no_progress_bar: bool = no_progress_bar_option()
+    model: ModelOptions = group("model", ModelOptions)
+    search: GenerationConfig = group("search", GenerationConfig)
+    refused: ClassVar = {
+        **NEED_REFERENCES,
+        "nbest": "each line has one translation here; relu-nmt-interactive prints more, and "
+        "relu-nmt-generate more of documents",
+        "print_alignment": "only text is printed here; relu-nmt-generate prints alignments of "
+        "documents, relu-nmt-interactive --format fairseq those of lines",
+    }
+
+    def check(self) -> None:
+        """Refuse lines of several sentences with terms, and a search that cannot force terms."""
+        super().check()
+        if self.split_sentences and (self.prefixes or self.constraints):
+            flag = "--prefixes" if self.prefixes else "--constraints"
+            raise ConfigError(
+                f"{flag}: with --split-sentences a line may become several sentences; "
+                "give the text with one sentence a line"
+            )
+        self.search.resolved(documents=True)
+        if self.constraints:
+            self.search.check_terms()
+
+
+@settings
+class ServeSettings(ServerOptions, WindowOptions):
+    """All settings of :func:`relu_nmt.jobs.translate.text.serve`."""
+
+    model: ModelOptions = group(
+        "model", ModelOptions, path=like(ModelOptions, "path", metavar="CKPT", positional=True)
+    )
+    # Refuse these without advice to add --sampling, which is refused too.
+    search: GenerationConfig = group(
+        "search",
+        GenerationConfig,
+        **{
+            name: like(GenerationConfig, name, needs=())
+            for name in ("sampling_topk", "sampling_topp", "seed")
+        },
+    )
+    refused: ClassVar = {
+        **NEED_REFERENCES,
+        **dict.fromkeys(
+            (
+                *("nbest", "print_alignment", "truncate_source", "max_source_length"),
+                *("sampling", "sampling_topk", "sampling_topp", "seed"),
+            ),
+            "the server gives one translation for each line, of the whole line and the same for "
+            "every client; leave it out",
+        ),
+    }

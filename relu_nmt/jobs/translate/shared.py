@@ -1,0 +1,355 @@
+"""Parts of the jobs that translate: the model, the printed lines, attention, the notes."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from relu_nmt.applications.layer_statistics import AttentionStatistics, LayerStatistics
+from relu_nmt.config import split_paths
+from relu_nmt.data.data_folder import pair_name
+from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
+from relu_nmt.data.translation_batches import least_limit
+from relu_nmt.errors import ConfigError, counted, printable
+from relu_nmt.io.safe_write import check_writable, write_file
+from relu_nmt.jobs.translate.settings import ModelOptions, TranslateSplitSettings, model_overrides
+from relu_nmt.modules.config import AttentionPlace
+from relu_nmt.tokenization.base import SentenceSplitter
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.training.distributed import keep_freed_memory
+from relu_nmt.training.precision import autocast_dtype
+from relu_nmt.translation.agreement import at_folder
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.shortlist import Shortlist
+from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation
+from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translator import Translator
+from relu_nmt.translator.attention_maps import checked_place, single_model
+from relu_nmt.translator.models import load_models
+
+MOST_NAMED = 10
+"""Most line numbers in one note."""
+
+
+def load_translator(options: ModelOptions, data: str | None = None) -> Translator:
+    """Load the translator that the options describe."""
+    # Choose device and dtype.
+    device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
+    if device == "cpu":
+        keep_freed_memory()
+    dtype = autocast_dtype(options, torch.device(device))
+    dtype = torch.int8 if options.int8 else dtype
+    overrides = model_overrides(options.model_overrides)
+    models, task, max_doc_tokens = load_models(options.path, options.attention_backend, overrides)
+    # Adapt the text processing, and restrict the vocabulary.
+    task = _adapted_task(task, options, data)
+    shortlist = None
+    if options.shortlist is not None:
+        shortlist = Shortlist.load(
+            options.shortlist,
+            task.source_dictionary,
+            task.target_dictionary,
+            pair_name(task.source_lang, task.target_lang),
+        )
+    return Translator(models, task, device, dtype, max_doc_tokens, True, shortlist)
+
+
+def _adapted_task(
+    task: TranslationTask, options: ModelOptions, data: str | None
+) -> TranslationTask:
+    for side in ("source", "target"):
+        language, task_language = getattr(options, f"{side}_lang"), getattr(task, f"{side}_lang")
+        if language not in (None, task_language):
+            raise ConfigError(f"--{side}-lang {language}: the checkpoint's is {task_language}")
+    if data is not None:
+        # Use the first folder. Only training reads several, as in fairseq.
+        task = at_folder(task, split_paths(data, ":")[0], options.path)
+    # Text that this package split is joined anyway. The flag then only changes the printed tokens.
+    symbol = options.post_process if task.target_text.keeps_text else None
+    return task.with_post_processing(symbol, options.tokenizer)
+
+
+class LineFormat:
+    """Formatter of the output lines: fairseq's, or JSON."""
+
+    def __init__(
+        self, task: TranslationTask, model: ModelOptions, search: GenerationConfig
+    ) -> None:
+        self._task = task
+        self._join_subwords = model.post_process is not None
+        self._print_alignment = search.print_alignment is not None
+
+    def of_line(
+        self, number: int, source: SourceSentence, translations: Sequence[Translation]
+    ) -> list[str]:
+        """Return the ``S-`` line, a ``C-`` line for each forced term, and the hypothesis lines."""
+        dictionary, text = self._task.target_dictionary, self._task.target_text
+        terms = (dictionary.symbols_of(term) for term in source.forced.terms)
+        # Print the source, its terms, and the hypotheses.
+        lines = [self._source(number, source.tokens)]
+        lines += [f"C-{number}\t{self._joined(tokens, text)}" for tokens in terms]
+        for translation in translations:
+            lines += self.hypothesis(number, translation)
+        return lines
+
+    def of_split(self, number: int, source: SourceSentence) -> list[str]:
+        """Return the ``S-`` line and, with a reference, the ``T-`` line."""
+        task = self._task
+        lines = [self._source(number, task.source_tokens(source.ids).split())]
+        if source.reference is not None:
+            reference = task.target_tokens(source.reference, "<<unk>>").split()
+            lines.append(f"T-{number}\t{self._joined(reference, task.target_text)}")
+        return lines
+
+    def hypothesis(self, number: int, translation: Translation) -> list[str]:
+        """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines. Scores are in base 2."""
+        # Convert the scores from nats to base 2.
+        score = translation.score / math.log(2)
+        by_position = translation.hypothesis.positional_scores / math.log(2)
+        lines = [
+            f"H-{number}\t{score}\t{self._joined(translation.tokens, self._task.target_text)}",
+            self._text(number, translation),
+            f"P-{number}\t{' '.join(f'{value:.4f}' for value in by_position)}",
+        ]
+        alignment = translation.hypothesis.alignment
+        if self._print_alignment and alignment is not None:
+            # Leave out the alignment of the end symbol.
+            pairs = " ".join(f"{source}-{i}" for i, source in enumerate(alignment[:-1]))
+            lines.append(f"A-{number}\t{pairs}")
+        return lines
+
+    def nbest(self, number: int, translations: Sequence[Translation], count: int) -> list[str]:
+        """Return ``count`` ``D-`` lines. Lines without a translation are empty and come last."""
+        lines = [self._text(number, translation) for translation in translations]
+        return lines + [f"D-{number}\t{-math.inf}\t"] * (count - len(lines))
+
+    def json(
+        self, number: int, line: str, source: SourceSentence, translations: Sequence[Translation]
+    ) -> str:
+        """Return a line and its translations as JSON. Scores are in nats, not base 2."""
+        entries = []
+        for translation in translations:
+            hypothesis = translation.hypothesis
+            scores = hypothesis.positional_scores.tolist()
+            entry = {
+                "text": translation.text,
+                # Write null for an infinite score, which JSON lacks.
+                "score": translation.score if math.isfinite(translation.score) else None,
+                "tokens": translation.tokens,
+                "token_scores": [round(score, 6) for score in scores],
+                "reached_limit": translation.reached_limit,
+            }
+            if self._print_alignment and hypothesis.alignment is not None:
+                entry["alignment"] = hypothesis.alignment[:-1].tolist()
+            entries.append(entry)
+        record = {"id": number, "source": line, "source_tokens": source.tokens}
+        record |= {"score_unit": "nats", "translations": entries}
+        return json.dumps(record, ensure_ascii=False)
+
+    def _text(self, number: int, translation: Translation) -> str:
+        return f"D-{number}\t{translation.score / math.log(2)}\t{translation.text}"
+
+    def _source(self, number: int, tokens: list[str]) -> str:
+        return f"S-{number}\t{self._joined(tokens, self._task.source_text)}"
+
+    def _joined(self, tokens: list[str], pipeline: TextPipeline) -> str:
+        return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)
+
+
+class AttentionReport:
+    """Prints attention weights of a split, and measures attention and memories for files."""
+
+    def __init__(self, options: TranslateSplitSettings, translator: Translator) -> None:
+        self._translator, self._subset = translator, options.gen_subset
+        self._place = None
+        self._files: list[tuple[str, str, AttentionStatistics | LayerStatistics]] = []
+        self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        if options.print_attention is not None:
+            slot = AttentionPlace.parse(options.print_attention)
+            self._place = checked_place(single_model(translator.ensemble), slot)
+        # Make the statistics now: models without weights or memories are an error at the start.
+        for flag, path, statistics in (
+            ("--attention-stats", options.attention_stats, AttentionStatistics),
+            ("--memory-stats", options.memory_stats, partial(LayerStatistics, memories_only=True)),
+        ):
+            if path is not None:
+                self._files.append((flag, path, statistics(translator.ensemble)))
+                check_writable(flag, path)
+
+    def add(self, source: SourceSentence, translation: Translation) -> None:
+        """Keep a sentence with its reference, or else its translation, if it has words."""
+        if self._files and len(source.ids) > 1:  # the model does not read empty sentences
+            target = source.reference
+            if target is None:
+                target = translation.hypothesis.tokens
+            self._pairs.append((source.ids, target))
+
+    def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
+        """Return the ``A-`` line of a translation, with ``--print-attention``."""
+        if self._place is None:
+            return []
+        weights = self._translator.attention_at(self._place, source, translation.hypothesis.tokens)
+        return [f"A-{number}\t{weights.to_json()}"]
+
+    def write(self) -> None:
+        """Measure attention and memories, and write the files, each whole or not at all.
+
+        This comes last, so that measured time and memory are the translation's alone.
+        """
+        for flag, path, statistics in self._files:
+            statistics.add([ids for ids, _ in self._pairs], [ids for _, ids in self._pairs])
+            report = {"subset": self._subset, **statistics.report()}
+            write_file(flag, path, json.dumps(report, indent=1) + "\n")
+
+
+def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
+    """Return lines without their terms, and the terms of each line, which follow tabs.
+
+    Without ``--constraints`` a tab is text.
+    """
+    if constraints is None:
+        return lines, [[] for _ in lines]
+    fields = [line.split("\t") for line in lines]
+    return [line for line, *_ in fields], [terms for _, *terms in fields]
+
+
+def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> str:
+    """Return a note on tabs that are translated as text, or an empty text."""
+    # Ignore tabs at both ends of a line, which are white space.
+    numbers = [number for number, line in enumerate(lines, first) if "\t" in line.strip()]
+    if constraints is not None or not numbers:
+        return ""
+    return (
+        f"NOTE: {named_lines(numbers)}: what stands behind a tab is translated as text; "
+        "--constraints makes it terms that the translation must have"
+    )
+
+
+def limit_note(number: int, config: GenerationConfig) -> str:
+    """Return a note on translations that may be cut off, or an empty text."""
+    if not number:
+        return ""
+    a, b = config.longest_output
+    return (
+        f"NOTE: {number:,} translations reached the longest output ({a:g} * source "
+        f"+ {b} tokens, or what the model can write) and may be cut off; "
+        "--max-len-a and --max-len-b change it"
+    )
+
+
+def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
+    """Return the longest source to translate, and the treatment of longer ones."""
+    separators = translator.task.separators
+    sentence_limit = translator.ensemble.max_source_sentence_positions
+    if sentence_limit is not None and separators is not None:
+        sentence_limit += separators.alone  # </s> follows the separator of the last sentence
+    limits = (options.max_source_length, translator.max_source_positions, sentence_limit)
+    return SourceLimit(least_limit(limits), options.truncate_source, separators)
+
+
+def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
+    """Return a note on the lines that are too long, by their numbers from 0, or an empty text."""
+    if not numbers:
+        return ""
+    done = "only their beginning is translated" if limit.truncate else "their translation is empty"
+    return (
+        f"NOTE: {counted(len(numbers), 'line')} of more than {limit.tokens} tokens: {done} "
+        f"({named_lines(numbers)})"
+    )
+
+
+def split_note(numbers: Sequence[int], split: SentenceSplitter | None, flag: bool | None) -> str:
+    """Return a note on lines that were cut into sentences without ``--split-sentences``."""
+    if flag is not None or split is None:
+        return ""
+    if not numbers:
+        return split.note
+    return (
+        f"NOTE: {counted(len(numbers), 'line')} of several sentences, which are translated one by "
+        f"one as in training ({named_lines(numbers)}); --no-split-sentences keeps lines whole"
+    )
+
+
+def named_lines(numbers: Sequence[int]) -> str:
+    """Return the words for line numbers, which count from 0 here and from 1 in the text.
+
+    Example:
+        >>> named_lines([0, 4]), named_lines([2])
+        ('lines 1, 5', 'line 3')
+    """
+    text = ", ".join(str(number + 1) for number in numbers[:MOST_NAMED])
+    if len(numbers) > MOST_NAMED:
+        text += f" and {len(numbers) - MOST_NAMED:,} more"
+    return f"line {text}" if len(numbers) == 1 else f"lines {text}"
+
+
+def length_note(max_doc_tokens: int | None, trained: int, has_documents: bool = True) -> str:
+    """Return a note on the number of tokens that are translated at once, with the reason.
+
+    ``max_doc_tokens`` is the flag's value or None, ``trained`` the longest group in training.
+
+    Example:
+        >>> length_note(None, 128)
+        'NOTE: sentences are joined up to 128 tokens, as in training; --max-doc-tokens changes it'
+    """
+    # Say the length that is used, then the reason if it is not the length of training.
+    training = f"the model was trained on up to {trained} tokens"
+    if trained == SINGLE_SENTENCES:
+        training = "the model was trained on single sentences"
+    if max_doc_tokens is not None and max_doc_tokens > trained:
+        return f"NOTE: --max-doc-tokens {max_doc_tokens}, but {training}"
+    limit = max_doc_tokens or (trained if has_documents else SINGLE_SENTENCES)
+    unit = f"sentences are joined up to {limit} tokens"
+    if limit == SINGLE_SENTENCES:
+        unit = "single sentences are translated"
+    if max_doc_tokens is not None:
+        return f"NOTE: {unit} (--max-doc-tokens {max_doc_tokens}); {training}"
+    if limit < trained:
+        return f"NOTE: {unit}, as the data has no boundaries of documents; {training}"
+    return f"NOTE: {unit}, as in training; --max-doc-tokens changes it"
+
+
+def print_notes(*notes: str) -> None:
+    """Print the notes that are not empty on standard error."""
+    for note in filter(None, notes):
+        print(printable(note), file=sys.stderr)
+
+
+def share(number: int, total: int) -> str:
+    """Return ``3 of 40 (7.50%)``."""
+    return f"{number:,} of {total:,} ({number / max(1, total):.2%})"
+
+
+def documents_text(
+    documents: Sequence[Sequence[Line]], separator: str, path: str
+) -> tuple[str, list[str]]:
+    """Return the documents as text, and notes on empty lines that the text leaves out."""
+    texts: list[str] = []
+    num_lines = num_empty_lines = num_empty_documents = 0
+    for document in documents:
+        lines = [f"{line.text}\n" for line in document]
+        if separator == "tag":
+            texts.append("".join([f"{DOCUMENT_TAG}\n", *lines]))
+            continue
+        # Leave out empty lines: each would end the document.
+        filled = "".join(line for line in lines if line.strip())
+        if filled:
+            texts.append(filled)
+        num_lines += len(lines)
+        num_empty_lines += sum(not line.strip() for line in lines)
+        num_empty_documents += not filled
+    # Count a document that is one empty line as a document, not as a line.
+    shares: list[str] = []
+    if num_empty_lines > num_empty_documents:
+        shares.append(f"{share(num_empty_lines, num_lines)} lines")
+    if num_empty_documents:
+        shares.append(f"{share(num_empty_documents, len(documents))} documents")
+    return ("" if separator == "tag" else "\n").join(texts), [
+        f"NOTE: {part} have an empty translation and are not in {path}; "
+        "--output-separator tag keeps them"
+        for part in shares
+    ]

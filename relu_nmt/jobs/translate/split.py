@@ -1,0 +1,450 @@
+"""Translate a split of a data folder, sentence by sentence or as whole documents, and score it.
+
+The model translates windows of consecutive sentences. Single sentences are windows of one. Windows
+are not repaired here, so that the scores measure the model's own output.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import numpy as np
+
+from relu_nmt.data.documents import SINGLE_SENTENCES, Groups, Line, plan_groups
+from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
+from relu_nmt.errors import DataError, counted, reporting
+from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
+from relu_nmt.evaluation.metrics import Score
+from relu_nmt.io.process import peak_gpu_bytes, peak_resident_bytes
+from relu_nmt.io.safe_write import check_writable, replacing, write_file
+from relu_nmt.io.text_lines import read_lines
+from relu_nmt.io.work import hidden_progress, progress_bar
+from relu_nmt.jobs.translate.settings import TranslateSplitSettings as Settings
+from relu_nmt.jobs.translate.shared import (
+    AttentionReport,
+    LineFormat,
+    documents_text,
+    length_note,
+    limit_note,
+    load_translator,
+    share,
+    source_limit,
+)
+from relu_nmt.translation.search.document_search import TranslatedDocuments
+from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence
+from relu_nmt.translator import Translator
+
+DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
+MAX_SENTENCES = 50_000
+"""Most sentences to read, sort by length and translate before the next ones."""
+
+
+def run(settings: Settings, *, progress: bool = True) -> "SplitTranslation":
+    """Translate a split, print the lines and the scores, and write the requested files.
+
+    Raises:
+        ConfigError: the settings do not fit the model.
+        CheckpointError: a checkpoint is missing or damaged.
+        DataError: the split is missing, does not fit the model or has no document boundaries, or
+            a file cannot be written.
+    """
+    translator = load_translator(settings.model, settings.data)
+    # Make the statistics first, since they may not fit the model.
+    attention = AttentionReport(settings, translator)
+    with _output(settings, progress) as output:
+        result = _Run(settings, translator, attention, output).run(progress)
+    # Measure attention last, so that it does not count for the speed.
+    attention.write()
+    return result
+
+
+@contextmanager
+def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
+    """Open the results file, else standard output, else (without progress) the null device."""
+    # Without a file, print to standard output or nowhere.
+    path = settings.results_file
+    if path is None:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            yield sys.stdout if progress else nowhere
+        return
+    folder = path.parent
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise DataError(f"--results-path {folder}: is no folder; give the name of one")
+    # Write to a temporary file, which replaces the old one at the end.
+    check_writable("--results-path", str(path))
+    with (
+        reporting(f"--results-path {path}: cannot write it"),
+        replacing(path) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="\n") as lines,
+    ):
+        yield lines
+    if progress:
+        print(f"results: {path}")
+
+
+@dataclass
+class SplitTranslation:
+    """The translations of a split, with their scores."""
+
+    # The translation of each sentence, or of each group of sentences, in order.
+    groups: list[Line] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # sentences of each group
+    # Lines of each translated document: one for each sentence, or one for a group whose translation
+    # has another number of sentences.
+    documents: list[list[Line]] = field(default_factory=list)
+    num_tokens: int = 0  # target tokens of the best translations, ``</s>`` included
+    seconds: float = 0.0  # time of the search, with ``--results`` without loading and compiling
+    num_at_limit: int = 0  # groups whose translation reached the longest output
+    num_mismatched: int | None = 0  # with another number of sentences, None without separators
+    num_undivided: int = 0  # groups of several sentences that became one line
+    scores: dict[str, Score] = field(default_factory=dict)  # the main one first
+    # Lengths of the groups (:func:`relu_nmt.data.split.describe_lengths`).
+    lengths: dict[str, Any] | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of the search."""
+        return self.num_tokens / max(self.seconds, 1e-9)
+
+    @property
+    def score(self) -> Score | None:
+        """The main score, or None without references."""
+        return next(iter(self.scores.values()), None)
+
+
+class _Run:
+    """A run of the recipe: it translates documents, prints their lines, and fills the result."""
+
+    def __init__(
+        self, settings: Settings, translator: Translator, attention: AttentionReport, output: TextIO
+    ) -> None:
+        self.result = SplitTranslation()
+        self._aligned: list[AlignedSentence] = []
+        # Keep the parts that translate and print.
+        self._settings, self._translator, self._task = settings, translator, translator.task
+        self._attention, self._out = attention, output
+        self._limit = source_limit(settings.model, translator)
+        self._lines = LineFormat(self._task, settings.model, settings.search)
+        self._banned = None
+        if settings.banned_terms is not None:
+            self._banned = translator.sources.banned_terms(
+                read_lines(settings.banned_terms), settings.match_case, settings.inside_words
+            )
+        # Choose the windows for the whole split, then keep the shard. The windows before it only
+        # count for the numbers of the lines.
+        self._split = self._task.load_split(settings.gen_subset)
+        if settings.search.replace_unk is not None and self._split.raw_source is None:
+            raise DataError(
+                f"--replace-unk: {self._split.name}: the data folder has token ids only, so that "
+                "unknown source words cannot be copied; leave it out, or translate the raw text "
+                "with relu-nmt-interactive"
+            )
+        self._note = self._choose_length()
+        self._config = settings.search.resolved(self._has_documents, workers=0)
+        self._first = 0
+        if settings.num_shards > 1:
+            before, self._split = self._split.cut(settings.shard_id, settings.num_shards)
+            self._first = len(self._plan(before)) if len(before) else 0
+        self._scorer = None
+        if self._split.target is not None and not self._config.score_reference:
+            # Make the scorer now: an error in references or metric ends the run at its start.
+            self._scorer = SplitScorer(self._task, self._split, settings.score)
+        self._counts, self._sizes = self._counts_of(self._split), self._sizes_of(self._split)
+        # Check the output files before the translation begins.
+        for flag in ("output", "results"):
+            check_writable(f"--{flag}", getattr(settings, flag))
+
+    def _choose_length(self) -> str:
+        """Choose the windows, and return a note on their length."""
+        options, trained = self._settings, self._translator.max_doc_tokens
+        limit, is_divided = options.max_doc_tokens, self._split.has_documents
+        # Join sentences with --max-doc-tokens, or if data and model both have documents.
+        self._has_documents = limit is not None or (is_divided and trained != SINGLE_SENTENCES)
+        if not self._has_documents:
+            options.check_sentences()
+        self._windows = options.windows(trained, has_documents=self._has_documents, repair=False)
+        if limit is None and trained == SINGLE_SENTENCES and not is_divided:
+            return ""  # sentences of a model of sentences
+        return length_note(limit, trained, is_divided)
+
+    def _counts_of(self, split: Split) -> np.ndarray:
+        """Return the sentences of each document, int [documents]. Single ones are documents."""
+        if not self._has_documents:
+            return np.ones(len(split), dtype=np.int64)
+        return split.require_documents("--max-doc-tokens", self._windows.max_doc_tokens)
+
+    @property
+    def _counts_source_only(self) -> bool:
+        """True if target tokens do not count toward the window's limit.
+
+        They count where the model reads the references. A translation does not depend on them.
+        """
+        return self._settings.count_source_only or not self._config.score_reference
+
+    def _sizes_of(self, split: Split) -> np.ndarray:
+        """Return the tokens of each sentence that count toward the window's limit, int [N]."""
+        target_sizes = None if self._counts_source_only else split.target_sizes
+        return longer_side(split.source_sizes, target_sizes)
+
+    def _plan(self, split: Split) -> Groups:
+        windows, sizes = self._windows, self._sizes_of(split)
+        counts = self._counts_of(split)
+        return plan_groups(sizes, counts, windows.max_doc_tokens, windows.window_overlap)
+
+    def run(self, progress: bool) -> SplitTranslation:
+        """Translate everything, and return the result."""
+        result = self.result
+        split, note = self._split, self._over_long()
+        # Plan the windows, to show their number and lengths.
+        groups, unit = self._plan(split), "groups" if self._has_documents else "sentences"
+        if self._has_documents:
+            max_doc_tokens = self._windows.max_doc_tokens
+            result.lengths = describe_lengths(groups, max_doc_tokens, keep_over_long=True)
+        else:
+            self._print(note)
+        if self._settings.results is not None:
+            self._warm_up()
+        # Translate some documents at a time, and print each window when its documents are done.
+        hidden = self._settings.no_progress_bar or not progress
+        label = f"translate {split.name}"
+        with (
+            hidden_progress(hidden),
+            progress_bar(label, len(groups), unit, shows_waiting=True) as advance,
+        ):
+            search = self._translator.searcher(self._config, self._first, advance)
+            for documents, numbers in _document_ranges(self._counts):
+                counts = self._counts[documents.start : documents.stop]
+                sources = self._documents(numbers, counts)
+                # Measure the translation alone, without reading and printing.
+                started = time.perf_counter()
+                translated = self._translator.answer(sources, self._config, self._windows, search)
+                result.seconds += time.perf_counter() - started
+                self._take(translated)
+        # Report no mismatches if groups cannot be divided without separators.
+        if result.num_undivided and self._task.separators is None:
+            result.num_mismatched = None
+        self._score()
+        self._summarize(note)
+        return result
+
+    def _warm_up(self) -> None:
+        """Translate one sentence, so that loading and compiling do not count for the speed."""
+        empty_size = 1 + (self._task.separators is not None)
+        [numbers] = np.nonzero(self._split.source_sizes > empty_size)
+        if len(numbers):
+            first = range(numbers[0], numbers[0] + 1)
+            sentence = self._documents(first, np.ones(1, dtype=np.int64))
+            self._translator.answer(sentence, self._config, self._windows)
+
+    def _over_long(self) -> str:
+        """Return a note on sentences that are too long, or ""."""
+        # Find the sentences above the limit, and treat them as the flags say.
+        limit, sizes = self._limit, self._split.source_sizes
+        too_long = sizes - limit.unread > (np.inf if limit.tokens is None else limit.tokens)
+        number = int(too_long.sum())
+        skip = self._settings.skip_invalid_size_inputs_valid_test
+        if number and not skip and not limit.truncate:
+            raise DataError(
+                f"split {self._split.name}: sentence {int(too_long.argmax())} has more than the "
+                f"{limit.tokens} tokens that the model can read, or of --max-source-length "
+                f"({counted(number, 'such sentence')}); --skip-invalid-size-inputs-valid-test "
+                "leaves them empty, --truncate-source cuts them"
+            )
+        if not number:
+            return ""
+        done = "cut" if limit.truncate else "left empty"
+        return f"NOTE: {counted(number, 'sentence')} of more than {limit.tokens} tokens {done}"
+
+    def _documents(self, numbers: range, counts: np.ndarray) -> SourceDocuments:
+        """Return sentences with their references, as documents of ``counts`` sentences."""
+        task = self._task
+        # Only the raw source still has the unknown words.
+        raw = self._split.raw_source if self._config.replace_unk is not None else None
+        sentences = []
+        for i in numbers:
+            ids, reference = self._split.pair(i)
+            tokens = task.source_dictionary.symbols_of(ids)
+            if raw is not None:
+                tokens = task.source_text.encode(raw[i])
+            # Cut or empty a sentence that is too long.
+            sentence = SourceSentence(ids, tokens, reference, banned=self._banned)
+            sentences.append(self._limit.applied(sentence))
+        sizes = self._sizes[numbers.start : numbers.stop]
+        return SourceDocuments(sentences, counts, sizes, task.separators)
+
+    def _take(self, translated: TranslatedDocuments) -> None:
+        """Print the groups of some documents, and count them for the summary."""
+        result = self.result
+        # Print the lines of each window.
+        self._aligned += aligned_sentences(translated, sum(result.counts))
+        for group in translated.windows:
+            if not self._settings.quiet:
+                number = self._first + len(result.groups)
+                lines = self._lines.of_split(number, group.source)
+                for translation in group.translations:
+                    lines += self._lines.hypothesis(number, translation)
+                    lines += self._attention.lines(number, group.source, translation)
+                self._print("\n".join(lines))
+            # Keep the best translation.
+            best = group.translations[0]
+            self._attention.add(group.source.as_read(self._task.separators), best)
+            result.groups.append(Line(best.text, best.tokens))
+            result.counts.append(group.window.num_new)
+            result.num_tokens += len(best.hypothesis.tokens)
+        # Add up the counts.
+        result.num_mismatched = (result.num_mismatched or 0) + translated.num_mismatched
+        result.num_undivided += translated.num_undivided
+        result.num_at_limit += translated.num_at_limit
+        if self._has_documents:
+            result.documents += translated.lines
+
+    def _print(self, text: str) -> None:
+        if text:
+            print(text, file=self._out)
+
+    def _score(self) -> None:
+        """Score the translations, if there are translations and references."""
+        result = self.result
+        scorer = self._scorer
+        if scorer is None or not result.groups:
+            return
+        if not self._has_documents:
+            name = "chrf" if self._settings.score.scoring == "chrf" else "bleu"
+            result.scores = {name: scorer.score(result.groups)}
+            return
+        # Documents have d-BLEU and, if sentences can be counted, s-BLEU.
+        counts = np.array(result.counts)
+        result.scores = scorer.document_scores(result.documents, result.groups, counts)
+        # Leave out the score of sentences if groups were not divided.
+        if result.num_mismatched is None:
+            result.scores.pop("s_bleu", None)
+
+    def _summarize(self, over_long: str) -> None:
+        """Print the last lines, and write the files."""
+        result = self.result
+        split = self._split
+        if self._has_documents:
+            self._print(over_long)
+        self._print(self._note)
+        self._print("NOTE: hypothesis and token scores are output in base 2")
+        if result.lengths is not None:
+            self._print(f"{split.name}: {lengths_in_words(result.lengths)}")
+            self._print(self._mismatch_line())
+        self._print(limit_note(result.num_at_limit, self._config))
+        # Print the speed as fairseq does.
+        sentences, seconds = sum(result.counts), max(result.seconds, 1e-9)
+        self._print(
+            f"| Translated {sentences:,} sentences ({result.num_tokens:,} tokens) in "
+            f"{result.seconds:.1f}s ({sentences / seconds:.2f} sentences/s, "
+            f"{result.tokens_per_second:.2f} tokens/s)"
+        )
+        # Print the scores.
+        options = self._settings
+        part = ""
+        if options.num_shards > 1:
+            part = f", shard {options.shard_id} of {options.num_shards},"
+        beginning = f"Generate {split.name}{part} with beam={self._config.beam}"
+        if result.scores and split.raw_target is None:
+            self._print(
+                "NOTE: the folder keeps no raw references; scored on its dictionary's tokens"
+            )
+        if self._scorer is not None and self._scorer.note and result.scores.keys() - {"chrf"}:
+            self._print(f"NOTE: {self._scorer.note}")
+        for score in result.scores.values():
+            self._print(f"{beginning}: {score}")
+        # Give the reason if the score of sentences is missing.
+        cut = self._has_documents and result.num_mismatched is not None
+        if cut and result.scores and "s_bleu" not in result.scores:
+            reason = "no document has as many sentences as its reference"
+            self._print(f"{beginning}: s-BLEU: none, {reason}")
+        # Write the files.
+        if options.output is not None:
+            separator = options.output_separator
+            text, notes = documents_text(result.documents, separator, options.output)
+            write_file("--output", options.output, text)
+            for note in notes:
+                self._print(note)
+        if options.results is not None:
+            text = json.dumps(self._results(), indent=1) + "\n"
+            write_file("--results", options.results, text)
+
+    def _mismatch_line(self) -> str:
+        """Return the line that counts groups with another number of sentences."""
+        result = self.result
+        num_groups = len(result.groups)
+        if result.num_mismatched is None:
+            return (
+                f"Groups: {num_groups:,}; the model was trained without --sentence-separator, so "
+                f"that {result.num_undivided:,} of them are not cut into sentences"
+            )
+        wrong = share(result.num_mismatched, num_groups)
+        return f"Groups: {num_groups:,}; mismatch of the number of sentences: {wrong}"
+
+    def _results(self) -> dict[str, Any]:
+        """Return the summary as JSON values."""
+        result = self.result
+        num_mismatched, num_groups = result.num_mismatched, len(result.groups)
+        scorer = self._scorer
+        mismatch_rate = None
+        if num_mismatched is not None:
+            mismatch_rate = num_mismatched / max(1, num_groups)
+        # Count n-grams by document, and score sentences by position.
+        statistics = by_position = mismatch_rate = None
+        if num_mismatched is not None:
+            mismatch_rate = num_mismatched / max(1, num_groups)
+        if scorer is not None and result.groups:
+            statistics = scorer.document_statistics(result.documents).to_json()
+            if num_mismatched is not None:
+                by_position = scorer.position_scores(self._aligned)
+        return {
+            "split": self._split.name,
+            "max_doc_tokens": self._windows.max_doc_tokens,
+            "window_overlap": self._windows.window_overlap,
+            "count_source_only": self._counts_source_only,
+            "beam": self._config.beam,
+            "documents": len(self._counts),
+            "sentences": len(self._split),
+            "groups": num_groups,
+            "tokens": result.num_tokens,
+            "seconds": result.seconds,
+            "tokens_per_second": result.tokens_per_second,
+            "mismatches": num_mismatched,
+            "mismatch_rate": mismatch_rate,
+            "at_limit": result.num_at_limit,
+            "memory_bytes": peak_resident_bytes(),
+            "gpu_memory_bytes": peak_gpu_bytes(),
+            # Store null for scores that were not computed.
+            **{name: _values(result.scores.get(name)) for name in DOCUMENT_SCORES},
+            "s_bleu_by_position": by_position,
+            "lengths": result.lengths,
+            "document_statistics": statistics,
+        }
+
+
+def aligned_sentences(documents: TranslatedDocuments, first: int) -> list[AlignedSentence]:
+    """Return the sentences of all windows whose translation has the same number of sentences."""
+    return [
+        (first + number, number - group.window.context + 1, line)
+        for group in documents.windows
+        if group.divided
+        for number, line in enumerate(group.lines, group.window.first)
+    ]
+
+
+def _document_ranges(counts: np.ndarray) -> Iterator[tuple[range, range]]:
+    """Yield ranges of documents and of their sentences, to read together."""
+    begin = first = last = 0
+    for number, count in enumerate(counts.tolist()):
+        last += count
+        if last - first >= MAX_SENTENCES or number == len(counts) - 1:
+            yield range(begin, number + 1), range(first, last)
+            begin, first = number + 1, last
+
+
+def _values(score: Score | None) -> dict[str, Any] | None:
+    return None if score is None else {"score": score.value, "signature": score.signature}

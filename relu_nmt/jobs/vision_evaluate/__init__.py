@@ -1,0 +1,1 @@
+"""Accuracy of image classifiers, and classes of pictures."""

@@ -1,0 +1,191 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.jobs.score.job import (
+    Contrast,
+    accuracies,
+    contrast_scores,
+    read_contrasts,
+)
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translator import Translator
+from tests.tiny import tiny_config
+
+WORDS = Dictionary(
+    ["it", "is", "red", "here", "a", "hat", "er", "es", "rot", "ist", "ein", "Hut", "hier"]
+)
+CONTRASTS = [
+    Contrast(
+        "en",
+        "it is red",
+        "er ist rot",
+        ("es ist rot", "es ist rot hier"),
+        ("here is a hat", "a hat"),
+        ("hier ist ein Hut", "ein Hut"),
+    ),
+    Contrast("en", "a hat", "ein Hut", ("Hut",), ("red",), ("rot",)),
+]
+
+
+class Separating(TextPipeline):
+    """Ends every sentence with a token, as models of documents may want it."""
+
+    def encode(self, raw):
+        return [*super().encode(raw), "hier"]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    torch.manual_seed(0)
+    config = tiny_config(attention="reluformer")
+    model = EncoderDecoder(config, len(WORDS), len(WORDS), pad_index=1).eval()
+    task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
+    return Translator([model], task, "cpu")
+
+
+@torch.no_grad()
+def log_prob(model, source, before, target):
+    """Return log p(target | before, source) by one plain forward pass."""
+    src = torch.tensor(WORDS.encode(source.split()))[None]
+    tgt = torch.tensor(WORDS.encode(f"{before} {target}".split()))
+    inputs = torch.cat([torch.tensor([WORDS.eos_index]), tgt[:-1]])[None]
+    log_probs = model.logits(model(src, inputs))[0].double().log_softmax(-1)
+    chosen = log_probs.gather(1, tgt[:, None])[:, 0]
+    return float(chosen[len(before.split()) :].sum())
+
+
+@pytest.mark.parametrize("context", [None, 0, 1, 2, 9])
+def test_only_the_tokens_after_the_context_are_scored(translator, context):
+    [model] = translator.models
+    for contrast, scores in zip(
+        CONTRASTS, contrast_scores(translator, CONTRASTS, context), strict=True
+    ):
+        first = {None: 0, 0: None, 1: -1, 2: -2, 9: 0}[context]
+        sides = contrast.source_context, contrast.reference_context
+        before = [" ".join([] if first is None else side[first:]) for side in sides]
+        expected = [
+            log_prob(model, f"{before[0]} {contrast.source}", before[1], target)
+            for target in (contrast.reference, *contrast.contrasts)
+        ]
+        np.testing.assert_allclose(scores, expected, atol=1e-4)
+
+
+def test_context_changes_scores_and_progress_is_reported(translator):
+    done = []
+    with_context = contrast_scores(translator, CONTRASTS, on_progress=done.append)
+    without = contrast_scores(translator, CONTRASTS, 0)
+    assert sum(done) == 5
+    assert not np.allclose(with_context[0], without[0], atol=1e-3)
+    assert contrast_scores(translator, []) == []
+
+
+def test_separators_of_the_model_stand_between_the_sentences(translator):
+    [model] = translator.models
+    task = TranslationTask(Separating("en"), Separating("de"), WORDS, WORDS)
+    [scores] = contrast_scores(Translator([model], task, "cpu"), CONTRASTS[1:])
+    expected = [
+        log_prob(model, "red hier a hat hier", "rot hier", f"{text} hier")
+        for text in ("ein Hut", "Hut")
+    ]
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert not np.allclose(scores, contrast_scores(translator, CONTRASTS[1:])[0], atol=1e-3)
+
+
+def test_scores_that_are_not_finite_are_an_error():
+    model = EncoderDecoder(tiny_config(), len(WORDS), len(WORDS), pad_index=1).eval()
+    with torch.no_grad():
+        model.output_projection.weight.fill_(float("nan"))
+    task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
+    with pytest.raises(ConfigError, match="not finite"):
+        contrast_scores(Translator([model], task, "cpu"), CONTRASTS)
+
+
+RECORD = {
+    "document": "1/7",
+    "sentence": 1,
+    "antecedent": 0,
+    "distance": 1,
+    "phenomenon": "thing pronoun",
+    "source_language": "en",
+    "source": "It is red.",
+    "reference": "Er ist rot.",
+    "contrasts": ["Es ist rot.", "Sie ist rot."],
+    "source_context": ["Here is a hat."],
+    "reference_context": ["Hier ist ein Hut."],
+}
+
+
+def written(path, *records):
+    lines = [r if isinstance(r, str) else json.dumps(r, ensure_ascii=False) for r in records]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_records_are_read(tmp_path):
+    optional = {"phenomenon", "distance"}
+    bare = {key: value for key, value in RECORD.items() if key not in optional}
+    first, second = read_contrasts(written(tmp_path / "c.jsonl", RECORD, "", bare))
+    assert first == Contrast(
+        "en",
+        "It is red.",
+        "Er ist rot.",
+        ("Es ist rot.", "Sie ist rot."),
+        ("Here is a hat.",),
+        ("Hier ist ein Hut.",),
+        "thing pronoun",
+        1,
+    )
+    assert (second.phenomenon, second.distance) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": None}, "a text as 'source'"),
+        ({"reference": 3}, "a text as 'reference'"),
+        ({"contrasts": "Es ist rot."}, "a list of texts as 'contrasts'"),
+        ({"contrasts": []}, "'contrasts' is empty"),
+        ({"contrasts": ["Er ist rot."]}, "the reference is one of the contrasts"),
+        ({"source_context": [1]}, "a list of texts as 'source_context'"),
+        ({"reference_context": []}, "1 sentence in 'source_context', but 0"),
+        ({"distance": "near"}, "a number of sentences as 'distance'"),
+    ],
+)
+def test_an_error_names_the_line_of_a_wrong_record(tmp_path, change, message):
+    path = written(tmp_path / "c.jsonl", RECORD, {**RECORD, **change})
+    with pytest.raises(DataError, match=f"c.jsonl:2: .*{message}"):
+        read_contrasts(path)
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"c\.jsonl:1: not JSON"):
+        read_contrasts(written(tmp_path / "c.jsonl", "It is red."))
+    with pytest.raises(DataError, match=r"c\.jsonl:1: expected a JSON object"):
+        read_contrasts(written(tmp_path / "c.jsonl", "[1]"))
+    with pytest.raises(DataError, match="no contrasts"):
+        read_contrasts(written(tmp_path / "c.jsonl"))
+    with pytest.raises(DataError, match="cannot read"):
+        read_contrasts(tmp_path / "none.jsonl")
+
+
+def test_accuracies_are_given_for_all_and_by_category():
+    def contrast(phenomenon, distance, number):
+        wrong = tuple(f"w{i}" for i in range(number))
+        return Contrast("en", "s", "r", wrong, phenomenon=phenomenon, distance=distance)
+
+    contrasts = [contrast("pronoun", 1, 2), contrast("pronoun", 2, 1), contrast("address", 1, 1)]
+    found = accuracies(contrasts, [True, False, True])
+    names = ["all", "address", "pronoun", "distance 1", "distance 2"]
+    assert [a["category"] for a in found] == names
+    right, of = [2, 1, 1, 2, 0], [3, 1, 2, 2, 1]
+    assert [(a["right"], a["contrasts"]) for a in found] == list(zip(right, of, strict=True))
+    chances = [100 * 4 / 9, 50, 100 * 5 / 12, 100 * 5 / 12, 50]
+    assert [a["chance"] for a in found] == pytest.approx(chances)
+    assert [a["score"] for a in found] == pytest.approx([200 / 3, 100, 50, 100, 0])

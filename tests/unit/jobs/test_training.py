@@ -1,0 +1,159 @@
+"""What all trainings share, shown with one that is not in the package: it brings only its parts."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from relu_nmt.config import REQUIRED, group, option, settings, to_dict
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.jobs.convert.settings import AverageSettings
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings
+from relu_nmt.jobs.training import (
+    Training,
+    change_note,
+    refuse_other_model,
+    run_training,
+    smaller_batches,
+)
+from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
+from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.config import TrainerConfig
+from tests.unit.training.toy import ToyModel, ToyObjective, ToySource
+
+
+@settings
+class ToyShape:
+    p: float = option(0.2, "dropout", least=0, below=1)
+
+
+@settings
+class ToySettings:
+    data: str = option(REQUIRED, "data", positional=True)
+    model: ToyShape = group("model", ToyShape)
+    trainer: TrainerConfig = group("trainer", TrainerConfig)
+
+
+class ToyTraining(Training):
+    def trainer(self):
+        model = self.new_model(lambda: ToyModel(self.settings.model.p))
+        self.say_size(model)
+        return self.trainer_of(
+            ToyObjective(model),
+            TrainingData(ToySource(), {"valid": ToySource(2)}),
+            {"name": self.settings.data},
+            "seven small batches",
+            self.settings.trainer,
+        )
+
+
+def toy(folder, **values):
+    own = {"save_dir": folder, "lr": 0.05, "warmup_updates": 3, "cpu": True, "num_workers": 0}
+    return ToySettings.of(data="toys", **{**own, **values})
+
+
+def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
+    result = run_training(ToyTraining, toy(tmp_path, max_epoch=2, log_format="json"), True)
+    messages = capsys.readouterr().out
+    assert "num. shared model params: 49" in messages
+    assert "training on 1 device(s) (cpu); seven small batches" in messages
+    stored = load_checkpoint(result.last_checkpoint).metadata
+    assert stored["task"] == {"name": "toys"}
+    assert stored["args"]["model"] == stored["model_config"] == {"p": 0.2}
+    assert stored["args"]["trainer"]["max_epoch"] == 2
+    assert "attention_backend" not in json.dumps(stored)
+    assert result.exit_code == 0
+
+
+def test_without_progress_nothing_is_printed_and_the_result_tells_all(tmp_path, capsys):
+    log = tmp_path / "log"
+    own = {"log_format": "json", "log_interval": 2}
+    first = run_training(ToyTraining, toy(tmp_path, max_update=5, **own), False)
+    assert first.num_updates == 5
+    second = run_training(ToyTraining, toy(tmp_path, max_update=9, log_file=log, **own), False)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+    assert [one["num_updates"] for one in second.train] == [2, 4, 6, 8]
+    assert second.ended == "9 updates are made (--max-update 9)"
+    losses = [one["loss"] for one in second.valid["valid"]]
+    assert second.best_score == second.best["value"] == min(losses)
+    assert second.best_checkpoint == tmp_path / "checkpoint_best.safetensors"
+    assert json.loads((tmp_path / "results.json").read_text())["num_updates"] == 9
+    # What is asked for is written all the same.
+    assert '"num_updates": 8' in log.read_text()
+
+
+def test_without_checkpoints_there_are_no_paths(tmp_path):
+    run_training(ToyTraining, toy(tmp_path, max_update=1), False)
+    result = run_training(ToyTraining, toy(tmp_path, max_update=1, no_save=True), False)
+    assert result.best_checkpoint is result.last_checkpoint is None
+
+
+def test_the_exit_code_is_that_of_the_signal(tmp_path):
+    result = run_training(ToyTraining, toy(tmp_path, max_update=1), False)
+    result.signal = 15
+    assert result.exit_code == 143
+
+
+def test_settings_are_checked_before_anything_is_read():
+    with pytest.raises(ConfigError, match="did you mean max_update"):
+        TranslationTrainingSettings.of(data="nowhere", max_tokens=3, max_updates=3)
+    with pytest.raises(ConfigError, match="DATA is missing"):
+        TranslationTrainingSettings.of(max_tokens=3)
+    with pytest.raises(ConfigError, match="--eval-bleu-detok moses does nothing without"):
+        TranslationTrainingSettings.of(data="nowhere", max_tokens=3, eval_bleu_detok="moses")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_epoch_checkpoints": 1, "num_update_checkpoints": 1}, "exclude each other"),
+        ({"checkpoint_upper_bound": 1}, "needs --num-epoch-checkpoints"),
+        ({"num_epoch_checkpoints": 0}, "expected 1 or more"),
+        ({"num_epoch_checkpoints": 1, "inputs": ("a", "b")}, "need one folder"),
+        ({"output": None}, "--output"),
+    ],
+)
+def test_contradictory_averages(values, message):
+    with pytest.raises(ConfigError, match=message):
+        AverageSettings.of(**{"inputs": ("a",), "output": "b", **values})
+
+
+@pytest.mark.parametrize(
+    ("size", "advice"),
+    [
+        (64, "try --batch-size 48 instead of 64, with more --update-freq"),
+        (
+            1,
+            "--batch-size is 1 already; take a smaller model or input, or --checkpoint-activations",
+        ),
+    ],
+)
+def test_what_to_do_about_images_that_do_not_fit_into_memory(size, advice):
+    settings = ImageTrainingSettings.of(data="d", batch_size=size)
+    assert smaller_batches(settings).startswith(advice)
+
+
+def images(**changes):
+    return ImageTrainingSettings.of(**{"data": "d", "image_size": 24, **changes})
+
+
+def test_another_model_is_told_with_the_flags_that_make_it_so():
+    before, after = images(), images(image_size="24x18", tanh_layer=True)
+    refused = "was trained with --image-size 24 --tanh-layer false, not --image-size 24x18 --tanh"
+    with pytest.raises(CheckpointError, match=re.escape(refused)):
+        refuse_other_model(Path("c"), to_dict(before.model), after.model, "")
+    stored = json.loads(json.dumps(to_dict(before, stored_only=True)))
+    note = change_note(stored, after, goes_on=False)
+    assert "--image-size 24x18 (was 24), --tanh-layer true (was false)" in note
+    refuse_other_model(Path("c"), to_dict(before.model), before.model, "")
+    assert not change_note(stored, before, goes_on=True)
+
+
+def test_an_image_model_with_another_attention_is_refused():
+    stored = to_dict(images().model)
+    refused = "was trained with --attention softmax, not --attention reluformer"
+    with pytest.raises(CheckpointError, match=refused):
+        refuse_other_model(Path("c"), stored, images(attention="reluformer").model, "")
