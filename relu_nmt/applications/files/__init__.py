@@ -1,0 +1,132 @@
+"""Translation of files with markup: only their text changes.
+
+A file format is one class of one file, registered in :data:`formats` under its name, which
+``--format`` takes. It finds the segments of a file (:mod:`segments`), and writes their translations
+in their place (:mod:`document`). The model translates segments without tags (:mod:`sentences`), and
+the alignment of the words places the tags (:mod:`placing`).
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relu_nmt.config.registry import Registry
+from relu_nmt.errors import DataError, reporting
+from relu_nmt.io.safe_write import replacing
+
+if TYPE_CHECKING:
+    from relu_nmt.applications.files.document import FileFormat, FileOptions
+    from relu_nmt.applications.files.sentences import TranslateSegments
+
+_ROOM = "relu_nmt.applications.files"
+formats: Registry["type[FileFormat]"] = Registry(
+    "file format",
+    {
+        "docx": f"{_ROOM}.docx",
+        "epub": f"{_ROOM}.epub",
+        "html": f"{_ROOM}.html",
+        "markdown": f"{_ROOM}.markdown",
+        "odt": f"{_ROOM}.odt",
+        "po": f"{_ROOM}.po",
+        "subtitles": f"{_ROOM}.subtitles",
+        "table": f"{_ROOM}.table",
+        "text": f"{_ROOM}.text",
+        "xliff": f"{_ROOM}.xliff",
+    },
+)
+ENDINGS = {
+    ".txt": "text",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".docx": "docx",
+    ".odt": "odt",
+    ".epub": "epub",
+    ".srt": "subtitles",
+    ".vtt": "subtitles",
+    ".po": "po",
+    ".pot": "po",
+    ".xlf": "xliff",
+    ".xliff": "xliff",
+    ".tsv": "table",
+    ".csv": "table",
+}
+"""Name of the format by the ending of a file's name."""
+REFUSED = {
+    ".pdf": "convert it first, for example with pdftotext or by opening it in Word",
+    ".doc": "save it as .docx",
+    ".rtf": "save it as .docx",
+    ".png": "give the text that it shows",
+    ".jpg": "give the text that it shows",
+    ".tif": "give the text that it shows",
+}
+"""Advice on files that are not read, by the ending of the name."""
+
+
+def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:
+    """Return the name of a file's format: ``name``, or by the ending of the path.
+
+    Raises:
+        ConfigError: there is no such format.
+        DataError: the file is of a kind that is not read.
+
+    Example:
+        >>> format_name("page.html"), format_name("talk.de"), format_name("talk.de", "markdown")
+        ('html', 'text', 'markdown')
+    """
+    if name is not None:
+        formats.check(name)
+        return name
+    ending = Path(path).suffix.lower()
+    if ending in REFUSED:
+        raise DataError(f"{path}: files of this kind are not read; {REFUSED[ending]}")
+    # A user's format has the ending of its name.
+    if ending[1:] in formats.names():
+        return ending[1:]
+    return ENDINGS.get(ending, "text")
+
+
+def translated(
+    content: bytes, name: str, translate: "TranslateSegments", options: "FileOptions"
+) -> bytes:
+    """Return the content of a file with its text translated.
+
+    Args:
+        content: the bytes of the file.
+        name: name of the format.
+        translate: translates the segments.
+        options: options of the formats.
+
+    Raises:
+        DataError: the file is damaged, too large or not of this format.
+    """
+    from relu_nmt.applications.files.document import MOST_BYTES
+
+    if len(content) > MOST_BYTES:
+        raise DataError(f"it has more than {MOST_BYTES:,} bytes; divide it")
+    document = formats.get(name)(options).read(content)
+    return document.written(translate(document.segments))
+
+
+def translate_file(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    translate: "TranslateSegments",
+    options: "FileOptions",
+    name: str | None = None,
+) -> None:
+    """Translate a file, and write the result, whole or not at all.
+
+    Raises:
+        ConfigError: there is no format of this name.
+        DataError: the file cannot be read or written, or is damaged.
+    """
+    chosen = format_name(path, name)
+    with reporting(f"{path}: cannot read it"):
+        content = Path(path).read_bytes()
+    with reporting(path, caught=DataError):
+        written = translated(content, chosen, translate, options)
+    with reporting(f"{output}: cannot write it"), replacing(output) as temporary:
+        temporary.write_bytes(written)

@@ -1,0 +1,68 @@
+"""Web pages: text between block elements, with inline elements as tags."""
+
+import re
+
+from relu_nmt.applications.files import formats
+from relu_nmt.applications.files.markup import (
+    MarkupFormat,
+    MarkupReader,
+    Piece,
+    Vocabulary,
+    attribute,
+)
+from relu_nmt.applications.files.segments import Segment
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+REPEATING = _names("b bdi bdo big cite del dfn em font i ins mark q s small span strike strong sub")
+REPEATING |= _names("sup u")
+HTML = Vocabulary(
+    inline=REPEATING | _names("a abbr acronym data label rb rp rt ruby time"),
+    repeating=REPEATING,
+    empty=_names("br img input wbr svg math audio video object iframe canvas"),
+    spaces=_names("br"),
+    kept=_names("code kbd samp tt var"),
+    skipped=_names("script style pre textarea template"),
+    attributes={
+        "*": _names("alt title placeholder aria-label summary"),
+        "track": _names("label"),
+        "option": _names("label"),
+        "optgroup": _names("label"),
+    },
+)
+RAW = frozenset(["script", "style", "textarea", "xmp"])
+_CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
+_DESCRIPTION = re.compile(r"(?:og:|twitter:)?(?:description|title)|keywords", re.IGNORECASE)
+
+
+class HtmlReader(MarkupReader):
+    """Finds the segments of a page, the description in its head included."""
+
+    def text_attributes(self, piece: Piece) -> frozenset[str]:
+        """Return the names of the attributes of a tag that are text."""
+        names = super().text_attributes(piece)
+        if piece.name == "meta":
+            kind = attribute(self.source, piece, "name") + attribute(self.source, piece, "property")
+            if _DESCRIPTION.fullmatch(kind):
+                return names | {"content"}
+        if piece.name == "input" and attribute(self.source, piece, "type") in ("submit", "button"):
+            return names | {"value"}
+        return names
+
+
+@formats.register("html")
+class HtmlFormat(MarkupFormat):
+    """Web pages."""
+
+    def encoding(self, content: bytes) -> str:
+        """Return the encoding that the page declares, by default UTF-8."""
+        match = _CHARSET.search(content[:4096])
+        declared = super().encoding(content)
+        return match[1].decode() if match and declared == "utf-8" else declared
+
+    def segments(self, source: str) -> list[Segment]:
+        """Return the segments of a page in reading order."""
+        return HtmlReader(source, HTML, RAW, folds_case=True).segments()

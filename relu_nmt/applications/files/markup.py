@@ -1,0 +1,361 @@
+"""Markup of HTML and XML as pieces of the source, and the segments between block elements."""
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from relu_nmt.applications.files.document import TextFormat
+from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span, plain_segment
+from relu_nmt.errors import DataError
+
+MOST_DEPTH = 200
+"""Most elements within each other. More are no document."""
+KNOWN_DOCTYPES = ("-//W3C//", "-//NISO//DTD ncx", "-//OASIS//DTD XLIFF", "-//OpenOffice.org//")
+"""Beginnings of public names that programs write. Their files are never read."""
+_TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/>]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
+_ATTRIBUTE = re.compile(r"""([^\s=/>"']+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
+_REFERENCE = re.compile(r"&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);")
+_DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
+_OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of the source: ``text``, ``open``, ``close`` or ``empty`` tags, or ``other``."""
+
+    kind: str
+    begin: int
+    end: int
+    name: str = ""
+    attributes: Span = (0, 0)
+
+    @property
+    def span(self) -> Span:
+        """Its place in the source."""
+        return self.begin, self.end
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the elements of a format mean for its text.
+
+    Args:
+        inline: elements within a text, in pairs.
+        repeating: those that may become several, as ``<b>`` may.
+        empty: elements that stand in a text without words. Texts in them have own segments.
+        spaces: those of them that stand for a space.
+        kept: elements within a text whose words are not translated.
+        skipped: elements without text to translate.
+        attributes: attributes that are text, by element. ``*`` stands for all elements.
+        only_in: elements that have text. None: all have.
+    """
+
+    inline: frozenset[str]
+    repeating: frozenset[str] = frozenset()
+    empty: frozenset[str] = frozenset()
+    spaces: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()
+    attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    only_in: frozenset[str] | None = None
+
+
+def pieces(source: str, raw: frozenset[str] = frozenset()) -> Iterator[Piece]:
+    """Yield the pieces of a source. The content of ``raw`` elements is one piece."""
+    position = 0
+    while position < len(source):
+        begin = source.find("<", position)
+        begin = len(source) if begin < 0 else begin
+        if begin > position:
+            yield Piece("text", position, begin)
+        if begin == len(source):
+            return
+        piece = _tag_at(source, begin)
+        yield piece
+        position = piece.end
+        if piece.kind == "open" and piece.name.lower() in raw:
+            ending = re.compile(rf"</{re.escape(piece.name)}\b", re.IGNORECASE)
+            match = ending.search(source, position)
+            end = match.start() if match else len(source)
+            yield Piece("other", position, end)
+            position = end
+
+
+def _tag_at(source: str, begin: int) -> Piece:
+    """Return the tag, comment or declaration at a place, or a text of one character."""
+    for opening, closing in _OTHER:
+        if source.startswith(opening, begin):
+            end = source.find(closing, begin + len(opening))
+            end = len(source) if end < 0 else end + len(closing)
+            return Piece("other", begin, end)
+    match = _TAG.match(source, begin)
+    if match is None:
+        return Piece("text", begin, begin + 1)
+    kind = "open"
+    if match[1]:
+        kind = "close"
+    elif match[3].endswith("/"):
+        kind = "empty"
+    return Piece(kind, begin, match.end(), match[2], match.span(3))
+
+
+def attributes_of(source: str, piece: Piece) -> Iterator[tuple[str, Span]]:
+    """Yield the attributes of a tag, each with the place of its value without quotes."""
+    for match in _ATTRIBUTE.finditer(source, *piece.attributes):
+        begin, end = match.span(2)
+        if source[begin] in "\"'":
+            begin += 1
+            end -= 1
+        yield match[1], (begin, end)
+
+
+def attribute(source: str, piece: Piece, name: str) -> str:
+    """Return the value of an attribute, "" without it."""
+    for attribute_name, (begin, end) in attributes_of(source, piece):
+        if attribute_name == name:
+            return html.unescape(source[begin:end])
+    return ""
+
+
+def partners(tags: Sequence[Piece]) -> dict[int, int]:
+    """Return the number of the closing tag of each opening tag that has one.
+
+    Raises:
+        DataError: too many elements are within each other.
+    """
+    open_tags: dict[str, list[int]] = {}
+    found = {}
+    for number, piece in enumerate(tags):
+        if piece.kind == "open":
+            open_tags.setdefault(piece.name, []).append(number)
+        elif piece.kind == "close" and open_tags.get(piece.name):
+            found[open_tags[piece.name].pop()] = number
+    _check_depth(tags, found)
+    return found
+
+
+def _check_depth(tags: Sequence[Piece], found: Mapping[int, int]) -> None:
+    """Refuse elements within each other beyond the limit. Tags without an end do not count."""
+    depth = 0
+    ends = set(found.values())
+    for number in range(len(tags)):
+        depth += (number in found) - (number in ends)
+        if depth > MOST_DEPTH:
+            raise DataError(f"more than {MOST_DEPTH} elements are within each other")
+
+
+def check_xml(content: bytes | str) -> None:
+    """Check that XML is well formed, and needs nothing from outside.
+
+    Raises:
+        DataError: it is not, or it declares entities.
+    """
+    parser = expat.ParserCreate()
+
+    def check_doctype(name: str, system: str | None, public: str | None, subset: int) -> None:
+        known = public is not None and public.startswith(KNOWN_DOCTYPES)
+        if system and not known and system != "about:legacy-compat":
+            raise DataError(f"it needs a file from outside ({system}); remove its DOCTYPE")
+
+    def refuse_entity(name: str, *declaration: object) -> None:
+        raise DataError(f"it declares the entity {name}; replace entities by their text first")
+
+    parser.StartDoctypeDeclHandler = check_doctype
+    parser.EntityDeclHandler = refuse_entity
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise DataError(f"it is not well-formed XML: {error}") from error
+
+
+class MarkupFormat(TextFormat):
+    """A format of HTML or XML."""
+
+    def text(self, text: str, style: str, segment: Segment) -> str:
+        """Return translated text with references for the characters of markup."""
+        if segment.note == "bare attribute":
+            return f'"{html.escape(text)}"'
+        return html.escape(text, quote=segment.note == "attribute")
+
+    def encoded(self, text: str, encoding: str) -> bytes:
+        """Return a text as bytes, with references for characters that the encoding lacks."""
+        return text.encode(encoding, "xmlcharrefreplace")
+
+
+class XmlFormat(MarkupFormat):
+    """A format of XML, which must be well formed."""
+
+    def encoding(self, content: bytes) -> str:
+        """Return the encoding of the declaration, by default UTF-8."""
+        check_xml(content)
+        match = _DECLARATION.match(content)
+        return match[1].decode() if match else super().encoding(content)
+
+
+def is_symbol(text: str) -> bool:
+    """Return True for a character that a reference stands for and no translation changes."""
+    return text in "&<>" or (len(text) == 1 and unicodedata.category(text)[0] == "S")
+
+
+class MarkupReader:
+    """Finds the segments of HTML or XML: the texts between tags that are not inline.
+
+    Args:
+        source: the text of the file.
+        vocabulary: the meaning of the elements.
+        raw: elements whose content has no tags.
+        folds_case: names of elements may be in capitals.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        vocabulary: Vocabulary,
+        raw: frozenset[str] = frozenset(),
+        folds_case: bool = False,
+    ) -> None:
+        self.source = source
+        self._vocabulary = vocabulary
+        self._pieces = list(pieces(source, raw))
+        if folds_case:
+            lowered = []
+            for piece in self._pieces:
+                name = piece.name.lower()
+                lowered.append(Piece(piece.kind, piece.begin, piece.end, name, piece.attributes))
+            self._pieces = lowered
+        self._partners = partners(self._pieces)
+        self.found: list[Segment] = []
+
+    def segments(self) -> list[Segment]:
+        """Return the segments in reading order."""
+        self._read(range(len(self._pieces)), is_text=self._vocabulary.only_in is None)
+        return self.found
+
+    def _read(self, numbers: range, is_text: bool) -> None:
+        """Find the segments among some pieces. Inline elements may contain segments, too."""
+        only_in = self._vocabulary.only_in
+        builder = SegmentBuilder()
+        inner: list[range] = []
+        number = numbers.start
+        while number < numbers.stop:
+            piece = self._pieces[number]
+            end = self._partners.get(number, number)
+            is_open = piece.kind in ("open", "empty")
+            if is_open:
+                self._add_attributes(piece)
+            if piece.name and self._is_block(piece):
+                self._end(builder, inner)
+                builder, inner = SegmentBuilder(), []
+                is_text = only_in is None or (is_open and piece.name in only_in)
+                if is_open and self._is_skipped(piece):
+                    # Without an end, the element ends at the next block.
+                    is_text = is_text and end > number
+                    number = end
+            elif is_text and is_open:
+                number = self._add_inline(builder, number, end, inner)
+            elif is_text:
+                self._add_part(builder, piece)
+            number += 1
+        self._end(builder, inner)
+
+    def _add_part(self, builder: SegmentBuilder, piece: Piece) -> None:
+        """Add a text, a closing tag or a comment."""
+        if piece.kind == "text":
+            self._add_text(builder, piece)
+        elif piece.kind == "close":
+            builder.close(piece.name, piece.span)
+        else:
+            builder.add_empty(piece.span)
+
+    def _end(self, builder: SegmentBuilder, inner: Sequence[range]) -> None:
+        """Store the segment, and then those of the elements within it."""
+        segment = builder.finish()
+        if segment is not None:
+            self.found.append(segment)
+        for numbers in inner:
+            self._read(numbers, is_text=self._vocabulary.only_in is None)
+
+    def _is_block(self, piece: Piece) -> bool:
+        vocabulary = self._vocabulary
+        is_inline = piece.name in vocabulary.inline or piece.name in vocabulary.empty
+        return not is_inline and piece.name not in vocabulary.kept
+
+    def _is_skipped(self, piece: Piece) -> bool:
+        return piece.name in self._vocabulary.skipped or self._is_untranslated(piece)
+
+    def _is_untranslated(self, piece: Piece) -> bool:
+        """Return True for an element that its author wants to keep."""
+        source = self.source[piece.begin : piece.end]
+        if "translate" not in source:
+            return False
+        if attribute(self.source, piece, "translate").lower() == "no":
+            return True
+        return "notranslate" in attribute(self.source, piece, "class").split()
+
+    def _add_inline(
+        self, builder: SegmentBuilder, number: int, end: int, inner: list[range]
+    ) -> int:
+        """Add an inline element, and return the number of its last piece that was read."""
+        piece = self._pieces[number]
+        vocabulary = self._vocabulary
+        whole = piece.begin, self._pieces[end].end
+        if piece.name in vocabulary.empty:
+            builder.add_empty(whole, is_space=piece.name in vocabulary.spaces)
+            inner.append(range(number + 1, end))
+            return end
+        if piece.name in vocabulary.kept or self._is_untranslated(piece):
+            text = self._text_of(range(number + 1, end))
+            if text.strip():
+                builder.keep(text, whole)
+            else:
+                builder.add_empty(whole)
+            return end
+        if piece.kind == "empty":
+            builder.add_empty(piece.span)
+        else:
+            has_id = attribute(self.source, piece, "id") != ""
+            repeats = piece.name in vocabulary.repeating and not has_id
+            builder.open(piece.name, piece.span, repeats=repeats)
+        return number
+
+    def _tag(self, piece: Piece) -> str:
+        return self.source[piece.begin : piece.end]
+
+    def _text_of(self, numbers: range) -> str:
+        texts = [self._pieces[number] for number in numbers]
+        return html.unescape("".join(self._tag(piece) for piece in texts if piece.kind == "text"))
+
+    def _add_text(self, builder: SegmentBuilder, piece: Piece) -> None:
+        """Add text with its references: letters are read, symbols kept as they are written."""
+        position = piece.begin
+        for match in _REFERENCE.finditer(self.source, piece.begin, piece.end):
+            text = html.unescape(match[0])
+            builder.add_text(self.source[position : match.start()], (position, match.start()))
+            position = match.end()
+            if text == "\u00a0":
+                builder.add_empty(match.span(), is_space=True)
+            elif is_symbol(text) or text == match[0]:
+                builder.keep(text, match.span())
+            else:
+                builder.add_text(text, match.span())
+        builder.add_text(self.source[position : piece.end], (position, piece.end))
+
+    def text_attributes(self, piece: Piece) -> frozenset[str]:
+        """Return the names of the attributes of a tag that are text."""
+        attributes = self._vocabulary.attributes
+        return attributes.get("*", frozenset()) | attributes.get(piece.name, frozenset())
+
+    def _add_attributes(self, piece: Piece) -> None:
+        """Store the attributes of a tag that are text."""
+        names = self.text_attributes(piece)
+        if not names or self._is_untranslated(piece):
+            return
+        for name, (begin, end) in attributes_of(self.source, piece):
+            if name.lower() in names:
+                note = "attribute" if self.source[begin - 1] in "\"'" else "bare attribute"
+                text = html.unescape(self.source[begin:end])
+                segment = plain_segment(text, (begin, end), note)
+                self.found += [] if segment is None else [segment]

@@ -1,0 +1,206 @@
+"""Segments: the texts of a document without their markup, and the tags at their places."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from relu_nmt.applications.files.protected import protected_spans
+from relu_nmt.errors import DataError
+
+MOST_CHARACTERS = 100_000
+"""Longest segment. A longer one is no paragraph."""
+MOST_TAGS, MOST_NESTED = 5_000, 50
+"""Most tags in a segment, and most tags within each other."""
+Span = tuple[int, int]
+"""Characters ``begin`` to ``end - 1`` of a text."""
+_SPACE = re.compile(r"[ \t\r\n\f]+")
+
+
+@dataclass(eq=False)
+class Tag:
+    """Markup within a segment: a pair around ``text[begin:end]``, or an empty tag at ``begin``.
+
+    Args:
+        opening: spans of the source that are the opening tag, or the whole empty tag.
+        closing: spans of the source that are the closing tag.
+        repeats: a pair may become several, as ``<b>`` may.
+        is_space: an empty tag stands for a space, as a line break does.
+        style: what a format keeps of the tag for the text within.
+        children: tags within the pair.
+    """
+
+    begin: int
+    end: int
+    opening: tuple[Span, ...] = ()
+    closing: tuple[Span, ...] = ()
+    is_pair: bool = False
+    repeats: bool = False
+    is_space: bool = False
+    style: str = ""
+    children: list["Tag"] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A text within a segment that is not translated: ``text[begin:end]``.
+
+    ``source`` is its span in the source, with the tags of a code span. None: the text itself.
+    """
+
+    begin: int
+    end: int
+    source: Span | None = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A text to translate, such as a paragraph, and what stands in it beside words.
+
+    Args:
+        text: the text with single spaces.
+        span: characters of the source that a translation replaces.
+        tags: inline markup in order. Tags within tags are their children.
+        kept: texts that are not translated, in order.
+        note: what the format remembers of the segment.
+    """
+
+    text: str
+    span: Span
+    tags: Sequence[Tag] = ()
+    kept: Sequence[Kept] = ()
+    note: str = ""
+
+
+class SegmentBuilder:
+    """Collects the text and the tags of one segment in the order of the source."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._tags: list[Tag] = []
+        self._open: list[tuple[str, Tag]] = []
+        self._kept: list[Kept] = []
+        self._spans: list[Span] = []
+        self._num_tags = 0
+
+    def add_text(self, text: str, span: Span) -> None:
+        """Add text of the source. White space becomes one space."""
+        plain = _SPACE.sub(" ", text)
+        if not self._text or self._text.endswith(" "):
+            plain = plain.lstrip()
+        if plain.strip():
+            # Leave white space at both ends of the segment in the source.
+            begin = span[0] + len(text) - len(text.lstrip()) if not self._spans else span[0]
+            end = span[1] - (len(text) - len(text.rstrip()) if text[-1:].isspace() else 0)
+            self._spans.append((begin, end))
+        self._text += plain
+        if len(self._text) > MOST_CHARACTERS:
+            raise DataError(f"a paragraph has more than {MOST_CHARACTERS:,} characters; divide it")
+
+    def keep(self, text: str, span: Span) -> None:
+        """Add text that is not translated, with the source that stands for it."""
+        text = _SPACE.sub(" ", text).strip()
+        begin = len(self._text)
+        self._text += text
+        self._kept.append(Kept(begin, len(self._text), span))
+        self._spans.append(span)
+
+    def add_empty(self, *source: Span, is_space: bool = False) -> None:
+        """Add a tag without words. Before the first word it stays where it is."""
+        if not self._spans:
+            return
+        if is_space and self._text and not self._text.endswith(" "):
+            self._text += " "
+        position = len(self._text)
+        self._append(Tag(position, position, source, is_space=is_space))
+        self._spans.append((source[0][0], source[-1][1]))
+
+    def open(self, name: str, *source: Span, repeats: bool = False, style: str = "") -> None:
+        """Begin a pair of tags."""
+        begin = len(self._text)
+        tag = Tag(begin, begin, source, repeats=repeats, style=style)
+        self._append(tag)
+        self._open.append((name, tag))
+        if source:
+            self._spans.append((source[0][0], source[-1][1]))
+
+    def is_open(self, name: str) -> bool:
+        """Return True if a pair with this name has begun."""
+        return any(name == open_name for open_name, _ in self._open)
+
+    def close(self, name: str, *source: Span) -> None:
+        """End the pair that has begun last with this name. Without one, the tag is empty."""
+        names = [open_name for open_name, _ in self._open]
+        if name not in names:
+            return self.add_empty(*source)
+        index = len(names) - 1 - names[::-1].index(name)
+        # Tags that are still open have no end: their children stand beside them.
+        for _, unclosed in self._open[index + 1 :]:
+            self._dissolve(unclosed)
+        tag = self._open[index][1]
+        del self._open[index:]
+        tag.end, tag.closing, tag.is_pair = len(self._text), source, True
+        if source:
+            self._spans.append((source[0][0], source[-1][1]))
+        return None
+
+    def _append(self, tag: Tag) -> None:
+        siblings = self._open[-1][1].children if self._open else self._tags
+        siblings.append(tag)
+        self._num_tags += 1
+        if self._num_tags > MOST_TAGS or len(self._open) > MOST_NESTED:
+            raise DataError(
+                f"a paragraph has more than {MOST_TAGS:,} tags, or {MOST_NESTED} within each other"
+            )
+
+    def _dissolve(self, tag: Tag) -> None:
+        """Put the children of an unclosed tag behind it."""
+        for siblings in (self._tags, *(parent.children for _, parent in self._open)):
+            if tag in siblings:
+                index = siblings.index(tag) + 1
+                siblings[index:index] = tag.children
+        tag.children = []
+
+    def finish(self, note: str = "") -> Segment | None:
+        """Return the segment, or None without a letter to translate."""
+        for _, unclosed in self._open:
+            self._dissolve(unclosed)
+        self._leave_last_tags()
+        text = self._text.rstrip()
+        taken = [(entry.begin, entry.end) for entry in self._kept]
+        protected = [Kept(begin, end) for begin, end in protected_spans(text, taken)]
+        kept = sorted([*self._kept, *protected], key=lambda entry: entry.begin)
+        if not has_words(text, kept):
+            return None
+        for tag in all_tags(self._tags):
+            tag.begin = min(tag.begin, len(text))
+            tag.end = min(tag.end, len(text))
+        span = self._spans[0][0], max(end for _, end in self._spans)
+        return Segment(text, span, self._tags, kept, note)
+
+    def _leave_last_tags(self) -> None:
+        """Leave empty tags behind the last word where they are."""
+        end = len(self._text.rstrip())
+        while self._tags and not self._tags[-1].is_pair and self._tags[-1].begin >= end:
+            tag = self._tags.pop()
+            self._spans.remove((tag.opening[0][0], tag.opening[-1][1]))
+
+
+def has_words(text: str, kept: Sequence[Kept] = ()) -> bool:
+    """Return True if a text has a letter outside the texts that are kept."""
+    taken = {i for entry in kept for i in range(entry.begin, entry.end)}
+    return any(letter.isalpha() and i not in taken for i, letter in enumerate(text))
+
+
+def all_tags(tags: Sequence[Tag]) -> list[Tag]:
+    """Return tags and all tags within them, in the order of the source."""
+    ordered: list[Tag] = []
+    for tag in tags:
+        ordered += [tag, *all_tags(tag.children)]
+    return ordered
+
+
+def plain_segment(text: str, span: Span, note: str = "") -> Segment | None:
+    """Return a segment of text without markup, or None without a letter."""
+    builder = SegmentBuilder()
+    builder.add_text(text, span)
+    return builder.finish(note)

@@ -1,0 +1,87 @@
+import pytest
+
+from relu_nmt.applications.files import translated
+from relu_nmt.applications.files.document import FileOptions
+from relu_nmt.errors import DataError
+from tests.unit.applications.files.translators import backward, identity, translate, upper
+
+PAGE = """<!DOCTYPE html>
+<html lang=de><head><meta charset="utf-8"><title>Das &amp; mehr</title>
+<meta name="description" content="Eine Seite"><meta name="robots" content="none">
+<script>if (a<b) "x" </script><style>p > a {}</style></head>
+<body>
+ <p title='Ein "Haus"'> <img src=x alt="ein Bild"> Das <b>große <i>rote</i> Haus</b> ist
+    <a href="x&y" title=rot>sch&ouml;n</a>,<br>und <code>ls <var>x</var></code> auch. </p>
+ <!-- kein Text --><pre>Code <b>x</b></pre>
+ <ul><li>Eins<li>Zwei<li translate=no>Nein<li>Drei</ul>
+ <p><b><i>Alles fett</i></b> <span translate="no">nicht</span> &copy; 5&nbsp;km</p>
+ <table><tr><td>Zelle<td>Zelle <sup>2</sup></table><input type=submit value="Los"> <b>offen
+</body></html>
+"""
+
+
+def test_the_identity_keeps_every_byte():
+    assert translate(PAGE, "html", identity) == PAGE
+    assert translate(PAGE.replace("\n", "\r\n"), "html", identity) == PAGE.replace("\n", "\r\n")
+
+
+def test_only_text_changes():
+    written = translate(PAGE, "html")
+    for text in (
+        "<title>DAS &amp; MEHR</title>",
+        'content="EINE SEITE"',
+        'content="none"',
+        '<script>if (a<b) "x" </script>',
+        "<p title='EIN &quot;HAUS&quot;'> <img src=x alt=\"EIN BILD\"> DAS <b>",
+        '<a href="x&y" title="ROT">SCHÖN</a>,<br>UND <code>ls <var>x</var></code> AUCH. </p>',
+        "<!-- kein Text --><pre>Code <b>x</b></pre>",
+        "<li>EINS<li>ZWEI<li translate=no>Nein<li>DREI</ul>",
+        '<p><b><i>ALLES FETT</i></b> <span translate="no">nicht</span> &copy; 5&nbsp;KM</p>',
+        "<td>ZELLE<td>ZELLE <sup>2</sup></table>",
+        '<input type=submit value="LOS"> <b>OFFEN\n',
+    ):
+        assert text in written
+
+
+def test_segments_come_in_reading_order():
+    seen = []
+    translate(PAGE, "html", lambda segments: seen.extend(segments) or identity(segments))
+    texts = [segment.text for segment in seen]
+    assert texts[:5] == ["Das & mehr", "Eine Seite", 'Ein "Haus"', "ein Bild", "rot"]
+    assert texts[5] == "Das große rote Haus ist schön, und ls x auch."
+    assert texts[6:10] == ["Eins", "Zwei", "Drei", "Alles fett nicht © 5 km"]
+
+
+def test_the_declared_encoding_is_kept():
+    page = '<meta charset="iso-8859-1"><p>schön'.encode("latin-1")
+    assert translated(page, "html", identity, FileOptions()) == page
+    assert translated(page, "html", upper, FileOptions()).endswith("SCHÖN".encode("latin-1"))
+    with_mark = b"\xef\xbb\xbf<p>eins"
+    assert translated(with_mark, "html", upper, FileOptions()) == b"\xef\xbb\xbf<p>EINS"
+    with pytest.raises(DataError, match="not in the encoding utf-8"):
+        translated(b"<meta charset=utf-8><p>sch\xf6n", "html", upper, FileOptions())
+    with pytest.raises(DataError, match="not in the encoding wrong"):
+        translated(b"<meta charset=wrong><p>eins", "html", upper, FileOptions())
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("<div>" * 100_000 + "x" + "</div>" * 100_000, "200 elements"),
+        ("<b>" * 100_000 + "x" + "</b>" * 100_000, "200 elements"),
+        ("x" + "<b>" * 100_000, "tags"),
+        ("<p>" + "wort " * 2_000_000, "characters"),
+    ],
+)
+def test_a_page_that_is_no_document_is_refused(page, message):
+    with pytest.raises(DataError, match=message):
+        translate(page, "html")
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["<", "<p", "a < b > c", "<!--", "<script>x", "</b>x</i>", "<b><i>x</b></i>", "&", "&#0;x"],
+)
+def test_damaged_markup_stays_as_it_is(page):
+    assert translate(page, "html", identity) == page
+    assert len(translate(page, "html", backward)) >= len(page) - 2

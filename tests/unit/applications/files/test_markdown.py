@@ -1,0 +1,87 @@
+import pytest
+
+from tests.unit.applications.files.translators import backward, identity, translate
+
+PAGE = """---
+title: nicht
+---
+# Ein *Titel* mit `code`
+
+> Das ist ein **sehr großer** Absatz
+> mit [einem Link](http://a.b/c_d "Der Titel") und ![ein Bild](b.png),
+> auch <b>fett</b>  \n> neu. Snake\\_case und 2 * 3 [ref] und [Ref][] &copy; http://x.y/_z_
+
+- [ ] eins
+- zwei ***stark*** [^1]
+
+| A | B |
+|---|:-:|
+| eins \\| zwei | drei **vier** |
+
+<div class="x">
+<p title="ein Titel">Ein Absatz</p>
+</div>
+
+```
+code
+```
+
+    code
+
+Setext
+------
+
+[ref]: http://x.y "t"
+[^1]: Eine Fußnote hier.
+"""
+
+
+def test_the_identity_keeps_every_byte():
+    assert translate(PAGE, "markdown", identity) == PAGE
+    assert translate(PAGE.replace("\n", "\r\n"), "markdown", identity) == PAGE.replace("\n", "\r\n")
+
+
+def test_only_text_changes():
+    written = translate(PAGE, "markdown")
+    for text in (
+        "---\ntitle: nicht\n---\n# EIN *TITEL* MIT `code`\n",
+        '> DAS IST EIN **SEHR GROßER** ABSATZ MIT [EINEM LINK](http://a.b/c_d "DER TITEL") UND ',
+        "![EIN BILD](b.png), AUCH <b>FETT</b>  \n> NEU. SNAKE_CASE UND 2 \\* 3 [REF][ref] UND ",
+        "[REF][Ref] &copy; http://x.y/_z_\n",
+        "- [ ] EINS\n- ZWEI ***STARK*** [^1]\n",
+        "| A | B |\n|---|:-:|\n",
+        "| DREI **VIER** |",
+        '<div class="x">\n<p title="EIN TITEL">EIN ABSATZ</p>\n</div>\n',
+        "```\ncode\n```\n\n    code\n\nSETEXT\n------\n",
+        '[ref]: http://x.y "t"\n[^1]: EINE FUßNOTE HIER.\n',
+    ):
+        assert text in written
+
+
+def test_marks_move_with_their_words():
+    assert translate("eins **zwei** [drei](x)", "markdown", backward) == "[DREI](x) **ZWEI** EINS"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*",
+        "a * b*",
+        "**a",
+        "a**",
+        "[",
+        "[x",
+        "]",
+        "![",
+        "`",
+        "a ` b",
+        "[a](",
+        "<",
+        "a_b_c",
+        "\\",
+        "~~",
+    ],
+)
+def test_marks_without_a_partner_stay(text):
+    assert translate(f"x {text} y\n", "markdown", identity) == f"x {text} y\n"
+    assert "Y" in translate(f"x {text} y\n", "markdown")

@@ -1,0 +1,159 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relu_nmt.applications.files.placing import (
+    Translation,
+    aligned_words,
+    proportional_links,
+    word_spans,
+)
+from relu_nmt.applications.files.segments import Kept, Segment
+from tests.unit.applications.files.translators import backward, translate
+
+TAGS = re.compile(r"<(/?)(\w+)[^<>]*>")
+
+
+def one_by_one(text, links):
+    """Return a translator with links between the words of the source and of a text."""
+
+    def translator(segments):
+        [segment] = segments
+        source, target = word_spans(segment.text), word_spans(text)
+        return [Translation(text, [(source[i], target[j]) for i, j in links])]
+
+    return translator
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "links", "expected"),
+    [
+        # The words of a pair have changed their places.
+        (
+            "Das <b>rote Haus</b> steht",
+            "There stands the red house",
+            [(0, 2), (1, 3), (2, 4), (3, 1)],
+            "There stands the <b>red house</b>",
+        ),
+        # A pair may become two, but a link may not.
+        (
+            "Er <b>ruft an</b> heute",
+            "he calls today up",
+            [(0, 0), (1, 1), (2, 3), (3, 2)],
+            "he <b>calls</b> today <b>up</b>",
+        ),
+        (
+            "Er <a href='x'>ruft jetzt an</a> heute",
+            "he calls now today up",
+            [(0, 0), (1, 1), (2, 2), (3, 4), (4, 3)],
+            "he <a href='x'>calls now</a> today up",
+        ),
+        # Inner tags stay within outer ones, even if their words have left them.
+        (
+            "aa <i id='x'>bb <b>cc</b></i> dd",
+            "CC AA BB DD",
+            [(2, 0), (0, 1), (1, 2), (3, 3)],
+            "<i id='x'><b>CC</b></i> AA BB DD",
+        ),
+        (
+            "aa <i>bb <b>cc</b></i> dd",
+            "CC AA BB DD",
+            [(2, 0), (0, 1), (1, 2), (3, 3)],
+            "<i><b>CC</b></i> AA <i>BB</i> DD",
+        ),
+        # Empty tags stand before the word that they preceded, references behind their word.
+        ("eins <img>zwei", "two one", [(0, 1), (1, 0)], "<img>two one"),
+        ("eins<wbr> zwei", "two one", [(0, 1), (1, 0)], "two one<wbr>"),
+        ("eins <b></b>zwei", "two one", [(0, 1), (1, 0)], "<b></b>two one"),
+        ("eins<br>zwei drei", "two one three", [(0, 1), (1, 0), (2, 2)], "<br>two one three"),
+        # A word that is aligned to none is in a pair if its neighbors are.
+        ("a <b>b c</b>", "A B x C", [(0, 0), (1, 1), (2, 3)], "A <b>B x C</b>"),
+        ("<b>Alles</b>", "all of it", [], "<b>all of it</b>"),
+        ("eins <b>zwei</b> drei", "one two three", [], "one <b>two</b> three"),
+        # Texts without spaces.
+        ("ein <b>Haus</b> da", "那房子", [(1, 1), (1, 2)], "那<b>房子</b>"),
+    ],
+)
+def test_tags_go_to_the_words_that_they_meant(source, text, links, expected):
+    # An empty tag at the beginning of a text stays there, before the translation.
+    assert translate(source, "html", one_by_one(text, links)) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "links", "expected"),
+    [
+        ("Nimm <code>ls</code> jetzt", "now take ls", [(1, 2)], "now take <code>ls</code>"),
+        ("Nimm <code>ls</code> jetzt", "now take lists", [(1, 2)], "now take <code>ls</code>"),
+        ("Nimm <code>ls</code> jetzt", "now take", [(0, 1), (2, 0)], "now take <code>ls</code>"),
+        ("Nimm <code>ls</code> da", "take ls ls", [], "take <code>ls</code>"),
+        ("Nimm {x} und {x} da", "take {x} there", [(2, 1)], "take {x} {x} there"),
+        ("a &copy; b", "B A", [(0, 1), (2, 0)], "B A &copy;"),
+    ],
+)
+def test_kept_texts_are_there_once_each(source, text, links, expected):
+    assert translate(source, "html", one_by_one(text, links)) == expected
+
+
+words = st.sampled_from(["ein", "Haus", "T-Shirt", ".", "{x}", "groß", "<code>ls</code>"])
+nodes = st.recursive(
+    words | st.sampled_from(["<br>", "<img src='a'>"]),
+    lambda inner: st.tuples(st.sampled_from("abi"), st.lists(inner, max_size=4)).map(
+        lambda pair: f"<{pair[0]} id='x'>{' '.join(pair[1])}</{pair[0]}>"
+    ),
+    max_leaves=12,
+)
+
+
+def tag_words(markup):
+    """Return the tags of a markup, sorted."""
+    return sorted(match[0] for match in TAGS.finditer(markup))
+
+
+def assert_well_nested(markup):
+    open_tags = []
+    for match in TAGS.finditer(markup):
+        if match[1]:
+            assert open_tags.pop() == match[2]
+        elif match[2] not in ("br", "img"):
+            open_tags.append(match[2])
+    assert not open_tags
+
+
+@given(st.lists(nodes, max_size=8).map(" ".join), st.randoms(use_true_random=False))
+def test_every_tag_is_there_once_and_nests_and_is_in_no_word(markup, random):
+    def shuffled(segments):
+        results = []
+        for segment in segments:
+            target = word_spans(
+                " ".join(random.choices(["Wort", "T-Shirt", "ls", ".", "{x}"], k=9))
+            )
+            text = " ".join(["Wort"] * len(target))
+            target = word_spans(text)
+            source = word_spans(segment.text)
+            links = [(random.choice(source), span) for span in target if random.random() < 0.8]
+            results.append(Translation(text, links))
+        return results
+
+    source = f"<p>Anfang {markup}</p>"
+    written = translate(source, "html", shuffled)
+    assert tag_words(written) == tag_words(source)
+    assert_well_nested(written)
+    assert written.count("{x}") == source.count("{x}")
+    assert written.count("<code>ls</code>") == source.count("<code>ls</code>")
+    assert not re.search(r"\w<[^<>]*>\w", written.replace("<br>", " "))
+    # Backward, every word keeps its tags.
+    assert tag_words(translate(source, "html", backward)) == tag_words(source)
+
+
+def test_links_by_position_cover_the_text():
+    links = proportional_links("a b c d", "A B")
+    assert links == [((0, 1), (0, 1)), ((4, 5), (2, 3))]
+    assert proportional_links("", "A") == []
+
+
+def test_a_kept_text_within_a_longer_word_is_not_found():
+    segment = Segment("ls zeigt", (0, 8), kept=[Kept(0, 2)])
+    texts = [word.text for word in aligned_words(segment, Translation("also shows"))]
+    assert texts == ["ls", "also", "shows"]

@@ -1,0 +1,50 @@
+"""Translators for tests, which need no model."""
+
+from relu_nmt.applications.files import translated
+from relu_nmt.applications.files.document import FileOptions
+from relu_nmt.applications.files.placing import Translation, source_spans
+
+
+def identity(segments):
+    """Return each text as its translation."""
+    return [reordered(segment, sorted) for segment in segments]
+
+
+def upper(segments):
+    """Return each text in capitals, without what is kept."""
+    return [reordered(segment, sorted, str.upper) for segment in segments]
+
+
+def backward(segments):
+    """Return the words of each text in capitals, the last one first."""
+    return [reordered(segment, lambda spans: spans[::-1], str.upper) for segment in segments]
+
+
+def dropping(segments):
+    """Return a word that is aligned to none."""
+    return [Translation("Nichts") for _ in segments]
+
+
+def reordered(segment, order, change=str):
+    """Return the words of a segment in another order, each with its link."""
+    kept = {(entry.begin, entry.end) for entry in segment.kept}
+    spans = source_spans(segment)
+    text, links = "", []
+    end_before = 0
+    ordered = order(spans)
+    for begin, end in ordered:
+        space = segment.text[end_before:begin] if ordered == spans else " " * bool(text)
+        word = segment.text[begin:end]
+        if (begin, end) not in kept:
+            # Letters that would become several stay.
+            word = "".join(change(x) if len(change(x)) == 1 else x for x in word)
+        text += space
+        links.append(((begin, end), (len(text), len(text) + len(word))))
+        text += word
+        end_before = end
+    return Translation(text, links)
+
+
+def translate(source, name, translate=upper, **options):
+    """Return a text translated as a file of a format."""
+    return translated(source.encode(), name, translate, FileOptions(**options)).decode()
