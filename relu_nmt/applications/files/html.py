@@ -9,28 +9,24 @@ from relu_nmt.applications.files.markup import (
     Piece,
     Vocabulary,
     attribute,
+    names,
 )
 from relu_nmt.applications.files.segments import Segment
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-REPEATING = _names("b bdi bdo big cite del dfn em font i ins mark q s small span strike strong sub")
-REPEATING |= _names("sup u")
+REPEATING = names("b bdi bdo big cite del dfn em font i ins mark q s small span strike strong sub")
+REPEATING |= names("sup u")
 HTML = Vocabulary(
-    inline=REPEATING | _names("a abbr acronym data label rb rp rt ruby time"),
+    inline=REPEATING | names("a abbr acronym data label rb rp rt ruby time"),
     repeating=REPEATING,
-    empty=_names("br img input wbr svg math audio video object iframe canvas"),
-    spaces=_names("br"),
-    kept=_names("code kbd samp tt var"),
-    skipped=_names("script style pre textarea template"),
+    empty=names("br img input wbr svg math audio video object iframe canvas"),
+    spaces=names("br"),
+    kept=names("code kbd samp tt var"),
+    skipped=names("script style pre textarea template"),
     attributes={
-        "*": _names("alt title placeholder aria-label summary"),
-        "track": _names("label"),
-        "option": _names("label"),
-        "optgroup": _names("label"),
+        "*": names("alt title placeholder aria-label summary"),
+        "track": names("label"),
+        "option": names("label"),
+        "optgroup": names("label"),
     },
 )
 RAW = frozenset(["script", "style", "textarea", "xmp"])
@@ -43,14 +39,14 @@ class HtmlReader(MarkupReader):
 
     def text_attributes(self, piece: Piece) -> frozenset[str]:
         """Return the names of the attributes of a tag that are text."""
-        names = super().text_attributes(piece)
+        text_names = super().text_attributes(piece)
         if piece.name == "meta":
             kind = attribute(self.source, piece, "name") + attribute(self.source, piece, "property")
             if _DESCRIPTION.fullmatch(kind):
-                return names | {"content"}
+                return text_names | {"content"}
         if piece.name == "input" and attribute(self.source, piece, "type") in ("submit", "button"):
-            return names | {"value"}
-        return names
+            return text_names | {"value"}
+        return text_names
 
 
 @formats.register("html")

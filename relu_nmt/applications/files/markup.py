@@ -22,6 +22,11 @@ _DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']"""
 _OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
 
 
+def names(text: str) -> frozenset[str]:
+    """Return the names in a text, with spaces between them."""
+    return frozenset(text.split())
+
+
 @dataclass(frozen=True)
 class Piece:
     """A piece of the source: ``text``, ``open``, ``close`` or ``empty`` tags, or ``other``."""
@@ -219,30 +224,30 @@ class MarkupReader:
     ) -> None:
         self.source = source
         self._vocabulary = vocabulary
-        self._pieces = list(pieces(source, raw))
+        self.pieces = list(pieces(source, raw))
         if folds_case:
             lowered = []
-            for piece in self._pieces:
+            for piece in self.pieces:
                 name = piece.name.lower()
                 lowered.append(Piece(piece.kind, piece.begin, piece.end, name, piece.attributes))
-            self._pieces = lowered
-        self._partners = partners(self._pieces)
+            self.pieces = lowered
+        self.partners = partners(self.pieces)
         self.found: list[Segment] = []
 
     def segments(self) -> list[Segment]:
         """Return the segments in reading order."""
-        self._read(range(len(self._pieces)), is_text=self._vocabulary.only_in is None)
+        self.read(range(len(self.pieces)), is_text=self._vocabulary.only_in is None)
         return self.found
 
-    def _read(self, numbers: range, is_text: bool) -> None:
+    def read(self, numbers: range, is_text: bool) -> None:
         """Find the segments among some pieces. Inline elements may contain segments, too."""
         only_in = self._vocabulary.only_in
         builder = SegmentBuilder()
         inner: list[range] = []
         number = numbers.start
         while number < numbers.stop:
-            piece = self._pieces[number]
-            end = self._partners.get(number, number)
+            piece = self.pieces[number]
+            end = self.partners.get(number, number)
             is_open = piece.kind in ("open", "empty")
             if is_open:
                 self._add_attributes(piece)
@@ -255,7 +260,7 @@ class MarkupReader:
                     is_text = is_text and end > number
                     number = end
             elif is_text and is_open:
-                number = self._add_inline(builder, number, end, inner)
+                number = self.add_inline(builder, number, end, inner)
             elif is_text:
                 self._add_part(builder, piece)
             number += 1
@@ -276,7 +281,7 @@ class MarkupReader:
         if segment is not None:
             self.found.append(segment)
         for numbers in inner:
-            self._read(numbers, is_text=self._vocabulary.only_in is None)
+            self.read(numbers, is_text=self._vocabulary.only_in is None)
 
     def _is_block(self, piece: Piece) -> bool:
         vocabulary = self._vocabulary
@@ -284,9 +289,9 @@ class MarkupReader:
         return not is_inline and piece.name not in vocabulary.kept
 
     def _is_skipped(self, piece: Piece) -> bool:
-        return piece.name in self._vocabulary.skipped or self._is_untranslated(piece)
+        return piece.name in self._vocabulary.skipped or self.is_untranslated(piece)
 
-    def _is_untranslated(self, piece: Piece) -> bool:
+    def is_untranslated(self, piece: Piece) -> bool:
         """Return True for an element that its author wants to keep."""
         source = self.source[piece.begin : piece.end]
         if "translate" not in source:
@@ -295,19 +300,17 @@ class MarkupReader:
             return True
         return "notranslate" in attribute(self.source, piece, "class").split()
 
-    def _add_inline(
-        self, builder: SegmentBuilder, number: int, end: int, inner: list[range]
-    ) -> int:
+    def add_inline(self, builder: SegmentBuilder, number: int, end: int, inner: list[range]) -> int:
         """Add an inline element, and return the number of its last piece that was read."""
-        piece = self._pieces[number]
+        piece = self.pieces[number]
         vocabulary = self._vocabulary
-        whole = piece.begin, self._pieces[end].end
+        whole = piece.begin, self.pieces[end].end
         if piece.name in vocabulary.empty:
             builder.add_empty(whole, is_space=piece.name in vocabulary.spaces)
             inner.append(range(number + 1, end))
             return end
-        if piece.name in vocabulary.kept or self._is_untranslated(piece):
-            text = self._text_of(range(number + 1, end))
+        if piece.name in vocabulary.kept or self.is_untranslated(piece):
+            text = self.text_of(range(number + 1, end))
             if text.strip():
                 builder.keep(text, whole)
             else:
@@ -324,8 +327,9 @@ class MarkupReader:
     def _tag(self, piece: Piece) -> str:
         return self.source[piece.begin : piece.end]
 
-    def _text_of(self, numbers: range) -> str:
-        texts = [self._pieces[number] for number in numbers]
+    def text_of(self, numbers: range) -> str:
+        """Return the text of some pieces, without tags."""
+        texts = [self.pieces[number] for number in numbers]
         return html.unescape("".join(self._tag(piece) for piece in texts if piece.kind == "text"))
 
     def _add_text(self, builder: SegmentBuilder, piece: Piece) -> None:
@@ -351,7 +355,7 @@ class MarkupReader:
     def _add_attributes(self, piece: Piece) -> None:
         """Store the attributes of a tag that are text."""
         names = self.text_attributes(piece)
-        if not names or self._is_untranslated(piece):
+        if not names or self.is_untranslated(piece):
             return
         for name, (begin, end) in attributes_of(self.source, piece):
             if name.lower() in names:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from relu_nmt.applications.files.protected import protected_spans
 from relu_nmt.errors import DataError
@@ -68,7 +69,7 @@ class Segment:
     span: Span
     tags: Sequence[Tag] = ()
     kept: Sequence[Kept] = ()
-    note: str = ""
+    note: Any = ""
 
 
 class SegmentBuilder:
@@ -82,15 +83,20 @@ class SegmentBuilder:
         self._spans: list[Span] = []
         self._num_tags = 0
 
-    def add_text(self, text: str, span: Span) -> None:
-        """Add text of the source. White space becomes one space."""
+    def add_text(self, text: str, span: Span, is_whole: bool = False) -> None:
+        """Add text of the source. White space becomes one space.
+
+        With ``is_whole`` the span cannot be divided: it is that of the tags around the text.
+        """
         plain = _SPACE.sub(" ", text)
         if not self._text or self._text.endswith(" "):
             plain = plain.lstrip()
         if plain.strip():
             # Leave white space at both ends of the segment in the source.
-            begin = span[0] + len(text) - len(text.lstrip()) if not self._spans else span[0]
-            end = span[1] - (len(text) - len(text.rstrip()) if text[-1:].isspace() else 0)
+            begin, end = span
+            if not is_whole:
+                begin += 0 if self._spans else len(text) - len(text.lstrip())
+                end -= len(text) - len(text.rstrip())
             self._spans.append((begin, end))
         self._text += plain
         if len(self._text) > MOST_CHARACTERS:
@@ -104,9 +110,12 @@ class SegmentBuilder:
         self._kept.append(Kept(begin, len(self._text), span))
         self._spans.append(span)
 
-    def add_empty(self, *source: Span, is_space: bool = False) -> None:
-        """Add a tag without words. Before the first word it stays where it is."""
-        if not self._spans:
+    def add_empty(self, *source: Span, is_space: bool = False, is_first: bool = False) -> None:
+        """Add a tag without words. Before the first word it stays where it is.
+
+        With ``is_first`` it shares its source with a text, and cannot stay.
+        """
+        if not self._spans and not is_first:
             return
         if is_space and self._text and not self._text.endswith(" "):
             self._text += " "
@@ -181,8 +190,11 @@ class SegmentBuilder:
         """Leave empty tags behind the last word where they are."""
         end = len(self._text.rstrip())
         while self._tags and not self._tags[-1].is_pair and self._tags[-1].begin >= end:
-            tag = self._tags.pop()
-            self._spans.remove((tag.opening[0][0], tag.opening[-1][1]))
+            span = self._tags[-1].opening[0][0], self._tags[-1].opening[-1][1]
+            if self._spans.count(span) > 1:  # a text shares its source
+                break
+            self._tags.pop()
+            self._spans.remove(span)
 
 
 def has_words(text: str, kept: Sequence[Kept] = ()) -> bool:

@@ -1,0 +1,203 @@
+"""Subtitles, SubRip and WebVTT: a sentence that runs over cues is divided over them again."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from relu_nmt.applications.files import formats
+from relu_nmt.applications.files.document import TextFormat
+from relu_nmt.applications.files.placing import (
+    Translation,
+    Word,
+    Writer,
+    aligned_words,
+    render_words,
+    source_spans,
+)
+from relu_nmt.applications.files.segments import Kept, Segment, SegmentBuilder, Span
+from relu_nmt.errors import DataError
+
+_TIME = r"(?:\d+:)?\d+:\d\d[.,]\d+"
+_CUE = re.compile(
+    rf"^{_TIME}[ \t]*-->[ \t]*{_TIME}[^\r\n]*(?:\r?\n|\Z)((?:[^\r\n]+(?:\r?\n|\Z))*)", re.M
+)
+_TAG = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z]*)[^<>\n]*>|\{\\[^{}\n]*\}")
+_TOKEN = re.compile(r"\s*(?:<[^<>\n]*>|\{\\[^{}\n]*\}|[^\s\u3040-\u30ff\u3400-\u9fff])+|\s*\S")
+_SPEAKER = re.compile(r"^[ \t]*[-–—][ \t]*(?=\S)", re.M)
+_END = re.compile(r"[.!?…:;♪\"”»\])。！？]$")
+MOST_CUES = 6
+"""Most cues of one sentence."""
+WRONG_PART, UNKNOWN_PART, EMPTY_PART = 1.0, 0.5, 100.0
+"""Costs of a word in another cue than its source word, of one without, of a cue without words."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The text of a cue, or of one of its speakers, and the number of its first word."""
+
+    segment: Segment
+    first_word: int
+
+
+@formats.register("subtitles")
+class SubtitleFormat(TextFormat):
+    """Subtitles."""
+
+    def segments(self, source: str) -> list[Segment]:
+        """Return the sentences in order. The note of each is the list of its parts."""
+        cues = list(_CUE.finditer(source))
+        if not cues and source.strip():
+            raise DataError("it has no times of subtitles")
+        texts = [_text(source, span) for cue in cues for span in _speeches(source, cue.span(1))]
+        return list(_sentences(texts))
+
+    def rendered(self, segment: Segment, translation: Translation, writer: Writer) -> str:
+        """Return the source from the first cue of a sentence to its last, with new texts."""
+        parts: Sequence[Part] = segment.note
+        words = aligned_words(segment, translation)
+        firsts = [part.first_word for part in parts]
+        cuts = divided(words, firsts, 2 * self.options.line_width)
+        written = []
+        position = segment.span[0]
+        for part, (begin, end) in zip(parts, pairwise(cuts), strict=True):
+            first, last = part.segment.span
+            text = render_words(part.segment, _of_part(part, words[begin:end]), writer)
+            line_end = "\r\n" if "\r\n" in writer.source(segment.span) else "\n"
+            lines = wrapped(text, self.options.line_width)
+            written += [writer.source((position, first)), line_end.join(lines)]
+            position = last
+        return "".join(written)
+
+
+def _speeches(source: str, span: Span) -> list[Span]:
+    """Return the places of the speeches of a cue, which begin with a dash if there are several."""
+    begins = [match.end() for match in _SPEAKER.finditer(source, *span)]
+    if not begins:
+        return [span]
+    ends = [source.rindex("\n", 0, begin) + 1 for begin in begins[1:]]
+    return list(zip(begins, [*ends, span[1]], strict=True))
+
+
+def _text(source: str, span: Span) -> Segment | None:
+    """Return the text of a cue as a segment."""
+    builder = SegmentBuilder()
+    position, end = span
+    for match in _TAG.finditer(source, *span):
+        builder.add_text(source[position : match.start()], (position, match.start()))
+        position = match.end()
+        if not match["name"]:
+            builder.add_empty(match.span())
+        elif match["slash"]:
+            builder.close(match["name"], match.span())
+        else:
+            builder.open(match["name"], match.span())
+    builder.add_text(source[position:end], (position, end))
+    return builder.finish()
+
+
+def _sentences(texts: Sequence[Segment | None]) -> Iterator[Segment]:
+    """Yield sentences, each of one text or several. A cue without words ends a sentence."""
+    group: list[Segment] = []
+    for text in texts:
+        if text is not None:
+            group.append(text)
+        is_end = text is None or len(group) == MOST_CUES or _END.search(text.text)
+        if is_end and group:
+            yield _sentence(group)
+            group = []
+    if group:
+        yield _sentence(group)
+
+
+def _sentence(texts: Sequence[Segment]) -> Segment:
+    parts = []
+    kept: list[Kept] = []
+    begin = num_words = 0
+    for text in texts:
+        parts.append(Part(text, num_words))
+        kept += [Kept(begin + entry.begin, begin + entry.end) for entry in text.kept]
+        begin += len(text.text) + 1
+        num_words += len(source_spans(text))
+    joined = " ".join(text.text for text in texts)
+    span = texts[0].span[0], texts[-1].span[1]
+    return Segment(joined, span, kept=kept, note=parts)
+
+
+def _of_part(part: Part, words: Sequence[Word]) -> list[Word]:
+    """Return the words with the numbers of their source words within a part."""
+    count = len(source_spans(part.segment))
+    moved = []
+    for word in words:
+        number = None if word.source is None else word.source - part.first_word
+        is_inside = number is not None and 0 <= number < count
+        moved.append(replace(word, source=number if is_inside else None))
+    return moved
+
+
+def divided(words: Sequence[Word], firsts: Sequence[int], width: int) -> list[int]:
+    """Return the cuts that divide a translation into parts, from 0 to the number of words.
+
+    Args:
+        words: the translation.
+        firsts: number of the first source word of each part.
+        width: most characters of a part.
+
+    Example:
+        >>> words = [Word("", "A", 0), Word(" ", "B", 2), Word(" ", "C", 1), Word(" ", "D", 3)]
+        >>> divided(words, [0, 2], 80)
+        [0, 1, 4]
+    """
+    lengths = [0, *accumulate(len(word.before) + len(word.text) for word in words)]
+    costs = [0.0] + [float("inf")] * len(words)
+    cuts = [[0] for _ in costs]
+    for part in range(len(firsts)):
+        # Sum the costs of words that are in this part, to have those of any run.
+        totals = [0.0, *accumulate(_part_cost(word, part, firsts) for word in words)]
+        next_costs, next_cuts = [], []
+        for end in range(len(costs)):
+            choices = []
+            for begin in range(end + 1):
+                excess = max(0, lengths[end] - lengths[begin] - width) / 10
+                cost = costs[begin] + totals[end] - totals[begin] + excess
+                choices.append((cost + EMPTY_PART * (begin == end), begin))
+            cost, begin = min(choices)
+            next_costs.append(cost)
+            next_cuts.append([*cuts[begin], end])
+        costs, cuts = next_costs, next_cuts
+    return cuts[-1]
+
+
+def _part_cost(word: Word, part: int, firsts: Sequence[int]) -> float:
+    if word.source is None:
+        return UNKNOWN_PART
+    return 0.0 if bisect_right(firsts, word.source) - 1 == part else WRONG_PART
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return a text in lines of about equal length, of at most ``width`` characters beside tags.
+
+    Example:
+        >>> wrapped("Das ist <i>ein</i> Haus am See", 16)
+        ['Das ist', '<i>ein</i> Haus', 'am See']
+    """
+    tokens = [match[0] for match in _TOKEN.finditer(text)]
+    lines = _filled(tokens, width)
+    count = len(lines)
+    narrower = width
+    while narrower > 1 and len(candidate := _filled(tokens, narrower)) == count:
+        lines = candidate
+        narrower -= 1
+    return lines
+
+
+def _filled(tokens: Sequence[str], width: int) -> list[str]:
+    lines = [""]
+    for token in tokens:
+        longer = lines[-1] + token
+        if lines[-1] and len(_TAG.sub("", longer)) > width:
+            lines.append(token.lstrip())
+        else:
+            lines[-1] = longer.lstrip() if not lines[-1] else longer
+    return lines

@@ -1,0 +1,189 @@
+import io
+import zipfile
+
+import pytest
+
+from relu_nmt.applications.files import translated
+from relu_nmt.applications.files.document import FileOptions
+from relu_nmt.errors import DataError
+from tests.unit.applications.files.translators import backward, identity, upper
+
+BODY = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<w:document xmlns:w="w" xmlns:mc="mc"><w:body>{}'
+    "<w:sectPr/></w:body></w:document>"
+)
+RUN = '<w:r><w:t xml:space="preserve">{}</w:t></w:r>'
+BOLD = '<w:r><w:rPr><w:b/></w:rPr><w:t xml:space="preserve">{}</w:t></w:r>'
+ODT_BODY = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<office:document-content xmlns:office="o" '
+    'xmlns:text="t" xmlns:draw="d" xmlns:svg="s"><office:body>{}</office:body>'
+    "</office:document-content>"
+)
+OPF = (
+    '<?xml version="1.0"?><package xmlns:dc="d"><metadata><dc:title>Das Buch</dc:title>'
+    '<dc:language>de</dc:language></metadata><manifest><item id="b" href="zwei.xhtml"/>'
+    '<item id="a" href="eins.xhtml"/><item id="n" href="toc.ncx"/></manifest>'
+    '<spine><itemref idref="a"/><itemref idref="b"/></spine></package>'
+)
+PAGE = (
+    '<?xml version="1.0"?><!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.1//EN" "http://w3.org/x.dtd">'
+    "<html><body><p>{} <em>Seite</em>&#160;x</p></body></html>"
+)
+MARKED = "<ncx><navPoint><navLabel><text>Eins</text></navLabel></navPoint></ncx>"
+BOOK = {
+    "mimetype": "application/epub+zip",
+    "META-INF/container.xml": '<container><rootfile full-path="OPS/p.opf"/></container>',
+    "OPS/p.opf": OPF,
+    "OPS/eins.xhtml": PAGE.format("Erste"),
+    "OPS/zwei.xhtml": PAGE.format("Zweite"),
+    "OPS/toc.ncx": MARKED,
+    "OPS/x.css": "p {}",
+}
+
+
+def packed(parts):
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            stored = zipfile.ZIP_STORED if name == "mimetype" else None
+            archive.writestr(name, content, compress_type=stored)
+    return target.getvalue()
+
+
+def unpacked(content):
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def parts_after(parts, name, translate):
+    return unpacked(translated(packed(parts), name, translate, FileOptions()))
+
+
+def word(body, translate=upper):
+    """Return the translated body of a Word file."""
+    parts = {"[Content_Types].xml": "<x/>", "word/document.xml": BODY.format(body)}
+    assert parts_after(parts, "docx", identity) == parts
+    begin, end = BODY.split("{}")
+    written = parts_after(parts, "docx", translate)
+    assert written["[Content_Types].xml"] == "<x/>"
+    return written["word/document.xml"].removeprefix(begin).removesuffix(end)
+
+
+def odt(body, translate=upper):
+    """Return the translated body of an OpenDocument text."""
+    parts = {"mimetype": "application/vnd.oasis.opendocument.text"}
+    parts["content.xml"] = ODT_BODY.format(body)
+    assert parts_after(parts, "odt", identity) == parts
+    begin, end = ODT_BODY.split("{}")
+    written = parts_after(parts, "odt", translate)["content.xml"]
+    return written.removeprefix(begin).removesuffix(end)
+
+
+# ------------------------------------------------------------------------------- Word
+
+
+def test_runs_of_equal_properties_are_one_text():
+    body = "<w:p><w:pPr/><w:r><w:t>Ein H</w:t></w:r><w:proofErr/><w:r><w:t>aus</w:t></w:r></w:p>"
+    assert word(body) == f"<w:p><w:pPr/>{RUN.format('EIN HAUS')}<w:proofErr/></w:p>"
+
+
+def test_the_properties_of_a_run_go_with_its_words():
+    bold, behind = BOLD.format("großes"), RUN.format(" Haus &amp; Hof")
+    body = f"<w:p>{RUN.format('Ein sehr ')}{bold}{behind}</w:p>"
+    bold, behind = BOLD.format("GROßES"), RUN.format(" HAUS &amp; HOF")
+    assert word(body) == f"<w:p>{RUN.format('EIN SEHR ')}{bold}{behind}</w:p>"
+    assert word(body, backward) == (
+        f"<w:p>{RUN.format('HOF &amp; HAUS ')}{bold}{RUN.format(' SEHR EIN')}</w:p>"
+    )
+
+
+def test_links_fields_and_references_stay_whole():
+    note = '<w:r><w:rPr><w:v/></w:rPr><w:footnoteReference w:id="1"/></w:r>'
+    field = [
+        '<w:r><w:fldChar w:fldCharType="begin"/></w:r>',
+        "<w:r><w:instrText>HYPERLINK x</w:instrText></w:r>",
+        '<w:r><w:fldChar w:fldCharType="separate"/></w:r>',
+        RUN.format("da"),
+        '<w:r><w:fldChar w:fldCharType="end"/></w:r>',
+    ]
+    link = f'<w:hyperlink r:id="2">{BOLD.format("eins zwei")}</w:hyperlink>'
+    before = RUN.format("Wort") + note + RUN.format(" und ")
+    body = f"<w:p>{before}{''.join(field)}{RUN.format(' ')}{link}</w:p>"
+    written = word(body.replace('r:id="2"', 'w:id="2"'), backward)
+    assert written.count(note) == 1
+    assert f"{RUN.format(' UND WORT')}{note}" in written
+    assert "".join(field).replace(">da<", ">DA<") in written
+    assert f'<w:hyperlink w:id="2">{BOLD.format("ZWEI EINS")}</w:hyperlink>' in written
+
+
+def test_a_break_within_a_run_stays_and_boxes_are_segments():
+    body = "<w:p><w:r><w:br/><w:t>eins</w:t><w:br/><w:t>zwei</w:t><w:tab/></w:r></w:p>"
+    written = word(body)
+    assert written.count("<w:br/>") == 2
+    assert written.count("<w:tab/>") == 1
+    box = f"<w:r><w:pict><w:p>{RUN.format('Kasten')}</w:p></w:pict></w:r>"
+    written = word(f"<w:p>{RUN.format('vor')}{box}{RUN.format('nach')}</w:p>")
+    assert f"<w:pict><w:p>{RUN.format('KASTEN')}</w:p></w:pict>" in written
+    assert "VOR" in written
+
+
+# ------------------------------------------------------------------- OpenDocument and EPUB
+
+
+def test_spans_notes_and_frames_of_a_text():
+    note = "<text:note><text:note-body><text:p>Eine Note</text:p></text:note-body></text:note>"
+    frame = "<draw:frame><draw:text-box><text:p>Bild</text:p></draw:text-box></draw:frame>"
+    body = (
+        f'<text:h>Titel</text:h><text:p>Ein<text:s/><text:span a="T1">rotes</text:span> Haus{note}'
+        f" da.{frame}<text:line-break/></text:p>"
+    )
+    assert odt(body) == (
+        f'<text:h>TITEL</text:h><text:p>EIN<text:s/><text:span a="T1">ROTES</text:span> '
+        f"HAUS{note.replace('Eine Note', 'EINE NOTE')} DA.{frame.replace('Bild', 'BILD')}"
+        "<text:line-break/></text:p>"
+    )
+
+
+def test_a_book_is_read_in_its_order():
+    assert parts_after(BOOK, "epub", identity) == BOOK
+    seen = []
+    written = parts_after(BOOK, "epub", lambda s: seen.extend(s) or upper(s))
+    texts = [segment.text for segment in seen]
+    assert texts == ["Das Buch", "Erste Seite x", "Zweite Seite x", "Eins"]
+    assert "<p>ERSTE <em>SEITE</em>&#160;X</p>" in written["OPS/eins.xhtml"]
+    assert "<dc:title>DAS BUCH</dc:title><dc:language>de<" in written["OPS/p.opf"]
+    assert "<text>EINS</text>" in written["OPS/toc.ncx"]
+    assert written["OPS/x.css"] == "p {}"
+    content = translated(packed(BOOK), "epub", upper, FileOptions())
+    first = zipfile.ZipFile(io.BytesIO(content)).infolist()[0]
+    assert (first.filename, first.compress_type) == ("mimetype", zipfile.ZIP_STORED)
+
+
+# ------------------------------------------------------------------------------- damage
+
+
+def docx_of(document):
+    return packed({"word/document.xml": document})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no zip", "damaged"),
+        (docx_of(BODY.format("x"))[:-30], "damaged"),
+        (docx_of(BODY.format("x")).replace(b"word/document", b"word/documend", 1), "damaged"),
+        (packed({"a.xml": "<x/>"}), "no file of this format"),
+        (docx_of("<w:p>"), "well-formed"),
+        (docx_of('<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>'), "entity a"),
+        (docx_of('<!DOCTYPE x SYSTEM "http://a/b.dtd"><x/>'), "outside"),
+        (docx_of('<!DOCTYPE x [<!ENTITY % a SYSTEM "file:///etc/passwd"> %a;]><x/>'), "entity"),
+        (docx_of(b'<?xml version="1.0" encoding="ascii"?><x>\xc3\xa4</x>'), "well-formed"),
+        (docx_of("<x>" * 100_000 + "</x>" * 100_000), "elements"),
+        (docx_of("<x>" + " " * 30_000_000 + "</x>"), "larger than it looks"),
+        (packed({f"{i}": "" for i in range(10_001)}), "larger than it looks"),
+    ],
+)
+def test_damaged_files_and_bombs_are_refused(content, message):
+    with pytest.raises(DataError, match=message):
+        translated(content, "docx", identity, FileOptions())

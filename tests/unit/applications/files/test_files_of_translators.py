@@ -1,0 +1,132 @@
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from relu_nmt.applications.files import translated
+from relu_nmt.applications.files.document import FileOptions
+from relu_nmt.errors import DataError
+from tests.unit.applications.files.translators import backward, identity, translate, upper
+
+HEADER = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
+DONE = '\n# Notiz\n#: a.c:1\n#, c-format\nmsgid "Datei %s"\nmsgstr "file %s"\n'
+PO = (
+    f'{HEADER}{DONE}\n#. Hilfe\n#, c-format\nmsgctxt "x"\nmsgid ""\n"Die <b>große</b> "\n'
+    '"Datei\\n"\n"ist \\"%s\\"\\n"\nmsgstr ""\n\nmsgid "%d Bild"\nmsgid_plural "%d Bilder"\n'
+    'msgstr[0] ""\nmsgstr[1] ""\n\n#~ msgid "alt"\n#~ msgstr ""\n'
+)
+
+
+def test_entries_of_po_without_a_translation_become_fuzzy():
+    written = translate(PO, "po")
+    assert written == PO.replace("#, c-format\nmsgctxt", "#, fuzzy, c-format\nmsgctxt").replace(
+        '\\"%s\\"\\n"\nmsgstr ""',
+        '\\"%s\\"\\n"\nmsgstr ""\n"DIE <b>GROßE</b> DATEI\\n"\n"IST \\"%s\\"\\n"',
+    ).replace(
+        'msgid "%d Bild"\nmsgid_plural "%d Bilder"\nmsgstr[0] ""\nmsgstr[1] ""',
+        '#, fuzzy\nmsgid "%d Bild"\nmsgid_plural "%d Bilder"\nmsgstr[0] "%d BILD"\n'
+        'msgstr[1] "%d BILDER"',
+    )
+
+
+def test_translated_entries_of_po_stay_unless_they_are_to_be_replaced():
+    assert translate(HEADER + DONE, "po", upper) == HEADER + DONE
+    again = translate(HEADER + DONE, "po", upper, retranslate=True)
+    assert again == HEADER + DONE.replace("#, c-f", "#, fuzzy, c-f").replace(
+        '"file %s"', '"DATEI %s"'
+    )
+
+
+def test_po_keeps_its_encoding_and_line_ends():
+    content = PO.replace("UTF-8", "ISO-8859-1").replace("\n", "\r\n").encode("latin-1")
+    written = translated(content, "po", upper, FileOptions())
+    assert written.count(b"\r\n") == written.count(b"\n")
+    assert "GROßE".encode("latin-1") in written
+    with pytest.raises(DataError, match="no messages"):
+        translate("kein PO", "po")
+
+
+OLD = """<?xml version="1.0"?>
+<xliff version="1.2"><file source-language="de" target-language="en"><body>
+ <trans-unit id="1">
+  <source>Ein <g id="1">rotes</g> Haus<x id="2"/>, <ph id="3">&lt;br&gt;</ph>da</source>
+  <note>Notiz</note>
+ </trans-unit>
+ <trans-unit id="2"><source>fertig</source><target state="final">done</target></trans-unit>
+ <trans-unit id="3"><source>alt</source><target>old</target></trans-unit>
+ <trans-unit id="4"><source>neu <bpt id="1">b</bpt>x<ept id="1">/b</ept></source>
+  <target state="new"/><alt-trans><source>neu</source><target>new</target></alt-trans></trans-unit>
+ <trans-unit id="5" translate="no"><source>nein</source></trans-unit>
+ <trans-unit id="6" approved="yes"><source>ja</source></trans-unit>
+</body></file></xliff>
+"""
+NEW = """<?xml version="1.0"?>
+<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="de"><file id="f">
+ <unit id="1"><segment id="s1" state="initial">
+   <source>Ein <pc id="1">rotes</pc> <mrk id="m" translate="no">Haus</mrk></source>
+ </segment><ignorable><source> </source></ignorable><segment><source>Zwei</source></segment></unit>
+ <unit id="2"><segment state="final"><source>fertig</source></segment></unit>
+ <unit id="3" translate="no"><segment><source>nein</source></segment></unit>
+ <unit id="4"><segment state="translated"><source>a</source><target>b</target></segment></unit>
+</file></xliff>
+"""
+
+
+def test_units_of_xliff_get_a_target_to_review():
+    written = translate(OLD, "xliff")
+    target = '<target state="needs-review-translation">'
+    assert written == OLD.replace(
+        "da</source>\n",
+        f'da</source>\n  {target}EIN <g id="1">ROTES</g> HAUS<x id="2"/>, '
+        '<ph id="3">&lt;br&gt;</ph>DA</target>\n',
+    ).replace(
+        '<target state="new"/>',
+        f'{target}NEU <bpt id="1">b</bpt>X<ept id="1">/b</ept></target>',
+    )
+    ElementTree.fromstring(written)
+    backwards = translate(OLD, "xliff", backward)
+    assert '<g id="1">ROTES</g> EIN</target>' in backwards
+    assert f'{target}<bpt id="1">b</bpt>X<ept id="1">/b</ept> NEU</target>' in backwards
+    again = translate(OLD, "xliff", retranslate=True)
+    assert f"{target}ALT</target>" in again
+    assert '<target state="final">done</target>' in again
+
+
+def test_segments_of_xliff_2_get_their_state():
+    written = translate(NEW, "xliff")
+    assert written == NEW.replace(
+        '<segment id="s1" state="initial">', '<segment id="s1" state="translated">'
+    ).replace(
+        "Haus</mrk></source>\n",
+        'Haus</mrk></source>\n   <target>EIN <pc id="1">ROTES</pc> '
+        '<mrk id="m" translate="no">Haus</mrk></target>\n',
+    ).replace(
+        "<segment><source>Zwei</source>",
+        '<segment state="translated"><source>Zwei</source><target>ZWEI</target>',
+    )
+
+
+def test_files_of_translators_without_work_stay():
+    assert translate(HEADER + DONE, "po", identity) == HEADER + DONE
+    done = OLD[: OLD.index(' <trans-unit id="1"')] + OLD[OLD.index(' <trans-unit id="5"') :]
+    assert translate(done, "xliff") == done
+
+
+TABLE = 'id\tde\ten\n1\tEin Haus\tx\n2\t"Zwei, ""drei"""\ty\n3\n4\t\tz\n'
+
+
+def test_one_column_of_a_table_is_translated():
+    assert translate(TABLE, "table", identity, column="2") == TABLE
+    written = translate(TABLE, "table", column="de")
+    assert written == TABLE.replace("Ein Haus", "EIN HAUS").replace("Zwei", "ZWEI").replace(
+        "drei", "DREI"
+    )
+    assert translate("a;b\r\nc;d\r\n", "table", column="2") == "a;B\r\nc;D\r\n"
+    assert translate("a,b c\n", "table", lambda s: [*map(comma, s)], column="2") == 'a,"b, c"\n'
+    with pytest.raises(DataError, match="no column 4"):
+        translate(TABLE, "table", column="4")
+
+
+def comma(segment):
+    from relu_nmt.applications.files.placing import Translation
+
+    return Translation(segment.text.replace(" ", ", "))

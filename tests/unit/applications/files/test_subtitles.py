@@ -1,0 +1,118 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relu_nmt.applications.files.placing import Translation, Word, word_spans
+from relu_nmt.applications.files.subtitles import divided, wrapped
+from relu_nmt.errors import DataError
+from tests.unit.applications.files.translators import identity, translate
+
+SRT = """1
+00:00:01,000 --> 00:00:02,500
+{\\an8}<i>Das ist ein sehr</i>
+langer Satz, der
+
+2
+00:00:03,000 --> 00:00:04,000
+weiter geht
+und <b>hier</b>
+
+3
+00:00:05,000 --> 00:00:06,000
+endet.
+
+4
+00:00:07,000 --> 00:00:08,000
+- Wer ist da?
+- Ich.
+
+5
+00:00:09,000 --> 00:00:10,000
+♪
+"""
+VTT = """WEBVTT - Titel
+
+NOTE kein Text
+
+STYLE
+::cue { color: red }
+
+eins
+00:01.000 --> 00:02.000 align:start
+<v Anna>Hallo, <c.rot>du</c>!
+
+00:03.000 --> 00:04.000
+<00:03.500>Tom &amp; Eva
+"""
+
+
+@pytest.mark.parametrize("source", [SRT, VTT, SRT.replace("\n", "\r\n"), VTT.rstrip()])
+def test_the_identity_keeps_every_byte(source):
+    assert translate(source, "subtitles", identity) == source
+
+
+def test_a_sentence_is_translated_whole_and_divided_over_its_cues():
+    seen = []
+
+    def translator(segments):
+        seen.extend(segment.text for segment in segments)
+        return [upper_of(segment) for segment in segments]
+
+    written = translate(SRT, "subtitles", translator)
+    assert seen == [
+        "Das ist ein sehr langer Satz, der weiter geht und hier endet.",
+        "Wer ist da?",
+        "Ich.",
+    ]
+    assert written == (
+        SRT.replace(
+            "Das ist ein sehr</i>\nlanger Satz, der", "DAS IST EIN SEHR</i> LANGER SATZ, DER"
+        )
+        .replace("weiter geht\nund <b>hier</b>", "WEITER GEHT UND <b>HIER</b>")
+        .replace("endet.", "ENDET.")
+        .replace("Wer ist da?", "WER IST DA?")
+        .replace("Ich.", "ICH.")
+    )
+
+
+def upper_of(segment):
+    spans = word_spans(segment.text)
+    return Translation(segment.text.upper(), [(span, span) for span in spans])
+
+
+def test_times_settings_and_notes_of_webvtt_stay():
+    written = translate(VTT, "subtitles", lambda s: [*map(upper_of, s)])
+    assert written == VTT.replace("Hallo", "HALLO").replace("du<", "DU<").replace(
+        "Tom &amp; Eva", "TOM &amp; EVA"
+    )
+
+
+def test_lines_have_at_most_the_width():
+    source = "1\n00:00:01,000 --> 00:00:02,000\n" + "Wort " * 14 + "\n"
+    written = translate(source, "subtitles", lambda s: [*map(upper_of, s)], line_width=20)
+    lines = [line for line in written.split("\n")[2:] if line]
+    assert max(map(len, lines)) <= 20
+    assert " ".join(lines).split() == ["WORT"] * 14
+
+
+@given(st.lists(st.integers(0, 8) | st.none(), max_size=20), st.integers(1, 4))
+def test_a_translation_is_divided_into_runs_that_fill_all_cues(sources, count):
+    words = [Word(" ", "wort", source) for source in sources]
+    cuts = divided(words, [0, 2, 5, 7][:count], 84)
+    assert len(cuts) == count + 1
+    assert cuts[0] == 0 and cuts[-1] == len(words)
+    assert cuts == sorted(cuts)
+    if len(words) >= count:
+        assert len(set(cuts)) == len(cuts)
+
+
+@given(st.text(alphabet="ab <>/i字", max_size=60), st.integers(5, 20))
+def test_lines_keep_the_text(text, width):
+    assert re.sub(r"\s", "", "".join(wrapped(text, width))) == re.sub(r"\s", "", text)
+
+
+def test_a_file_without_times_is_refused():
+    with pytest.raises(DataError, match="no times"):
+        translate("Hallo\n", "subtitles")
