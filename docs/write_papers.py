@@ -130,8 +130,7 @@ class Page:
             small = entry.forms.get("small")
             cost = small.cost if small else ""
             link = f"[{place}](#{anchor(place)})"
-            state = ", ".join(filter(None, (entry.state, entry.spread)))
-            rows.append([link, f"`{entry.id}`", entry.values["shows"], state, cost])
+            rows.append([link, f"`{entry.id}`", entry.values["shows"], state_of(entry), cost])
         return markdown(["", "name", "content", "state", "small form"], rows)
 
     def section(self, entry: Entry) -> str:
@@ -139,7 +138,7 @@ class Page:
         values = entry.values
         parts = [
             f"## {values['place']}",
-            f"{sentence(values['shows'])} `{entry.id}`, {entry.state}.",
+            f"{sentence(values['shows'])} `{entry.id}`, {state_of(entry)}.",
         ]
         published = published_of(entry)
         names = values.get("measured", ())
@@ -199,6 +198,11 @@ class Page:
         )
         if "notes" in own:
             yield own["notes"].strip()
+
+
+def state_of(entry: Entry) -> str:
+    """Return the state of an entry, and the spread of its numbers if it has any."""
+    return f"{entry.state}, {entry.spread}" if entry.spread else entry.state
 
 
 def published_of(entry: Entry) -> dict[str, Any] | None:
