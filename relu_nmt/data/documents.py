@@ -42,7 +42,8 @@ WITHOUT_SPACES = "zh zho chi cmn yue lzh wuu nan hak hsn gan cn ja jpn jp"
 _TOKENIZED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True)
+class Line:
     """A line of a translated text, as raw text and as tokens of the dictionary."""
 
     text: str

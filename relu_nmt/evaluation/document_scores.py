@@ -392,8 +392,9 @@ class SplitScorer:
 
     def _shown(self, line: Line, tokenized: bool) -> str:
         """Return a translation in the form that is compared."""
-        text, tokens = line
-        return " ".join(self._task.target_text.join_words(tokens)) if tokenized else text
+        if tokenized:
+            return " ".join(self._task.target_text.join_words(line.tokens))
+        return line.text
 
     def _tokenized_references(self) -> list[str]:
         raw = self._split.raw_target

@@ -1,23 +1,119 @@
-"""Raw text to translate, with its prefixes and terms, as token ids."""
+"""Requests to translate raw text, and their lines as token ids."""
 
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.errors import DataError, counted, refuse_unordered, reporting
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
-from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence, as_lines
+from relu_nmt.translation.search.translations import (
+    SourceDocuments,
+    SourceSentence,
+    as_lines,
+    plain_lines,
+)
 from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translator.spans import Span, token_spans
+
+
+@dataclass
+class TranslationRequest:
+    """Lines to translate, one by one or as documents, and terms for their translations.
+
+    ``prefixes``, ``forced`` and ``numbers`` have an entry for each line.
+
+    Args:
+        lines: raw sentences or paragraphs. A blank one has an empty translation.
+        counts: number of lines of each document. None: each line is translated on its own.
+        windows: division of the documents. None: groups of lines as long as in training.
+        prefixes: beginning of each translation, in whole words. "" for none.
+        forced: terms that each translation must contain, [] for none, at positions that do not
+            overlap. A term that is given twice occurs twice.
+        ordered: force the terms of a line in their order.
+        banned: terms of one or more words that no translation may contain outside forced text, in
+            upper or lower case.
+        match_case: allow banned terms in other capitals.
+        inside_words: forced terms may be parts of words, and banned terms are banned there too.
+        split_sentences: translate the sentences of a line one by one, and join the translations.
+            By default, do so if the model was trained on single sentences. Lines with a prefix or
+            forced terms stay whole.
+        numbers: line numbers for error messages, by default from 1.
+
+    Raises:
+        DataError: a list is a single text, or has another length than the lines.
+    """
+
+    lines: Sequence[str]
+    counts: Sequence[int] | None = None
+    windows: WindowConfig | None = None
+    prefixes: Sequence[str] | None = None
+    forced: Sequence[Sequence[str]] | None = None
+    ordered: bool = True
+    banned: Sequence[str] = ()
+    match_case: bool = False
+    inside_words: bool = False
+    split_sentences: bool | None = None
+    numbers: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        self.lines = as_lines(self.lines)
+        if isinstance(self.banned, set | frozenset):
+            self.banned = sorted(self.banned)
+        self.banned = as_lines(self.banned)
+        if self.prefixes is not None:
+            self.prefixes = as_lines(self.prefixes)
+            _check_count(self.prefixes, self.lines, "prefix")
+        if self.forced is not None:
+            self.forced = [as_lines(terms) for terms in as_lines(self.forced)]
+            _check_count(self.forced, self.lines, "term list")
+
+    @classmethod
+    def of_documents(
+        cls, documents: Iterable[Iterable[str]], **options: Any
+    ) -> "TranslationRequest":
+        """Return a request for documents of raw text.
+
+        ``options`` are further fields. Prefixes and forced terms are lists for each document.
+
+        Raises:
+            DataError: a list is a single text or not plain text, or has another length than the
+                documents or their lines.
+        """
+        # Read each document before the next one: groups of itertools.groupby end there.
+        if isinstance(documents, str):
+            raise DataError("documents are lists of lines, not one text; give [[text]] for a line")
+        refuse_unordered(documents, "documents")
+        texts = [plain_lines(lines) for lines in documents]
+        for name, entry in (("prefixes", "prefix"), ("forced", "term list")):
+            if options.get(name) is None:
+                continue
+            by_document = [as_lines(entries) for entries in as_lines(options[name])]
+            if len(by_document) != len(texts):
+                raise DataError("give prefixes and forced terms as a list for each document")
+            for entries, lines in zip(by_document, texts, strict=True):
+                _check_count(entries, lines, entry)
+            options[name] = list(itertools.chain.from_iterable(by_document))
+        counts = [len(lines) for lines in texts]
+        numbers = itertools.chain.from_iterable(range(1, count + 1) for count in counts)
+        lines = list(itertools.chain.from_iterable(texts))
+        return cls(lines, counts, numbers=list(numbers), **options)
+
+
+def _check_count(entries: Sequence[object], lines: Sequence[str], name: str) -> None:
+    if len(entries) != len(lines):
+        raise DataError(
+            f"{counted(len(entries), name)}, but {counted(len(lines), 'line')}; give one for each"
+        )
 
 
 class SourceEncoder:
@@ -32,9 +128,10 @@ class SourceEncoder:
         self._is_of_sentences = max_doc_tokens == SINGLE_SENTENCES and task.separators is None
         self.text_lock = threading.Lock()
         # One tokenizer for all terms: making one is slower than tokenizing a sentence.
-        self._target_words = replace(task.target_text, sentence_separator=None, first_symbol=None)
+        self.source_words = replace(task.source_text, sentence_separator=None, first_symbol=None)
+        self.target_words = replace(task.target_text, sentence_separator=None, first_symbol=None)
         separator = -1 if self.separators is None else self.separators[1]
-        cased = replace(self._target_words, lowercase=False)
+        cased = replace(self.target_words, lowercase=False)
         self._texts = SymbolTexts(cased, task.target_dictionary, separator)
         # The last banned terms: consecutive requests of a command have the same.
         self._banned: tuple[tuple[Any, ...], BannedTerms | None] = ((), None)
@@ -54,42 +151,14 @@ class SourceEncoder:
             return None
         return SentenceSplitter(self.task.source_lang, is_required=split_sentences is True)
 
-    def encode_lines(self, lines: Iterable[str], **arguments: Any) -> SourceDocuments:
-        """Return lines as one document of token ids. See :meth:`sentences` for the arguments."""
-        sentences = list(self.sentences(lines, **arguments))
-        return self.documents(sentences, [len(sentences)])
-
-    def encode_documents(
-        self,
-        documents: Iterable[Iterable[str]],
-        prefixes: Iterable[Iterable[str]] | None = None,
-        forced: Iterable[Iterable[Iterable[str]]] | None = None,
-        numbers: Iterable[Iterable[int]] | None = None,
-        banned: Iterable[str] = (),
-        **arguments: Any,
+    def encode(
+        self, request: TranslationRequest, split: SentenceSplitter | None = None
     ) -> SourceDocuments:
-        """Return documents as token ids, from the arguments of :meth:`sentences` for each one."""
-        # Read each document before the next one: groups of itertools.groupby end there.
-        if isinstance(documents, str):
-            raise DataError("documents are lists of lines, not one text; give [[text]] for a line")
-        refuse_unordered(documents, "documents")
-        documents = [as_lines(lines) for lines in documents]
-        banned = _terms(banned)
-        # Pass each document its prefixes, terms and line numbers, if they are set.
-        by_document: dict[str, list[Any]] = {}
-        for name, lists in (("prefixes", prefixes), ("forced", forced), ("numbers", numbers)):
-            if lists is not None:
-                by_document[name] = as_lines(lists)
-        if any(len(lists) != len(documents) for lists in by_document.values()):
-            raise DataError("give prefixes, forced terms and numbers as a list for each document")
-        sentences: list[SourceSentence] = []
-        counts = []
-        for number, lines in enumerate(documents):
-            by_line = {name: lists[number] for name, lists in by_document.items()}
-            document = list(self.sentences(lines, banned=banned, **by_line, **arguments))
-            sentences += document
-            counts.append(len(document))
-        return self.documents(sentences, counts)
+        """Return the documents of a request as token ids. See :meth:`sentences`."""
+        counts = request.counts
+        if counts is None:
+            counts = [len(request.lines)]
+        return self.documents(list(self.sentences(request, split)), counts)
 
     def documents(
         self, sentences: Sequence[SourceSentence], counts: Sequence[int]
@@ -100,60 +169,41 @@ class SourceEncoder:
         return SourceDocuments(sentences, num_sentences, sizes, self.separators)
 
     def sentences(
-        self,
-        lines: Iterable[str],
-        prefixes: Iterable[str] | None = None,
-        forced: Iterable[Iterable[str]] | None = None,
-        ordered: bool = True,
-        banned: Iterable[str] = (),
-        match_case: bool = False,
-        inside_words: bool = False,
-        numbers: Iterable[int] | None = None,
-        split: SentenceSplitter | None = None,
+        self, request: TranslationRequest, split: SentenceSplitter | None = None
     ) -> Iterator[SourceSentence]:
-        """Yield the lines of a document as token ids.
+        """Yield the lines of a request as token ids.
 
-        Args:
-            lines: raw sentences.
-            prefixes: the beginning of each line's translation, in whole words. "" for none.
-            forced: terms that each line's translation must contain, at positions that do not
-                overlap.
-            ordered: force the terms of a line in their order.
-            banned: terms of one or more words that no translation may contain outside forced text.
-            match_case: allow banned terms in other capitals.
-            inside_words: forced terms may be parts of words, and banned terms are banned there too.
-            numbers: line numbers for error messages. By default from 1.
-            split: cuts lines without prefix and forced terms into sentences, which become parts of
-                the line. By default a line is a sentence.
+        ``split`` cuts lines without prefix and forced terms into sentences, which become parts of
+        the line. By default a line is a sentence.
 
         Raises:
-            DataError: a list is a single text or its length differs from the number of lines, the
-                model cannot write a term or prefix, or one is forced in a blank line.
+            DataError: the model cannot write a term or prefix, or one is forced in a blank line.
         """
-        lines = as_lines(lines)
-        beginnings = [""] * len(lines) if prefixes is None else as_lines(prefixes)
-        terms = [[]] * len(lines) if forced is None else list(map(as_lines, as_lines(forced)))
-        # Compare the lengths before the first line is encoded.
-        for name, count in (("prefix", len(beginnings)), ("term list", len(terms))):
-            if count != len(lines):
-                raise DataError(
-                    f"{counted(count, name)}, but {counted(len(lines), 'line')}; give one for each"
-                )
-        banned_terms = self.banned_terms(banned, match_case, inside_words)
-        # Add the line's number to errors.
-        for number, line, prefix, required in zip(
-            numbers or itertools.count(1), lines, beginnings, terms, strict=False
+        prefixes: Iterable[str] = request.prefixes or itertools.repeat("")
+        forced: Iterable[Sequence[str]] = request.forced or itertools.repeat(())
+        numbers = request.numbers or itertools.count(1)
+        banned = self.banned_terms(request.banned, request.match_case, request.inside_words)
+        for line, prefix, terms, number in zip(
+            request.lines, prefixes, forced, numbers, strict=False
         ):
             parts = [line]
-            if split is not None and isinstance(line, str) and not prefix and not required:
+            if split is not None and isinstance(line, str) and not prefix and not terms:
                 parts = split(line)
             if len(parts) < 2:
                 parts = [line]
+            # Add the line's number to errors.
             with reporting(f"line {number}", caught=DataError):
-                sentences = [
-                    self.sentence(part, prefix, required, ordered, banned_terms, inside_words)
-                    for part in parts
-                ]
+                sentences = []
+                for part in parts:
+                    sentence = self.sentence(
+                        part,
+                        prefix=prefix,
+                        forced=terms,
+                        ordered=request.ordered,
+                        banned=banned,
+                        inside_words=request.inside_words,
+                    )
+                    sentences.append(sentence)
             yield sentences[0] if len(sentences) == 1 else SourceSentence.of_parts(sentences)
 
     def sentence(
@@ -167,7 +217,7 @@ class SourceEncoder:
     ) -> SourceSentence:
         """Return a raw sentence, its prefix and its terms as token ids.
 
-        See :meth:`sentences` for the arguments. Blank terms are ignored.
+        See :class:`TranslationRequest` for the arguments. Blank terms are ignored.
 
         Raises:
             DataError: the model cannot write a term or the prefix, or the sentence is blank.
@@ -212,16 +262,29 @@ class SourceEncoder:
         return line
 
     def banned_terms(
-        self, terms: Iterable[str], match_case: bool = False, inside_words: bool = False
+        self, terms: Sequence[str], match_case: bool = False, inside_words: bool = False
     ) -> BannedTerms | None:
         """Return banned terms for the search. None for none."""
-        terms = tuple(_terms(terms))
-        key = terms, match_case, inside_words
+        key = tuple(terms), match_case, inside_words
         with self.text_lock:
             if key != self._banned[0]:
                 banned = BannedTerms(self._texts, terms, match_case, inside_words)
                 self._banned = key, banned or None
             return self._banned[1]
+
+    def token_spans(self, text: str, tokens: Sequence[str], is_source: bool) -> list[Span]:
+        """Return the characters of each token of a text. Symbols that are no text have none."""
+        words, pipeline = self.target_words, self.task.target_text
+        if is_source:
+            words, pipeline = self.source_words, self.task.source_text
+        symbols = pipeline.first_symbol, pipeline.sentence_separator
+        numbers = [number for number, token in enumerate(tokens) if token not in symbols]
+        with self.text_lock:
+            of_words = token_spans(text, [tokens[number] for number in numbers], words)
+        spans = [(0, 0)] * len(tokens)
+        for number, span in zip(numbers, of_words, strict=True):
+            spans[number] = span
+        return spans
 
     def _target_ids(self, text: str) -> np.ndarray:
         """Return the token ids of whole target words, without separator and ``</s>``.
@@ -230,7 +293,7 @@ class SourceEncoder:
         """
         dictionary = self.task.target_dictionary
         for marks in (True, False):
-            ids = dictionary.encode(self._target_words.encode(text, marks), append_eos=False)
+            ids = dictionary.encode(self.target_words.encode(text, marks), append_eos=False)
             if dictionary.unk_index not in ids:
                 break
         # Treat a separator in the text as unknown, since it ends no sentence.
@@ -254,8 +317,3 @@ class SourceEncoder:
                 "give another"
             )
         return ids
-
-
-def _terms(terms: Iterable[str]) -> list[str]:
-    """Return banned terms as a list. They may come in any order."""
-    return sorted(terms) if isinstance(terms, set | frozenset) else as_lines(terms)

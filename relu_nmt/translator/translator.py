@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from relu_nmt import engine
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
-from relu_nmt.errors import ConfigError, is_out_of_memory, refuse_unordered
+from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
@@ -43,9 +43,20 @@ from relu_nmt.translator.attention_maps import (
     labeled_map,
 )
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
-from relu_nmt.translator.sources import SourceEncoder
+from relu_nmt.translator.sources import SourceEncoder, TranslationRequest
+from relu_nmt.translator.spans import WordAlignment, align_words
 
 SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
+TERMS = {
+    "prefixes",
+    "forced",
+    "ordered",
+    "banned",
+    "match_case",
+    "inside_words",
+    "split_sentences",
+}
+"""Fields of :class:`TranslationRequest` that are arguments of :meth:`Translator.translate`."""
 
 
 class Translator:
@@ -171,72 +182,35 @@ class Translator:
         return cls(models, task, **{name: state[name] for name in names})
 
     def translate(
-        self,
-        lines: Iterable[str],
-        config: GenerationConfig | None = None,
-        prefixes: Iterable[str] | None = None,
-        banned: Iterable[str] = (),
-        forced: Iterable[Iterable[str]] | None = None,
-        ordered: bool = True,
-        match_case: bool = False,
-        inside_words: bool = False,
-        split_sentences: bool | None = None,
-        **settings: Any,
+        self, lines: Iterable[str], config: GenerationConfig | None = None, **options: Any
     ) -> TranslatedLines:
         """Return the best translation of each line. A blank line gives an empty one.
 
         ``at_limit`` of the result lists translations that reached the longest output and may be cut
-        off. A warning counts them.
+        off. A warning counts them. ``translations`` has their tokens and scores.
 
         Args:
             lines: raw sentences.
             config: settings of the search.
-            prefixes: beginning of each translation, in whole words. "" for none.
-            banned: terms of one or more words that no translation may contain outside forced text,
-                in upper or lower case.
-            forced: terms that each translation must contain, [] for none. A term that is given
-                twice occurs twice.
-            ordered: force the terms of a line in their order.
-            match_case: allow banned terms in other capitals.
-            inside_words: forced terms may be parts of words, and banned terms are banned there too.
-            split_sentences: translate the sentences of a line one by one, and join the
-                translations. By default, do so if the model was trained on single sentences. Lines
-                with a prefix or forced terms stay whole.
-            settings: instead of ``config``, fields of :class:`GenerationConfig` (``beam=5``).
+            options: fields of :class:`TranslationRequest` (``forced=[["house"]]``) and, instead of
+                ``config``, of :class:`GenerationConfig` (``beam=5``).
 
         Raises:
             ConfigError: a setting is unknown or out of range.
             DataError: a sentence is too long for learned positions, ``lines`` is a single text,
                 the model cannot write a forced term, or a term is forced in a blank line.
         """
-        nbest_lists = self._translated(
-            lines,
-            generation_config(config, settings),
-            split_sentences=split_sentences,
-            prefixes=prefixes,
-            banned=banned,
-            forced=forced,
-            ordered=ordered,
-            match_case=match_case,
-            inside_words=inside_words,
-        )
-        best = [nbest[0] for nbest in nbest_lists]
-        at_limit = [number for number, translation in enumerate(best) if translation.reached_limit]
-        return TranslatedLines([translation.text for translation in best], at_limit)
+        terms = _terms_of(options)
+        config = generation_config(config, options)
+        request = TranslationRequest(plain_lines(lines), **terms)
+        return self._translate(request, config)[0]
 
     def translate_nbest(
         self,
         lines: Iterable[str],
         config: GenerationConfig | None = None,
         first_id: int = 0,
-        prefixes: Iterable[str] | None = None,
-        banned: Iterable[str] = (),
-        forced: Iterable[Iterable[str]] | None = None,
-        ordered: bool = True,
-        match_case: bool = False,
-        inside_words: bool = False,
-        split_sentences: bool | None = None,
-        **settings: Any,
+        **options: Any,
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, best first.
 
@@ -244,18 +218,11 @@ class Translator:
         whose best one is. ``first_id`` is the number of the first line, which seeds the draws of
         sampling. See :meth:`translate` for the other arguments (``nbest=5``) and the errors.
         """
-        return self._translated(
-            lines,
-            generation_config(config, settings),
-            first_id,
-            split_sentences=split_sentences,
-            prefixes=prefixes,
-            banned=banned,
-            forced=forced,
-            ordered=ordered,
-            match_case=match_case,
-            inside_words=inside_words,
-        )
+        terms = _terms_of(options)
+        config = generation_config(config, options)
+        request = TranslationRequest(plain_lines(lines), **terms)
+        translated = self._translate(request, config, first_id)
+        return [window.translations for window in translated.windows]
 
     def translate_documents(
         self,
@@ -263,14 +230,7 @@ class Translator:
         max_doc_tokens: int | None = None,
         window_overlap: int = 0,
         config: GenerationConfig | None = None,
-        prefixes: Iterable[Iterable[str]] | None = None,
-        banned: Iterable[str] = (),
-        forced: Iterable[Iterable[Iterable[str]]] | None = None,
-        ordered: bool = True,
-        match_case: bool = False,
-        inside_words: bool = False,
-        split_sentences: bool | None = None,
-        **settings: Any,
+        **options: Any,
     ) -> TranslatedDocuments:
         """Return the translation of each document, a line for each of its lines.
 
@@ -290,29 +250,12 @@ class Translator:
                 translated together by a model that does not separate sentences.
             DataError: as in :meth:`translate`, for a document and a group of lines.
         """
+        terms = _terms_of(options)
+        config = generation_config(config, options)
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         windows = WindowConfig(limit, window_overlap, repair=True)
-        # Resolve the longest output for documents, which grow with their source.
-        config = generation_config(config, settings).resolved(documents=True)
-        if not isinstance(documents, str):
-            refuse_unordered(documents, "documents")
-            documents = [plain_lines(lines) for lines in documents]
-        split = self.sources.splitter(split_sentences, limit)
-        sources = self.sources.encode_documents(
-            documents,
-            prefixes,
-            forced,
-            ordered=ordered,
-            banned=banned,
-            match_case=match_case,
-            inside_words=inside_words,
-            split=split,
-        )
-        if split is not None and split.note:
-            warnings.warn(split.note.removeprefix("NOTE: "), stacklevel=2)
-        translated = self.answer(sources, config, windows)
-        self._warn_of_limit(config, translated.num_at_limit, len(translated.windows), stacklevel=3)
-        return translated
+        request = TranslationRequest.of_documents(documents, windows=windows, **terms)
+        return self._translate(request, config)
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, a line for each of its lines.
@@ -321,25 +264,44 @@ class Translator:
         """
         return self.translate_documents([lines], **settings)[0]
 
-    def _translated(
+    def translate_request(
         self,
-        lines: Iterable[str],
-        config: GenerationConfig,
-        first_id: int = 0,
-        split_sentences: bool | None = None,
-        **terms: Any,
-    ) -> list[list[Translation]]:
-        """Return the n best translations. See :meth:`SourceEncoder.sentences` for ``terms``."""
-        split = self.sources.splitter(split_sentences)
-        encoded = self.sources.encode_lines(plain_lines(lines), split=split, **terms)
+        request: TranslationRequest,
+        config: GenerationConfig | None = None,
+        **settings: Any,
+    ) -> TranslatedDocuments:
+        """Return the translations of a request's documents, or of its lines as one document.
+
+        ``settings`` are fields of :class:`GenerationConfig` instead of ``config``. See
+        :meth:`translate_documents` for the errors.
+        """
+        return self._translate(request, generation_config(config, settings))
+
+    def _translate(
+        self, request: TranslationRequest, config: GenerationConfig, first_id: int = 0
+    ) -> TranslatedDocuments:
+        """Translate a request, and warn the caller of the public method about the result."""
+        windows = request.windows
+        if windows is None:
+            windows = SINGLE_LINES
+            if request.counts is not None:
+                windows = WindowConfig(self.max_doc_tokens, repair=True)
+        # Resolve the longest output, which grows with its source for documents only.
+        config = config.resolved(documents=request.counts is not None)
+        split = self.sources.splitter(request.split_sentences, windows.max_doc_tokens)
+        sources = self.sources.encode(request, split)
         if split is not None and split.note:
             warnings.warn(split.note.removeprefix("NOTE: "), stacklevel=3)
-        # Check all lines before the search of the first one.
-        check_lengths(encoded.sentences, self.max_source_positions, encoded.separators)
-        nbest_lists = self.searcher(config, first_id)(encoded.lines())
-        num_at_limit = sum(nbest[0].reached_limit for nbest in nbest_lists)
-        self._warn_of_limit(config, num_at_limit, len(nbest_lists), stacklevel=4)
-        return nbest_lists
+        translated = self.answer(sources, config, windows, self.searcher(config, first_id))
+        if translated.num_at_limit:
+            longest = config.describe_longest_output(self.ensemble.max_positions)
+            warnings.warn(
+                f"{translated.num_at_limit:,} of {len(translated.windows):,} translations reached "
+                f"the longest output ({longest}) and may be cut off; max_len_a and max_len_b "
+                "change it",
+                stacklevel=3,
+            )
+        return translated
 
     def answer(
         self,
@@ -371,7 +333,7 @@ class Translator:
         # Divide the documents into windows, and search these.
         positions = self.ensemble.max_positions
         search = search or self.searcher(config)
-        return search_documents(documents, windows, config, positions, self._text_of, search)
+        return search_documents(documents, windows, config, positions, self.text_of, search)
 
     def searcher(
         self,
@@ -388,47 +350,10 @@ class Translator:
             ConfigError: the settings do not fit the model.
             DataError: the file of ``replace_unk`` cannot be read.
         """
-        generator = self.generator(config)
-        # Unknown words stay, or become their source word or its translation in a file.
-        words = load_translations(config.replace_unk) if config.replace_unk else {}
+        return _Search(self, config, first_id, on_progress)
 
-        def translation_of(source: SourceSentence, hypothesis: Hypothesis) -> Translation:
-            tokens = self.task.target_dictionary.symbols_of(hypothesis.tokens)
-            alignment = hypothesis.alignment
-            if config.replace_unk is not None and alignment is not None:
-                tokens = replace_unknown_words(tokens, source.tokens, alignment, UNK, words)
-            return Translation(self._text_of(tokens), tokens, hypothesis)
-
-        def joined(parts: Sequence[SourceSentence], best: Sequence[Translation]) -> Translation:
-            text = join_texts([translation.text for translation in best], self.task.target_lang)
-            tokens = [token for translation in best for token in translation.tokens]
-            hypotheses = [translation.hypothesis for translation in best]
-            return Translation(text, tokens, generator.joined(parts, hypotheses))
-
-        def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
-            nonlocal first_id
-            sentences = [sentence for source in sources for sentence in source.sentences]
-            # Check again, since windows join several sentences.
-            check_lengths(sentences, self.max_source_positions, self.sources.separators)
-            hypotheses = iter(generator.translate(sentences, first_id, on_progress))
-            first_id += len(sentences)
-            lines = []
-            for source in sources:
-                by_sentence = []
-                for part in source.sentences:
-                    nbest = next(hypotheses)
-                    by_sentence.append([translation_of(part, hypothesis) for hypothesis in nbest])
-                translations = by_sentence[0]
-                if source.parts:
-                    # Join the best translations of all sentences, then the second best, and so on.
-                    ranks = zip(*by_sentence, strict=False)
-                    translations = [joined(source.parts, best) for best in ranks]
-                lines.append(translations)
-            return lines
-
-        return search
-
-    def _text_of(self, tokens: Sequence[str]) -> str:
+    def text_of(self, tokens: Sequence[str]) -> str:
+        """Return the raw text of target tokens."""
         with self.sources.text_lock:
             return self.task.target_text.decode(tokens)
 
@@ -474,6 +399,21 @@ class Translator:
         place = AttentionPlace(slot, layer, head)
         return self.attention_at(place, self.sources.sentence(source), ids)
 
+    def align_words(self, line: str, translation: Translation) -> WordAlignment:
+        """Return the words of a line and of its translation, and which words align.
+
+        They align by the attention that ``print_alignment="hard"`` uses, which is needed.
+
+        Raises:
+            ConfigError: the translation has no alignment.
+        """
+        alignment = translation.alignment
+        if alignment is None:
+            raise ConfigError("no alignment; translate with print_alignment='hard'")
+        source = self.sources.token_spans(line, translation.source_tokens, is_source=True)
+        target = self.sources.token_spans(translation.text, translation.tokens, is_source=False)
+        return align_words((line, source), (translation.text, target), alignment)
+
     def attention_at(
         self, place: AttentionPlace, source: SourceSentence, target: np.ndarray
     ) -> AttentionMap:
@@ -485,14 +425,70 @@ class Translator:
         place = checked_place(self.models[0], place)
         return labeled_map(place, source.tokens, target, weights, self.task.target_dictionary)
 
-    def _warn_of_limit(
-        self, config: GenerationConfig, num_at_limit: int, count: int, stacklevel: int
+
+class _Search:
+    """Finds the n best translations of sentences. Later calls go on counting sentences."""
+
+    def __init__(
+        self,
+        translator: Translator,
+        config: GenerationConfig,
+        first_id: int,
+        on_progress: Callable[[int], object] | None,
     ) -> None:
-        """Warn the caller of the public method if translations reached the longest output."""
-        longest = config.describe_longest_output(self.ensemble.max_positions)
-        if num_at_limit:
-            warnings.warn(
-                f"{num_at_limit:,} of {count:,} translations reached the longest "
-                f"output ({longest}) and may be cut off; max_len_a and max_len_b change it",
-                stacklevel=stacklevel,
-            )
+        self._translator = translator
+        self._generator = translator.generator(config)
+        self._replaces_unknown = config.replace_unk is not None
+        # Unknown words become their source word or its translation in a file.
+        self._words = load_translations(config.replace_unk) if config.replace_unk else {}
+        self._next_id = first_id
+        self._on_progress = on_progress
+
+    def __call__(self, sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+        """Return the n best translations of each source."""
+        translator = self._translator
+        sentences = [sentence for source in sources for sentence in source.sentences]
+        # Check again, since windows join several sentences.
+        check_lengths(sentences, translator.max_source_positions, translator.sources.separators)
+        hypotheses = self._generator.translate(sentences, self._next_id, self._on_progress)
+        self._next_id += len(sentences)
+        by_sentence = iter(hypotheses)
+        return [self._translations(source, by_sentence) for source in sources]
+
+    def _translations(
+        self, source: SourceSentence, hypotheses: Iterator[list[Hypothesis]]
+    ) -> list[Translation]:
+        """Return the translations of a source from the next hypotheses of its sentences."""
+        by_sentence: list[list[Translation]] = []
+        for sentence in source.sentences:
+            nbest = next(hypotheses)
+            by_sentence.append([self._translation(sentence, hypothesis) for hypothesis in nbest])
+        if not source.parts:
+            return by_sentence[0]
+        # Join the best translations of all sentences, then the second best, and so on.
+        ranks = zip(*by_sentence, strict=False)
+        return [self._joined(source, translations) for translations in ranks]
+
+    def _translation(self, source: SourceSentence, hypothesis: Hypothesis) -> Translation:
+        translator = self._translator
+        tokens = translator.task.target_dictionary.symbols_of(hypothesis.tokens)
+        alignment = hypothesis.alignment
+        if self._replaces_unknown and alignment is not None:
+            tokens = replace_unknown_words(tokens, source.tokens, alignment, UNK, self._words)
+        return Translation(translator.text_of(tokens), tokens, hypothesis, source.tokens)
+
+    def _joined(self, source: SourceSentence, translations: Sequence[Translation]) -> Translation:
+        """Return the translation of a line from those of its sentences."""
+        language = self._translator.task.target_lang
+        text = join_texts([translation.text for translation in translations], language)
+        tokens: list[str] = []
+        for translation in translations:
+            tokens += translation.tokens
+        hypotheses = [translation.hypothesis for translation in translations]
+        hypothesis = self._generator.joined(source.parts, hypotheses)
+        return Translation(text, tokens, hypothesis, source.tokens)
+
+
+def _terms_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields of :class:`TranslationRequest` out of the options of a call."""
+    return {name: options.pop(name) for name in TERMS & options.keys()}

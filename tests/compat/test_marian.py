@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from relu_nmt.applications.serving.service import token_spans
 from relu_nmt.errors import DataError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.task import TranslationTask
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
+from relu_nmt.translator.spans import token_spans
 from tests.commands import run_here
 
 FILES = Path(__file__).parent / "marian_files"
@@ -111,9 +111,10 @@ def test_a_model_of_several_languages_becomes_one_for_each(folder, tmp_path, tra
         found = Translator.from_checkpoint(path, "cpu")
         code = translator.task.source_dictionary.index(piece)
         lines = [case["line"] for case in CASES[:3]]
-        plain = translator.sources.sentences(lines)
+        plain = translator.sources.sentences(TranslationRequest(lines))
         named = [replace(own, ids=np.append(code, own.ids)) for own in plain]
-        for own, expected in zip(found.sources.sentences(lines), named, strict=True):
+        sentences = found.sources.sentences(TranslationRequest(lines))
+        for own, expected in zip(sentences, named, strict=True):
             assert own.ids.tolist() == expected.ids.tolist()
         config = GenerationConfig(beam=4, max_len_b=28)
         expected = [own[0].hypothesis for own in translator.searcher(config)(named)]
@@ -166,7 +167,7 @@ def test_a_typed_code_of_another_language_is_refused(folder, tmp_path, translato
     # A model of a single language has no codes.
     with pytest.raises(DataError, match="begins with >>deu<<, but the model translates into a si"):
         translator.translate([">>deu<< Haus"])
-    translator.sources.encode_lines(["__init__ Haus", "a >>deu<<"])
+    translator.sources.encode(TranslationRequest(["__init__ Haus", "a >>deu<<"]))
 
 
 def test_data_like_a_model_have_its_code_once(folder, tmp_path):

@@ -20,7 +20,7 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.vision.loading import ImageClassifier
 from tests.commands import run_here
 from tests.tiny import tiny_model
@@ -36,7 +36,7 @@ def converted(name, output, *flags, check=True):
 
 
 def encoded(translator, lines):
-    return translator.sources.encode_lines(lines).sentences
+    return translator.sources.encode(TranslationRequest(lines)).sentences
 
 
 def scored(translator):

@@ -12,7 +12,7 @@ from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, save_checkpoint
 from relu_nmt.translation.encoder_decoder import build_model, load_model, start_weights
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 from tests.commands import run_here
 from tests.tiny import (
     digit_documents,
@@ -76,7 +76,7 @@ def assert_same(sentences, documents, lines, **search):
 def reference_scores(translator, lines):
     """Return the scores of lines as translations of themselves, by token."""
     task, config = translator.task, GenerationConfig(score_reference=True)
-    sources = translator.sources.sentences(lines)
+    sources = translator.sources.sentences(TranslationRequest(lines))
     given = [
         replace(source, reference=task.encode_target(line))
         for source, line in zip(sources, lines, strict=True)

@@ -80,7 +80,7 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 """In a request, unknown fields are errors, and no value is converted."""
 
 
-class TranslationRequest(BaseModel):
+class TranslationBody(BaseModel):
     """A document to translate."""
 
     model_config = STRICT
@@ -135,7 +135,7 @@ class TranslationAnswer(BaseModel):
     target_tokens: int
 
 
-class AttentionRequest(BaseModel):
+class AttentionBody(BaseModel):
     """Lines that are translated at once, and a translation of them."""
 
     model_config = STRICT
@@ -335,7 +335,7 @@ def _add_routes(
         return description
 
     @app.post("/translate", response_model=TranslationAnswer, responses=PROBLEMS)
-    async def translate(content: TranslationRequest, request: Request) -> Response:
+    async def translate(content: TranslationBody, request: Request) -> Response:
         """Translate a document, a translation for each of its lines."""
 
         # Translate, and write the JSON, in a thread of the queue.
@@ -346,7 +346,7 @@ def _add_routes(
         return await answer(request, work)
 
     @app.post("/attention", response_model=AttentionAnswer, responses=PROBLEMS)
-    async def show_attention(content: AttentionRequest, request: Request) -> Response:
+    async def show_attention(content: AttentionBody, request: Request) -> Response:
         """Return the attention weights of each token, in every layer and head of a slot."""
         # Pass on the service's bytes: it writes large JSON in parts.
         arguments = content.model_dump()

@@ -1,14 +1,10 @@
 """Answers to requests: translations of documents, and their attention weights by token."""
 
-import itertools
 import json
 import threading
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +18,14 @@ from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence, Translation, plain_lines
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.translator.attention_maps import (
     MOST_WEIGHTS,
     attention_of,
     attention_weights,
     layers_of,
 )
+from relu_nmt.translator.spans import token_spans
 
 MOST_NUMBERS = 2**21
 """Most weights in one answer, which are some 15 MB of JSON."""
@@ -37,10 +34,6 @@ LARGE_NUMBERS = 2**17
 BATCH_TOKENS = 2048
 """Source tokens of a batch without ``--max-tokens``, for a second or two on a CPU."""
 DECIMALS = 4
-WINDOW = 16
-"""Most letters of text and tokens together to skip at once where they differ."""
-Span = tuple[int, int]
-"""Characters ``begin`` to ``end - 1`` of a text. Empty if ``begin == end``."""
 
 
 class _Side(NamedTuple):
@@ -122,19 +115,20 @@ class TranslationService:
         """Return the translation of a document, as JSON values.
 
         ``max_doc_tokens`` are translated at once, by default as the server's flags say. ``terms``
-        are further arguments of :meth:`SourceEncoder.sentences`.
+        are further fields of :class:`TranslationRequest`.
         """
-        # Encode the document.
-        translator, windows = self._translator, self._windows
-        limit = windows.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
-        split = translator.sources.splitter(self._split_sentences, limit)
-        encoded = translator.sources.sentences(plain_lines(lines), split=split, **terms)
-        sentences = self._read(encoded, len(lines), request)
-        documents = translator.sources.documents(sentences, [len(lines)])
-        # Divide it as the request says. Single lines have no context.
+        # Divide the document as the request says. Single lines have no context.
+        windows = self._windows
         if max_doc_tokens is not None:
             overlap = 0 if max_doc_tokens == SINGLE_SENTENCES else windows.window_overlap
             windows = WindowConfig(max_doc_tokens, overlap, repair=True)
+        # Encode it line by line.
+        translator = self._translator
+        split = translator.sources.splitter(self._split_sentences, windows.max_doc_tokens)
+        document = TranslationRequest(plain_lines(lines), **terms)
+        encoded = translator.sources.sentences(document, split)
+        sentences = self._read(encoded, len(lines), request)
+        documents = translator.sources.documents(sentences, [len(lines)])
 
         # Check the length and the forced terms of each window before its search.
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
@@ -182,9 +176,10 @@ class TranslationService:
         """
         # Encode both sides, and check their lengths.
         translator, ensemble = self._translator, self._translator.ensemble
-        sources = self._read(translator.sources.sentences(lines), len(lines), request)
-        encoded = map(self._encoded_target, translation)
-        targets = self._read(encoded, len(translation), request, is_source=False)
+        encoded = translator.sources.sentences(TranslationRequest(lines))
+        sources = self._read(encoded, len(lines), request)
+        encoded_targets = map(self._encoded_target, translation)
+        targets = self._read(encoded_targets, len(translation), request, is_source=False)
         sources, targets, texts = self._as_read(sources, targets)
         source_ids = join_sentences([sentence.ids for sentence in sources])
         target_ids = join_sentences([sentence.ids for sentence in targets])
@@ -333,111 +328,3 @@ def weights_json(weights: np.ndarray, request: QueuedRequest) -> Iterator[bytes]
         yield b", " if index else b"["
         yield from weights_json(part, request)
     yield b"]"
-
-
-# --------------------------------------------------------------------- the spans of tokens
-
-
-def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> list[Span]:
-    """Return the span of each token in the text, in time linear in the length of both.
-
-    Text and tokens are read once, side by side. Spaces, case, compatibility forms, invisible
-    characters, marks of subwords and escapes make no difference. A token that is not found gets
-    the text between its neighbours. A symbol of the model gets an empty span.
-
-    Example:
-        >>> text, moses = "Don't  go.", TextPipeline("en", "moses", lowercase=True)
-        >>> spans = token_spans(text, moses.encode(text), moses)
-        >>> [text[begin:end] for begin, end in spans]
-        ['Don', "'t", 'go', '.']
-    """
-    # List the letters of the text with their positions, and of the tokens with their indices.
-    pieces = pipeline.letters(tokens)
-    text_letters, positions = _letters(pipeline.written(text))
-    token_letters, indices = _letters([piece or "" for piece in pieces])
-    # Match the letters, and give each token the positions of its letters.
-    spans: dict[int, Span] = {}
-    for i, j in _same(text_letters, token_letters):
-        position, index = positions[i], indices[j]
-        begin = spans[index][0] if index in spans else position
-        spans[index] = (begin, position + 1)
-    # Give a span to every token, and adjacent text to tokens with letters in the text.
-    return _all_spans(text, pieces, spans)
-
-
-def _letters(texts: Iterable[str]) -> tuple[str, list[int]]:
-    """Return the folded letters of all texts, and the number of the text for each letter."""
-    letters: list[str] = []
-    numbers: list[int] = []
-    for number, text in enumerate(texts):
-        for letter in itertools.chain.from_iterable(map(folded, text)):
-            letters.append(letter)
-            numbers.append(number)
-    return "".join(letters), numbers
-
-
-@lru_cache(maxsize=2**16)
-def folded(character: str) -> str:
-    """Return a character without case and compatibility form, "" if it is invisible."""
-    plain = unicodedata.normalize("NFKD", character).casefold()
-    letters = unicodedata.normalize("NFKD", plain)
-    return "".join(c for c in letters if unicodedata.category(c) not in ("Cc", "Cf", "Zs"))
-
-
-def _same(written: str, read: str) -> Iterator[tuple[int, int]]:
-    """Yield the indices of equal letters. Where the texts differ, skip the fewest letters."""
-    i = j = 0
-    while i < len(written) and j < len(read):
-        if written[i] == read[j]:
-            yield i, j
-            i, j = i + 1, j + 1
-        else:
-            i, j = next(_meetings(written, read, i, j), (i + 1, j + 1))
-
-
-def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, int]]:
-    """Yield the next indices with three equal letters, nearest first, then with one."""
-    # Prefer a meeting of three letters, as single letters meet by chance.
-    for run in (3, 1):
-        for skipped in range(1, WINDOW + 1):
-            for next_j in range(j, j + skipped + 1):
-                next_i = i + skipped - (next_j - j)
-                letters = written[next_i : next_i + run]
-                if len(letters) == run and letters == read[next_j : next_j + run]:
-                    yield next_i, next_j
-
-
-def _all_spans(text: str, pieces: Sequence[str | None], matched: dict[int, Span]) -> list[Span]:
-    """Return a span for each token: the matched one, or the text between its neighbors' spans."""
-    spans: list[Span] = []
-    # Go through the texts between each two matched tokens, and the tokens between them.
-    for before, behind in pairwise([-1, *matched, len(pieces)]):
-        begin = matched[before][1] if before >= 0 else 0
-        end = matched[behind][0] if behind < len(pieces) else len(text)
-        between = pieces[before + 1 : behind]
-        # If no token between may own the text, words that touch a matched token join it.
-        gap = text[begin:end]
-        words = [] if any(between) else gap.split()
-        if before >= 0 and words and gap.startswith(words[0]):
-            begin += len(words.pop(0))
-            matched[before] = (matched[before][0], begin)
-        if behind < len(pieces) and words and gap.endswith(words[-1]):
-            end -= len(words[-1])
-            matched[behind] = (end, matched[behind][1])
-        if before >= 0:
-            spans.append(matched[before])
-        # Share the text among all missing tokens, without the spaces around it.
-        begin = min(begin, end)
-        inner = text[begin:end].lstrip()
-        first = end - len(inner) if inner else begin
-        for piece in between:
-            if piece:
-                spans.append((first, first + len(inner.rstrip())))
-            elif piece is None and spans:
-                # Repeat the span of the character's first byte.
-                spans.append(spans[-1])
-            else:
-                # Place an empty span no further left than the last token.
-                position = max(begin, spans[-1][0]) if spans else begin
-                spans.append((position, position))
-    return spans

@@ -115,10 +115,9 @@ class LineFormat:
             self._text(number, translation),
             f"P-{number}\t{' '.join(f'{value:.4f}' for value in by_position)}",
         ]
-        alignment = translation.hypothesis.alignment
+        alignment = translation.alignment
         if self._print_alignment and alignment is not None:
-            # Leave out the alignment of the end symbol.
-            pairs = " ".join(f"{source}-{i}" for i, source in enumerate(alignment[:-1]))
+            pairs = " ".join(f"{source}-{i}" for i, source in enumerate(alignment))
             lines.append(f"A-{number}\t{pairs}")
         return lines
 
@@ -143,8 +142,8 @@ class LineFormat:
                 "token_scores": [round(score, 6) for score in scores],
                 "reached_limit": translation.reached_limit,
             }
-            if self._print_alignment and hypothesis.alignment is not None:
-                entry["alignment"] = hypothesis.alignment[:-1].tolist()
+            if self._print_alignment and translation.alignment is not None:
+                entry["alignment"] = translation.alignment.tolist()
             entries.append(entry)
         record = {"id": number, "source": line, "source_tokens": source.tokens}
         record |= {"score_unit": "nats", "translations": entries}

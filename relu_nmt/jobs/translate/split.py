@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -96,7 +96,7 @@ class SplitTranslation:
     counts: list[int] = field(default_factory=list)  # sentences of each group
     # Lines of each translated document: one for each sentence, or one for a group whose translation
     # has another number of sentences.
-    documents: list[list[Line]] = field(default_factory=list)
+    documents: list[Sequence[Line]] = field(default_factory=list)
     num_tokens: int = 0  # target tokens of the best translations, ``</s>`` included
     seconds: float = 0.0  # time of the search, with ``--results`` without loading and compiling
     num_at_limit: int = 0  # groups whose translation reached the longest output

@@ -7,10 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from relu_nmt.applications.serving import LOOPBACK
 from relu_nmt.data.documents import (
@@ -62,7 +59,7 @@ from relu_nmt.translation.search.translations import (
     TranslatedLines,
     Translation,
 )
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 
 READ_BYTES = 1 << 16
 MOST_BYTES = 1 << 28
@@ -194,7 +191,7 @@ def _translated(
             raise _wrong_prefixes(settings.prefixes, prefixes, "input has more")
         # Encode the lines with their prefixes and terms.
         lines, terms = split_terms(lines, settings.constraints)
-        encoded = translator.sources.encode_lines(
+        request = TranslationRequest(
             lines,
             prefixes=None if prefixes is None else prefixes[num_done:end],
             forced=terms,
@@ -203,8 +200,8 @@ def _translated(
             match_case=settings.match_case,
             inside_words=settings.inside_words,
             numbers=range(num_done + 1, end + 1),
-            split=split,
         )
+        encoded = translator.sources.encode(request, split)
         limited = encoded.limited(limit)
         # Translate them.
         sentences = [part for source in limited.sentences for part in source.sentences]
@@ -297,34 +294,41 @@ def translate_documents(
         print_notes(note if is_longer else "", tabs)
     # Divide the text into documents and their sentences, with the line number of each sentence.
     splitter = SentenceSplitter(translator.task.source_lang) if settings.split_sentences else None
-    documents = _line_numbers(lines)
-    sentences: list[list[str]] = []
-    numbers: list[list[int]] = []
-    for document in documents:
-        parts = [[lines[i]] if splitter is None else splitter(lines[i]) for i in document]
-        sentences.append(list(itertools.chain.from_iterable(parts)))
-        numbers.append(np.repeat(document, list(map(len, parts))).tolist())
-    # Prefixes and terms need one sentence a line, which the settings check.
-    is_whole = splitter is None
     split = None
-    if is_whole:  # lines that are translated alone may be cut by default
+    if splitter is None:  # lines that are translated alone may be cut by default
         split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
-    # Encode the sentences. Find long ones before the limit cuts or empties them.
-    sources = translator.sources.encode_documents(
+    sentences: list[str] = []
+    numbers: list[int] = []
+    counts: list[int] = []
+    for document in _line_numbers(lines):
+        num_before = len(sentences)
+        for number in document:
+            parts = [lines[number]] if splitter is None else splitter(lines[number])
+            sentences += parts
+            numbers += [number] * len(parts)
+        counts.append(len(sentences) - num_before)
+    # Encode the sentences. A line with a prefix or terms is one sentence, as the settings check.
+    request = TranslationRequest(
         sentences,
-        prefixes=[[prefixes[i] for i in document] for document in documents] if is_whole else None,
-        forced=[[terms[i] for i in document] for document in documents] if is_whole else None,
+        counts,
+        prefixes=[prefixes[number] for number in numbers],
+        forced=[terms[number] for number in numbers],
         ordered=settings.constraints != "unordered",
         banned=() if settings.banned_terms is None else read_lines(settings.banned_terms),
         match_case=settings.match_case,
         inside_words=settings.inside_words,
-        numbers=[[i + 1 for i in document] for document in numbers],
-        split=split,
+        numbers=[number + 1 for number in numbers],
     )
+    sources = translator.sources.encode(request, split)
+    # Find long sentences before the limit cuts or empties them.
     limit = source_limit(settings.model, translator)
-    numbered = [*zip(itertools.chain.from_iterable(numbers), sources.sentences, strict=True)]
-    too_long = [number for number, source in numbered if limit.refuses(source)]
-    split_lines = [number for number, source in numbered if source.parts]
+    too_long = []
+    split_lines = []
+    for number, source in zip(numbers, sources.sentences, strict=True):
+        if limit.refuses(source):
+            too_long.append(number)
+        if source.parts:
+            split_lines.append(number)
     sources = sources.limited(limit)
     # Translate all windows, and put the lines in order.
     groups = plan_groups(
@@ -339,8 +343,13 @@ def translate_documents(
         search = translator.searcher(config, on_progress=advance)
         translated = translator.answer(sources, config, windows, search)
     # Join sentences to lines, and collect the notes.
-    join = partial(_joined, language=translator.task.target_lang)
-    text = _with_blank_lines(lines, map(join, translated, numbers))
+    language = translator.task.target_lang
+    joined = []
+    begin = 0
+    for document_lines, count in zip(translated, counts, strict=True):
+        joined.append(_joined(document_lines, numbers[begin : begin + count], language))
+        begin += count
+    text = _with_blank_lines(lines, iter(joined))
     undivided = empty = ""
     if translated.num_undivided:
         undivided = (

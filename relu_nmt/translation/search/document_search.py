@@ -16,7 +16,6 @@ import numpy as np
 
 from relu_nmt.data.documents import (
     SINGLE_SENTENCES,
-    Line,
     Window,
     WindowConfig,
     first_context,
@@ -40,7 +39,8 @@ class WindowTranslation:
     window: Window
     source: SourceSentence  # the source, context included, with the references of the new sentences
     translations: list[Translation]  # of all new sentences together, best first
-    lines: list[Line]  # the best translation of each new sentence; or a single line for all
+    # The best translation of each new sentence, or a single one of all sentences.
+    lines: list[Translation]
     # Each sentence has its own line. False if the model has no separators, or if the translation
     # has another number of sentences than the source.
     divided: bool
@@ -61,7 +61,7 @@ class TranslatedDocuments(list[TranslatedLines]):
         num_repeated: windows, planned ones or halves, that were translated again in halves.
 
     Attributes:
-        lines: lines of each document, with their tokens.
+        lines: translations of the lines of each document.
         num_undivided: windows of several sentences that became one line.
         num_at_limit: translations that reached the longest output and may be cut off. See
             :attr:`TranslatedLines.at_limit` for their lines.
@@ -75,7 +75,7 @@ class TranslatedDocuments(list[TranslatedLines]):
         num_mismatched: int,
         num_repeated: int,
     ) -> None:
-        self.lines: list[list[Line]] = [[] for _ in range(num_documents)]
+        self.lines: list[list[Translation]] = [[] for _ in range(num_documents)]
         # Append the lines of each window, and note those of windows that reached the limit.
         at_limit: list[list[int]] = [[] for _ in range(num_documents)]
         for result in windows:
@@ -84,10 +84,10 @@ class TranslatedDocuments(list[TranslatedLines]):
             if result.reached_limit:
                 at_limit[document] += range(len(lines), len(lines) + len(result.lines))
             lines += result.lines
-        super().__init__(
-            TranslatedLines([line.text for line in lines], cut)
-            for lines, cut in zip(self.lines, at_limit, strict=True)
-        )
+        super().__init__()
+        for lines, cut in zip(self.lines, at_limit, strict=True):
+            texts = [line.text for line in lines]
+            self.append(TranslatedLines(texts, cut, translations=lines))
         self.windows = windows
         self.num_groups = num_groups
         self.num_mismatched = num_mismatched
@@ -174,7 +174,7 @@ def search_documents(
                 queue.appendleft(Window(document, middle, middle, end))
                 queue.appendleft(Window(document, first, first, middle))
             else:
-                lines = _lines_of(window, best, parts, decode)
+                lines = _lines_of(documents, window, best, parts, decode)
                 divided = parts is not None
                 done.append(WindowTranslation(window, source, translations, lines, divided))
     # Halves were translated later than their neighbors.
@@ -256,15 +256,26 @@ def _parts_of(
 
 
 def _lines_of(
-    window: Window, best: Translation, parts: dict[int, slice] | None, decode: Decode
-) -> list[Line]:
-    """Return a line for each new sentence, empty without words, or a single line for all."""
-    if parts is None or window.num_new == 1:
-        return [Line(best.text, best.tokens)]
+    documents: SourceDocuments,
+    window: Window,
+    best: Translation,
+    parts: dict[int, slice] | None,
+    decode: Decode,
+) -> list[Translation]:
+    """Return a translation for each new sentence, empty without words, or a single one for all."""
+    if parts is None or window.end - window.context == 1:
+        return [best]
+    with_words = documents.with_words(window.context, window.end)
+    begin = 0  # number of source tokens before the sentence
     lines = []
-    for number in range(window.first, window.end):
-        tokens = best.tokens[parts[number]] if number in parts else []
-        lines.append(Line(decode(tokens), tokens))
+    for number in range(window.context, window.end):
+        sentence = documents.sentences[number]
+        if number >= window.first:
+            part = parts.get(number, slice(0, 0))
+            text = best.text if window.num_new == 1 else decode(best.tokens[part])
+            lines.append(best.part(part, sentence, begin, text))
+        if number in with_words:
+            begin += len(sentence.ids) - 1
     return lines
 
 

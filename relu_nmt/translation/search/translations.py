@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import Separators, Window, join_sentences
+from relu_nmt.data.documents import Line, Separators, Window, join_sentences
 from relu_nmt.errors import DataError, refuse_unordered
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.io.text_lines import read_lines
@@ -67,23 +67,57 @@ class SourceSentence:
 
 
 @dataclass(frozen=True)
-class Translation:
-    """One translation of a sentence.
+class Translation(Line):
+    """A translation of a line, or of several lines that were translated at once.
+
+    The tokens are those of the dictionary. With ``replace_unk`` unknown words are replaced.
 
     Args:
-        text: raw text.
-        tokens: the dictionary's tokens. With ``--replace-unk`` unknown words are replaced.
-        hypothesis: token ids, scores by position, alignment.
+        hypothesis: token ids, scores by position, alignment. Of a line that was translated
+            with others: the part of this line, with the score of all.
+        source_tokens: the tokens of the source.
     """
 
-    text: str
-    tokens: list[str]
     hypothesis: Hypothesis
+    source_tokens: list[str] = field(default_factory=list)
 
     @property
     def score(self) -> float:
         """Score from the scorer. By default log-probability (nats) over length penalty."""
         return self.hypothesis.score
+
+    @property
+    def alignment(self) -> np.ndarray | None:
+        """The number of the source token that each token attends to most, int64 [T].
+
+        Ends of sentences do not count. -1 stands for a token of another line, 0 also for no
+        attention at all. None: the alignment was not asked for (``print_alignment``).
+        """
+        alignment = self.hypothesis.alignment
+        return None if alignment is None else alignment[: len(self.tokens)]
+
+    def part(self, tokens: slice, source: "SourceSentence", begin: int, text: str) -> "Translation":
+        """Return the translation of one line of several.
+
+        Args:
+            tokens: the tokens of the line.
+            source: the line.
+            begin: number of source tokens before the line.
+            text: raw text of the line.
+        """
+        hypothesis = self.hypothesis
+        alignment = hypothesis.alignment
+        if alignment is not None:
+            alignment = alignment[tokens] - begin
+            is_outside = (alignment < 0) | (alignment >= len(source.tokens))
+            alignment = np.where(is_outside, -1, alignment)
+        hypothesis = replace(
+            hypothesis,
+            tokens=hypothesis.tokens[tokens],
+            positional_scores=hypothesis.positional_scores[tokens],
+            alignment=alignment,
+        )
+        return Translation(text, self.tokens[tokens], hypothesis, source.tokens)
 
     @property
     def reached_limit(self) -> bool:
@@ -95,11 +129,12 @@ class TranslatedLines(list[str]):
     """A list with the translation of each line, and the numbers of lines that may be cut off.
 
     Args:
-        texts: the translations.
+        texts: the translations, as raw text.
         at_limit: numbers of lines, from 0, whose translation, or the translation of their group of
             lines, reached the longest output.
         too_long: numbers of lines whose source is too long: its translation is empty, or only its
             beginning is translated.
+        translations: the same with tokens, scores and alignment.
 
     Example:
         >>> lines = TranslatedLines(["a house", "a a a a"], [1])
@@ -108,11 +143,16 @@ class TranslatedLines(list[str]):
     """
 
     def __init__(
-        self, texts: Iterable[str], at_limit: Iterable[int] = (), too_long: Iterable[int] = ()
+        self,
+        texts: Iterable[str],
+        at_limit: Iterable[int] = (),
+        too_long: Iterable[int] = (),
+        translations: Sequence[Translation] = (),
     ) -> None:
         super().__init__(texts)
         self.at_limit = tuple(at_limit)
         self.too_long = tuple(too_long)
+        self.translations = translations
 
 
 def as_lines(texts: Iterable[T]) -> list[T]:

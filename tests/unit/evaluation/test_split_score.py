@@ -134,7 +134,7 @@ def task(corpus):
 
 def line(task, text):
     tokens = task.target_text.encode(text)
-    return task.target_text.decode(tokens), tokens
+    return Line(task.target_text.decode(tokens), tokens)
 
 
 def scores_of(task, documents, groups, group_counts, **scoring):
@@ -181,7 +181,7 @@ def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
 def test_sentences_are_scored_by_position_in_document_and_in_group(task, scoring):
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
     scorer = SplitScorer(task, task.load_split("test"), ScoringConfig(scoring=scoring))
-    lines = [Line(*line(task, text)) for text in texts]
+    lines = [line(task, text) for text in texts]
     aligned = [(number, 1, own) for number, own in enumerate(lines)]
     found = scorer.position_scores(aligned)
     assert list(found) == ["position", "group position"]

@@ -21,7 +21,7 @@ from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
 from relu_nmt.translation.step_decoder import StepDecoder
 from relu_nmt.translation.task import TranslationTask
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 from tests.tiny import save_tiny_model, tiny_model, tiny_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
@@ -379,7 +379,7 @@ def test_hypotheses_behind_a_context_are_ranked_by_their_new_text(seed):
     separated = Translator([make_model(task, seed)], task, "cpu")
     shorten_sentences(separated)
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
-    sources = separated.sources.encode_lines(lines)
+    sources = separated.sources.encode(TranslationRequest(lines))
     config = GenerationConfig(beam=6, nbest=6, max_len_b=20).resolved(documents=True)
     found = separated.answer(sources, config, WindowConfig(8, 1, repair=True))
     assert any(own.window.context < own.window.first for own in found.windows)
@@ -428,7 +428,7 @@ def test_a_separator_in_the_text_is_an_unknown_word():
 def test_tokens_and_ids_agree_after_a_sentence_is_cut(separated):
     limit = SourceLimit(4, truncate=True, separators=separated.sources.separators)
     lines = ["das Haus ist gross .", "ein Haus"]
-    documents = separated.sources.encode_lines(lines).limited(limit)
+    documents = separated.sources.encode(TranslationRequest(lines)).limited(limit)
     source = documents.joined(Window(0, 0, 0, 2))
     assert source.tokens == ["das", "Haus", "<sep>", "ein", "Haus", "<sep>"]
     assert separated.task.source_dictionary.encode(source.tokens).tolist() == source.ids.tolist()

@@ -7,9 +7,9 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.applications.serving.service import folded, token_spans
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.tokenization.subwords import SentencePiece, SubwordNmt
+from relu_nmt.translator.spans import folded, token_spans
 
 CODES = b"#version: 0.2\nH a\nHa u\nHau s</w>\nb o\n& a\nT -\n"
 TOKENIZERS = ("none", "moses", "moses-aggressive")
