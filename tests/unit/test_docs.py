@@ -93,10 +93,10 @@ def test_the_table_of_vision_models_has_every_shape_and_its_true_size():
 def test_the_example_of_vision_models_runs():
     text = (ROOT / "docs/reference/vision.md").read_text("utf-8")
     [block] = code_blocks(text, "python")
-    found = {}
-    exec(block.text, found)
-    assert found["output"].logits.shape == (2, 10)
-    assert found["output"].intermediate[1].shape == (2, 192, 7, 12)
+    names = {}
+    exec(block.text, names)
+    assert names["output"].logits.shape == (2, 10)
+    assert names["output"].intermediate[1].shape == (2, 192, 7, 12)
 
 
 @pytest.mark.parametrize("header", ["| name | weights w_ij", "| name | causal"])
@@ -153,12 +153,12 @@ def test_the_options_that_change_a_mark_do():
 def test_the_options_and_defaults_are_those_of_the_settings():
     for name, row in table_under(GUIDE, "| name | weights w_ij").items():
         config = attentions.get(name).Config
-        told = dict(o.partition("=")[::2] for o in re.findall("`(.*?)`", list(row.values())[2]))
+        stated = dict(o.partition("=")[::2] for o in re.findall("`(.*?)`", list(row.values())[2]))
         fields = set(config.__dataclass_fields__)
         if not config().qk_norm:  # every mechanism's option, which the guide tells once
             fields.remove("qk_norm")
-        assert told.keys() == fields, name
-        assert from_flat(config, {k: v for k, v in told.items() if v}) == config(), name
+        assert stated.keys() == fields, name
+        assert from_flat(config, {k: v for k, v in stated.items() if v}) == config(), name
 
 
 def test_the_limits_of_auto_are_those_of_the_code():
@@ -185,16 +185,16 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
 
 
 def test_the_figures_are_drawn_from_the_tables():
-    found = draw_figures.bleu_by_length()
-    assert found["sinusoidal+rotary+t5"]["softmax"][-1] == 42.47
-    assert [len(values) for lines in found.values() for values in lines.values()] == [5] * 6
+    scores = draw_figures.bleu_by_length()
+    assert scores["sinusoidal+rotary+t5"]["softmax"][-1] == 42.47
+    assert [len(values) for lines in scores.values() for values in lines.values()] == [5] * 6
     speed = draw_figures.speeds()["decoding documents of 1,024 tokens"]
     assert speed["relu_nmt, softmax"] == 471 and speed["ctranslate2"] == 115
     curves = draw_figures.learning_curves()
     assert curves["ViT"]["relu/L, normed q, k"][-1] == 41.5 and curves["XCiT"]["updates"][0] == 200
     assert draw_figures.perplexities()["ReLU"][-1] < 1.1
     for name, labels in (
-        ("bleu_by_length", [f"--positions {positions}" for positions in found]),
+        ("bleu_by_length", [f"--positions {positions}" for positions in scores]),
         ("speed_beside_peers", speed),
         ("attention_by_length", draw_figures.attention_costs()),
         ("training_by_length", draw_figures.training_costs()),
@@ -214,10 +214,10 @@ def test_links_lead_somewhere(path):
         file, _, anchor = target.partition("#")
         if "://" in target:
             continue
-        place = (ROOT / path).parent / file if file else ROOT / path
-        assert place.exists(), target
+        target_path = (ROOT / path).parent / file if file else ROOT / path
+        assert target_path.exists(), target
         if anchor:
-            assert anchor in anchors_of(place.read_text("utf-8")), target
+            assert anchor in anchors_of(target_path.read_text("utf-8")), target
 
 
 def anchors_of(text: str) -> set[str]:
@@ -243,15 +243,15 @@ def test_the_guide_to_images_tells_what_the_recipes_set():
         assert (mixes * 2)[:2] == [recipe.get("mixup", 0), recipe.get("cutmix", 0)]
         magnitude = float(rows["RandAugment"][index].split()[2].rstrip(","))
         assert magnitude == recipe["rand_augment_magnitude"]
-        if (kept := rows["validation keeps"][index]) or "eval_crop_ratio" in recipe:
-            assert float(kept) == recipe["eval_crop_ratio"]
+        if (share := rows["validation keeps"][index]) or "eval_crop_ratio" in recipe:
+            assert float(share) == recipe["eval_crop_ratio"]
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
 def test_the_search_of_the_site_has_a_worker_in_pages_read_as_files(tmp_path):
     (tmp_path / "profile").mkdir()
-    own = (ROOT / "docs/site/worker.js").read_text("utf-8")
-    (tmp_path / "index.html").write_text(f"<body><script>{own}</script></body>")
+    script = (ROOT / "docs/site/worker.js").read_text("utf-8")
+    (tmp_path / "index.html").write_text(f"<body><script>{script}</script></body>")
     (tmp_path / "part.js").write_text("const part = 40;")
     (tmp_path / "sum.js").write_text("""addEventListener("message", async ({ data }) => {
         await importScripts("part.js");

@@ -17,22 +17,22 @@ TEXT = "the server needs the package {}: pip install"
 
 
 def test_the_system_s_error_becomes_one_line_with_its_reason(tmp_path):
-    told = r"^the text: No such file or directory$"
-    with pytest.raises(DataError, match=told), reporting("the text"):
+    text = r"^the text: No such file or directory$"
+    with pytest.raises(DataError, match=text), reporting("the text"):
         (tmp_path / "absent").read_text()
-    told = r"^the model: cut short$"
+    text = r"^the model: cut short$"
     with (
-        pytest.raises(CheckpointError, match=told),
+        pytest.raises(CheckpointError, match=text),
         reporting("the model", CheckpointError),
     ):
         raise OSError("cut short")
-    told = r"^line 3: a mistake of two lines$"
-    with pytest.raises(DataError, match=told), reporting("line 3", caught=(KeyError, ValueError)):
+    text = r"^line 3: a mistake of two lines$"
+    with pytest.raises(DataError, match=text), reporting("line 3", caught=(KeyError, ValueError)):
         raise ValueError("a mistake\nof two lines")
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "printed"),
     [
         ("\x1b[2J", r"\x1b[2J"),
         ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
@@ -44,12 +44,12 @@ def test_the_system_s_error_becomes_one_line_with_its_reason(tmp_path):
         ("b\udcff", "b\udcff"),  # a byte of a file name that is not UTF-8
     ],
 )
-def test_a_foreign_name_in_an_error_commands_no_terminal(name, told):
-    assert printable(name) == told
-    assert str(DataError(f"file {name}: damaged")) == f"file {told}: damaged"
+def test_a_foreign_name_in_an_error_commands_no_terminal(name, printed):
+    assert printable(name) == printed
+    assert str(DataError(f"file {name}: damaged")) == f"file {printed}: damaged"
     with pytest.raises(DataError) as error, reporting(name):
         raise OSError(name)
-    assert str(error.value) == f"{told}: {told}"
+    assert str(error.value) == f"{printed}: {printed}"
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch):
@@ -64,8 +64,8 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch):
 
 
 def test_the_reason_is_added_if_a_package_is_there():
-    told = r"the package json: pip install \(cannot import name 'absent' from 'json'"
-    with pytest.raises(MissingExtraError, match=told), needing(TEXT):
+    text = r"the package json: pip install \(cannot import name 'absent' from 'json'"
+    with pytest.raises(MissingExtraError, match=text), needing(TEXT):
         from json import absent  # noqa: F401
 
 

@@ -61,20 +61,20 @@ def with_files(command):
     return options
 
 
-def complete(command, given):
+def complete(command, values_to_set):
     """Return fields with others that they need, and that the command needs."""
     options = all_options(SETTINGS[command])
-    values = {name: name for name, one in options.items() if one.default is REQUIRED}
+    values = {name: name for name, option in options.items() if option.default is REQUIRED}
     values |= OTHERS.get(command, {})
-    for name in given:
+    for name in values_to_set:
         values |= {k: v for k, v in NEEDED.get(name, {}).items() if k in options}
-    values |= given
+    values |= values_to_set
     todo = list(values)
     for name in todo:
         for needed, *allowed in options[name].conditions if name in options else ():
             if needed in options and needed not in values:
-                wanted = options[needed]
-                value = 9 if wanted.kind is int else True if wanted.kind is bool else needed
+                target = options[needed]
+                value = 9 if target.kind is int else True if target.kind is bool else needed
                 values[needed] = allowed[0] if allowed else value
                 todo.append(needed)
     return {name: value for name, value in values.items() if value not in (None, False)}
@@ -89,7 +89,7 @@ def words_of(command, values):
         if not options[name].positional
     ]
     arguments = [
-        str(values[name]) for name, one in options.items() if one.positional and name in values
+        str(values[name]) for name, field in options.items() if field.positional and name in values
     ]
     return [*arguments, *(word for flag in flags for word in flag.split(" "))]
 
@@ -97,12 +97,12 @@ def words_of(command, values):
 def pairs(command):
     """Yield a written option, another one, whether the paths are folders, and a shared name."""
     options = with_files(command)
-    for one, other in permutations(options, 2):
-        written, second = options[one].files, options[other].files
+    for first, other in permutations(options, 2):
+        written, second = options[first].files, options[other].files
         is_module = other == "user_module" and written.names  # no file that Python could run
-        if not written.written or one in second.part_of or is_module:
+        if not written.written or first in second.part_of or is_module:
             continue
-        if second.written and list(options).index(other) < list(options).index(one):
+        if second.written and list(options).index(other) < list(options).index(first):
             continue
         folders = [bool(files.names) for files in (written, second)]
         for name in ("shared.py", *NAMES):
@@ -111,10 +111,10 @@ def pairs(command):
                 for files, f in zip((written, second), folders, strict=True)
                 if f
             ):
-                yield one, other, folders, name
+                yield first, other, folders, name
                 break
         else:
-            assert all(folders), f"--{one} and --{other}: add a name for its files to NAMES"
+            assert all(folders), f"--{first} and --{other}: add a name for its files to NAMES"
 
 
 def matches(files, name):
@@ -134,14 +134,14 @@ def shared(folder, folders, name):
 def test_no_output_is_an_input_or_another_output(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = with_files(command)
-    for number, (one, other, folders, name) in enumerate(pairs(command)):
+    for number, (first, second, folders, name) in enumerate(pairs(command)):
         file, texts = shared(tmp_path / str(number), folders, name)
-        values = complete(command, dict(zip((one, other), texts, strict=True)))
+        values = complete(command, dict(zip((first, second), texts, strict=True)))
         words = words_of(command, values)
         assert COMMANDS[command](words) == 2, words
         error = capsys.readouterr().err
         assert error.count("\n") == 1, error
-        for label in (options[one].label, options[other].label):
+        for label in (options[first].label, options[second].label):
             assert label in error, (words, error)
         assert str(file) in error
         assert "give two files" in error or "give another" in error
@@ -150,24 +150,24 @@ def test_no_output_is_an_input_or_another_output(command, tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_nor_is_it_by_a_symbolic_link(command, tmp_path):
-    for number, (one, other, folders, name) in enumerate(pairs(command)):
-        if folders[0] or {one, other} & {"config", "user_module"}:
+    for number, (first, second, folders, name) in enumerate(pairs(command)):
+        if folders[0] or {first, second} & {"config", "user_module"}:
             continue
         file, texts = shared(tmp_path / str(number), folders, name)
         linked = tmp_path / str(number) / "linked"
         linked.symlink_to(file)
-        values = complete(command, {one: str(linked), other: texts[1]})
+        values = complete(command, {first: str(linked), second: texts[1]})
         with pytest.raises(ConfigError, match=r"give (two files|another)$"):
             from_flat(SETTINGS[command], values)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_path_is_declared_to_be_read_or_written(command):
-    for name, one in all_options(SETTINGS[command]).items():
-        is_path = one.metavar in PATHS or (
-            one.kind is str and name.endswith(("path", "dir", "file", "pref", "dict"))
+    for name, option in all_options(SETTINGS[command]).items():
+        is_path = option.metavar in PATHS or (
+            option.kind is str and name.endswith(("path", "dir", "file", "pref", "dict"))
         )
-        assert (one.files is not None) == (is_path or name == "comet_model"), name
+        assert (option.files is not None) == (is_path or name == "comet_model"), name
 
 
 def test_other_files_of_a_folder_may_be_written(tmp_path):
@@ -189,17 +189,17 @@ def test_files_in_a_manifest_belong_to_the_data_folder(tmp_path):
 
 
 def test_devices_and_standard_input_are_no_files():
-    both = {"attention_stats": "/dev/null", "memory_stats": "/dev/null"}
-    TranslateSplitSettings.of(data="data", path="/dev/null", **both)
+    files = {"attention_stats": "/dev/null", "memory_stats": "/dev/null"}
+    TranslateSplitSettings.of(data="data", path="/dev/null", **files)
 
 
 def test_a_data_folder_may_be_made_beside_its_text_again(tmp_path):
     for name in ("train.de", "train.en", "train.de-en.de.bin", "dict.de.txt"):
         (tmp_path / name).touch()
-    given = {"trainpref": tmp_path / "train", "destdir": tmp_path}
-    from_flat(SETTINGS["preprocess"], complete("preprocess", given))
-    given["srcdict"] = tmp_path / "dict.de.txt"  # which the folder keeps
-    from_flat(SETTINGS["preprocess"], complete("preprocess", given))
+    paths = {"trainpref": tmp_path / "train", "destdir": tmp_path}
+    from_flat(SETTINGS["preprocess"], complete("preprocess", paths))
+    paths["srcdict"] = tmp_path / "dict.de.txt"  # which the folder keeps
+    from_flat(SETTINGS["preprocess"], complete("preprocess", paths))
 
 
 def test_a_training_may_go_on_with_the_settings_that_it_has_stored(tmp_path):

@@ -35,15 +35,15 @@ MAY_IMPORT = {
 
 
 def imported_modules(path):
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "relu_nmt":
-            found |= {f"relu_nmt.{alias.name}" for alias in node.names}
+            modules |= {f"relu_nmt.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            modules.add(node.module)
+    return modules
 
 
 def imported_parts(path):
@@ -99,7 +99,7 @@ def test_a_command_is_a_description_and_a_job(path):
 def test_the_settings_of_a_job_are_classes_of_options(path):
     tree = ast.parse(path.read_text("utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    decorators = [ast.unparse(made) for node in classes for made in node.decorator_list]
+    decorators = [ast.unparse(d) for node in classes for d in node.decorator_list]
     assert decorators == ["settings"] * len(classes)
     for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
         assert not any(isinstance(node, ast.ImportFrom) for node in ast.walk(function))

@@ -101,9 +101,9 @@ def user_file(tmp_path):
 def settings_of(config_class, flags):
     parser = make_parser("relu-nmt-x", "", user_modules=True)
     add_settings(parser, config_class)
-    found = []
-    run_command(parser, lambda typed: found.append(read_settings(config_class, typed)) or 0, flags)
-    return found[0]
+    result = []
+    run_command(parser, lambda typed: result.append(read_settings(config_class, typed)) or 0, flags)
+    return result[0]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_a_user_module_in_translation(text, flag, user_file):
     features.square().sum().backward()
     search = Stepping(model, source)
     for t in range(3):
-        found = search.step(target[:, t : t + 1]).log_probs
-    torch.testing.assert_close(found[:, 0], log_probs(model, source, target)[:, -1])
+        step_scores = search.step(target[:, t : t + 1]).log_probs
+    torch.testing.assert_close(step_scores[:, 0], log_probs(model, source, target)[:, -1])
 
 
 def test_fairseqs_spellings_of_positions_and_activation():

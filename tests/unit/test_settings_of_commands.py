@@ -29,8 +29,8 @@ def ways(settings_class, own_class, name, value, folder):
     flags = [] if not base else ["data-bin", "--max-tokens=100"]
     flag = f"--{name.replace('_', '-')}={value}"
     yaml, stored = folder / "own.yaml", folder / "results.json"
-    shown = {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan" if value != value else value)
-    yaml.write_text(f"{name}: {shown}\n")
+    text = {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan" if value != value else value)
+    yaml.write_text(f"{name}: {text}\n")
     stored.write_text(json.dumps({"settings": {"group": {name: value}}}))
     yield lambda: parsed(settings_class, *flags, flag)
     yield lambda: parsed(settings_class, *flags, "--config", str(yaml))
@@ -88,12 +88,12 @@ def test_a_field_of_earlier_versions_is_read_and_a_wrong_value_of_it_refused():
 
 def test_the_attention_preset_goes_with_any_shape():
     tiny = TranslationTrainingSettings.of(**TRAIN, arch="transformer_tiny")
-    both = TranslationTrainingSettings.of(
+    settings = TranslationTrainingSettings.of(
         **TRAIN, arch="transformer_tiny", attention_preset="reluformer"
     )
     named = TranslationTrainingSettings.of(**TRAIN, arch="reluformer_tiny")
     assert (tiny.model.attention, tiny.regularizer.active) == ("softmax", False)
-    assert both.model == named.model and both.regularizer == named.regularizer
+    assert settings.model == named.model and settings.regularizer == named.regularizer
     assert named.model.attention == "reluformer:gamma=8"
     assert (named.regularizer.attention_norm_weight, named.model.encoder_embed_dim) == (0.1, 64)
     plain = TranslationTrainingSettings.of(**TRAIN, arch="reluformer_tiny", attention_preset="none")

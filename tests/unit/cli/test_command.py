@@ -22,9 +22,9 @@ def test_the_kernel_cache_is_limited_unless_the_user_set_it(monkeypatch, before,
         monkeypatch.delenv(KERNEL_CACHE)
     else:
         monkeypatch.setenv(KERNEL_CACHE, before)
-    seen = []
-    run_command(make_parser("test", ""), lambda _: seen.append(os.environ[KERNEL_CACHE]), [])
-    assert seen == [during]
+    limits = []
+    run_command(make_parser("test", ""), lambda _: limits.append(os.environ[KERNEL_CACHE]), [])
+    assert limits == [during]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -42,10 +42,10 @@ class Width:
 
 
 def test_the_job_of_a_script_is_a_function():
-    seen = []
-    main = Command("draw", "Draw a line.", Width, seen.append, user_modules=False)
-    assert main(["--width", "5"]) == 0 and seen == [Width(width=5)]
-    main = Command("draw", "", Width, lambda found: SimpleNamespace(exit_code=found.width))
+    received = []
+    main = Command("draw", "Draw a line.", Width, received.append, user_modules=False)
+    assert main(["--width", "5"]) == 0 and received == [Width(width=5)]
+    main = Command("draw", "", Width, lambda typed: SimpleNamespace(exit_code=typed.width))
     assert main([]) == 3 and main(["--width", "0"]) == 2
 
 

@@ -33,7 +33,7 @@ def test_the_help_lists_a_switch_once(name):
     assert flags
     for words in flags:
         names = re.findall(r"--[\w-]+", words)
-        assert not any(f"--no-{one.removeprefix('--')}" in names for one in names), words
+        assert not any(f"--no-{flag.removeprefix('--')}" in names for flag in names), words
 
 
 def test_the_most_used_flags_are_settings_of_the_command():

@@ -5,25 +5,25 @@ from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings, Transla
 
 
 @pytest.mark.parametrize(
-    "given", [{"sampling": True}, {"diverse_beam_groups": 5}, {"beam_threshold": 1.0}]
+    "option", [{"sampling": True}, {"diverse_beam_groups": 5}, {"beam_threshold": 1.0}]
 )
-def test_terms_and_a_search_that_cannot_force_them_are_refused_before_anything_is_read(given):
-    flag = "--" + next(iter(given)).replace("_", "-")
+def test_terms_and_a_search_that_cannot_force_them_are_refused_before_anything_is_read(option):
+    flag = "--" + next(iter(option)).replace("_", "-")
     for settings, file in (
         (TranslateLinesSettings, {}),
         (TranslateDocumentsSettings, {"file": "-"}),
     ):
-        settings.of(path="model", **file, **given)
+        settings.of(path="model", **file, **option)
         with pytest.raises(ConfigError, match=f"{flag}: terms can be forced in plain beam search"):
-            settings.of(path="model", constraints="ordered", **file, **given)
+            settings.of(path="model", constraints="ordered", **file, **option)
 
 
 def test_plain_text_has_no_references():
-    for given in ({"score_reference": True}, {"prefix_size": 1}):
+    for option in ({"score_reference": True}, {"prefix_size": 1}):
         with pytest.raises(ConfigError, match="needs references; use relu-nmt-generate"):
-            TranslateLinesSettings.of(path="model", **given)
+            TranslateLinesSettings.of(path="model", **option)
         with pytest.raises(ConfigError, match="needs references"):
-            TranslateDocumentsSettings.of(path="model", file="-", **given)
+            TranslateDocumentsSettings.of(path="model", file="-", **option)
     with pytest.raises(ConfigError, match="--nbest: each line has one translation here"):
         TranslateDocumentsSettings.of(path="model", file="-", nbest=2)
 

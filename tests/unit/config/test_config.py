@@ -349,9 +349,9 @@ def test_a_group_may_have_other_defaults():
     assert Outer.of(fast=False).inner.ema_decay == 0.25
     assert isinstance(Outer().inner.model, Model)
     # Python may also give an instance of the declared class, with all of its values.
-    given = Outer(inner=Inner(model=Model(width=5), ema_decay=0.5)).inner
-    assert (given.model.width, given.model.stripes, given.ema_decay) == (5, Model().stripes, 0.5)
-    assert type(given) is type(Outer().inner) and type(given.model) is type(Outer().inner.model)
+    inner = Outer(inner=Inner(model=Model(width=5), ema_decay=0.5)).inner
+    assert (inner.model.width, inner.model.stripes, inner.ema_decay) == (5, Model().stripes, 0.5)
+    assert type(inner) is type(Outer().inner) and type(inner.model) is type(Outer().inner.model)
     with pytest.raises(TypeError, match="Model: no option is called widht"):
         c.group("model", Model, widht=3)
 
@@ -363,9 +363,9 @@ class Widened:
 
 def test_settings_with_other_defaults_can_be_pickled():
     config = Widened.of(dropout=0.25)
-    found = pickle.loads(pickle.dumps(config))
-    assert c.to_dict(found) == c.to_dict(config)
-    assert type(replace(found, model=found.model).model) is type(config.model)
+    loaded = pickle.loads(pickle.dumps(config))
+    assert c.to_dict(loaded) == c.to_dict(config)
+    assert type(replace(loaded, model=loaded.model).model) is type(config.model)
 
 
 def test_a_command_may_refuse_options_of_its_groups(capsys):
@@ -415,7 +415,7 @@ def test_a_heading_stands_above_an_option_and_those_behind_it():
     parser = argparse.ArgumentParser()
     c.add_settings(parser, Outer)
     titles = {group.title: group for group in parser._action_groups}
-    flags = {title: [one.dest for one in titles[title]._group_actions] for title in titles}
+    flags = {title: [action.dest for action in titles[title]._group_actions] for title in titles}
     assert (flags["settings"], flags["shape"]) == (["data"], ["width"])
     assert flags["log"] == ["shown", "format"]
     assert c.to_dict(Outer(), stored_only=True)["inner"] == {"width": 1, "format": 1}

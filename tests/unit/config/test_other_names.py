@@ -22,16 +22,16 @@ REGISTRIES: list[Registry] = [
 ]
 KNOWN = {registry.kind: registry for registry in REGISTRIES}
 ADVICE = [
-    pytest.param(KNOWN[kind], advice, others, id=f"{kind}-{advice}")
+    pytest.param(KNOWN[kind], advice, other_names, id=f"{kind}-{advice}")
     for kind, table in parse_yaml(OTHER_NAMES.read_text("utf-8")).items()
-    for advice, others in table.items()
+    for advice, other_names in table.items()
     if advice
 ]
 
 
-@pytest.mark.parametrize(("registry", "advice", "others"), ADVICE)
-def test_advice_on_a_common_name_can_be_typed(registry, advice, others):
-    for other in others.split():
+@pytest.mark.parametrize(("registry", "advice", "other_names"), ADVICE)
+def test_advice_on_a_common_name_can_be_typed(registry, advice, other_names):
+    for other in other_names.split():
         if other not in registry.names():
             with pytest.raises(ConfigError, match=f"did you mean {advice}"):
                 registry.check(other)

@@ -81,15 +81,15 @@ def test_commands_run_user_modules_before_they_check_other_options(tmp_path, cap
     )
     parser = make_parser("relu-nmt-x", "", user_modules=True)
     add_settings(parser, TransformerConfig)
-    seen = []
+    names = []
 
     def body(arguments):
-        seen.append(read_settings(TransformerConfig, arguments).attention)
+        names.append(read_settings(TransformerConfig, arguments).attention)
 
     try:
         flags = ["--attention", "made_up", "--user-module", str(path)]
         assert run_command(parser, body, flags) == 0
-        assert seen == ["made_up"]
+        assert names == ["made_up"]
     finally:
         del attentions._entries["made_up"]
     assert run_command(parser, lambda _: None, ["--user-module", "nothing.py"]) == 2

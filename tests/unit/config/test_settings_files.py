@@ -50,9 +50,9 @@ SCALARS = [
 
 @pytest.mark.parametrize(("text", "value"), SCALARS)
 def test_scalars_are_those_of_the_core_schema(text, value):
-    found = parse_yaml(f"key: {text}\nlist: [{text or '~'}]\n")
-    assert found == {"key": value, "list": [value]}
-    assert type(found["key"]) is type(value)
+    parsed = parse_yaml(f"key: {text}\nlist: [{text or '~'}]\n")
+    assert parsed == {"key": value, "list": [value]}
+    assert type(parsed["key"]) is type(value)
 
 
 def test_nan_keys_and_merges():

@@ -35,8 +35,8 @@ def arrays(documents):
 def test_groups_have_every_sentence_once_in_order_and_never_cross_documents(documents, limit):
     sizes, counts = arrays(documents)
     groups = plan_groups(sizes, counts, limit)
-    found = [number for i in range(len(groups)) for number in groups.sentences(i)]
-    assert found == list(range(len(sizes)))
+    numbers = [number for i in range(len(groups)) for number in groups.sentences(i)]
+    assert numbers == list(range(len(sizes)))
     assert all(len(groups.sentences(i)) for i in range(len(groups)))
     owner = [d for d, count in enumerate(counts) for _ in range(count)]
     for i in range(len(groups)):
@@ -50,15 +50,15 @@ def test_groups_are_within_the_limit_and_as_long_as_possible(documents, limit):
     groups = plan_groups(sizes, counts, limit)
     contents = [n for document in documents for n in document]
     for i in range(len(groups)):
-        own = groups.sentences(i)
-        tokens = sum(contents[number] for number in own) + 1
+        sentences = groups.sentences(i)
+        tokens = sum(contents[number] for number in sentences) + 1
         assert groups.tokens[i] == tokens
-        if len(own) > 1:
+        if len(sentences) > 1:
             assert tokens <= limit
         assert groups.over_long[i] == (limit > 1 and tokens > limit)
         is_last = i + 1 == len(groups) or groups.document[i + 1] != groups.document[i]
         if not is_last and limit != SINGLE_SENTENCES:
-            assert tokens + contents[own[-1] + 1] > limit
+            assert tokens + contents[sentences[-1] + 1] > limit
 
 
 @given(SIZES)
@@ -134,10 +134,10 @@ def test_lengths_are_described():
     assert left_out["longest_tokens"] == 30
     assert left_out["mean_tokens"] == pytest.approx((17 + 3 + 30) / 3, abs=0.01)
     assert "; 1 longer sentence left out" in lengths_in_words(left_out)
-    kept = describe_lengths(groups, 32, keep_over_long=True)
-    assert (kept["groups"], kept["longest_tokens"]) == (4, 40)
+    lengths = describe_lengths(groups, 32, keep_over_long=True)
+    assert (lengths["groups"], lengths["longest_tokens"]) == (4, 40)
     assert "3 from" in lengths_in_words(left_out)
-    assert "kept whole" in lengths_in_words(kept)
+    assert "kept whole" in lengths_in_words(lengths)
     assert describe_lengths(groups, 64, keep_over_long=True)["groups"] == 0
 
 
@@ -333,8 +333,8 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 20), max_size=7), max_size=5)
 
 
 def plan_of(documents, limit, overlap=0):
-    sizes = np.array([size for own in documents for size in own], dtype=np.int64)
-    counts = np.array([len(own) for own in documents], dtype=np.int64)
+    sizes = np.array([size for document in documents for size in document], dtype=np.int64)
+    counts = np.array([len(document) for document in documents], dtype=np.int64)
     groups = plan_groups(sizes, counts, limit, overlap if limit > 1 else 0)
     return sizes, counts, groups
 

@@ -134,9 +134,9 @@ def test_properties_name_the_documents(tmp_path, kind):
 
 
 def test_units_without_a_side_are_counted(tmp_path):
-    both = tuv("de", "d") + tuv("en", "e")
+    pair = tuv("de", "d") + tuv("en", "e")
     units = [tuv("de", "d"), tuv("de", "d") + tuv("en", " "), tuv("de", "<ph/>") + tuv("en", "e")]
-    assert read(write(tmp_path, memory(both, *units, both))) == ([("", ("d", "e"))] * 2, 3)
+    assert read(write(tmp_path, memory(pair, *units, pair))) == ([("", ("d", "e"))] * 2, 3)
 
 
 BOMB = '<?xml version="1.0"?>\n<!DOCTYPE tmx [\n<!ENTITY a "aaaaaaaaaa">\n' + "".join(
@@ -178,9 +178,9 @@ def test_named_entities_of_html_are_read(tmp_path):
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.999])
 def test_a_truncated_memory_is_an_error(tmp_path, share):
-    whole = memory(*[tuv("de", f"Satz {n}") + tuv("en", f"text {n}") for n in range(50)])
-    path = write(tmp_path, whole[: int(share * len(whole))])
-    line = whole[: int(share * len(whole))].count("\n") + 1
+    text = memory(*[tuv("de", f"Satz {n}") + tuv("en", f"text {n}") for n in range(50)])
+    path = write(tmp_path, text[: int(share * len(text))])
+    line = text[: int(share * len(text))].count("\n") + 1
     with pytest.raises(DataError, match=f"memory.tmx:{line}: damaged or cut short: "):
         read(path)
 
@@ -259,9 +259,9 @@ def test_sides_are_read_as_text_files(tmp_path, separator, lines):
     sides, _ = scan_pairs(str(path), ("de", "en"), separator, io.BytesIO)
     path.unlink()
     for side, expected in zip(sides, (lines, [line.upper() for line in lines]), strict=True):
-        found = [line for chunk in side.readable_chunks() for line in read_chunk(chunk)]
-        assert found == [line.replace("<D>", "<d>") for line in expected]
-        assert side.num_lines == len(found)
+        texts = [line for chunk in side.readable_chunks() for line in read_chunk(chunk)]
+        assert texts == [line.replace("<D>", "<d>") for line in expected]
+        assert side.num_lines == len(texts)
 
 
 READ = """

@@ -63,19 +63,19 @@ def test_a_missing_end_of_sentence_is_an_error(side, sentence):
 def test_alignments_of_joined_sentences(side):
     sides = side("de", [[4, 5, 2], [2], [6, 2]]), side("en", [[7, 2], [8, 2], [9, 10, 2]])
     side("align", [[1, 0], [], [0, 1, 0, 0]], np.uint32)
-    known = AlignmentDataset(sides[0].prefix.replace("de", "align"))
-    single = Split(*sides, alignments=known)
+    alignments = AlignmentDataset(sides[0].prefix.replace("de", "align"))
+    single = Split(*sides, alignments=alignments)
     assert single.aligned(range(0, 3)).tolist() == [[1, 0], [2, 3], [2, 2]]
-    apart = Split(*sides, separators=(11, 11), alignments=known)
+    apart = Split(*sides, separators=(11, 11), alignments=alignments)
     assert apart.aligned(range(0, 3)).tolist() == [[1, 0], [4, 5], [4, 4]]
-    both = Split.chained([single, Split(*sides, alignments=known)], tags=[-1, 3])
-    assert both.aligned(range(2, 3)).tolist() == [[0, 1], [0, 0]]
-    assert both.aligned(range(3, 6)).tolist() == [[2, 0], [3, 3], [3, 2]]
-    for split in (single, apart, both):
+    chained = Split.chained([single, Split(*sides, alignments=alignments)], tags=[-1, 3])
+    assert chained.aligned(range(2, 3)).tolist() == [[0, 1], [0, 0]]
+    assert chained.aligned(range(3, 6)).tolist() == [[2, 0], [3, 3], [3, 2]]
+    for split in (single, apart, chained):
         source, target = split.joined(range(0, 3))
         for i, j in split.aligned(range(0, 3)):
             assert (source[i], target[j]) in {(5, 7), (6, 9), (6, 10)}
-    swapped = AlignmentDataset(known.prefix, swapped=True)
+    swapped = AlignmentDataset(alignments.prefix, swapped=True)
     assert (
         swapped[2].tolist() == pickle.loads(pickle.dumps(swapped))[2].tolist() == [[1, 0], [0, 0]]
     )
@@ -123,8 +123,8 @@ def test_an_error_about_missing_boundaries_names_file_and_remedy(side, tmp_path)
     with pytest.raises(DataError, match=r"train.de-en.documents: .*--max-doc-tokens.*--document-"):
         split.require_documents("--max-doc-tokens", 9)
     (tmp_path / "train.de-en.documents").write_text("2\n")
-    found = Split(side("train.de-en.de", [[4, 2], [5, 2]])).require_documents("--max-doc-tokens", 9)
-    assert found.tolist() == [2]
+    ends = Split(side("train.de-en.de", [[4, 2], [5, 2]])).require_documents("--max-doc-tokens", 9)
+    assert ends.tolist() == [2]
 
 
 def test_single_sentences_are_documents_where_boundaries_are_unknown(side):
@@ -170,8 +170,8 @@ def test_a_sentence_alone_is_counted_without_the_separator_that_it_lacks(side):
     for lengths in ((), (1,), (3,), (8,)):
         groups = data.groups(lengths)
         rows = [data.joined(groups.sentences(group)) for group in range(len(groups))]
-        found = [own.tolist() for own in data.group_sizes(groups)]
-        assert found == [[len(ids) for ids in own] for own in zip(*rows, strict=True)]
+        sizes = [numbers.tolist() for numbers in data.group_sizes(groups)]
+        assert sizes == [[len(ids) for ids in pair] for pair in zip(*rows, strict=True)]
         assert not groups.over_long.any()
     data.refuse_too_long(3)
     batches = TranslationBatches(data, BatchLimits(9), (3,), 1, longest_sentences=(3, 3))

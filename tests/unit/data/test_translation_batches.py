@@ -33,7 +33,7 @@ def split(tmp_path):
                 ids = np.append(np.full(size, number + 4), 2)
                 add(ids, np.array([len(ids)]))
     write_documents(tmp_path / "train.de-en.documents", counts)
-    return Split(*(IndexedDataset(tmp_path / f"train.de-en.{own}") for own in ("de", "en")))
+    return Split(*(IndexedDataset(tmp_path / f"train.de-en.{side}") for side in ("de", "en")))
 
 
 def tokens_of(batches, epoch):
@@ -50,9 +50,9 @@ def test_all_sentences_but_the_over_long_one_in_every_epoch(split):
     batches = TranslationBatches(split, BatchLimits(max_tokens=64), (1, 16, 32), seed=1)
     numbers = set(range(len(split)))
     for epoch in (1, 2, 3, 4):
-        seen = set(sentences_of(tokens_of(batches, epoch)))
+        sentences = set(sentences_of(tokens_of(batches, epoch)))
         left_out = {int(batches.groups.first[i]) for i in np.flatnonzero(batches.groups.over_long)}
-        assert seen == numbers - left_out
+        assert sentences == numbers - left_out
         assert left_out <= {7}
 
 
@@ -167,8 +167,8 @@ def test_the_shift_puts_the_end_symbol_first_and_padding_last():
 def test_single_sentences_need_no_documents(split, tmp_path):
     (tmp_path / "train.de-en.documents").unlink()
     batches = TranslationBatches(split, BatchLimits(max_tokens=64), seed=1)
-    seen = [batches.load(i).ids.tolist() for i in range(batches.begin_epoch(2))]
-    assert sorted(number for ids in seen for number in ids) == list(range(len(split)))
+    batch_ids = [batches.load(i).ids.tolist() for i in range(batches.begin_epoch(2))]
+    assert sorted(number for ids in batch_ids for number in ids) == list(range(len(split)))
     assert batches.describe_lengths() == []
     with pytest.raises(DataError, match=r"train.de-en.documents: no such file, but joining"):
         TranslationBatches(split, BatchLimits(max_tokens=64), (16,), seed=1)
@@ -182,8 +182,8 @@ def test_a_limit_of_one_gives_the_batches_of_single_sentences(split):
 
 def test_sentences_longer_than_a_batch_get_their_own(split):
     limits = BatchLimits(max_tokens=32)
-    kept = TranslationBatches(split, limits, seed=1)
-    assert (kept.num_skipped, 7 in sentences_of(tokens_of(kept, 1))) == (0, True)
+    batches = TranslationBatches(split, limits, seed=1)
+    assert (batches.num_skipped, 7 in sentences_of(tokens_of(batches, 1))) == (0, True)
     skipped = TranslationBatches(split, limits, seed=1, skip_too_long=True)
     assert skipped.num_skipped == 1
     assert sentences_of(tokens_of(skipped, 1)) == [n for n in range(len(split)) if n != 7]
@@ -193,16 +193,16 @@ def test_sentences_longer_than_a_batch_get_their_own(split):
 
 def test_too_long_sentences_are_refused(split):
     longest = np.maximum(split.source_sizes, split.target_sizes)
-    most = int(np.sort(longest)[-2]) - 1
+    max_tokens = int(np.sort(longest)[-2]) - 1
     split.refuse_too_long(None)
     split.refuse_too_long(int(longest.max()))
-    first, count = int(np.flatnonzero(longest > most)[0]), int((longest > most).sum())
+    first, count = int(np.flatnonzero(longest > max_tokens)[0]), int((longest > max_tokens).sum())
     message = (
         rf"train.de-en.de: sentence {first} has {longest[first]} tokens \(and {count - 1} more\), "
-        rf"but --max-tokens is {most}; .*--skip-"
+        rf"but --max-tokens is {max_tokens}; .*--skip-"
     )
     with pytest.raises(DataError, match=message):
-        split.refuse_too_long(most)
+        split.refuse_too_long(max_tokens)
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=60)
@@ -248,9 +248,9 @@ def test_batches_are_as_large_as_the_limit_allows(pairs, max_tokens):
 def test_sizes_are_multiples_on_request(pairs, multiple, max_tokens):
     source, target = sides(pairs)
     limits = BatchLimits(max_tokens, multiple=multiple)
-    *whole, last = [[], *batches_of(plan_batches(source, target, limits))]
-    assert all(len(b) % multiple == 0 or len(b) < multiple for b in whole)
-    assert sum(map(len, [*whole, last])) == len(pairs)
+    *full, last = [[], *batches_of(plan_batches(source, target, limits))]
+    assert all(len(b) % multiple == 0 or len(b) < multiple for b in full)
+    assert sum(map(len, [*full, last])) == len(pairs)
 
 
 @settings(max_examples=50, deadline=None)
@@ -319,33 +319,33 @@ def rows_of(split, weights, epoch, lengths=()):
 
 
 def test_weights_repeat_and_draw_corpora_and_tags_begin_their_sources(split):
-    both = Split.chained([split, split], [-1, 3])
-    own = len(split)
-    once = rows_of(both, (), 1)
-    assert len(once) == 2 * own
+    chained = Split.chained([split, split], [-1, 3])
+    num_sentences = len(split)
+    plain = rows_of(chained, (), 1)
+    assert len(plain) == 2 * num_sentences
     for epoch in (1, 2):
-        rows = rows_of(both, (2, 0.5), epoch)
+        rows = rows_of(chained, (2, 0.5), epoch)
         tagged = [row[1:] for row in rows if row[0] == 3]
-        assert len(rows) - len(tagged) == 2 * own
-        assert 0.35 * own < len(tagged) < 0.65 * own
-    assert rows_of(both, (2, 0.5), 1) != rows_of(both, (2, 0.5), 2)
-    assert rows_of(both, (2, 0.5), 2) == rows_of(both, (2, 0.5), 2)
+        assert len(rows) - len(tagged) == 2 * num_sentences
+        assert 0.35 * num_sentences < len(tagged) < 0.65 * num_sentences
+    assert rows_of(chained, (2, 0.5), 1) != rows_of(chained, (2, 0.5), 2)
+    assert rows_of(chained, (2, 0.5), 2) == rows_of(chained, (2, 0.5), 2)
 
 
 def test_documents_are_drawn_as_a_whole(split):
-    both = Split.chained([split, split], [-1, 3])
+    chained = Split.chained([split, split], [-1, 3])
     starts = np.append(0, np.cumsum(split.documents))
-    rows = rows_of(both, (1, 0.5), 1, (16,))
-    seen = {token - 4 for row in rows if row[0] == 3 for token in row[1:] if token > 3}
+    rows = rows_of(chained, (1, 0.5), 1, (16,))
+    drawn = {token - 4 for row in rows if row[0] == 3 for token in row[1:] if token > 3}
     for first, last in itertools.pairwise(starts):
-        whole = set(range(first, last)) - {7}  # longer than the limit
-        assert whole <= seen or not whole & seen
-    assert 0 < len(seen) < len(split)
+        document = set(range(first, last)) - {7}  # longer than the limit
+        assert document <= drawn or not document & drawn
+    assert 0 < len(drawn) < len(split)
 
 
 def test_planned_sizes_count_the_tag(split):
-    both = Split.chained([split, split], [-1, 3])
-    batches = TranslationBatches(both, BatchLimits(max_tokens=52), (), 1)
+    chained = Split.chained([split, split], [-1, 3])
+    batches = TranslationBatches(chained, BatchLimits(max_tokens=52), (), 1)
     for i in range(batches.begin_epoch(1)):
         batch = batches.load(i)
         assert batch.src_tokens.numel() <= 52 or len(batch.ids) == 1
@@ -354,7 +354,7 @@ def test_planned_sizes_count_the_tag(split):
 def test_sentences_without_boundaries_stand_beside_documents(split, tmp_path):
     for file in list(tmp_path.glob("train.*.*.*")):
         file.with_name(file.name.replace("train", "plain")).write_bytes(file.read_bytes())
-    plain = Split(*(IndexedDataset(tmp_path / f"plain.de-en.{own}") for own in ("de", "en")))
+    plain = Split(*(IndexedDataset(tmp_path / f"plain.de-en.{side}") for side in ("de", "en")))
     assert plain.documents is None
-    both = Split.chained([split, plain])
-    assert both.documents.tolist() == [*split.documents.tolist(), *[1] * len(plain)]
+    chained = Split.chained([split, plain])
+    assert chained.documents.tolist() == [*split.documents.tolist(), *[1] * len(plain)]

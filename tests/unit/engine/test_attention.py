@@ -46,7 +46,7 @@ def one_thread_without_gradients():
 def calls(monkeypatch):
     """The names of the kernels that are called."""
     names, call = [], native.call
-    monkeypatch.setattr(native, "call", lambda *given: [names.append(given[0]), call(*given)])
+    monkeypatch.setattr(native, "call", lambda *args: [names.append(args[0]), call(*args)])
     return names
 
 
@@ -82,11 +82,11 @@ def bias_of(num_queries, num_keys):
     return ScoreBias(table, queries, keys, zero=num_keys)
 
 
-def with_backend(spec, name, q, k, v, visibility, **more):
+def with_backend(spec, name, q, k, v, visibility, **options):
     attention = make(spec, q.size(3), q.dtype if name == "reference" else torch.float32)
     native.use_attention_kernel(attention)
     attention.backend = name
-    return attention(q, k, v, visibility, **more).values
+    return attention(q, k, v, visibility, **options).values
 
 
 @needs_kernels
@@ -109,13 +109,13 @@ def test_agrees_with_the_reference_in_float64(kernel_form, spec, see, dtype, cal
         )
         bias = bias_of(num_queries, num_keys) if number % 2 else None
         visibility = see(3, num_queries, num_keys)
-        found = with_backend(spec, "native", q, k, v, visibility, bias=bias)
+        output = with_backend(spec, "native", q, k, v, visibility, bias=bias)
         assert len(calls) == number + 1
         exact = (x.double() for x in (q, k, v))
         expected = with_backend(spec, "reference", *exact, visibility, bias=bias)
-        assert found.dtype == dtype
+        assert output.dtype == dtype
         scale = max(1.0, float(expected.abs().max()))
-        error = (found.double() - expected).abs().max() / scale
+        error = (output.double() - expected).abs().max() / scale
         assert error < TOLERANCE[dtype], (num_queries, num_keys, width)
 
 
@@ -160,9 +160,9 @@ def test_shared_keys_and_traces_use_other_back_ends():
     attention = make("softmax", 16)
     native.use_attention_kernel(attention)
     q, k, v = (heads_of(3, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
-    one, visibility = (k[:1], v[:1]), Visibility(2, 4)
-    expected = attention(q, *(x.expand(3, -1, -1, -1) for x in one), visibility).values
-    torch.testing.assert_close(attention(q, *one, visibility).values, expected)
+    shared, visibility = (k[:1], v[:1]), Visibility(2, 4)
+    expected = attention(q, *(x.expand(3, -1, -1, -1) for x in shared), visibility).values
+    torch.testing.assert_close(attention(q, *shared, visibility).values, expected)
     traced = torch.jit.trace(lambda *x: attention(*x, visibility).values, (q, k, v))
     torch.testing.assert_close(traced(q + 1, k, v), attention(q + 1, k, v, visibility).values)
 
@@ -207,7 +207,7 @@ def test_an_installed_model_has_the_kernel_and_others_have_not():
     fast, plain = (tiny_model(task, attention="softmax") for _ in range(2))
     install(fast)
     for model, has_kernel in ((fast, True), (plain, False)):
-        found = [
+        uses_kernel = [
             "native" in m.added_backends for m in model.modules() if isinstance(m, SoftmaxAttention)
         ]
-        assert found == [has_kernel] * 3
+        assert uses_kernel == [has_kernel] * 3

@@ -79,17 +79,17 @@ def translated(decoders, separators=None, shortlist=None, **settings):
         **{"beam": 4, "nbest": 1, "max_len_b": 9, "batch_size": 3, **settings}
     )
     generator = Generator(decoders, config, SYMBOLS, None, separators, shortlist)
-    found = generator.translate([SourceSentence(row) for row in sources()])
-    return [hypothesis for [hypothesis] in found]
+    translations = generator.translate([SourceSentence(row) for row in sources()])
+    return [hypothesis for [hypothesis] in translations]
 
 
-def assert_equal(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert one.tokens.tolist() == other.tokens.tolist()
-        assert one.score == pytest.approx(other.score, abs=1e-4)
-        np.testing.assert_allclose(one.positional_scores, other.positional_scores, atol=1e-3)
+def assert_equal(hypotheses, expected):
+    for hypothesis, other in zip(hypotheses, expected, strict=True):
+        assert hypothesis.tokens.tolist() == other.tokens.tolist()
+        assert hypothesis.score == pytest.approx(other.score, abs=1e-4)
+        np.testing.assert_allclose(hypothesis.positional_scores, other.positional_scores, atol=1e-3)
         if other.alignment is not None:
-            assert one.alignment.tolist() == other.alignment.tolist()
+            assert hypothesis.alignment.tolist() == other.alignment.tolist()
 
 
 @pytest.mark.usefixtures("threads")
@@ -113,10 +113,10 @@ def test_every_search_finds_the_same_translations(search, packed):
 def test_ensembles_and_shortlists_find_the_same_translations():
     models = [make_model(seed, attention="softmax") for seed in (1, 2)]
     shortlist = Shortlist(torch.arange(4, 40), torch.zeros(VOCAB, 1, dtype=torch.int64), VOCAB)
-    for given in (models, models[:1]):
-        few = shortlist if len(given) == 1 else None
-        expected = translated([StepDecoder(model) for model in given], shortlist=few)
-        fast = [install(copy.deepcopy(model)) for model in given]
+    for ensemble in (models, models[:1]):
+        few = shortlist if len(ensemble) == 1 else None
+        expected = translated([StepDecoder(model) for model in ensemble], shortlist=few)
+        fast = [install(copy.deepcopy(model)) for model in ensemble]
         assert_equal(translated(fast, shortlist=few), expected)
 
 
@@ -124,8 +124,8 @@ def test_ensembles_and_shortlists_find_the_same_translations():
 def test_an_ensemble_of_both_decoders_averages_all_beams(search):
     models = [make_model(seed, attention="softmax") for seed in (1, 2)]
     expected = translated([StepDecoder(model) for model in models], **search)
-    both = StepDecoder(models[0]), install(copy.deepcopy(models[1]))
-    for decoders in (both, both[::-1]):
+    pair = StepDecoder(models[0]), install(copy.deepcopy(models[1]))
+    for decoders in (pair, pair[::-1]):
         assert_equal(translated(decoders, **search), expected)
 
 
@@ -143,6 +143,6 @@ def test_a_step_computes_live_beams_only():
 
 def test_scores_of_computed_beams_are_expanded_to_all():
     scores = FastScores(torch.arange(6.0).view(1, 3, 2), rows=torch.tensor([1, 2, 5]))
-    every = scores.of_all(2, 3).log_probs
-    assert every.shape == (2, 3, 2)
-    assert every.flatten(0, 1)[[1, 2, 5]].tolist() == [[0, 1], [2, 3], [4, 5]]
+    log_probs = scores.of_all(2, 3).log_probs
+    assert log_probs.shape == (2, 3, 2)
+    assert log_probs.flatten(0, 1)[[1, 2, 5]].tolist() == [[0, 1], [2, 3], [4, 5]]

@@ -42,18 +42,18 @@ def test_attention(kernel_form, kind, map, masked, n):
     q = random(n["batch"], n["heads"], n["queries"], n["width"], dtype=dtype)
     k = random(n["batch"], n["heads"], n["keys"], n["width"], dtype=dtype)
     v = random(n["batch"], n["heads"], n["keys"], n["value_width"], dtype=dtype)
-    seen = n["batch"], 1, n["queries"], n["keys"]
-    visible = torch.ones(seen, dtype=torch.bool) if masked else None
-    bias = torch.zeros(n["batch"], n["heads"], *seen[2:]) if masked else None
+    size = n["batch"], 1, n["queries"], n["keys"]
+    visible = torch.ones(size, dtype=torch.bool) if masked else None
+    bias = torch.zeros(n["batch"], n["heads"], *size[2:]) if masked else None
     scales = None if map == "softmax" else torch.ones(n["batch"], 1, n["queries"], 1)
     out = v.new_full((n["batch"], n["queries"], n["heads"], n["value_width"]), torch.nan)
     strides = q.stride()[:3]
     sizes = shape(
         len(q) * n["queries"], n["queries"], strides, k, v, visible, bias, scales, MAPS[map], False
     )
-    given = {"visible": visible, "bias": bias, "scales": scales, "out": out}
-    given |= {"q": q, "k": k, "v": v, "shape": sizes}
-    native.call(f"attend_{kind}", [("Attend", given)])
+    fields = {"visible": visible, "bias": bias, "scales": scales, "out": out}
+    fields |= {"q": q, "k": k, "v": v, "shape": sizes}
+    native.call(f"attend_{kind}", [("Attend", fields)])
     scores = q.double() @ k.double().transpose(2, 3)
     weights = scores.softmax(-1) if map == "softmax" else scores.relu() ** (1 + (map == "relu2"))
     expected = (weights @ v.double()).transpose(1, 2)
@@ -76,13 +76,13 @@ def test_linear(kernel_form, kind, biased, n):
     panels = torch.zeros(0, dtype=numbers)
     if n["inputs"]:
         panels = make_panels(torch.zeros(n["outputs"], n["inputs"], dtype=numbers))
-    found = x.new_full((n["rows"], n["outputs"]), torch.nan)
+    output = x.new_full((n["rows"], n["outputs"]), torch.nan)
     groups = n["inputs"] * panels.element_size() // 4
     weights["panels"] = panels
-    given = {"source": x, "target": found, "weights": weights, "groups": groups, **n}
-    native.call(f"linear_{kind}", [("Linear", given)])
+    fields = {"source": x, "target": output, "weights": weights, "groups": groups, **n}
+    native.call(f"linear_{kind}", [("Linear", fields)])
     expected = torch.zeros(n["outputs"]) if bias is None else bias[: n["outputs"]]
-    assert torch.equal(found, expected.to(found.dtype).expand_as(found))
+    assert torch.equal(output, expected.to(output.dtype).expand_as(output))
 
 
 @each_form
@@ -97,19 +97,19 @@ def test_log_softmax(kernel_form, n):
 def test_best_continuations(kernel_form, picked, n):
     rows = n["sentences"] * n["beams"]
     log_probs, totals = random(rows, n["symbols"]), random(n["sentences"], n["beams"])
-    places = torch.arange(rows) if picked else None
+    indices = torch.arange(rows) if picked else None
     # Guard each output with one element on either side.
     size = n["sentences"] * n["count"]
     around = [
         torch.full((size + 2,), -7, dtype=t) for t in (torch.float32, torch.int64, torch.int64)
     ]
-    found = [
+    buffers = [
         torch.frombuffer(x.numpy().data, dtype=x.dtype, offset=x.element_size())[: max(size, 1)]
         for x in around
     ]
-    outputs = dict(zip(("best_totals", "best_tokens", "best_parents"), found, strict=True))
-    given = {"log_probs": log_probs, "picked": places, "totals": totals, "rows": rows}
-    native.call("best_continuations", [("BestContinuations", {**given, **outputs, **n})])
+    outputs = dict(zip(("best_totals", "best_tokens", "best_parents"), buffers, strict=True))
+    fields = {"log_probs": log_probs, "picked": indices, "totals": totals, "rows": rows}
+    native.call("best_continuations", [("BestContinuations", {**fields, **outputs, **n})])
     sums, tokens, parents = (x.tolist() for x in around)
     assert sums == [-7, *[-torch.inf] * size, -7]
     assert tokens == parents == [-7, *[0] * size, -7]
@@ -132,25 +132,25 @@ def random_layer(kind, width):
 
 def step_of(kind, rows, memory_keys, layers=1, searches=1):
     """Call the kernel of layers of width 16 with random weights and a memory of zeros."""
-    width, kept = 16, {"int8": torch.float16}.get(kind, DTYPES[kind])
+    width, dtype = 16, {"int8": torch.float16}.get(kind, DTYPES[kind])
     states, layer = random(rows, width), random_layer(kind, width)
     weights = [native.words_of("LayerWeights", layer) for _ in range(layers)]
     groups = width * layer["qkv"]["panels"].element_size() // 4
-    given = {"normed_before": False, "centered": True, "layers": layers, "searches": searches}
-    given |= {"states": states, "weights": torch.tensor(weights, dtype=torch.int64)}
-    given |= {"groups": groups, "inner_groups": groups}
-    structs = [("Layers", {"rows": rows, "width": width, "inner": width, **given})]
+    fields = {"normed_before": False, "centered": True, "layers": layers, "searches": searches}
+    fields |= {"states": states, "weights": torch.tensor(weights, dtype=torch.int64)}
+    fields |= {"groups": groups, "inner_groups": groups}
+    structs = [("Layers", {"rows": rows, "width": width, "inner": width, **fields})]
     for _ in range(searches):
-        own = torch.zeros(rows, 1, 1, width, dtype=kept)
-        memory = torch.zeros(rows, 1, memory_keys, width, dtype=kept)
-        rest = (None, None, None, MAPS["softmax"], False)
+        keys = torch.zeros(rows, 1, 1, width, dtype=dtype)
+        memory = torch.zeros(rows, 1, memory_keys, width, dtype=dtype)
+        no_tensors = (None, None, None, MAPS["softmax"], False)
         shapes = {
-            "own": shape(rows, 1, (3 * width, width, 3 * width), own, own, *rest),
-            "memory": shape(rows, 1, (width, width, width), memory, memory, *rest),
+            "own": shape(rows, 1, (3 * width, width, 3 * width), keys, keys, *no_tensors),
+            "memory": shape(rows, 1, (width, width, width), memory, memory, *no_tensors),
         }
         pointers = [name for name, kind in native.STRUCTS["Search"].items() if kind == "POINTER"]
         structs.append(("Search", {**dict.fromkeys(pointers), **shapes}))
-        cache = {"keys": own, "values": own.clone()}
+        cache = {"keys": keys, "values": keys.clone()}
         cache |= {"memory_keys": memory, "memory_values": memory.clone()}
         structs += [("Cache", cache)] * layers
     native.call(f"layers_step_{kind}", structs, 1e-5)

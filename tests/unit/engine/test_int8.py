@@ -52,9 +52,10 @@ def test_products_equal_those_of_the_rounded_values(bias, low, high, product):
     # Compute the definition in float64: weights and inputs are rounded row by row.
     weight = linear.weight.double()
     row_scale = weight.abs().amax(1, keepdim=True) / 127
-    least, most = x.double().amin(-1, True).clamp(max=0), x.double().amax(-1, True).clamp(min=0)
-    scale = (most - least) / 254
-    zero = (-least / scale).round()
+    bottom = x.double().amin(-1, True).clamp(max=0)
+    top = x.double().amax(-1, True).clamp(min=0)
+    scale = (top - bottom) / 254
+    zero = (-bottom / scale).round()
     levels = (x.double() / scale + zero + 0.5).floor()
     assert levels.min() >= 0 and levels.max() <= 255
     expected = (levels - zero) * scale @ ((weight / row_scale).round() * row_scale).T
@@ -84,9 +85,9 @@ def test_the_kernel_equals_onednn(kernel_form, rows, inputs, outputs, bias):
     x[:, :1], x[:, -1:] = -100.0, 154.0
     if inputs == 1:
         x.fill_(254.0)
-    found = layer.by_kernel(x)
-    assert found.shape == (rows, outputs)
-    torch.testing.assert_close(found, layer._by_onednn(x), atol=2e-3, rtol=1e-5)
+    output = layer.by_kernel(x)
+    assert output.shape == (rows, outputs)
+    torch.testing.assert_close(output, layer._by_onednn(x), atol=2e-3, rtol=1e-5)
 
 
 @needs_int8
@@ -190,9 +191,9 @@ def test_several_processes_find_the_translations_of_one():
     again = Generator([FastDecoder(pickle.loads(pickle.dumps(model)))], config, symbols).generate(
         source
     )
-    for one, other in zip(first, again, strict=True):
-        assert one[0].tokens.tolist() == other[0].tokens.tolist()
-        assert one[0].score == other[0].score
+    for first_best, other in zip(first, again, strict=True):
+        assert first_best[0].tokens.tolist() == other[0].tokens.tolist()
+        assert first_best[0].score == other[0].score
 
 
 def test_a_processor_without_fast_products_is_an_error(monkeypatch):

@@ -89,7 +89,7 @@ def sources():
 
 def counted_calls(monkeypatch):
     names, call = [], native.call
-    monkeypatch.setattr(native, "call", lambda *given: [names.append(given[0]), call(*given)])
+    monkeypatch.setattr(native, "call", lambda *args: [names.append(args[0]), call(*args)])
     return names
 
 
@@ -104,7 +104,7 @@ def forced(decoder, dtype=None, steps=12, computed=False, source=None):
         source: source tokens; by default :func:`sources`.
     """
     generator = torch.Generator().manual_seed(3)
-    src_tokens, found = sources() if source is None else source, []
+    src_tokens, log_probs = sources() if source is None else source, []
     precision = torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None)
     with torch.inference_mode(), precision:
         search, is_live = Stepping(decoder, src_tokens), None
@@ -113,22 +113,22 @@ def forced(decoder, dtype=None, steps=12, computed=False, source=None):
         for step in range(steps):
             scores = search.step(tokens, is_live)
             if step == 0:
-                found.append(scores.log_probs.flatten(0, 1))
+                log_probs.append(scores.log_probs.flatten(0, 1))
             else:
-                every = scores.of_all(*tokens.shape).log_probs
-                found.append(every[live])
+                row_log_probs = scores.of_all(*tokens.shape).log_probs
+                log_probs.append(row_log_probs[live])
                 parents = torch.multinomial(live.float(), 4, True, generator=generator)
                 search.reorder(parents)
             if step == 6:
-                kept = torch.arange(0, len(src_tokens), 2)
-                search.keep(kept)
-                live = live[kept]
+                live_rows = torch.arange(0, len(src_tokens), 2)
+                search.keep(live_rows)
+                live = live[live_rows]
             tokens = torch.randint(4, VOCAB, live.shape, generator=generator)
             if computed:
                 live = torch.rand(live.shape, generator=generator) < 0.5
                 live[:, 0] = True
                 is_live = live
-    return found
+    return log_probs
 
 
 FORMS = [
@@ -151,10 +151,10 @@ def test_states_equal_those_in_float64(kernel_form, changes, computed, monkeypat
     exact = forced(copy.deepcopy(model).double(), computed=computed)
     decoder = prepared(model, "float32")
     names = counted_calls(monkeypatch)
-    found = forced(decoder, computed=computed)
-    assert names.count("layers_step_float") == len(found)
-    for own, other in zip(found, exact, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+    outputs = forced(decoder, computed=computed)
+    assert names.count("layers_step_float") == len(outputs)
+    for output, other in zip(outputs, exact, strict=True):
+        torch.testing.assert_close(output, other, rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels
@@ -169,13 +169,13 @@ def test_one_call_in_another_dtype_is_as_exact_as_many_calls(kernel_form, change
     if precision == "bfloat16":
         dtype = torch.bfloat16
     many = forced(in_many_calls(prepared(model, precision)), dtype)
-    one = forced(prepared(model, precision), dtype)
+    result = forced(prepared(model, precision), dtype)
 
-    def error(found):
-        return sum((x.double() - y).square().mean() for x, y in zip(found, exact, strict=True))
+    def error(outputs):
+        return sum((x.double() - y).square().mean() for x, y in zip(outputs, exact, strict=True))
 
-    assert error(one) < 1.25 * error(many)
-    assert 0 < error(one) < 0.05 * sum(x.square().mean() for x in exact)
+    assert error(result) < 1.25 * error(many)
+    assert 0 < error(result) < 0.05 * sum(x.square().mean() for x in exact)
 
 
 @needs_kernels
@@ -197,17 +197,17 @@ def test_searches_that_run_together_find_the_same_translations(precision, search
     model = make_model(attention="softmax", decoder_positions="sinusoidal+rotary")
     config = GenerationConfig(beam=4, max_len_b=18, batch_size=7, workers=1, **search)
     dtype = torch.bfloat16 if precision == "bfloat16" else None
-    given = [SourceSentence(row[row != SYMBOLS.pad_index].numpy()) for row in sources()]
+    sentences = [SourceSentence(row[row != SYMBOLS.pad_index].numpy()) for row in sources()]
 
-    def found(decoder):
-        return Generator([decoder], config, SYMBOLS, dtype).translate(given)
+    def translated(decoder):
+        return Generator([decoder], config, SYMBOLS, dtype).translate(sentences)
 
     rounded = RoundedCaches() if precision == "int8" else None
-    many = found(in_many_calls(prepared(model, precision), rounded))
-    one = found(prepared(model, precision))
+    many = translated(in_many_calls(prepared(model, precision), rounded))
+    translations = translated(prepared(model, precision))
     same = [
-        [h.tokens.tolist() for h in own] == [h.tokens.tolist() for h in other]
-        for own, other in zip(one, many, strict=True)
+        [h.tokens.tolist() for h in hypotheses] == [h.tokens.tolist() for h in other]
+        for hypotheses, other in zip(translations, many, strict=True)
     ]
     # Rounding in the caches changes some 8-bit levels, and this model's choices are close.
     assert sum(same) >= {"float32": 21, "bfloat16": 18, "int8": 9}[precision]
@@ -219,8 +219,8 @@ def test_an_inner_width_that_needs_padding(precision):
     model = make_model(attention="softmax", decoder_ffn_embed_dim=51)
     dtype = torch.bfloat16 if precision == "bfloat16" else None
     many = forced(in_many_calls(prepared(model, precision)), dtype)
-    for own, other in zip(forced(prepared(model, precision), dtype), many, strict=True):
-        difference = (own - other).abs().max()
+    for output, other in zip(forced(prepared(model, precision), dtype), many, strict=True):
+        difference = (output - other).abs().max()
         assert difference < {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.6}[precision]
 
 
@@ -228,10 +228,10 @@ def test_an_inner_width_that_needs_padding(precision):
 def test_sources_stored_by_columns():
     model = make_model(attention="softmax", cross_attention="reluformer")
     decoder, source = prepared(model, "float32"), sources()
-    for own, other in zip(
+    for output, other in zip(
         forced(decoder, source=source.T.contiguous().T), forced(model), strict=True
     ):
-        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(output, other, rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels
@@ -261,12 +261,12 @@ def test_keys_and_values_are_clamped_to_the_range_of_float16(precision):
     state = search.state
     state.caches[0].source[1][0, 0, 0, :3] = torch.tensor([1e6, -1e6, torch.nan])
     state.caches[0].keep_as(torch.float16)
-    kept = state.caches[0].source[1][0, 0, 0, :3]
-    assert kept.tolist()[:2] == [65504, -65504]
-    assert kept[2].isnan()
-    own = decoder.model.decoder.layers[0].self_attention.qkv
-    own.scale[-1] = 1e6  # of values
-    own._panels = None
+    first_values = state.caches[0].source[1][0, 0, 0, :3]
+    assert first_values.tolist()[:2] == [65504, -65504]
+    assert first_values[2].isnan()
+    qkv = decoder.model.decoder.layers[0].self_attention.qkv
+    qkv.scale[-1] = 1e6  # of values
+    qkv._panels = None
     with torch.inference_mode():
         search.step(torch.full((21, 1), SYMBOLS.eos_index))
     values = state.caches[0].target[1]
@@ -307,7 +307,7 @@ def test_hooks_other_backends_and_changed_weights_do_not_use_the_kernel(monkeypa
 
     assert share() == 2
     attention = model.decoder.layers[0].cross_attention.attention
-    hook = attention.register_forward_hook(lambda *given: None)
+    hook = attention.register_forward_hook(lambda *args: None)
     assert share() == 0
     hook.remove()
     attention.backend = "reference"
@@ -316,9 +316,9 @@ def test_hooks_other_backends_and_changed_weights_do_not_use_the_kernel(monkeypa
     assert share() == 2
     torch.set_num_threads(native.MAX_THREADS + 1)
     assert share() == 0
-    [one] = sources()[:1]
+    [row] = sources()[:1]
     names.clear()
-    Generator([decoder], GenerationConfig(beam=4, max_len_b=3), SYMBOLS).generate(one[None])
+    Generator([decoder], GenerationConfig(beam=4, max_len_b=3), SYMBOLS).generate(row[None])
     assert "layers_step_float" in names  # few rows use it with any number of threads
     torch.set_num_threads(1)
     with torch.no_grad():
@@ -331,5 +331,5 @@ def test_a_pickled_decoder_keeps_its_kernel():
     decoder = prepared(make_model(attention="softmax"), "float32")
     sent = pickle.loads(pickle.dumps(decoder))
     assert sent.layers_kernel
-    for own, other in zip(forced(sent), forced(decoder), strict=True):
-        assert torch.equal(own, other)
+    for output, other in zip(forced(sent), forced(decoder), strict=True):
+        assert torch.equal(output, other)

@@ -63,14 +63,14 @@ def test_searches_find_the_same_hypotheses(changes, search, monkeypatch):
     src_tokens = pad_rows(sources, SYMBOLS.pad_index)
     config = GenerationConfig(beam=4, max_len_b=18, **search)
 
-    def found():
+    def translated():
         return Generator([StepDecoder(model)], config, SYMBOLS).generate(src_tokens)
 
-    by_kernels = found()
+    by_kernels = translated()
     monkeypatch.setattr(kernels, "library", lambda: None)
-    for own, other in zip(by_kernels, found(), strict=True):
-        assert [h.tokens.tolist() for h in own] == [h.tokens.tolist() for h in other]
-        for one, two in zip(own, other, strict=True):
-            assert one.score == pytest.approx(two.score, abs=1e-5)
-            if one.alignment is not None:
-                assert one.alignment.tolist() == two.alignment.tolist()
+    for hypotheses, other in zip(by_kernels, translated(), strict=True):
+        assert [h.tokens.tolist() for h in hypotheses] == [h.tokens.tolist() for h in other]
+        for first, second in zip(hypotheses, other, strict=True):
+            assert first.score == pytest.approx(second.score, abs=1e-5)
+            if first.alignment is not None:
+                assert first.alignment.tolist() == second.alignment.tolist()

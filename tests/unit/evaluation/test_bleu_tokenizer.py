@@ -69,13 +69,13 @@ def test_language_codes_choose_the_tokenizer(tokenizer, codes):
 def test_scores_are_those_of_sacrebleu_with_the_recommended_tokenizer(language, without_mecab):
     hypotheses, references = TEXTS[language]
     name, note = choose_tokenizer(language, references)
-    own = {"zh": "zh"}.get(language, "char")
-    expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=own)
+    tokenizer = {"zh": "zh"}.get(language, "char")
+    expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenizer)
     metric = MetricConfig(tokenize=name)
     score = metric.score(hypotheses, [references])
     assert score.value == expected.score > 1
-    assert f"|tok:{own}|" in score.signature == metric.signature
-    assert note.startswith(f"BLEU of {language} uses the tokenizer {own}")
+    assert f"|tok:{tokenizer}|" in score.signature == metric.signature
+    assert note.startswith(f"BLEU of {language} uses the tokenizer {tokenizer}")
     assert sacrebleu.corpus_bleu(hypotheses, [references]).score < 1
 
 

@@ -67,15 +67,15 @@ def test_a_bucket_scores_its_segments_alone():
     words = ["a", "dog", "barks", "at", "the", "red", "house", ",", "and", "nobody", "."]
     references = [[rng.choices(words, k=9) for _ in range(30)] for _ in range(2)]
     hypotheses = [[w if rng.random() < 0.8 else "no" for w in line] for line in references[0]]
-    own, *others = ([" ".join(line) for line in side] for side in (hypotheses, *references))
+    texts, *sides = ([" ".join(line) for line in side] for side in (hypotheses, *references))
     buckets = {"odd": list(range(1, 30, 2)), "none": [], "first": [0]}
     for metric, independent in (
         (MetricConfig(), sacrebleu.corpus_bleu),
         (MetricConfig("chrf"), sacrebleu.corpus_chrf),
     ):
-        odd, none, first = bucket_scores(metric, buckets, own, others)
+        odd, none, first = bucket_scores(metric, buckets, texts, sides)
         assert odd[:2] == ("odd", 15)
-        expected = independent(own[1::2], [side[1::2] for side in others])
+        expected = independent(texts[1::2], [side[1::2] for side in sides])
         assert odd[2].value == expected.score
         assert none == ("none", 0, None)
-        assert first[2].value == independent(own[:1], [side[:1] for side in others]).score
+        assert first[2].value == independent(texts[:1], [side[:1] for side in sides]).score

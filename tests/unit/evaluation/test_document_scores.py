@@ -43,7 +43,7 @@ def in_groups(sentences, limit):
 @given(DOCUMENTS, st.sampled_from(["bleu", "chrf"]))
 def test_document_scores_do_not_depend_on_the_groups(documents, name):
     metric = MetricConfig(name)
-    hypotheses = [[own for own, _ in pairs] for pairs in documents]
+    hypotheses = [[hypothesis for hypothesis, _ in pairs] for pairs in documents]
     references = [[other for _, other in pairs] for pairs in documents]
     score = AlignedDocuments(hypotheses, [references]).document_score(metric)
     for limit in (1, 3, 7, 1000):
@@ -74,16 +74,16 @@ def test_documents_begin_where_preprocessing_has_them(lines):
         ("none", lambda line: False),
     ):
         documents = split_at_separators(lines, separator)
-        kept = [line for line in lines if not is_separator(line)]
-        assert flat(documents) == kept
-        if kept:
+        sentences = [line for line in lines if not is_separator(line)]
+        assert flat(documents) == sentences
+        if sentences:
             boundaries, before = [], 0
             for number, line in enumerate(lines, 1):
                 if is_separator(line):
                     boundaries.append((before, number))
                 else:
                     before += 1
-            sizes = document_sizes([("file", len(kept), boundaries)])
+            sizes = document_sizes([("file", len(sentences), boundaries)])
             assert [len(document) for document in documents] == sizes.tolist()
 
 
@@ -123,12 +123,12 @@ def test_sentences_are_scored_by_their_position():
     references = [*REFERENCES, ["One line too many ."]]
     scores = AlignedDocuments(hypotheses, [references]).position_scores(MetricConfig(), (1, 9, 20))
     for (_, size, score), begin, end in zip(scores, (0, 1), (1, 9), strict=False):
-        own, others = (
+        own_lines, reference_lines = (
             [line for document in side for line in document[begin:end]]
             for side in (HYPOTHESES, REFERENCES)
         )
-        assert size == len(own) > 0
-        assert score.value == sacrebleu.corpus_bleu(own, [others]).score
+        assert size == len(own_lines) > 0
+        assert score.value == sacrebleu.corpus_bleu(own_lines, [reference_lines]).score
     assert [name for name, _, _ in scores] == ["1", "2-9", "10-20", ">20"]
     assert [score for _, _, score in scores[2:]] == [None, None]
     # The mismatched document has no part.

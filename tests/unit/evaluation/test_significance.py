@@ -27,21 +27,21 @@ def made_systems(count=40):
 
 def test_resamples_are_of_whole_segments():
     references, better, worse = made_systems(6)
-    line, found = paired_bootstrap(
+    line, record = paired_bootstrap(
         MetricConfig(), better, worse, [references], samples=30, prefix="d-"
     )
     lots = np.random.default_rng(12345).choice(6, size=(30, 6), replace=True)
-    for lines, estimate in ((better, found["system"]), (worse, found["baseline"])):
+    for lines, estimate in ((better, record["system"]), (worse, record["baseline"])):
         scores = [
             MetricConfig().score([lines[i] for i in row], [[references[i] for i in row]]).value
             for row in lots
         ]
         assert estimate["mean"] == pytest.approx(np.mean(scores), abs=1e-3)
         assert estimate["value"] == pytest.approx(MetricConfig().score(lines, [references]).value)
-    assert found["metric"] == "d-BLEU"
-    assert found["num_segments"] == 6
-    assert "bs:30|seed:12345" in found["signature"]
-    assert line.startswith(f"d-BLEU = {found['system']['value']:.2f} (mean = ")
+    assert record["metric"] == "d-BLEU"
+    assert record["num_segments"] == 6
+    assert "bs:30|seed:12345" in record["signature"]
+    assert line.startswith(f"d-BLEU = {record['system']['value']:.2f} (mean = ")
 
 
 def test_a_better_system_is_significant_and_an_equal_one_is_not():
@@ -84,7 +84,7 @@ def test_the_numbers_equal_those_of_sacrebleu(metric):
     almost = [line.replace("w1 ", "x ") for line in better]
     assert almost != better
     for other in (worse, almost):
-        _, found = paired_bootstrap(metric, better, other, references, samples=300)
+        _, record = paired_bootstrap(metric, better, other, references, samples=300)
         test = PairedTest(
             [("baseline", other), ("system", better)],
             {"score": metric.build()},
@@ -94,24 +94,26 @@ def test_the_numbers_equal_those_of_sacrebleu(metric):
         )
         signatures, scores = test()
         [(name, signature)] = signatures.items()
-        assert (found["metric"], found["signature"]) == (name, str(signature))
-        assert found["p_value"] == scores[name][1].p_value
-        for own, expected in zip((found["baseline"], found["system"]), scores[name], strict=True):
-            assert own["value"] == pytest.approx(expected.score)
+        assert (record["metric"], record["signature"]) == (name, str(signature))
+        assert record["p_value"] == scores[name][1].p_value
+        for side, expected in zip(("baseline", "system"), scores[name], strict=True):
+            score = record[side]
+            assert score["value"] == pytest.approx(expected.score)
             # sacreBLEU sums its counts in 32 bits.
-            assert own["mean"] == pytest.approx(expected.mean, abs=1e-4)
-            assert own["interval"] == pytest.approx(expected.ci, abs=1e-4)
+            assert score["mean"] == pytest.approx(expected.mean, abs=1e-4)
+            assert score["interval"] == pytest.approx(expected.ci, abs=1e-4)
 
 
 def test_several_systems_share_their_resamples():
     references, better, worse = made_systems(8)
-    found = [SegmentStatistics.of(MetricConfig(), one, [references]) for one in (better, worse)]
-    scores = resampled_scores([*found, found[0]], samples=50)
+    texts = better, worse
+    statistics = [SegmentStatistics.of(MetricConfig(), text, [references]) for text in texts]
+    scores = resampled_scores([*statistics, statistics[0]], samples=50)
     assert scores.shape == (3, 50)
     assert (scores[0] == scores[2]).all()
     assert (scores[0] > scores[1]).all()
-    assert (resampled_scores(found[1:], samples=50) == scores[1]).all()
-    assert found[0].score([2, 5]) == pytest.approx(
+    assert (resampled_scores(statistics[1:], samples=50) == scores[1]).all()
+    assert statistics[0].score([2, 5]) == pytest.approx(
         MetricConfig().score([better[2], better[5]], [[references[2], references[5]]]).value
     )
 
@@ -132,11 +134,11 @@ def test_the_interval_of_a_mean_follows_students_t():
 
 def test_statistics_come_back_from_json():
     texts = ["a dog is here .", "it barks"], [["a dog was here .", "it sleeps"]]
-    found = SegmentStatistics.of(MetricConfig(smooth="none", lowercase=True), *texts)
-    again = SegmentStatistics.from_json(json.loads(json.dumps(found.to_json())))
-    assert again.metric == found.metric
-    assert again.counts.tolist() == found.counts.tolist()
+    statistics = SegmentStatistics.of(MetricConfig(smooth="none", lowercase=True), *texts)
+    again = SegmentStatistics.from_json(json.loads(json.dumps(statistics.to_json())))
+    assert again.metric == statistics.metric
+    assert again.counts.tolist() == statistics.counts.tolist()
     with pytest.raises(DataError, match="compute it again"):
         SegmentStatistics.from_json({"metric": {"name": "rouge"}, "counts": []})
     with pytest.raises(DataError, match="compute it again"):
-        SegmentStatistics.from_json({**found.to_json(), "counts": [[10**30]]})
+        SegmentStatistics.from_json({**statistics.to_json(), "counts": [[10**30]]})

@@ -100,16 +100,16 @@ def test_without_raw_references_unknown_words_never_match(corpus):
         score = scored(task, texts, tokens, ScoringConfig(scoring=scoring))
         assert "tok:none" in score.signature
         assert score.value < 100
-        known = [line for line in texts if "<unk>" not in line]
-        assert MetricConfig(tokenize="none").score(known, [known]).value == pytest.approx(100)
+        lines = [line for line in texts if "<unk>" not in line]
+        assert MetricConfig(tokenize="none").score(lines, [lines]).value == pytest.approx(100)
 
 
 def test_source_only_data_has_no_score(corpus):
-    own = {"only_source": True, "srcdict": _dictionary(corpus)}
-    preprocessed(corpus, "only", ("test",), **own)
+    options = {"only_source": True, "srcdict": _dictionary(corpus)}
+    preprocessed(corpus, "only", ("test",), **options)
     words = Dictionary.load(corpus / "words.txt")
-    known = folder(corpus)
-    task = TranslationTask(known.source_text, known.target_text, words, words, corpus / "only")
+    files = folder(corpus)
+    task = TranslationTask(files.source_text, files.target_text, words, words, corpus / "only")
     for scoring in ("sacrebleu", "bleu"):
         config = ScoringConfig(scoring=scoring)
         with pytest.raises(DataError, match="source-only"):
@@ -126,8 +126,8 @@ COUNTS = np.array([2, 1])
 
 @pytest.fixture
 def task(corpus):
-    own = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 9}
-    task = folder(corpus, **own)
+    options = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 9}
+    task = folder(corpus, **options)
     write_documents(corpus / "bin" / "test.de-en.documents", COUNTS)
     return task
 
@@ -165,15 +165,15 @@ def test_segments_are_documents_sentences_and_groups(task):
 
 def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
-    whole = [" ".join(texts[:2]), texts[2]]
+    groups = [" ".join(texts[:2]), texts[2]]
     cut = ([texts[:2], texts[2:]], texts, [1, 1, 1])
-    uncut = ([whole[:1], whole[1:]], whole, [2, 1])
+    uncut = ([groups[:1], groups[1:]], groups, [2, 1])
     for scoring in ("sacrebleu", "bleu", "chrf"):
-        one, other = (scores_of(task, *each, scoring=scoring) for each in (cut, uncut))
-        assert one["d_bleu"] == other["d_bleu"]
-        assert one["chrf"] == other["chrf"]
-        assert ("tok:none" in one["d_bleu"].signature) == (scoring == "bleu")
-        assert one["group_bleu"].value != other["group_bleu"].value
+        uncut_scores, other = (scores_of(task, *case, scoring=scoring) for case in (cut, uncut))
+        assert uncut_scores["d_bleu"] == other["d_bleu"]
+        assert uncut_scores["chrf"] == other["chrf"]
+        assert ("tok:none" in uncut_scores["d_bleu"].signature) == (scoring == "bleu")
+        assert uncut_scores["group_bleu"].value != other["group_bleu"].value
         assert "mismatched documents = 1/2" in other["s_bleu"].text
 
 
@@ -182,20 +182,21 @@ def test_sentences_are_scored_by_position_in_document_and_in_group(task, scoring
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
     scorer = SplitScorer(task, task.load_split("test"), ScoringConfig(scoring=scoring))
     lines = [line(task, text) for text in texts]
-    aligned = [(number, 1, own) for number, own in enumerate(lines)]
-    found = scorer.position_scores(aligned)
-    assert list(found) == ["position", "group position"]
+    aligned = [(number, 1, text) for number, text in enumerate(lines)]
+    scores = scorer.position_scores(aligned)
+    assert list(scores) == ["position", "group position"]
     for name, firsts in (("position", [0, 2]), ("group position", [0, 1, 2])):
-        sizes = {bucket: values["sentences"] for bucket, values in found[name].items()}
+        sizes = {bucket: values["sentences"] for bucket, values in scores[name].items()}
         later = 3 - len(firsts)
         assert sizes == {"1": len(firsts), "2-4": later, "5-9": 0, "10-19": 0, ">19": 0}
-        assert found[name][">19"] == {"sentences": 0, "score": None, "signature": None}
+        assert scores[name][">19"] == {"sentences": 0, "score": None, "signature": None}
         if scoring == "sacrebleu":
-            own = [texts[i].lower() for i in firsts]
-            expected = sacrebleu.corpus_bleu(own, [[REFERENCES[i] for i in firsts]], lowercase=True)
-            assert found[name]["1"]["score"] == expected.score
+            output = [texts[i].lower() for i in firsts]
+            references = [REFERENCES[i] for i in firsts]
+            expected = sacrebleu.corpus_bleu(output, [references], lowercase=True)
+            assert scores[name]["1"]["score"] == expected.score
         else:
-            assert "tok:none" in found[name]["1"]["signature"]
+            assert "tok:none" in scores[name]["1"]["signature"]
 
 
 def test_aligned_sentences_are_those_of_groups_that_were_cut():
@@ -203,13 +204,13 @@ def test_aligned_sentences_are_those_of_groups_that_were_cut():
         lines = [Line(word, [word]) for word in words]
         divided = len(lines) == end - first
         translation = Translation(" ".join(words), list(words), hypothesis=None)
-        place = Window(0, context, first, end)
-        return WindowTranslation(place, None, [translation], lines, divided)
+        window = Window(0, context, first, end)
+        return WindowTranslation(window, None, [translation], lines, divided)
 
     windows = [window(0, 2, 0, "ab"), window(2, 5, 2, "c"), window(5, 7, 4, "de")]
     documents = SimpleNamespace(windows=windows)
     assert [
-        (number, position, own.text) for number, position, own in aligned_sentences(documents, 30)
+        (number, position, part.text) for number, position, part in aligned_sentences(documents, 30)
     ] == [
         *((30, 1, "a"), (31, 2, "b")),
         *((35, 2, "d"), (36, 3, "e")),  # behind a sentence of context

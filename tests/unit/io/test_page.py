@@ -23,7 +23,7 @@ def test_a_template_in_a_folder_extends_the_shared_page(tmp_path: Path):
 
 def test_a_legend_shows_more_of_a_line_than_its_marker_hides():
     """Two whole periods of the longest dashes, so that a gap stands beside the marker."""
-    found = []
+    lines = []
 
     def draw(figure):
         axes = figure.subplots()
@@ -31,12 +31,12 @@ def test_a_legend_shows_more_of_a_line_than_its_marker_hides():
             axes.plot([0, 1], [index, index], label=str(index), **line_style(index))
         common_legend(figure, 4)
         [legend] = figure.legends
-        found.extend(legend.get_lines())
+        lines.extend(legend.get_lines())
         figure.draw_without_rendering()
 
     draw_image(7, 3, draw)
-    assert len(found) == len(DASHES)
-    for index, line in enumerate(found):
+    assert len(lines) == len(DASHES)
+    for index, line in enumerate(lines):
         style = line_style(index)
         assert line.get_linestyle() == ("-" if index == 0 else "--")
         period = 0 if index == 0 else sum(style["linestyle"][1]) * style["linewidth"]

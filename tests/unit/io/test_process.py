@@ -31,17 +31,17 @@ def test_the_users_choice_of_threads_stays(chosen):
 
 
 @pytest.mark.parametrize(
-    ("threads", "others", "advice"),
+    ("threads", "other_count", "advice"),
     [("4", 0, None), ("4", 2, 2), ("4", 23, 1), ("1", 23, None), ("2", 2, None)],
 )
-def test_a_crowded_machine_gets_a_note(threads, others, advice):
-    note = crowding_note({"OMP_NUM_THREADS": threads}, 4, lambda: others)
+def test_a_crowded_machine_gets_a_note(threads, other_count, advice):
+    note = crowding_note({"OMP_NUM_THREADS": threads}, 4, lambda: other_count)
     assert (f"OMP_NUM_THREADS={advice} may be faster" in note) if advice else note == ""
 
 
-@pytest.mark.parametrize("found", [[2, 2, 0], [0], [3, 1, 3, 3, 0], [3, 3, 3, 3, 0], [2, None]])
-def test_threads_that_end_at_once_give_no_note(found):
-    looks = iter(found)
+@pytest.mark.parametrize("counts", [[2, 2, 0], [0], [3, 1, 3, 3, 0], [3, 3, 3, 3, 0], [2, None]])
+def test_threads_that_end_at_once_give_no_note(counts):
+    looks = iter(counts)
     assert crowding_note({"OMP_NUM_THREADS": "4"}, 4, lambda: next(looks)) == ""
     assert next(looks, None) is None  # an idle machine is looked at once
 
@@ -64,8 +64,8 @@ def test_threads_of_this_process_do_not_count(tmp_path):
 
 
 def test_the_load_of_this_system_is_a_number_or_unknown():
-    found = other_threads()
-    assert found is None or found >= 0
+    count = other_threads()
+    assert count is None or count >= 0
 
 
 def test_an_unknown_load_gives_no_note():
@@ -73,13 +73,13 @@ def test_an_unknown_load_gives_no_note():
 
 
 @pytest.mark.parametrize(
-    ("text", "most"), [("max 100000\n", None), ("150000 100000\n", 1), ("50000 100000\n", 1)]
+    ("text", "cores"), [("max 100000\n", None), ("150000 100000\n", 1), ("50000 100000\n", 1)]
 )
-def test_a_container_bounds_the_cores(tmp_path, text, most):
+def test_a_container_bounds_the_cores(tmp_path, text, cores):
     file = tmp_path / "cpu.max"
     file.write_text(text)
     unbounded = available_cores(str(tmp_path / "absent"))
-    assert available_cores(str(file)) == (most or unbounded)
+    assert available_cores(str(file)) == (cores or unbounded)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_without_a_count_of_free_memory_all_of_the_machine_counts(tmp_path):
 def test_more_memory_than_is_free_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setattr(process, "free_memory", lambda: 2 * 10**9)
     require_memory("a batch", 2 * 10**9, "take less")
-    told = "a batch would take 3.0 GB at least, and 2.0 GB are free; take less"
-    with pytest.raises(OutOfMemoryError, match=told):
+    message = "a batch would take 3.0 GB at least, and 2.0 GB are free; take less"
+    with pytest.raises(OutOfMemoryError, match=message):
         require_memory("a batch", 3 * 10**9, "take less")
 
 

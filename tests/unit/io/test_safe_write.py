@@ -95,11 +95,11 @@ def test_the_next_writer_takes_over_the_folder_of_a_killed_one(tmp_path):
 
 
 def test_a_folder_in_use_is_neither_taken_nor_removed(tmp_path):
-    with replacing(tmp_path / "x") as one, replacing(tmp_path / "x") as other:
-        one.write_text("one")
+    with replacing(tmp_path / "x") as first, replacing(tmp_path / "x") as other:
+        first.write_text("one")
         other.write_text("other")
         remove_abandoned(tmp_path)
-        assert (one.read_text(), other.read_text()) == ("one", "other")
+        assert (first.read_text(), other.read_text()) == ("one", "other")
     assert names_in(tmp_path) == ["x"]
 
 

@@ -31,8 +31,8 @@ ODD_TEXT = st.text(st.sampled_from("ab ä日\n\n\r\t\x0b\x0c\x1c\x85\xa0\u2028\u
 
 def lines_of(text):
     """Lines by a pattern, without a byte-order mark at the beginning."""
-    found = re.split("\r?\n" if "\n" in text else "\r", text.removeprefix("\ufeff"))
-    return found if found[-1] else found[:-1]
+    lines = re.split("\r?\n" if "\n" in text else "\r", text.removeprefix("\ufeff"))
+    return lines if lines[-1] else lines[:-1]
 
 
 @given(ODD_TEXT)
@@ -175,9 +175,9 @@ def test_compressed_text_is_read_as_it_is(tmp_path_factory, ending, text, chunk_
 
 @compressed
 def test_a_compressed_file_that_is_cut_short_or_damaged(tmp_path, ending):
-    whole = COMPRESSORS[ending]("\n".join(f"Zeile {n * n}" for n in range(20_000)).encode())
+    archive = COMPRESSORS[ending]("\n".join(f"Zeile {n * n}" for n in range(20_000)).encode())
     path = tmp_path / f"x{ending}"
-    for damaged in (whole[:-3], whole[: len(whole) // 2], b"no such format" * 9):
+    for damaged in (archive[:-3], archive[: len(archive) // 2], b"no such format" * 9):
         path.write_bytes(damaged)
         for reader in (scan_text, read_lines):
             with pytest.raises(DataError, match=rf"x\{ending}: cannot read the text: .*") as caught:

@@ -15,7 +15,7 @@ from relu_nmt.io import work
 from relu_nmt.io.process import available_cores
 from relu_nmt.io.work import ordered_map
 
-here = os.getpid()
+main_pid = os.getpid()
 _offset = 0
 
 
@@ -63,16 +63,16 @@ def test_killed_worker_is_reported():
 
 
 def test_tasks_are_taken_only_when_needed():
-    taken = []
+    started = []
 
     def tasks():
         for i in range(1000):
-            taken.append(i)
+            started.append(i)
             yield i
 
     results = ordered_map(abs, tasks(), 2)
     next(results)
-    assert len(taken) < 20
+    assert len(started) < 20
     results.close()
 
 
@@ -140,7 +140,8 @@ def test_an_interrupt_ends_a_call_that_does_not_return(way):
 
 def test_a_call_aside_returns_or_raises_as_the_function_does():
     lock = threading.Lock()  # cannot be pickled
-    assert work.call_aside(lambda: (lock.locked(), os.getpid() == here), "x") == (False, False)
+    locked, pid = work.call_aside(lambda: (lock.locked(), os.getpid()), "x")
+    assert not locked and pid != main_pid
     with pytest.raises(DataError, match="file:3: bad"):
         work.call_aside(lambda: fail_at_three(3), "x")
     with pytest.raises(ReluNmtError, match="was killed"):
@@ -216,8 +217,8 @@ def test_hidden_progress_prints_no_waiting(capsys, monkeypatch):
 
 def test_a_log_prints_the_lines_that_are_its_own(capsys, monkeypatch):
     monkeypatch.setattr(work, "SECONDS_BETWEEN_LINES", 0.0)
-    said = []
-    with work.progress_bar("preflight", 2, "steps", only_if_slow=True, say=said.append) as one:
-        one(1)
-    assert [line.split(",")[0] for line in said][:1] == ["preflight: 50% of 2 steps"]
+    lines = []
+    with work.progress_bar("preflight", 2, "steps", only_if_slow=True, say=lines.append) as advance:
+        advance(1)
+    assert [line.split(",")[0] for line in lines][:1] == ["preflight: 50% of 2 steps"]
     assert capsys.readouterr().err == ""

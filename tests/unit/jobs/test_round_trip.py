@@ -45,8 +45,8 @@ def test_advice_comes_only_if_many_lines_change(tmp_path, number):
 
 def test_the_sample_is_bounded_and_spread(tmp_path):
     report = described(tmp_path, ["Ja."] * 30_000 + ["10:30"] * 30_000, EARLIER)
-    kept, _, total, *_ = report.split()
-    assert 300 < int(total) <= 1000 and 0.45 < int(kept) / int(total) < 0.55
+    num_kept, _, total, *_ = report.split()
+    assert 300 < int(total) <= 1000 and 0.45 < int(num_kept) / int(total) < 0.55
 
 
 def test_the_sample_of_long_lines_is_bounded(tmp_path):

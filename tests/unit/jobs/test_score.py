@@ -181,11 +181,11 @@ def test_accuracies_are_given_for_all_and_by_category():
         return Contrast("en", "s", "r", wrong, phenomenon=phenomenon, distance=distance)
 
     contrasts = [contrast("pronoun", 1, 2), contrast("pronoun", 2, 1), contrast("address", 1, 1)]
-    found = accuracies(contrasts, [True, False, True])
+    records = accuracies(contrasts, [True, False, True])
     names = ["all", "address", "pronoun", "distance 1", "distance 2"]
-    assert [a["category"] for a in found] == names
+    assert [a["category"] for a in records] == names
     right, of = [2, 1, 1, 2, 0], [3, 1, 2, 2, 1]
-    assert [(a["right"], a["contrasts"]) for a in found] == list(zip(right, of, strict=True))
+    assert [(a["right"], a["contrasts"]) for a in records] == list(zip(right, of, strict=True))
     chances = [100 * 4 / 9, 50, 100 * 5 / 12, 100 * 5 / 12, 50]
-    assert [a["chance"] for a in found] == pytest.approx(chances)
-    assert [a["score"] for a in found] == pytest.approx([200 / 3, 100, 50, 100, 0])
+    assert [a["chance"] for a in records] == pytest.approx(chances)
+    assert [a["score"] for a in records] == pytest.approx([200 / 3, 100, 50, 100, 0])

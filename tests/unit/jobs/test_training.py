@@ -50,8 +50,8 @@ class ToyTraining(Training):
 
 
 def toy(folder, **values):
-    own = {"save_dir": folder, "lr": 0.05, "warmup_updates": 3, "cpu": True, "num_workers": 0}
-    return ToySettings.of(data="toys", **{**own, **values})
+    defaults = {"save_dir": folder, "lr": 0.05, "warmup_updates": 3, "cpu": True, "num_workers": 0}
+    return ToySettings.of(data="toys", **{**defaults, **values})
 
 
 def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
@@ -69,15 +69,15 @@ def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
 
 def test_without_progress_nothing_is_printed_and_the_result_tells_all(tmp_path, capsys):
     log = tmp_path / "log"
-    own = {"log_format": "json", "log_interval": 2}
-    first = run_training(ToyTraining, toy(tmp_path, max_update=5, **own), False)
+    logging = {"log_format": "json", "log_interval": 2}
+    first = run_training(ToyTraining, toy(tmp_path, max_update=5, **logging), False)
     assert first.num_updates == 5
-    second = run_training(ToyTraining, toy(tmp_path, max_update=9, log_file=log, **own), False)
+    second = run_training(ToyTraining, toy(tmp_path, max_update=9, log_file=log, **logging), False)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
-    assert [one["num_updates"] for one in second.train] == [2, 4, 6, 8]
+    assert [record["num_updates"] for record in second.train] == [2, 4, 6, 8]
     assert second.ended == "9 updates are made (--max-update 9)"
-    losses = [one["loss"] for one in second.valid["valid"]]
+    losses = [record["loss"] for record in second.valid["valid"]]
     assert second.best_score == second.best["value"] == min(losses)
     assert second.best_checkpoint == tmp_path / "checkpoint_best.safetensors"
     assert json.loads((tmp_path / "results.json").read_text())["num_updates"] == 9

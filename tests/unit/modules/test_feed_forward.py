@@ -33,18 +33,18 @@ def by_loops(network, text, x):
     scores = [sum(a * b for a, b in zip(x.tolist(), key, strict=True)) for key in keys]
     if text.startswith("softmax"):
         exps = [math.exp(score / temperature) for score in scores]
-        weights = [each / sum(exps) for each in exps]
+        weights = [exp / sum(exps) for exp in exps]
     else:
         biased = zip(scores, network.inner.bias.tolist(), strict=True)
         weights = [max(score + bias, 0.0) for score, bias in biased]
     y = network.outer.bias.tolist()
     for weight, value in zip(weights, values, strict=True):
-        y = [total + weight * each for total, each in zip(y, value, strict=True)]
+        y = [total + weight * element for total, element in zip(y, value, strict=True)]
     if "-ln" in text:
         mean = sum(y) / D
-        deviation = math.sqrt(sum((each - mean) ** 2 for each in y) / D + 1e-5)
+        deviation = math.sqrt(sum((element - mean) ** 2 for element in y) / D + 1e-5)
         parts = zip(y, network.norm.weight.tolist(), network.norm.bias.tolist(), strict=True)
-        y = [(each - mean) / deviation * gain + bias for each, gain, bias in parts]
+        y = [(element - mean) / deviation * gain + bias for element, gain, bias in parts]
     return torch.tensor(y, dtype=torch.float64)
 
 
@@ -88,9 +88,9 @@ def test_dropout_acts_on_the_weights_of_the_memory(text):
     network.train()(x)
     full, dropped = read
     torch.testing.assert_close(full.sum(-1), torch.ones(50, dtype=torch.float64))
-    kept = dropped != 0
-    torch.testing.assert_close(dropped[kept], 2 * full[kept])
-    assert 0.3 < kept.double().mean() < 0.7
+    nonzero = dropped != 0
+    torch.testing.assert_close(dropped[nonzero], 2 * full[nonzero])
+    assert 0.3 < nonzero.double().mean() < 0.7
 
 
 @pytest.mark.parametrize("text", MEMORIES)
@@ -120,9 +120,9 @@ def test_vision_transformers_accept_them_too(text):
     model = VisionTransformer(config, 3).train()
     model(torch.randn(2, 3, 8, 8)).logits.square().sum().backward()
     networks = [block.layer.feed_forward for block in model.blocks]
-    wanted = feed_forwards.get(text.partition(":")[0])(16, 64, 0.0)
+    expected = feed_forwards.get(text.partition(":")[0])(16, 64, 0.0)
     assert {(type(n), n.activation, n.normed) for n in networks} == {
-        (type(wanted), wanted.activation, wanted.normed)
+        (type(expected), expected.activation, expected.normed)
     }
     assert all(p.grad.any() for network in networks for p in network.parameters())
 

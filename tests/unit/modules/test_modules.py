@@ -17,8 +17,8 @@ def test_dropout_keeps_the_expectation_and_never_repeats(shape):
     torch.manual_seed(1)
     x = torch.ones(shape)
     y = dropout(x, 0.3)
-    kept = y[y != 0]
-    torch.testing.assert_close(kept, torch.full_like(kept, 1 / 0.7), rtol=1e-4, atol=0)
+    nonzero = y[y != 0]
+    torch.testing.assert_close(nonzero, torch.full_like(nonzero, 1 / 0.7), rtol=1e-4, atol=0)
     if x.numel() > 1000:
         assert y.mean().item() == pytest.approx(1.0, abs=0.01)
         assert (y == 0).double().mean().item() == pytest.approx(0.3, abs=0.01)
@@ -59,20 +59,20 @@ def test_multihead_softmax_equals_pytorchs_own():
     torch.manual_seed(2)
     x, memory = (torch.randn(3, n, 8, dtype=torch.float64) for n in (4, 5))
     mask = torch.arange(5) < torch.tensor([[5], [2], [4]])
-    cross, own = cross_attention(8, 2).double(), self_attention(8, 2).double()
+    cross, attention = cross_attention(8, 2).double(), self_attention(8, 2).double()
     weight = torch.cat([cross.q.weight, cross.kv.weight])
     theirs = pytorchs_own(weight, torch.cat([cross.q.bias, cross.kv.bias]), cross.out_proj)
     output = cross(x, Visibility(4, 5, key_mask=mask), memory)
     torch.testing.assert_close(output, theirs(x, memory, memory, key_padding_mask=~mask)[0])
-    theirs = pytorchs_own(own.qkv.weight, own.qkv.bias, own.out_proj)
-    torch.testing.assert_close(own(x, Visibility(4, 4)), theirs(x, x, x)[0])
+    theirs = pytorchs_own(attention.qkv.weight, attention.qkv.bias, attention.out_proj)
+    torch.testing.assert_close(attention(x, Visibility(4, 4)), theirs(x, x, x)[0])
 
 
 def test_initial_weights_have_the_variance_of_fairseq():
-    cross, own = cross_attention(256, 4), self_attention(256, 4)
-    for weight in (own.qkv.weight, cross.q.weight, cross.kv.weight):
+    cross, attention = cross_attention(256, 4), self_attention(256, 4)
+    for weight in (attention.qkv.weight, cross.q.weight, cross.kv.weight):
         assert weight.var().item() == pytest.approx(0.5 / 256, rel=0.05)
-    for module in (own, cross):
+    for module in (attention, cross):
         assert module.out_proj.weight.var().item() == pytest.approx(1 / 256, rel=0.05)
         assert not any(p.any() for name, p in module.named_parameters() if "bias" in name)
 

@@ -39,7 +39,7 @@ def test_rotary_scores_depend_on_the_distance_alone_and_equal_complex_rotation()
 
     def score(i, j):
         at_i, at_j = (
-            RelativePositions(rotary.rotation(torch.tensor([[place]])), None) for place in (i, j)
+            RelativePositions(rotary.rotation(torch.tensor([[index]])), None) for index in (i, j)
         )
         return (at_i.rotate(q)[0] * at_j.rotate(k)[0]).sum()
 

@@ -62,10 +62,10 @@ def test_steps_equal_the_full_pass_for_every_beam(choices):
     search.step(beams[:, :1, 0])
     order = torch.tensor([1, 1, 3, 2])  # within the groups
     for t in range(1, 5):
-        found = search.step(beams[:, :, t]).log_probs
+        step_scores = search.step(beams[:, :, t]).log_probs
         for k in range(4):
             full = log_probs(model, source, beams[:, k, : t + 1])[:, -1]
-            torch.testing.assert_close(found[:, k], full, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(step_scores[:, k], full, rtol=1e-6, atol=1e-6)
         search.reorder(order.expand(2, -1))
         beams = torch.cat([beams[:, order, : t + 1], beams[:, :, t + 1 :]], 2)
 
@@ -149,23 +149,23 @@ def test_all_layers_share_one_bias_table():
 
 def test_joined_schemes_act_like_each_scheme_alone():
     """With the other one's part taken away, a model of two schemes is a model of one."""
-    both, source = make_model(encoder_positions="sinusoidal+t5"), batch()[0]
-    waves, t5 = both.encoder.embedding.positions.schemes
-    seen = {}
+    joined, source = make_model(encoder_positions="sinusoidal+t5"), batch()[0]
+    waves, t5 = joined.encoder.embedding.positions.schemes
+    states = {}
     for name in ("sinusoidal", "t5"):
         alone = make_model(encoder_positions=name)
-        known = {k: v for k, v in both.state_dict().items() if k in alone.state_dict()}
+        weights = {k: v for k, v in joined.state_dict().items() if k in alone.state_dict()}
         if name == "t5":
-            known["encoder.embedding.positions.weight"] = t5.weight
-        alone.load_state_dict(known)
-        seen[name] = alone.encoder(source).states
+            weights["encoder.embedding.positions.weight"] = t5.weight
+        alone.load_state_dict(weights)
+        states[name] = alone.encoder(source).states
     table = waves.table.clone()
     waves.table.zero_()
-    torch.testing.assert_close(both.encoder(source).states, seen["t5"])
+    torch.testing.assert_close(joined.encoder(source).states, states["t5"])
     waves.table.copy_(table)
     torch.nn.init.zeros_(t5.weight)
-    torch.testing.assert_close(both.encoder(source).states, seen["sinusoidal"])
-    assert not torch.allclose(seen["t5"], seen["sinusoidal"])
+    torch.testing.assert_close(joined.encoder(source).states, states["sinusoidal"])
+    assert not torch.allclose(states["t5"], states["sinusoidal"])
 
 
 def test_joined_schemes_that_conflict_or_are_unknown_are_errors():

@@ -30,14 +30,14 @@ def mechanism(slot):
 @pytest.mark.parametrize("before", [True, False])
 def test_a_decoder_layer_equals_its_formula(before):
     torch.manual_seed(0)
-    own, cross = SelfAttention(8, mechanism("decoder")), CrossAttention(8, mechanism("cross"))
+    attention, cross = SelfAttention(8, mechanism("decoder")), CrossAttention(8, mechanism("cross"))
     config = LayerConfig(TransformerOptions(), 8, 12, normalize_before=before, layer_scale=0.5)
-    layer = TransformerLayer(config, own, cross).double().eval()
+    layer = TransformerLayer(config, attention, cross).double().eval()
     x, memory = (torch.randn(2, n, 8, dtype=torch.float64) for n in (3, 4))
     causal, full = Visibility(3, 3, causal=True), Visibility(3, 4)
 
     def sublayers():
-        yield layer.self_attention_residual.norm, lambda y: own(y, causal)
+        yield layer.self_attention_residual.norm, lambda y: attention(y, causal)
         yield layer.cross_attention_residual.norm, lambda y: cross(y, full, memory)
         yield layer.feed_forward_residual.norm, layer.feed_forward
 
@@ -96,15 +96,15 @@ CHECKPOINTED = [
 @pytest.mark.parametrize("telemetry", [False, True])
 @pytest.mark.parametrize(("make", "attention", "settings"), CHECKPOINTED)
 def test_checkpointed_activations_give_the_same_gradients(make, attention, settings, telemetry):
-    found = []
+    results = []
     for recompute in (False, True):
         objective, batch = make(attention, checkpoint_activations=recompute, **settings)
         torch.manual_seed(3)
         output = objective.train()(batch, telemetry=telemetry)
         output.loss.backward()
         gradients = {name: p.grad for name, p in objective.named_parameters()}
-        found.append((output.loss.detach(), output.telemetry, gradients))
-    (loss, scalars, plain), (again, scalars_again, checkpointed) = found
+        results.append((output.loss.detach(), output.telemetry, gradients))
+    (loss, scalars, plain), (again, scalars_again, checkpointed) = results
     assert torch.equal(loss, again) and scalars == scalars_again and bool(scalars) == telemetry
     for name, gradient in plain.items():
         torch.testing.assert_close(checkpointed[name], gradient, rtol=0, atol=0, msg=name)
@@ -113,7 +113,7 @@ def test_checkpointed_activations_give_the_same_gradients(make, attention, setti
 
 @pytest.mark.parametrize("redraw", [1, 3])
 def test_recomputation_repeats_random_features_without_counting_a_pass(redraw):
-    found = []
+    states = []
     for recompute in (False, True):
         attention = f"performer:features=8,redraw={redraw}"
         objective, batch = translation(attention, checkpoint_activations=recompute)
@@ -121,9 +121,9 @@ def test_recomputation_repeats_random_features_without_counting_a_pass(redraw):
         for _ in range(2):  # updates, of two batches each
             sum(objective.train()(batch).loss for _ in range(2)).backward()
         gradients = {f"gradient of {name}": p.grad for name, p in objective.named_parameters()}
-        found.append({**gradients, **objective.state_dict()})
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(found[1][name], tensor, rtol=0, atol=0, msg=name)
+        states.append({**gradients, **objective.state_dict()})
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(states[1][name], tensor, rtol=0, atol=0, msg=name)
 
 
 def test_recomputation_leaves_no_second_record():
@@ -151,7 +151,7 @@ def test_checkpointing_saves_memory():
         weights = {p.untyped_storage().data_ptr() for p in objective.parameters()}
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
             objective.train()(batch)
-        return sum(size for place, size in sizes.items() if place not in weights)
+        return sum(size for storage, size in sizes.items() if storage not in weights)
 
     assert kept_bytes(True) < kept_bytes(False) / 2
 

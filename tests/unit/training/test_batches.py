@@ -104,25 +104,25 @@ def test_random_features_are_drawn_again():
 
 
 @given(st.floats(0, 0.79), st.floats(1e-6, 1e-4), st.integers(1, 2000))
-def test_no_size_is_tried_that_does_not_fit(base, slope, least):
+def test_no_size_is_tried_that_does_not_fit(base, slope, min_size):
     tried = []
 
     def share_of(tokens):
         tried.append(tokens)
         return base + slope * tokens
 
-    found = largest_that_fits(share_of, least, most=65_536)
+    size = largest_that_fits(share_of, min_size, most=65_536)
     fits = [tokens for tokens in tried if base + slope * tokens <= 0.8]
-    assert found == max(fits, default=0)
-    assert max(tried[1:], default=0) <= found or found == 0
+    assert size == max(fits, default=0)
+    assert max(tried[1:], default=0) <= size or size == 0
     ideal = min(65_536, (0.8 - base) / slope)
     # Steps below a tenth end the search: they leave at most that share of the memory.
-    assert not found or base + slope * found > 0.6 or found > ideal - 64
+    assert not size or base + slope * size > 0.6 or size > ideal - 64
 
 
-@pytest.mark.parametrize(("most", "found"), [(5000, 5000), (256, 256), (100, 100)])
-def test_the_limit_is_reached_exactly(most, found):
-    assert largest_that_fits(lambda tokens: tokens / 1e6, least=10, most=most) == found
+@pytest.mark.parametrize(("max_size", "size"), [(5000, 5000), (256, 256), (100, 100)])
+def test_the_limit_is_reached_exactly(max_size, size):
+    assert largest_that_fits(lambda tokens: tokens / 1e6, least=10, most=max_size) == size
 
 
 def test_a_batch_that_fails_is_not_taken():
@@ -144,17 +144,17 @@ def sized(monkeypatch):
     return make
 
 
-def fitting(folder, process=None, **more):
+def fitting(folder, process=None, **options):
     config = Toy(folder).trainer().config
     process = process or ProcessGroup(0, 1, CPU)
-    arguments = {"batch_of": lambda tokens: tokens, "least": 20, **more}
+    arguments = {"batch_of": lambda tokens: tokens, "least": 20, **options}
     return fitting_tokens(Components(ToyObjective(ToyModel()), config, process), **arguments)
 
 
 def test_the_batch_fills_the_memory_up_to_the_limit_of_the_device(tmp_path, sized):
     sized(30_000)
-    found = fitting(tmp_path)
-    assert 2000 < found <= 2400 and found % 64 == 0
+    num_tokens = fitting(tmp_path)
+    assert 2000 < num_tokens <= 2400 and num_tokens % 64 == 0
     assert fitting(tmp_path, share=500) == 500
     # Batches divide an update evenly.
     assert fitting(tmp_path, share=5000) == 1667
@@ -182,10 +182,10 @@ def test_gradients_and_memory_that_runs_out_count(tmp_path, sized, monkeypatch):
 
 def test_sentences_that_do_not_fit_are_an_error(tmp_path, sized):
     sized(30_000)
-    told = (
+    message = (
         r"--max-tokens auto: the longest sentences, 3,000 tokens, need more than 80% of the 0.0 GB"
     )
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         fitting(tmp_path, least=3000)
 
 
@@ -193,8 +193,8 @@ def test_a_stored_number_is_kept_or_refused(tmp_path, sized):
     sized(30_000)
     # It may take the margin, which the search leaves.
     assert fitting(tmp_path, stored=2900) == 2900
-    told = r"the 3,100 tokens of the checkpoint need more of .* memory here; .* --max-tokens 2"
-    with pytest.raises(ConfigError, match=told):
+    message = r"the 3,100 tokens of the checkpoint need more of .* memory here; .* --max-tokens 2"
+    with pytest.raises(ConfigError, match=message):
         fitting(tmp_path, stored=3100)
 
 
@@ -202,8 +202,8 @@ def test_all_processes_take_what_fits_the_smallest(tmp_path):
     def work(process):
         memory.memory_of = lambda process: 30_000 if process.rank else 60_000
         memory.peak_of = lambda parts, batch: 10 * batch
-        found = fitting(tmp_path / str(process.rank), process)
-        assert 2000 < found <= 2400, found
+        num_tokens = fitting(tmp_path / str(process.rank), process)
+        assert 2000 < num_tokens <= 2400, num_tokens
 
     assert run_ranks(work, 2, tmp_path) == [0, 0], (tmp_path / "rank.0").read_text()
 

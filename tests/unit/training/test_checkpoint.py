@@ -109,12 +109,12 @@ def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path, quick_python):
     assert os.listdir(tmp_path) == ["c.safetensors"]
 
 
-@pytest.mark.parametrize("kept", [0, 4, 8, 9, 60, 0.5, 0.9, -1])
-def test_truncated_files(tmp_path, kept):
+@pytest.mark.parametrize("size", [0, 4, 8, 9, 60, 0.5, 0.9, -1])
+def test_truncated_files(tmp_path, size):
     path = tmp_path / "c.safetensors"
     save_checkpoint(path, example())
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
+    contents = path.read_bytes()
+    path.write_bytes(contents[: int(size * len(contents)) if isinstance(size, float) else size])
     for read in (load_checkpoint, read_metadata):
         with pytest.raises(CheckpointError, match=r"c\.safetensors") as caught:
             read(path)
@@ -123,14 +123,14 @@ def test_truncated_files(tmp_path, kept):
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_a_header_whose_length_begins_as_a_pickle_does(tmp_path, protocol):
-    path, wanted = tmp_path / "c.safetensors", 0x10080 + 0x100 * protocol
+    path, length = tmp_path / "c.safetensors", 0x10080 + 0x100 * protocol
 
     def length_with(note):
         save_checkpoint(path, Checkpoint({"w": torch.ones(1)}, {"note": note}, {}))
         return int.from_bytes(path.read_bytes()[:8], "little")
 
-    size = wanted - length_with("") - 16  # checksums have about as many digits
-    while length_with("x" * size) < wanted:
+    size = length - length_with("") - 16  # checksums have about as many digits
+    while length_with("x" * size) < length:
         size += 1
     assert path.read_bytes().startswith(bytes([0x80, protocol]))
     assert read_metadata(path) == {"note": "x" * size}

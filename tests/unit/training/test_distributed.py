@@ -101,15 +101,15 @@ def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys
         names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
         return out.getvalue(), sum("gloo" in name for name in names)
 
-    told = on_two(work, tmp_path)
-    right = json_lines(told[0][0])
-    assert not told[1][0]
+    outputs = on_two(work, tmp_path)
+    right = json_lines(outputs[0][0])
+    assert not outputs[1][0]
     for name in ("loss", "nll_loss", "gnorm", "bias", "wpb", "bsz", "valid_loss", "lr"):
         assert values(left, name), name
         assert values(left, name) == pytest.approx(values(right, name), rel=1e-4), name
     assert values(left, "num_updates") == [1, 2, 3, 4]
     # A thread that is left may abort the end of its process.
-    assert [threads for _, threads in told] == [0, 0]
+    assert [threads for _, threads in outputs] == [0, 0]
     stored = [
         load_checkpoint(tmp_path / n / "checkpoint_last.safetensors", with_training_state=True)
         for n in ("one", "two")
@@ -123,9 +123,9 @@ def sharded(process, folder):
     calls = {}
     for backend in ("pytorch_ddp", "fully_sharded"):
         trainer = accumulating(folder / backend, process, backend, max_update=2).trainer()
-        with profile(activities=[ProfilerActivity.CPU]) as told:
+        with profile(activities=[ProfilerActivity.CPU]) as profiled:
             trainer.train()
-        for event in told.key_averages():
+        for event in profiled.key_averages():
             if event.key.startswith("c10d::"):
                 calls[backend, event.key.removeprefix("c10d::")] = event.count
     model = trainer.parts.model
@@ -156,27 +156,27 @@ def accumulating(folder, process, backend, **limits):
 
 
 def test_sharded_processes_hold_parts_and_resume_bit_for_bit(tmp_path):
-    told = on_two(lambda process: sharded(process, tmp_path / "sharded"), tmp_path)
+    reports = on_two(lambda process: sharded(process, tmp_path / "sharded"), tmp_path)
     # Of 49 weights the first process has halves of 32 and 8, and the only row of the output, 9.
-    assert sorted(one["parts"] for one in told) == sorted(one["held"] for one in told) == [20, 29]
-    assert {one["whole"] for one in told} == {49}
-    for one in told:
+    assert sorted(r["parts"] for r in reports) == sorted(r["held"] for r in reports) == [20, 29]
+    assert {report["whole"] for report in reports} == {49}
+    for counts in reports:
         # Two updates: gradients are exchanged once in each, not with each batch, and the sums are.
-        assert one["pytorch_ddp", "allreduce_"] == 2 * 2
-        assert one["fully_sharded", "_reduce_scatter_base_"] == 2
-    whole, resumed = (
+        assert counts["pytorch_ddp", "allreduce_"] == 2 * 2
+        assert counts["fully_sharded", "_reduce_scatter_base_"] == 2
+    uninterrupted, resumed = (
         load_checkpoint(
             tmp_path / f"sharded/{name}/checkpoint_last.safetensors", with_training_state=True
         )
         for name in ("whole", "resumed")
     )
-    assert whole.metadata["training_state"]["num_updates"] == 4
-    for one, other in (
-        (whole.model_tensors, resumed.model_tensors),
-        (whole.training_tensors, resumed.training_tensors),
+    assert uninterrupted.metadata["training_state"]["num_updates"] == 4
+    for counts, other in (
+        (uninterrupted.model_tensors, resumed.model_tensors),
+        (uninterrupted.training_tensors, resumed.training_tensors),
     ):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert counts.keys() == other.keys()
+        assert all(torch.equal(counts[name], other[name]) for name in counts)
 
 
 def test_statistics_are_averaged_over_the_processes(tmp_path):
@@ -249,10 +249,10 @@ def test_a_process_alone_says_for_whom_it_waits_and_gives_up(rank, other, monkey
     leave_over(monkeypatch, RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     monkeypatch.setattr(distributed, "QUIET_WAITING", 0.2)
     monkeypatch.setattr(distributed, "MOST_WAITING", 1.0)
-    place = f"MASTER_ADDR 127.0.0.1, MASTER_PORT {port}"
-    with pytest.raises(TrainingError, match=f"process {other} of 2 did not come .*{place}"):
+    address = f"MASTER_ADDR 127.0.0.1, MASTER_PORT {port}"
+    with pytest.raises(TrainingError, match=f"process {other} of 2 did not come .*{address}"):
         join_processes(cpu=True)
-    assert capsys.readouterr().err == f"process {rank} waits for process {other} of 2 ({place})\n"
+    assert capsys.readouterr().err == f"process {rank} waits for process {other} of 2 ({address})\n"
 
 
 def test_a_port_that_is_taken_is_named(monkeypatch):

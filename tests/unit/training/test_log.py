@@ -134,10 +134,10 @@ def test_tqdm_shows_numbers_in_the_bar(capsys):
 
 def test_the_log_file_gets_what_the_screen_gets(tmp_path):
     path = tmp_path / "new" / "log.txt"
-    shown = lines_of("simple", log_file=str(path))
-    assert path.read_text().splitlines() == shown
+    lines = lines_of("simple", log_file=str(path))
+    assert path.read_text().splitlines() == lines
     lines_of("simple", log_file=str(path))
-    assert len(path.read_text().splitlines()) == 2 * len(shown)
+    assert len(path.read_text().splitlines()) == 2 * len(lines)
     with pytest.raises(ConfigError, match=r"--log-file .* cannot be written"):
         TrainingLog(TrainerConfig(log_file=str(tmp_path)))
 

@@ -82,8 +82,8 @@ def test_rates_by_part():
         for group in build_optimizer(model, config).param_groups
         for parameter in group["params"]
     }
-    found = {name: scales[parameter] for name, parameter in model.named_parameters()}
-    assert found == {
+    scale_of = {name: scales[parameter] for name, parameter in model.named_parameters()}
+    assert scale_of == {
         "embedding.weight": 0.1,
         "encoder.weight": 0.5,
         "encoder.bias": 0.5,
@@ -172,8 +172,8 @@ def test_wrong_options_after_the_colon(argv, message):
 
 
 def test_optimizers_are_known_before_their_file_is_read():
-    own = [n for n in OPTIMIZERS.names() if OPTIMIZERS.get(n).__module__.startswith("relu_nmt.")]
+    names = [n for n in OPTIMIZERS.names() if OPTIMIZERS.get(n).__module__.startswith("relu_nmt.")]
     code = "from relu_nmt.training import OPTIMIZERS; print(*OPTIMIZERS.names())"
     words = [sys.executable, "-c", code]
-    known = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    assert known == own == ["adafactor", "adam", "adamw"]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert printed == names == ["adafactor", "adam", "adamw"]

@@ -94,15 +94,15 @@ def test_the_average_follows_the_formula():
 def test_the_statistics_of_batch_norm_are_averaged_with_the_weights_they_belong_to():
     model = nn.Sequential(nn.BatchNorm2d(1))
     average = WeightAverage(model, OptimizerConfig(store_ema=True, ema_decay=0.5))
-    seen = []
+    means = []
     for update in (1, 2):
         model(torch.full((1, 1, 1, 2), 10.0 * update))
-        seen.append(model[0].running_mean.item())
+        means.append(model[0].running_mean.item())
         average.update(update)
     with average.applied() as raw:
-        assert model[0].running_mean.item() == pytest.approx(0.25 * seen[0] + 0.5 * seen[1])
-        assert raw["0.running_mean"].item() == seen[1]
-    assert model[0].running_mean.item() == seen[1]
+        assert model[0].running_mean.item() == pytest.approx(0.25 * means[0] + 0.5 * means[1])
+        assert raw["0.running_mean"].item() == means[1]
+    assert model[0].running_mean.item() == means[1]
 
 
 def test_batch_norm_without_statistics_has_none_to_average():
@@ -115,15 +115,15 @@ def test_before_its_start_the_average_is_a_copy():
     average = WeightAverage(
         model, OptimizerConfig(store_ema=True, ema_decay=0.5, ema_start_update=3)
     )
-    seen = []
+    weights = []
     for update in (1, 2, 3, 4):
         with torch.no_grad():
             model.weight.fill_(float(update))
         average.update(update)
         with average.applied() as raw:
-            seen.append(model.weight[0, 0].item())
+            weights.append(model.weight[0, 0].item())
             assert raw["weight"][0, 0].item() == update
-    assert seen == [1.0, 2.0, 2.5, 3.25]
+    assert weights == [1.0, 2.0, 2.5, 3.25]
 
 
 def test_weights_come_back_after_an_error():
@@ -170,8 +170,8 @@ def test_ignored_signals_stay_ignored_except_an_interrupt(number, heard):
 def test_validations_without_a_better_score_are_counted():
     state = TrainingState()
     scores = (1.0, 3.0, 3.0, 2.0, math.nan, 4.0)
-    found = [(state.add_score(score, maximize=True), state.bad_validations) for score in scores]
-    assert found == [(True, 0), (True, 0), (True, 1), (False, 2), (False, 3), (True, 0)]
+    results = [(state.add_score(score, maximize=True), state.bad_validations) for score in scores]
+    assert results == [(True, 0), (True, 0), (True, 1), (False, 2), (False, 3), (True, 0)]
     assert state.best_score == 4.0
     assert not TrainingState().add_score(math.nan, maximize=False)
     assert TrainingState(best_score=1.0).add_score(0.5, maximize=False)
@@ -272,12 +272,12 @@ def stems(names):
     ],
 )
 def test_names(tmp_path, settings, at, expected):
-    *place, more = at if isinstance(at[-1], dict) else (*at, {})
-    assert stems(folder_at(tmp_path, **settings).names(*place, **more)) == expected
+    *position, options = at if isinstance(at[-1], dict) else (*at, {})
+    assert stems(folder_at(tmp_path, **settings).names(*position, **options)) == expected
 
 
 @pytest.mark.parametrize(
-    ("settings", "own", "others", "new"),
+    ("settings", "pattern", "other_numbers", "new"),
     [
         ({"keep_last_epochs": 2}, "checkpoint{}", (3, 4), (1, 2)),
         (
@@ -289,13 +289,13 @@ def test_names(tmp_path, settings, at, expected):
     ],
 )
 def test_a_new_checkpoint_stays_and_one_of_an_earlier_training_goes(
-    tmp_path, settings, own, others, new
+    tmp_path, settings, pattern, other_numbers, new
 ):
     folder = folder_at(tmp_path, **settings)
-    for number in (*others, *new):
-        folder.write(Checkpoint({"w": torch.ones(1)}), [f"{own.format(number)}{SUFFIX}"])
+    for number in (*other_numbers, *new):
+        folder.write(Checkpoint({"w": torch.ones(1)}), [f"{pattern.format(number)}{SUFFIX}"])
     assert {path.name for path in tmp_path.iterdir()} == {
-        f"{own.format(number)}{SUFFIX}" for number in new
+        f"{pattern.format(number)}{SUFFIX}" for number in new
     }
 
 
@@ -307,8 +307,8 @@ def test_a_checkpoint_under_several_names_is_whole_under_each(tmp_path):
     assert load_checkpoint(tmp_path / f"a{SUFFIX}").model_tensors["w"].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(("metric", "kept"), [("bleu", [9.5, 10.0]), ("loss", [-1.0, 2.0])])
-def test_the_best_are_kept_by_number_not_by_text(tmp_path, metric, kept):
+@pytest.mark.parametrize(("metric", "values"), [("bleu", [9.5, 10.0]), ("loss", [-1.0, 2.0])])
+def test_the_best_are_kept_by_number_not_by_text(tmp_path, metric, values):
     folder = folder_at(tmp_path, metric, keep_best_checkpoints=2)
     other = f"checkpoint.best_other_1.00{SUFFIX}"
     (tmp_path / other).touch()
@@ -317,7 +317,7 @@ def test_the_best_are_kept_by_number_not_by_text(tmp_path, metric, kept):
         if folder.keeps(value):
             folder.write(Checkpoint({"w": torch.ones(1)}), [name])
     assert not folder.keeps(math.nan)
-    expected = {f"checkpoint.best_{metric}_{value:.4f}{SUFFIX}" for value in kept}
+    expected = {f"checkpoint.best_{metric}_{value:.4f}{SUFFIX}" for value in values}
     assert {path.name for path in tmp_path.iterdir()} == {*expected, other}
 
 

@@ -58,7 +58,10 @@ MODES = {
         "optimizer": {"store_ema": True, "ema_decay": 0.9},
         "schedule": {"lr_scheduler": "cosine", "lr_period_updates": 6},
     },
-} | {name: {"schedule": {"lr_scheduler": name, **own}} for name, own in SCHEDULE_SETTINGS.items()}
+} | {
+    name: {"schedule": {"lr_scheduler": name, **options}}
+    for name, options in SCHEDULE_SETTINGS.items()
+}
 
 
 class Interrupting(ToySource):
@@ -87,12 +90,12 @@ def train(folder, mode, at=None):
 
 def assert_same(left, right, left_folder, right_folder):
     """Compare all that is stored, but for times."""
-    one, other = (
+    first_run, second_run = (
         load_checkpoint(folder / "checkpoint_last.safetensors", with_training_state=True)
         for folder in (left_folder, right_folder)
     )
     for kind in ("model_tensors", "training_tensors"):
-        first, second = getattr(one, kind), getattr(other, kind)
+        first, second = getattr(first_run, kind), getattr(second_run, kind)
         assert first.keys() == second.keys()
         for name in first:
             assert torch.equal(first[name], second[name]), name
@@ -105,7 +108,7 @@ def assert_same(left, right, left_folder, right_folder):
 
 
 @functools.cache
-def whole(mode):
+def uninterrupted(mode):
     folder = Path(tempfile.mkdtemp(prefix="whole"))
     return folder, train(folder, mode)
 
@@ -114,8 +117,8 @@ def whole(mode):
 def _remove_wholes():
     yield
     for mode in MODES:
-        shutil.rmtree(whole(mode)[0], ignore_errors=True)
-    whole.cache_clear()
+        shutil.rmtree(uninterrupted(mode)[0], ignore_errors=True)
+    uninterrupted.cache_clear()
 
 
 def test_every_schedule_is_there():
@@ -128,7 +131,7 @@ def test_every_schedule_is_there():
 @example(stops=[UPDATES])  # with the last update, before the validation at the end
 @example(stops=[4])  # where one mode validates
 def test_interrupted_at_any_update(mode, stops):
-    expected_folder, expected = whole(mode)
+    expected_folder, expected = uninterrupted(mode)
     with tempfile.TemporaryDirectory() as folder:
         for at in stops:
             train(Path(folder), mode, at)
@@ -143,15 +146,15 @@ def test_interrupted_at_any_update(mode, stops):
 )
 def test_any_numbers_of_processes_train_on_every_batch_once(count, parts):
     """Each part: processes, batches that they accumulate, and updates until they are stopped."""
-    offset, seen = 0, []
+    offset, indices = 0, []
     for world_size, update_freq, stop in [*parts, (1, 1, count)]:
         shares = [(count, offset, update_freq, r, world_size) for r in range(world_size)]
         updates = [own_batches(*share)[:stop] for share in shares]
-        assert len({len(own) for own in updates}) == 1
-        assert len({len(update) for own in updates for update in own}) <= 2  # the last is shorter
-        seen += [i for own in updates for update in own for i in update if i is not None]
+        assert len({len(step) for step in updates}) == 1
+        assert len({len(update) for step in updates for update in step}) <= 2  # the last is shorter
+        indices += [i for step in updates for update in step for i in update if i is not None]
         offset = min(offset + len(updates[0]) * update_freq * world_size, count)
-    assert sorted(seen) == list(range(count))
+    assert sorted(indices) == list(range(count))
 
 
 def train_as_ranks(folder, process, max_update, at=None):
@@ -179,8 +182,8 @@ def test_two_processes_interrupted_and_then_only_one(tmp_path):
         train_as_ranks(tmp_path / "fewer", process, 3)
 
     codes = run_ranks(work, 2, tmp_path / "errors")
-    told = [path.read_text() for path in (tmp_path / "errors").iterdir()]
-    assert codes == [0, 0], told
+    errors = [path.read_text() for path in (tmp_path / "errors").iterdir()]
+    assert codes == [0, 0], errors
     before = toy.ProcessGroup
     alone = before(0, 1, torch.device("cpu"))
     trainer = train_as_ranks(tmp_path / "fewer", alone, 5)
@@ -201,14 +204,14 @@ def test_a_checkpoint_that_is_copied_over_changes_no_other(tmp_path, replaced):
     other, parts = tmp_path / "other/checkpoint_last.safetensors", tmp_path / "parts"
     shutil.copyfile(other, parts / f"{replaced}.safetensors")
     Toy(parts, run={"max_update": 12}, **settings).trainer().train()
-    found, expected = (
+    resumed, expected = (
         load_checkpoint(tmp_path / name / "checkpoint_last.safetensors", with_training_state=True)
         for name in ("parts", "whole")
     )
-    assert found.metadata["training_state"]["num_updates"] == 12
+    assert resumed.metadata["training_state"]["num_updates"] == 12
     for kind in ("model_tensors", "training_tensors"):
         for name, tensor in getattr(expected, kind).items():
-            assert torch.equal(getattr(found, kind)[name], tensor)
+            assert torch.equal(getattr(resumed, kind)[name], tensor)
 
 
 FROZEN = {"hidden": ["output"], "": ["hidden", "output"], "output": ["hidden"]}
@@ -224,8 +227,8 @@ def test_a_training_goes_on_with_other_parts_frozen(tmp_path, before, after):
         Toy(tmp_path, {"max_update": updates}).trainer(objective).train()
     stored = load_checkpoint(tmp_path / "checkpoint_last.safetensors", with_training_state=True)
     steps = {f"{part}.weight": 5 if part in FROZEN[before] else 2 for part in FROZEN[after]}
-    found = {name: stored.training_tensors[f"optimizer.{name}.step"].item() for name in steps}
-    assert found == steps
+    num_steps = {name: stored.training_tensors[f"optimizer.{name}.step"].item() for name in steps}
+    assert num_steps == steps
     assert len(stored.training_tensors) == 3 * 2 * len(FROZEN[after])
 
 

@@ -29,30 +29,30 @@ def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys
     toy = Toy(tmp_path, {"max_epoch": 3}, validation=BLEU, scorer=ToyScorer())
     results = toy.trainer().train()
     assert TrainingResult.load(tmp_path) == results
-    found = stored(tmp_path)
+    result = stored(tmp_path)
     lines = json_lines(capsys.readouterr().out)
     inner = [line for line in lines if "update" in line]
-    assert [one["num_updates"] for one in found["train"]] == list(range(2, 22, 2))
-    for line, one in zip(inner, found["train"], strict=True):
-        assert set(line) == set(one) | {"update"}
-        assert line["loss"] == round(one["loss"], 3)
+    assert [record["num_updates"] for record in result["train"]] == list(range(2, 22, 2))
+    for line, stored_line in zip(inner, result["train"], strict=True):
+        assert set(line) == set(stored_line) | {"update"}
+        assert line["loss"] == round(stored_line["loss"], 3)
     epochs = [line for line in lines if "train_loss" in line]
     assert [line["train_loss"] for line in epochs] == [
-        round(one["loss"], 3) for one in found["epochs"]
+        round(record["loss"], 3) for record in result["epochs"]
     ]
     valid = [line for line in lines if "valid_loss" in line]
-    assert [round(one["nll_loss"], 3) for one in found["valid"]["valid"]] == [
+    assert [round(record["nll_loss"], 3) for record in result["valid"]["valid"]] == [
         line["valid_nll_loss"] for line in valid
     ]
-    assert found["best"] == {"metric": "bleu", "value": 3.0, "num_updates": 14}
-    assert (found["epoch"], found["num_updates"], found["signal"]) == (3, 21, None)
-    assert "--max-epoch" in found["ended"]
-    assert found["settings"] == {"lr": 0.05}
-    assert found["parameters"] == sum(p.numel() for p in toy.trainer().parts.model.parameters())
-    assert found["memory"]["resident_bytes"] > 1e6
-    assert found["format"] == 1
-    assert found["tokens_per_second"] > found["updates_per_second"] > 0
-    assert found["seconds"] > 0
+    assert result["best"] == {"metric": "bleu", "value": 3.0, "num_updates": 14}
+    assert (result["epoch"], result["num_updates"], result["signal"]) == (3, 21, None)
+    assert "--max-epoch" in result["ended"]
+    assert result["settings"] == {"lr": 0.05}
+    assert result["parameters"] == sum(p.numel() for p in toy.trainer().parts.model.parameters())
+    assert result["memory"]["resident_bytes"] > 1e6
+    assert result["format"] == 1
+    assert result["tokens_per_second"] > result["updates_per_second"] > 0
+    assert result["seconds"] > 0
 
 
 def test_speed_is_that_of_all_intervals_but_the_first():
@@ -68,11 +68,11 @@ def test_speed_is_that_of_all_intervals_but_the_first():
 
 def test_a_resumed_training_goes_on_with_its_history(tmp_path):
     def course(folder):
-        found = stored(folder)
+        result = stored(folder)
         # The best loss so far also knows of the validations that the whole training did not make.
         speeds = ("wps", "ups", "train_wall", "wall", "best_loss")
-        parts = [*found["train"], *found["epochs"], *found["valid"]["valid"]]
-        return [{k: v for k, v in one.items() if k not in speeds} for one in parts], found["best"]
+        parts = [*result["train"], *result["epochs"], *result["valid"]["valid"]]
+        return [{k: v for k, v in row.items() if k not in speeds} for row in parts], result["best"]
 
     def train(name, max_update):
         Toy(tmp_path / name, {"max_update": max_update}).trainer().train()
@@ -80,10 +80,10 @@ def test_a_resumed_training_goes_on_with_its_history(tmp_path):
     train("whole", 17)
     for max_update in (4, 9, 17):
         train("parts", max_update)
-    (whole, best), (parts, best_of_parts) = course(tmp_path / "whole"), course(tmp_path / "parts")
-    extra = [one for one in parts if one not in whole]
-    assert [one["num_updates"] for one in extra] == [4, 9]
-    assert [one for one in parts if one in whole] == whole
+    (records, best), (parts, best_of_parts) = course(tmp_path / "whole"), course(tmp_path / "parts")
+    extra = [row for row in parts if row not in records]
+    assert [row["num_updates"] for row in extra] == [4, 9]
+    assert [row for row in parts if row in records] == records
     assert best == best_of_parts
 
 
@@ -96,10 +96,10 @@ def test_results_after_the_checkpoint_are_forgotten(tmp_path):
     assert stored(tmp_path)["best"]["num_updates"] == 7
     toy.run = {"max_update": 9}
     toy.trainer().train()
-    found = stored(tmp_path)
-    assert [one["num_updates"] for one in found["train"]] == [2, 4, 6, 8]
-    assert [one["num_updates"] for one in found["valid"]["valid"]] == [7, 9]
-    assert found["best"]["num_updates"] in (7, 9)
+    result = stored(tmp_path)
+    assert [record["num_updates"] for record in result["train"]] == [2, 4, 6, 8]
+    assert [record["num_updates"] for record in result["valid"]["valid"]] == [7, 9]
+    assert result["best"]["num_updates"] in (7, 9)
 
 
 def test_a_fresh_start_begins_a_new_history(tmp_path):
@@ -109,16 +109,16 @@ def test_a_fresh_start_begins_a_new_history(tmp_path):
     other = {"restore_file": str(tmp_path / "a" / last)}
     (tmp_path / "b" / last).unlink()
     Toy(tmp_path / "b", {"max_update": 8}, other).trainer().train()
-    assert [one["num_updates"] for one in stored(tmp_path / "b")["train"]] == [6, 8]
+    assert [record["num_updates"] for record in stored(tmp_path / "b")["train"]] == [6, 8]
 
 
 def test_how_it_ended(tmp_path):
     poisoned = Toy(tmp_path / "nan", train=ToySource(poisoned=[3]))
     with pytest.raises(TrainingError):
         poisoned.trainer().train()
-    found = stored(tmp_path / "nan")
-    assert found["diverged"]
-    assert "not finite" in found["ended"]
+    result = stored(tmp_path / "nan")
+    assert result["diverged"]
+    assert "not finite" in result["ended"]
 
     class Broken(ToySource):
         def load(self, index):
@@ -127,8 +127,8 @@ def test_how_it_ended(tmp_path):
 
     with pytest.raises(AssertionError):
         Toy(tmp_path / "broken", train=Broken()).trainer().train()
-    found = stored(tmp_path / "broken")
-    assert (found["diverged"], "the disk is gone" in found["ended"]) == (False, True)
+    result = stored(tmp_path / "broken")
+    assert (result["diverged"], "the disk is gone" in result["ended"]) == (False, True)
 
     toy = Toy(tmp_path / "signal", train=Interrupting(signal.SIGTERM, (1, 3)))
     toy.trainer().train()
@@ -142,20 +142,20 @@ def test_how_it_ended(tmp_path):
 
 
 def test_a_running_training_has_no_end_in_its_result(tmp_path):
-    seen = []
+    running = []
 
     class Watching(ToySource):
         def load(self, index):
-            seen.append(stored(tmp_path))
+            running.append(stored(tmp_path))
             return super().load(index)
 
     toy = Toy(tmp_path, {"max_update": 3})
     toy.trainer().train()
     toy.run, toy.train = {"max_update": 8, "preflight": False}, Watching()
     toy.trainer().train()
-    assert [one["ended"] for one in seen] == [None] * 5
-    assert seen[-1]["epoch"] == 1
-    assert seen[-1]["num_updates"] == 7  # the validation at the end of the epoch
+    assert [result["ended"] for result in running] == [None] * 5
+    assert running[-1]["epoch"] == 1
+    assert running[-1]["num_updates"] == 7  # the validation at the end of the epoch
 
 
 def test_nothing_is_written_with_no_save(tmp_path):

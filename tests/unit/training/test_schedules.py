@@ -222,8 +222,8 @@ def test_the_documentation_lists_the_options_of_every_schedule():
         for part in entry.parts[1:]:
             owners = [n for n in SCHEDULES.names() if part in options_of(SCHEDULES.get(n).Config)]
             (row,) = [row for row in rows if row.startswith(f"| `{part}` | `{flag_of(name)}` |")]
-            every = set(SCHEDULES.names()) if "every schedule" in row else None
-            assert set(owners) == (every or set(re.findall(r"`(\w+)`", row.split("|")[3])))
+            names = set(SCHEDULES.names()) if "every schedule" in row else None
+            assert set(owners) == (names or set(re.findall(r"`(\w+)`", row.split("|")[3])))
 
 
 def test_every_option_is_a_flag_as_well():
@@ -247,11 +247,11 @@ class OwnSchedule(Schedule):
 
 
 @pytest.fixture
-def own(monkeypatch):
+def own_schedule(monkeypatch):
     monkeypatch.setitem(SCHEDULES._entries, "own", OwnSchedule)
 
 
-def test_a_schedule_of_ones_own_has_the_flags_of_its_options(own):
+def test_a_schedule_of_ones_own_has_the_flags_of_its_options(own_schedule):
     assert build("own").config == OwnConfig()
     assert build("own", power=3, warmup_updates=4).config == OwnConfig(power=3.0, warmup=4)
     assert build("own:warmup=4").config.warmup == 4

@@ -74,10 +74,10 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
             train=source,
             dropout=0.0,
         ).trainer().train()
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    for name in one:
+    halves, full = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name in halves:
         if not name.endswith("calls"):
-            torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(halves[name], full[name], rtol=1e-4, atol=1e-6)
 
 
 def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path, capsys):
@@ -379,9 +379,9 @@ def test_telemetry_is_a_json_line_of_its_own(tmp_path, capsys, logging, updates)
     trainer.train()
     assert trainer.parts.objective.telemetry_calls == len(updates)
     lines = [line for line in capsys.readouterr().out.splitlines() if '"telemetry"' in line]
-    found = [json.loads(line) for line in lines]
-    assert [line["num_updates"] for line in found] == updates
-    for line in found:
+    records = [json.loads(line) for line in lines]
+    assert [line["num_updates"] for line in records] == updates
+    for line in records:
         assert line.keys() == {"epoch", "num_updates", "telemetry"}
         assert line["telemetry"].keys() == {"toy/output"}
 
@@ -403,15 +403,15 @@ def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypa
 def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("relu_nmt.io.work.SECONDS_UNTIL_WAITING", 0.01)
     Toy(tmp_path, run={"max_update": 1}, train=Slow()).trainer().train()
-    told = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
-    waiting = [text.startswith("preflight: 0% of 2 steps") for text in told]
-    done = [text.startswith("preflight: the largest batch") for text in told]
+    notes = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
+    waiting = [text.startswith("preflight: 0% of 2 steps") for text in notes]
+    done = [text.startswith("preflight: the largest batch") for text in notes]
     assert True in waiting and waiting.index(True) < done.index(True)
 
 
 def test_a_slow_validation_shows_its_progress(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("relu_nmt.io.work.SECONDS_BETWEEN_LINES", 0.0)
     Toy(tmp_path, run={"max_update": 1}).trainer().train()
-    told = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
-    begin = told.index("begin validation on 'valid' subset")
-    assert told[begin + 1].startswith("validation: ")
+    notes = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
+    begin = notes.index("begin validation on 'valid' subset")
+    assert notes[begin + 1].startswith("validation: ")

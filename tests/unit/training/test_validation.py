@@ -18,12 +18,12 @@ OLD, NEW = (f"nrefs:1|case:mixed|tok:{name}|smooth:exp|version:2.6.0" for name i
 QUIET = {"dropout": 0.0, "logging": {"log_format": "simple"}}
 
 
-def train(folder, scores, signature="", epochs=4, patience=-1, **more):
+def train(folder, scores, signature="", epochs=4, patience=-1, **options):
     return (
         Toy(
             folder,
             {"max_epoch": epochs, "patience": patience},
-            **{"validation": BLEU, **QUIET, **more},
+            **{"validation": BLEU, **QUIET, **options},
             scorer=ToyScorer(scores, signature),
         )
         .trainer()
@@ -74,7 +74,7 @@ def test_patience_with_other_scores_gives_the_plain_reason(tmp_path):
 
 def test_signatures_stand_in_the_results_and_in_the_checkpoint(tmp_path):
     results = train(tmp_path, [1.0, 2.0], NEW, epochs=2)
-    assert [one["bleu_signature"] for one in results.valid["valid"]] == [NEW, NEW]
+    assert [record["bleu_signature"] for record in results.valid["valid"]] == [NEW, NEW]
     assert last(tmp_path).metadata["training_state"]["best_signature"] == NEW
 
 
@@ -114,8 +114,8 @@ def test_the_best_score_of_another_validation_set_is_forgotten(tmp_path, capsys)
     train(tmp_path, [9.0, 8.0], OLD, epochs=2, patience=3, valid=sets)
     sets = dict(reversed(sets.items()))
     results = train(tmp_path, [5.0, 4.0], OLD, epochs=4, patience=3, valid=sets)
-    told = "note: the best bleu so far, 9, is of the validation set valid, no longer the first"
-    assert capsys.readouterr().out.count(told) == 1
+    note = "note: the best bleu so far, 9, is of the validation set valid, no longer the first"
+    assert capsys.readouterr().out.count(note) == 1
     assert results.best == {"metric": "bleu", "value": 5.0, "num_updates": 21}
     assert results.valid["test"][2]["best_bleu"] == 5.0
     assert last(tmp_path).metadata["training_state"]["bad_validations"] == 1
@@ -151,8 +151,8 @@ def test_the_trial_changes_no_bit_and_predicts_the_memory(tmp_path, capsys, ema)
         Toy(
             folder, run, optimizer={"store_ema": ema, "ema_decay": 0.9} if ema else {}
         ).trainer().train()
-    told = [x["message"] for x in json_lines(capsys.readouterr().out) if "preflight" in str(x)]
-    assert len(told) == 1 and "inputs 2 x 4, targets 2 x 1" in told[0] and " GB" in told[0]
+    notes = [x["message"] for x in json_lines(capsys.readouterr().out) if "preflight" in str(x)]
+    assert len(notes) == 1 and "inputs 2 x 4, targets 2 x 1" in notes[0] and " GB" in notes[0]
     left, right = stored(tmp_path / "True"), stored(tmp_path / "False")
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
@@ -172,8 +172,8 @@ def test_a_checkpoint_that_cannot_be_written_is_found_at_once(tmp_path, monkeypa
 
 def test_an_error_of_memory_names_the_shape():
     batch = ToySource().load(1)
-    told = r"update 7: .* inputs 3 x 4, targets 3 x 1"
-    with pytest.raises(OutOfMemoryError, match=told), naming_batch(batch, "update 7"):
+    message = r"update 7: .* inputs 3 x 4, targets 3 x 1"
+    with pytest.raises(OutOfMemoryError, match=message), naming_batch(batch, "update 7"):
         torch.empty(1 << 50)
     with pytest.raises(RuntimeError, match="shape"), naming_batch(batch, "update 7"):
         torch.ones(2).view(3)

@@ -140,12 +140,12 @@ class Toy:
     scorer: ToyScorer | None = None
 
     def trainer(self, objective=None) -> Trainer:
-        own = {"save_dir": str(self.folder), "num_workers": 0, "log_format": "json"}
-        own |= {"log_interval": 2, **self.run, **self.distributed, **self.checkpoint}
+        settings = {"save_dir": str(self.folder), "num_workers": 0, "log_format": "json"}
+        settings |= {"log_interval": 2, **self.run, **self.distributed, **self.checkpoint}
         config = TrainerConfig(
             optimizer=OptimizerConfig(weight_decay=0.01, **self.optimizer),
             schedule=ScheduleConfig(**{"lr": (0.05,), "warmup_updates": 3, **self.schedule}),
-            **{**own, **self.validation, **self.logging},
+            **{**settings, **self.validation, **self.logging},
         )
         return Trainer(
             objective or ToyObjective(ToyModel(self.dropout)),

@@ -49,20 +49,20 @@ SOURCE = [[5, 6, 7, SEP, 8, 9, SEP, 10, SEP, EOS], [11, 12, SEP, 13, 14, 15, SEP
 TARGET = [[EOS, 5, 6, TSEP, 7, TSEP, 8, 9, 10, TSEP], [EOS, 11, TSEP, 12, 13, TSEP], [EOS, 9, 9, 9]]
 
 
-def settings(choices, **more):
+def settings(choices, **options):
     """Use the mechanism in every slot that supports it, and softmax in the others."""
-    found = {**choices, **more}
-    name = found["attention"]
+    values = {**choices, **options}
+    name = values["attention"]
     able = attentions.get(name.partition(":")[0]).capabilities
     for slot, capability in (("decoder", "causal"), ("cross", "cross")):
         if not getattr(able, capability):
-            found[f"{slot}_attention"] = "softmax"
-    return {"dropout": 0.0, **SIDES, **found}
+            values[f"{slot}_attention"] = "softmax"
+    return {"dropout": 0.0, **SIDES, **values}
 
 
-def make_model(choices, aligned=True, **more):
+def make_model(choices, aligned=True, **options):
     torch.manual_seed(0)
-    kind = {"document_attention": "aligned", **more} if aligned else {}
+    kind = {"document_attention": "aligned", **options} if aligned else {}
     config = TransformerConfig(**settings(choices, **kind))
     model = EncoderDecoder(config, VOCAB, VOCAB, PAD, (SEP, TSEP)).double().eval()
     generator = torch.Generator().manual_seed(1)
@@ -153,18 +153,18 @@ def test_steps_equal_the_full_pass_for_every_beam(choices, global_layers):
     search = Stepping(model, source, num_groups=2)
     search.step(beams[:, :1, 0])
     order = torch.tensor([1, 1, 3, 2])  # within the groups
-    kept = torch.arange(3)
+    rows_kept = torch.arange(3)
     for t in range(1, steps):
-        found = search.step(beams[:, :, t]).log_probs
+        step_scores = search.step(beams[:, :, t]).log_probs
         rows = source.repeat_interleave(4, 0), beams[:, :, : t + 1].flatten(0, 1)
-        full = log_probs(model, *rows)[:, -1].view_as(found)
-        torch.testing.assert_close(found, full, rtol=1e-6, atol=1e-6)
-        search.reorder(order.expand(len(kept), -1))
+        full = log_probs(model, *rows)[:, -1].view_as(step_scores)
+        torch.testing.assert_close(step_scores, full, rtol=1e-6, atol=1e-6)
+        search.reorder(order.expand(len(rows_kept), -1))
         beams = torch.cat([beams[:, order, : t + 1], beams[:, :, t + 1 :]], 2)
         if t == 3:
-            kept = torch.tensor([0, 2])
-            search.keep(kept)
-            source, beams = source[kept], beams[kept]
+            rows_kept = torch.tensor([0, 2])
+            search.keep(rows_kept)
+            source, beams = source[rows_kept], beams[rows_kept]
     assert len((beams == TSEP).sum(2).unique()) > 2
 
 
@@ -174,8 +174,8 @@ def test_greedy_steps_equal_the_full_pass(choices):
     source, target = padded(SOURCE[:2]), torch.tensor([row[:6] for row in TARGET[:2]])
     full, search = log_probs(model, source, target), Stepping(model, source)
     for t in range(6):
-        found = search.step(target[:, t : t + 1]).log_probs[:, 0]
-        torch.testing.assert_close(found, full[:, t], rtol=1e-6, atol=1e-6)
+        step_scores = search.step(target[:, t : t + 1]).log_probs[:, 0]
+        torch.testing.assert_close(step_scores, full[:, t], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("choices", MECHANISMS)
@@ -199,10 +199,10 @@ def test_searches_that_run_together_equal_single_ones(choices, aligned):
     generator.manual_seed(3)
     _, together = zip(*(begin(*search) for search in searches), strict=True)
     for t in range(4):
-        newest = [own[:, :, t] for own in beams]
-        steps = [own.next(tokens) for own, tokens in zip(together, newest, strict=True)]
-        for tokens, own, output in zip(newest, apart, decoder.step(steps), strict=True):
-            torch.testing.assert_close(output.log_probs, own.step(tokens).log_probs)
+        newest = [rows[:, :, t] for rows in beams]
+        steps = [search.next(tokens) for search, tokens in zip(together, newest, strict=True)]
+        for tokens, separate, output in zip(newest, apart, decoder.step(steps), strict=True):
+            torch.testing.assert_close(output.log_probs, separate.step(tokens).log_probs)
         if t == 1:
             for states in (apart, together):
                 states[0].reorder(torch.tensor([[1, 0, 0, 3], [2, 2, 1, 0]]))
@@ -216,18 +216,18 @@ def test_live_beams_equal_those_among_all(choices, aligned):
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(4, VOCAB, (len(SOURCE), 4, 7), generator=generator)
-    some, every = Stepping(FastDecoder(model), padded(SOURCE)), Stepping(model, padded(SOURCE))
-    for search in (some, every):
+    some, complete = Stepping(FastDecoder(model), padded(SOURCE)), Stepping(model, padded(SOURCE))
+    for search in (some, complete):
         search.step(torch.full((len(SOURCE), 1), EOS))
     for t in range(7):
         live = torch.rand(tokens.shape[:2], generator=generator) < 0.4
         live[:, t % 4] = True
-        found = some.step(tokens[:, :, t], live)
-        expected = every.step(tokens[:, :, t]).log_probs
-        torch.testing.assert_close(found.of_all(*live.shape).log_probs[live], expected[live])
+        scores = some.step(tokens[:, :, t], live)
+        expected = complete.step(tokens[:, :, t]).log_probs
+        torch.testing.assert_close(scores.of_all(*live.shape).log_probs[live], expected[live])
         # No hypothesis goes on from one that is not computed.
         parents = torch.where(live, torch.arange(4), t % 4)
-        for search in (some, every):
+        for search in (some, complete):
             search.reorder(parents)
 
 
@@ -236,11 +236,11 @@ def test_searches_that_run_together_have_the_same_alignments(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
     sources, tokens = (SOURCE[:1], SOURCE[1:]), [torch.full((n, 1), EOS) for n in (1, 2)]
     decoder = FastDecoder(model)
-    together = [Stepping(decoder, padded(own)) for own in sources]
-    steps = [search.next(own) for search, own in zip(together, tokens, strict=True)]
+    together = [Stepping(decoder, padded(source_ids)) for source_ids in sources]
+    steps = [search.next(ids) for search, ids in zip(together, tokens, strict=True)]
     outputs = decoder.step(steps, want_weights=True)
-    for own, source, output in zip(tokens, sources, outputs, strict=True):
-        alone = Stepping(model, padded(source)).step(own, want_weights=True)
+    for token_ids, source, output in zip(tokens, sources, outputs, strict=True):
+        alone = Stepping(model, padded(source)).step(token_ids, want_weights=True)
         torch.testing.assert_close(output.weights, alone.weights)
 
 
@@ -252,12 +252,10 @@ def dense(module, x, memory, visible, numbers=None):
     """Return masked softmax attention, with vectors of ``numbers`` added to queries and keys."""
     queries, keys = x, memory
     if numbers is not None:
-        queries, keys = (
-            states
-            + (sinusoids(places.flatten(), 16).view_as(states) - sinusoids(places.new_zeros(1), 16))
-            * module.gate.number_gain
-            for states, places in ((x, numbers[0]), (memory, numbers[1]))
-        )
+        first = sinusoids(torch.zeros(1, dtype=torch.int64), 16)
+        vectors = [sinusoids(n.flatten(), 16).view(*n.shape, 16) - first for n in numbers]
+        queries = x + vectors[0] * module.gate.number_gain
+        keys = memory + vectors[1] * module.gate.number_gain
     if hasattr(module, "qkv"):
         (q, _, _), (_, k, _) = module.qkv(queries).chunk(3, -1), module.qkv(keys).chunk(3, -1)
         v = module.qkv(memory).chunk(3, -1)[2]
@@ -272,10 +270,10 @@ def dense(module, x, memory, visible, numbers=None):
     return (weights @ heads(v)).transpose(1, 2).flatten(2)
 
 
-def by_masks(module, x, memory, local, whole, numbers):
+def by_masks(module, x, memory, local, document, numbers):
     inside = dense(module, x, memory, local)
     if module.gate is not None:
-        outside = dense(module, x, memory, whole, numbers)
+        outside = dense(module, x, memory, document, numbers)
         gate = module.gate
         share = (torch.cat([inside, outside], -1) @ gate.weight.T + gate.bias).sigmoid()
         inside = share * inside + (1 - share) * outside
@@ -283,11 +281,11 @@ def by_masks(module, x, memory, local, whole, numbers):
 
 
 def embedded(stack, tokens, numbers):
-    places = torch.tensor(
+    positions = torch.tensor(
         [[sum(1 for m in row[:i] if m == n) for i, n in enumerate(row)] for row in numbers.tolist()]
     )
     x = stack.embedding.tokens(tokens.masked_fill(tokens == TSEP, EOS)) * 4
-    return x + sinusoids(torch.arange(20), 16).double()[places]
+    return x + sinusoids(torch.arange(20), 16).double()[positions]
 
 
 @pytest.mark.parametrize("global_layers", [0, 1, 2])
@@ -296,30 +294,35 @@ def test_gathered_sentences_equal_masks_over_the_document(global_layers):
     surplus = [*TARGET[1], 14, TSEP, 15, 5]  # which sees the last source sentence
     source, target = padded(SOURCE[:2]), padded([TARGET[0], surplus])
     ends = (source == SEP).long()
-    own, theirs = (target == TSEP).cumsum(1), ends.cumsum(1) - ends
+    of_target = (target == TSEP).cumsum(1)  # the sentence of each token
+    of_source = ends.cumsum(1) - ends
     real = (source != PAD)[:, None]
-    x, numbers = embedded(model.encoder, source, theirs), (theirs, theirs)
-    same = theirs[:, :, None] == theirs[:, None]
+    x = embedded(model.encoder, source, of_source)
+    numbers = {"encoder": (of_source, of_source), "decoder": (of_target, of_target)}
+    numbers["cross"] = of_target, of_source
+    same = of_source[:, :, None] == of_source[:, None]
     # Padding may see anything: nothing reads it.
     eye = torch.eye(source.size(1), dtype=torch.bool)
     for layer in model.encoder.layers:
         module, residual = layer.self_attention, layer.self_attention_residual
-        x = residual.norm(x + by_masks(module, x, x, same & real | eye, real | eye, numbers))
+        y = by_masks(module, x, x, same & real | eye, real | eye, numbers["encoder"])
+        x = residual.norm(x + y)
         x = layer.feed_forward_residual.norm(x + layer.feed_forward(x))
-    memory, read = x, embedded(model.decoder, target, own)
+    memory, read = x, embedded(model.decoder, target, of_target)
     past = torch.ones(target.size(1), target.size(1), dtype=torch.bool).tril()[None]
-    last = theirs.masked_fill(source == PAD, 0).amax(1, keepdim=True)
-    alike = own[:, :, None] == own[:, None]
-    across = (own.minimum(last)[:, :, None] == theirs[:, None]) & real
+    last = of_source.masked_fill(source == PAD, 0).amax(1, keepdim=True)
+    alike = of_target[:, :, None] == of_target[:, None]
+    across = (of_target.minimum(last)[:, :, None] == of_source[:, None]) & real
     for layer in model.decoder.layers:
         module, residual = layer.self_attention, layer.self_attention_residual
-        read = residual.norm(read + by_masks(module, read, read, alike & past, past, (own, own)))
+        y = by_masks(module, read, read, alike & past, past, numbers["decoder"])
+        read = residual.norm(read + y)
         module, residual = layer.cross_attention, layer.cross_attention_residual
-        y = by_masks(module, read, memory, across, real.expand_as(across), (own, theirs))
+        y = by_masks(module, read, memory, across, real.expand_as(across), numbers["cross"])
         read = residual.norm(read + y)
         read = layer.feed_forward_residual.norm(read + layer.feed_forward(read))
-    kept = target != PAD
-    torch.testing.assert_close(model(source, target)[kept], read[kept], rtol=1e-6, atol=1e-6)
+    mask = target != PAD
+    torch.testing.assert_close(model(source, target)[mask], read[mask], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("global_layers", [0, 1])
@@ -332,8 +335,10 @@ def test_weights_are_returned_for_the_whole_document(global_layers):
         )[0]
         for slot in ("encoder", "decoder", "cross")
     }
-    theirs, own = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3]), np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
-    numbers = {"encoder": (theirs, theirs), "decoder": (own, own), "cross": (own, theirs)}
+    of_source = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3])
+    of_target = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
+    numbers = {"encoder": (of_source, of_source), "decoder": (of_target, of_target)}
+    numbers["cross"] = of_target, of_source
     for slot, weights in maps.items():
         queries, keys = numbers[slot]
         np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
@@ -342,7 +347,7 @@ def test_weights_are_returned_for_the_whole_document(global_layers):
     search = Stepping(model, torch.tensor(SOURCE[:1]))
     for t, token in enumerate(TARGET[0]):
         weights = search.step(torch.tensor([[token]]), want_weights=True).weights[0, 0]
-        assert (weights[own[t] == torch.from_numpy(theirs)].sum() - 1).abs() < 1e-6
+        assert (weights[of_target[t] == torch.from_numpy(of_source)].sum() - 1).abs() < 1e-6
 
 
 def test_statistics_count_visible_keys():
@@ -351,11 +356,11 @@ def test_statistics_count_visible_keys():
         model.encoder(padded(SOURCE[:2]))
     counts = [4, 3, 2, 1, 3, 4, 1]  # of the sentences of both
     local = sum(n * math.log(n) for n in counts)
-    whole = 10 * math.log(10) + 8 * math.log(8)
+    document = 10 * math.log(10) + 8 * math.log(8)
     lower, upper = attention_sums(records).values()
     assert len(records) == 3 and (lower.rows, upper.rows) == (18, 36)
     assert lower.log_counts == pytest.approx(local)
-    assert upper.log_counts == pytest.approx(local + whole)
+    assert upper.log_counts == pytest.approx(local + document)
 
 
 def test_the_regularizer_reads_both_attentions():
@@ -381,7 +386,7 @@ def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatc
     regularizer = AttentionRegularizerConfig(*weights)
     objective = TranslationObjective(model, 0.1, regularizer).train()
     pairs = [(np.array(s), np.array([*t[1:], EOS])) for s, t in zip(SOURCE, TARGET, strict=True)]
-    found = []
+    results = []
     for short in (64, 1):
         monkeypatch.setattr(sentences, "SHORT", short)
         objective.zero_grad()
@@ -389,11 +394,11 @@ def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatc
             output = objective(collate(pairs, range(3)))
         output.loss.backward()
         grads = [parameter.grad for parameter in model.parameters()]
-        found.append((output.loss, {n: total for n, (total, _) in output.metrics.items()}, grads))
+        results.append((output.loss, {n: total for n, (total, _) in output.metrics.items()}, grads))
         shares = sum(record.visibility.share for record in records)
         assert shares == pytest.approx(9)  # 6 modules, 3 of which have both attentions
         assert (len(records) > 9) == (short == 1)
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
@@ -403,8 +408,8 @@ def test_documents_may_be_longer_than_any_sentence(positions):
     limits = limits if positions == "learned" else {}
     model = make_model(choices, global_layers=1, **limits)
     assert model.most_tokens("source") is None and model.most_tokens("target") is None
-    most = limits.get("max_source_positions")
-    assert [model.most_tokens(side, True) for side in ("source", "target")] == [most, most]
+    limit = limits.get("max_source_positions")
+    assert [model.most_tokens(side, True) for side in ("source", "target")] == [limit, limit]
     source = torch.tensor([[5, 6, 7, 8, SEP] * 200 + [EOS]])
     assert model.encoder(source).states.isfinite().all()
 
@@ -418,20 +423,20 @@ def test_documents_may_be_longer_than_any_sentence(positions):
     ids=str,
 )
 @pytest.mark.parametrize("free", [False, True], ids=["counted", "free"])
-@pytest.mark.parametrize("more", [{}, {"sampling": True}, {"beam_threshold": 4.0}], ids=str)
-def test_a_search_ends_each_sentence_at_the_limit_of_the_model(choices, free, more):
+@pytest.mark.parametrize("flags", [{}, {"sampling": True}, {"beam_threshold": 4.0}], ids=str)
+def test_a_search_ends_each_sentence_at_the_limit_of_the_model(choices, free, flags):
     limits = {f"max_{side}_positions": 6 for side in ("source", "target")}
     limits = limits if "positions" in choices else {}
     model = make_model(choices, global_layers=0, **limits).float()
     with torch.no_grad():  # it would write words for ever
         model.output_projection.weight[[EOS, TSEP]] -= 20 * model.output_projection.weight.mean()
     assert model.most_tokens("target", of_sentence=True) == 6
-    config = GenerationConfig(beam=3, max_len_a=0, max_len_b=30, free_sentence_count=free, **more)
+    config = GenerationConfig(beam=3, max_len_a=0, max_len_b=30, free_sentence_count=free, **flags)
     symbols = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
     generator = Generator([StepDecoder(model)], config, symbols, separators=(SEP, TSEP))
     longest = []
-    for source, found in zip(SOURCE[:2], generator.generate(padded(SOURCE[:2])), strict=True):
-        tokens = found[0].tokens.tolist()
+    for source, hypotheses in zip(SOURCE[:2], generator.generate(padded(SOURCE[:2])), strict=True):
+        tokens = hypotheses[0].tokens.tolist()
         if not free:
             assert tokens.count(TSEP) == source.count(SEP)
         ends = [i for i, token in enumerate(tokens) if token in (TSEP, EOS)]
@@ -441,7 +446,7 @@ def test_a_search_ends_each_sentence_at_the_limit_of_the_model(choices, free, mo
 
 def test_limits_of_a_mechanism_apply_to_sentences_in_lower_layers():
     choices = {"attention": "linformer:length=8", "decoder_attention": "cosformer:horizon=9"}
-    for layers, most in ((0, (None, None)), (1, (8, 9))):
+    for layers, expected in ((0, (None, None)), (1, (8, 9))):
         model = EncoderDecoder(
             TransformerConfig(
                 **SIDES, **choices, document_attention="aligned", global_layers=layers
@@ -451,7 +456,7 @@ def test_limits_of_a_mechanism_apply_to_sentences_in_lower_layers():
             PAD,
             (SEP, TSEP),
         )
-        assert (model.most_tokens("source"), model.most_tokens("target")) == most
+        assert (model.most_tokens("source"), model.most_tokens("target")) == expected
         if layers == 0:  # 15 tokens in sentences of 5
             search = Stepping(model, torch.tensor(SOURCE[:1]))
             for t, token in enumerate([EOS, *[5, 6, 7, 8, TSEP] * 3]):
@@ -469,15 +474,15 @@ def test_recomputed_activations_have_the_same_gradients():
 
 def test_gradients_of_the_gate():
     gate = DocumentGate(3).double()
-    local, whole = torch.randn(2, 1, 4, 3, dtype=torch.float64, requires_grad=True)
+    local, document = torch.randn(2, 1, 4, 3, dtype=torch.float64, requires_grad=True)
 
-    def joined(weight, bias, local, whole):
+    def joined(weight, bias, local, of_document):
         parameters = {"weight": weight, "bias": bias}
-        return torch.func.functional_call(gate, parameters, (local, whole))
+        return torch.func.functional_call(gate, parameters, (local, of_document))
 
     weight = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(joined, (weight, bias, local, whole))
+    assert torch.autograd.gradcheck(joined, (weight, bias, local, document))
     assert torch.equal(joined(weight, bias, local, local), local)
     with torch.no_grad():
         gate.number_gain.copy_(torch.tensor([1.0, 2.0, 0.0]))

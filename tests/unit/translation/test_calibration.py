@@ -33,12 +33,12 @@ def row_sums(model, batch):
     """Return the mean absolute row sum of every attention, by slot and layer."""
     with record_attention(model, Need(weights=True)) as records, torch.no_grad():
         model(batch.src_tokens, batch.prev_output_tokens)
-    found = {}
+    mean_sums = {}
     for record in records:
         sums = record.weights.abs().sum(-1)
         real = record.visibility.real_rows(len(sums)).expand_as(sums).bool()
-        found[record.slot, record.layer] = float(sums[real].double().mean())
-    return found
+        mean_sums[record.slot, record.layer] = float(sums[real].double().mean())
+    return mean_sums
 
 
 def adapted(attention, batch, start="softmax", **settings):
@@ -66,7 +66,7 @@ def test_the_rows_of_every_layer_sum_to_1(attention, batch):
     assert row_sums(model, batch) == pytest.approx(
         dict.fromkeys(row_sums(model, batch), 1), abs=0.02
     )
-    assert {slot: len(own) for slot, own in factors.items()} == dict.fromkeys(factors, 2)
+    assert {slot: len(values) for slot, values in factors.items()} == dict.fromkeys(factors, 2)
 
 
 def test_a_bias_of_the_scores_is_no_obstacle(batch):

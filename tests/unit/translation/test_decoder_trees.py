@@ -43,19 +43,19 @@ class Checked:
         self.tokens = torch.cat([self.tokens, newest], 2)
 
     def step(self, check):
-        found = self.search.step(self.tokens[:, :, -1]).log_probs
+        step_scores = self.search.step(self.tokens[:, :, -1]).log_probs
         if check:
             batch, beam_size, length = self.tokens.shape
             sources = self.sources.repeat_interleave(beam_size, 0)
             expected = log_probs(self.model, sources, self.tokens.reshape(-1, length))[:, -1]
             expected = expected.view(batch, beam_size, VOCAB)
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(step_scores, expected, rtol=1e-5, atol=1e-6)
 
     def reorder(self):
         size = self.beam_size // self.num_groups
         shape = (len(self.sources), self.num_groups, size)
-        own = torch.randint(size, shape, generator=self.generator)
-        parents = (own + size * torch.arange(self.num_groups)[:, None]).flatten(1)
+        numbers = torch.randint(size, shape, generator=self.generator)
+        parents = (numbers + size * torch.arange(self.num_groups)[:, None]).flatten(1)
         self.search.reorder(parents)
         self.tokens = self.tokens.gather(1, parents[:, :, None].expand_as(self.tokens))
         self.add()
@@ -104,14 +104,14 @@ def test_steps_equal_the_full_pass_after_any_reordering(name, beams, room, seed,
 @torch.inference_mode()
 def test_tokens_that_beams_share_are_stored_once():
     m, length, beam_size = model("reluformer"), 200, 5
-    search, seen = Stepping(m, SOURCES), []
+    search, num_positions = Stepping(m, SOURCES), []
     search.step(torch.full((3, 1), EOS))
     for i in range(length):
         search.step(torch.randint(4, VOCAB, (3, beam_size)))
         search.reorder(torch.full((3, beam_size), i % beam_size))
-        seen.append(max(cache.target[0].size(2) for cache in search.state.caches))
+        num_positions.append(max(cache.target[0].size(2) for cache in search.state.caches))
     unshared = beam_size * decoder_state.MOST_STEPS
-    assert max(seen) <= length + 2 * unshared < beam_size * length
+    assert max(num_positions) <= length + 2 * unshared < beam_size * length
 
 
 @torch.inference_mode()

@@ -67,20 +67,20 @@ def test_steps_equal_the_full_pass_after_reordering_and_dropping(changes):
     origin = torch.tensor([[1, 1], [1, 0]])
     search.reorder(origin)
     search.keep(torch.tensor([1]))
-    found = search.step(tokens[1:, :, 2]).log_probs
+    step_scores = search.step(tokens[1:, :, 2]).log_probs
     for k in range(2):
         history = torch.cat([tokens[1, origin[1, k], :2], tokens[1, k, 2:]])[None]
         full = log_probs(m, src[1:, :3], history)[:, -1]
-        torch.testing.assert_close(found[:, k], full, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(step_scores[:, k], full, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_padding_does_not_change_results(changes):
     m = model(**changes)
     src, prev = batch()
-    both = m(src, prev)
+    padded = m(src, prev)
     alone = m(src[1:, :3], prev[1:, :2])
-    torch.testing.assert_close(both[1, :2], alone[0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(padded[1, :2], alone[0], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -98,17 +98,17 @@ def plain_alignment_loss(weights):
 def test_alignment_loss_equals_its_definition_and_null_rows_have_no_gradient():
     weights = torch.rand(2, 5, 4, dtype=torch.float64, requires_grad=True)
     pairs = batch(ALIGNMENTS).alignments
-    found = alignment_loss(weights, pairs)
+    loss = alignment_loss(weights, pairs)
     expected = plain_alignment_loss(weights.tolist())
-    assert float(found.detach()) == pytest.approx(expected, rel=1e-12)
-    assert torch.autograd.gradcheck(lambda own: alignment_loss(own, pairs), weights)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-12)
+    assert torch.autograd.gradcheck(lambda values: alignment_loss(values, pairs), weights)
     null = torch.rand(2, 5, 4, dtype=torch.float64)
     null[0, 1] = 0.0
     null[1, 3, 0] = 0.0
     scores = null.clone().requires_grad_()
-    found = alignment_loss(scores.relu(), pairs)
-    assert float(found.detach()) == pytest.approx(plain_alignment_loss(null.tolist()))
-    found.backward()
+    loss = alignment_loss(scores.relu(), pairs)
+    assert float(loss.detach()) == pytest.approx(plain_alignment_loss(null.tolist()))
+    loss.backward()
     assert scores.grad.isfinite().all() and not scores.grad[0, 1].any()
     assert not scores.grad[0, 2:].any()  # aligned with nothing
     none = alignment_loss(weights, torch.zeros(0, 3, dtype=torch.int64))
@@ -137,28 +137,28 @@ def test_alignments_guide_the_chosen_attention(attention, chosen, recompute):
     regularizer = AttentionRegularizerConfig(0.1, 0.1, 0.0)
     with_both = TranslationObjective(model, 0.1, regularizer, alignment_lambda=0.5).train()
     guided = TranslationObjective(model, 0.1, OFF, alignment_lambda=0.5).train()
-    found = guided(b)
-    assert float((found.loss - plain.loss).detach()) == pytest.approx(0.5 * expected, rel=1e-9)
-    assert float(found.metrics["alignment_loss"][0]) == pytest.approx(expected, rel=1e-9)
-    torch.testing.assert_close(found.metrics["loss"][0], plain.metrics["loss"][0])
-    own = alignment_loss(model.decoder.alignment_weights(records[0]), b.alignments)
-    [gradient] = torch.autograd.grad(own, cross.q.weight)
+    output = guided(b)
+    assert float((output.loss - plain.loss).detach()) == pytest.approx(0.5 * expected, rel=1e-9)
+    assert float(output.metrics["alignment_loss"][0]) == pytest.approx(expected, rel=1e-9)
+    torch.testing.assert_close(output.metrics["loss"][0], plain.metrics["loss"][0])
+    loss = alignment_loss(model.decoder.alignment_weights(records[0]), b.alignments)
+    [gradient] = torch.autograd.grad(loss, cross.q.weight)
     width = 4 * heads.size(1)
     assert gradient[:width].any() and not gradient[width:].any()
-    [whole] = torch.autograd.grad(found.loss, cross.q.weight)
+    [full] = torch.autograd.grad(output.loss, cross.q.weight)
     [without] = torch.autograd.grad(plain.loss, cross.q.weight)
-    torch.testing.assert_close(whole, without + 0.5 * gradient)
-    both = with_both(b)
-    assert both.metrics.keys() > {"attention_norm", "alignment_loss"}
-    assert float(both.metrics["alignment_loss"][0]) == pytest.approx(expected, rel=1e-9)
+    torch.testing.assert_close(full, without + 0.5 * gradient)
+    combined = with_both(b)
+    assert combined.metrics.keys() > {"attention_norm", "alignment_loss"}
+    assert float(combined.metrics["alignment_loss"][0]) == pytest.approx(expected, rel=1e-9)
 
 
 def test_alignments_need_weights_that_are_not_negative():
-    for model, told in (
+    for model, message in (
         (tiny_model(cross_attention="polynomial"), "--cross-attention polynomial has no weights"),
         (tiny_model("softmax", document_attention="aligned"), "--document-attention aligned"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             TranslationObjective(model, 0.1, OFF, alignment_lambda=0.05)
         TranslationObjective(model, 0.1, OFF)
 
@@ -248,8 +248,8 @@ def test_cross_entropy_equals_the_textbook_loss_and_gradient(smoothing, tokens):
     ours, theirs = (torch.autograd.grad(3 * x, (h, w)) for x in (loss, expected))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
-    whole = smoothed_loss((h @ w.T).log_softmax(-1), target, smoothing)
-    torch.testing.assert_close(whole, (expected, nll, correct))
+    result = smoothed_loss((h @ w.T).log_softmax(-1), target, smoothing)
+    torch.testing.assert_close(result, (expected, nll, correct))
 
 
 def test_cross_entropy_of_large_logits_in_half_precision_is_finite():
@@ -266,10 +266,10 @@ def test_cross_entropy_of_large_logits_in_half_precision_is_finite():
 def test_cross_entropy_of_a_large_vocabulary_is_exact_in_float16():
     torch.manual_seed(0)
     h, w = torch.randn(3, 8), 0.02 * torch.randn(250_000, 8)
-    found = []
+    results = []
     for dtype in (torch.float16, torch.float32):
-        own = [tensor.half().to(dtype).requires_grad_() for tensor in (h, w)]
-        loss, nll, _ = projected_cross_entropy(*own, torch.tensor([5, 6, 7]), 0.1)
+        pair = [tensor.half().to(dtype).requires_grad_() for tensor in (h, w)]
+        loss, nll, _ = projected_cross_entropy(*pair, torch.tensor([5, 6, 7]), 0.1)
         loss.backward()
-        found.append([x.float() for x in (loss.detach(), nll, *(tensor.grad for tensor in own))])
-    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-4)
+        results.append([x.float() for x in (loss.detach(), nll, *(tensor.grad for tensor in pair))])
+    torch.testing.assert_close(*results, rtol=1e-2, atol=1e-4)

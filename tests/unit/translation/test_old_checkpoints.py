@@ -115,9 +115,9 @@ def test_old_optimizer_state_and_raw_weights_are_renamed_and_split(tmp_path):
     train(model, optimizer, 3)
     state = optimizer_tensors(model, optimizer)
     raw = {f"train.model.{k}": v for k, v in model.named_parameters()}
-    own = {f"model.{k}": v for k, v in model.state_dict().items()}
+    weights = {f"model.{k}": v for k, v in model.state_dict().items()}
     path = tmp_path / "old.safetensors"
-    write_old(path, old_names(own) | old_names(raw) | old_names(state))
+    write_old(path, old_names(weights) | old_names(raw) | old_names(state))
     checkpoint = load_checkpoint(path, with_training_state=True)
     expected = {**raw, **state}
     assert checkpoint.training_tensors.keys() == expected.keys()

@@ -135,13 +135,13 @@ def test_post_processing_of_data_segmented_here(raw_folder):
 def test_at_folder_compares_dictionaries(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    here, there = preprocess(tmp_path / "a"), preprocess(tmp_path / "b", thresholdtgt=5)
-    task = TranslationTask.from_state(TranslationTask.from_data_folder(here).to_state())
-    assert len(at_folder(task, here).load_split("valid")) == len(GERMAN)
+    folder, other_folder = preprocess(tmp_path / "a"), preprocess(tmp_path / "b", thresholdtgt=5)
+    task = TranslationTask.from_state(TranslationTask.from_data_folder(folder).to_state())
+    assert len(at_folder(task, folder).load_split("valid")) == len(GERMAN)
     with pytest.raises(
         DataError, match=r"dict.en.txt: not the dictionary of the checkpoint.*--like"
     ):
-        at_folder(task, there)
+        at_folder(task, other_folder)
 
 
 def test_source_only_folder(tmp_path):

@@ -45,7 +45,7 @@ def taught(student, teachers, **settings):
 def distributions(models, batch):
     """Return the mean probabilities of models, [B, T, V]."""
     with torch.no_grad():
-        features = [each.eval()(batch.src_tokens, batch.prev_output_tokens) for each in models]
+        features = [m.eval()(batch.src_tokens, batch.prev_output_tokens) for m in models]
         scores = [m.output_projection(x).softmax(-1) for m, x in zip(models, features, strict=True)]
     return torch.stack(scores).mean(0)
 
@@ -60,20 +60,20 @@ def test_the_loss_mixes_cross_entropy_and_divergence(batch, count, weight, tempe
     q_all, p_all = distributions(teachers, batch), distributions([student], batch)
     loss = entropy = kl = 0.0
     for row, targets in enumerate(batch.tgt_tokens.tolist()):
-        for place, target in enumerate(targets):
+        for position, target in enumerate(targets):
             if target == PAD:
                 continue
-            p, q = p_all[row, place], q_all[row, place]
+            p, q = p_all[row, position], q_all[row, position]
             other = [-math.log(p[v]) for v in range(V)]
             entropy += 0.9 * other[target] + 0.1 / (V - 1) * (sum(other) - other[target])
             best = sorted(range(V), key=lambda v, q=q: -q[v])[:k]
-            rest = 1 - sum(float(q[v]) for v in best)
-            known = [float(q[v]) if v in best else rest / (V - k) for v in range(V)]
-            sharp = [x ** (1 / temperature) for x in known]
+            share = 1 - sum(float(q[v]) for v in best)
+            probs = [float(q[v]) if v in best else share / (V - k) for v in range(V)]
+            sharp = [x ** (1 / temperature) for x in probs]
             flat = [float(x) ** (1 / temperature) for x in p]
             for v in range(V):
-                own = sharp[v] / sum(sharp)
-                kl += own * math.log(own / (flat[v] / sum(flat)))
+                prob = sharp[v] / sum(sharp)
+                kl += prob * math.log(prob / (flat[v] / sum(flat)))
     loss = (1 - weight) * entropy + weight * temperature**2 * kl
     assert result.loss.item() == pytest.approx(loss, rel=1e-5)
     assert float(result.metrics["loss"][0]) == pytest.approx(entropy, rel=1e-5)
@@ -111,15 +111,15 @@ def test_gradients_are_those_of_the_divergence():
 
 
 def test_recomputed_blocks_give_the_gradients_of_the_whole(batch, monkeypatch):
-    found = []
+    gradients = []
     for size in (1, 100):
         name = "relu_nmt.translation.teacher.block_rows"
         monkeypatch.setattr(name, lambda _, size=size: size)
         student = model()
         taught(student, [model(2)])(batch).loss.backward()
-        found.append([p.grad for p in student.parameters()])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+        gradients.append([p.grad for p in student.parameters()])
+    for recomputed, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, other, atol=1e-6, rtol=1e-5)
 
 
 def test_the_teacher_gets_no_gradient_and_is_no_part_of_the_model(batch):
@@ -142,16 +142,16 @@ def test_validation_is_without_the_teacher(batch):
 def test_the_loss_of_attention_is_a_mean_of_relative_squares(batch):
     student, teacher = model(attention="reluformer"), model(2)
     outputs = []
-    for each in (student, teacher):
-        with attention_outputs(each, True) as found:
-            each(batch.src_tokens, batch.prev_output_tokens)
-        outputs.append(found)
+    for network in (student, teacher):
+        with attention_outputs(network, True) as of_model:
+            network(batch.src_tokens, batch.prev_output_tokens)
+        outputs.append(of_model)
     distances = []
     for name in outputs[0]:
         tokens = batch.src_tokens if name.startswith("encoder") else batch.prev_output_tokens
         error = size = 0.0
-        for place in (tokens != PAD).nonzero().tolist():
-            y, t = (found[name][tuple(place)] for found in outputs)
+        for position in (tokens != PAD).nonzero().tolist():
+            y, t = (outputs_of_model[name][tuple(position)] for outputs_of_model in outputs)
             error += ((y - t) ** 2).sum().item()
             size += (t**2).sum().item()
         distances.append(error / size)
@@ -165,13 +165,13 @@ def test_the_loss_of_attention_is_a_mean_of_relative_squares(batch):
 
 
 def test_recomputed_activations_teach_attention_in_the_same_way(batch):
-    found = []
+    gradients = []
     for again in (False, True):
         student = model(attention="reluformer", checkpoint_activations=again)
         taught(student, [model(2)], teacher_attention_weight=2.0)(batch).loss.backward()
-        found.append([p.grad for p in student.parameters()])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+        gradients.append([p.grad for p in student.parameters()])
+    for recomputed, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, other)
 
 
 def test_attention_needs_a_teacher_of_the_same_shape():
@@ -181,14 +181,14 @@ def test_attention_needs_a_teacher_of_the_same_shape():
 
 
 @pytest.mark.parametrize(
-    ("teacher", "settings", "told"),
+    ("teacher", "settings", "message"),
     [
         ("a:b", {}, "a:b are several models; give one"),
         ("a", {"teacher_cache": "c"}, "--teacher-cache keeps probabilities only"),
     ],
 )
-def test_attention_needs_one_teacher_that_runs(teacher, settings, told):
-    with pytest.raises(ConfigError, match=told):
+def test_attention_needs_one_teacher_that_runs(teacher, settings, message):
+    with pytest.raises(ConfigError, match=message):
         TeacherConfig(teacher=teacher, teacher_attention_weight=1.0, **settings)
 
 
@@ -224,8 +224,8 @@ def test_the_cache_spares_the_teacher(batch, cached):
     first = teacher.taught(batch, 3)
     again = teacher.taught(batch, 3)
     assert len(passes) == 1
-    for one, other in zip(first[:2], again[:2], strict=True):
-        assert torch.equal(one, other) and one.shape == (8, 4)
+    for first_values, other in zip(first[:2], again[:2], strict=True):
+        assert torch.equal(first_values, other) and first_values.shape == (8, 4)
     plain = make(teacher_cache=None).taught(batch, 3)
     assert torch.equal(first[0], plain[0])
     torch.testing.assert_close(first[1].double(), plain[1].double(), atol=5e-3, rtol=1e-3)
@@ -239,8 +239,8 @@ def test_the_largest_batch_of_a_process_runs_the_teacher_whose_memory_the_prefli
     warm = make()
     again = warm.taught(batch, 3)
     assert len(passes) == 2
-    for one, other in zip(first[:2], again[:2], strict=True):
-        assert torch.equal(one, other)
+    for first_values, other in zip(first[:2], again[:2], strict=True):
+        assert torch.equal(first_values, other)
     warm.taught(batch, 3)
     assert len(passes) == 2
 
@@ -248,14 +248,14 @@ def test_the_largest_batch_of_a_process_runs_the_teacher_whose_memory_the_prefli
 def test_the_cache_knows_pairs_in_other_batches_and_adds_new_ones(batch, cached):
     make, passes = cached
     teacher = make()
-    whole = teacher.taught(batch, 3)
+    expected = teacher.taught(batch, 3)
     turned = [([10, 2], [11, 4, 5, 6, 2]), ([5, 6, 7, 2], [8, 9, 2])]
     pairs = [tuple(torch.tensor(side).numpy() for side in pair) for pair in turned]
     other = collate(pairs, [7, 8])
     ids, logs, _ = teacher.taught(other, 3)
     assert len(passes) == 1
-    assert torch.equal(ids, torch.cat([whole[0][3:], whole[0][:3]]))
-    assert torch.equal(logs, torch.cat([whole[1][3:], whole[1][:3]]))
+    assert torch.equal(ids, torch.cat([expected[0][3:], expected[0][:3]]))
+    assert torch.equal(logs, torch.cat([expected[1][3:], expected[1][:3]]))
     new = collate([pairs[0], pairs[0][::-1]], [0, 1])
     teacher.taught(new, 3)
     teacher.taught(new, 3)

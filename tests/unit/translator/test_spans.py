@@ -44,7 +44,7 @@ def pipeline_of(tokenizer="none", subword="whole", **settings):
     return TextPipeline("en", tokenizer, **settings)
 
 
-def shown(text, pipeline, tokens=None):
+def span_texts(text, pipeline, tokens=None):
     tokens = pipeline.encode(text) if tokens is None else tokens
     return [text[begin:end] for begin, end in token_spans(text, tokens, pipeline)]
 
@@ -87,7 +87,7 @@ def shown(text, pipeline, tokens=None):
     ],
 )
 def test_tokens_are_found_in_their_text(text, settings, tokens, expected):
-    assert shown(text, pipeline_of(**settings), tokens) == expected
+    assert span_texts(text, pipeline_of(**settings), tokens) == expected
 
 
 SPECIAL = st.text("aHuT- @▁&;'\"<>.x0İßﬁ\u0301\u200b\x01🙂日\ufdfa", max_size=40)
@@ -138,7 +138,7 @@ def test_spans_agree_with_sentencepieces_offsets(line):
     pipeline = pipeline_of(subword="bytes")
     line = " ".join(line.split())
     processor = SUBWORDS["bytes"]._processor
-    normal, places = processor.normalize(line, with_offsets=True)
+    normal, offsets = processor.normalize(line, with_offsets=True)
     tokens = pipeline.encode(line)
     if "▁" in line or any(token.startswith("<0x") for token in tokens):
         return
@@ -148,7 +148,7 @@ def test_spans_agree_with_sentencepieces_offsets(line):
         first = position + (token[0] == "▁")
         position += len(token)
         if first < position:
-            assert begin <= places[first] and end > places[position - 1]
+            assert begin <= offsets[first] and end > offsets[position - 1]
 
 
 @pytest.mark.parametrize("subword", SUBWORDS)

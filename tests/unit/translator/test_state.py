@@ -39,7 +39,7 @@ def found_by(translator):
     best = translator.translate_nbest(LINES, nbest=2, beam=3, max_len_b=7)
     kernels = [getattr(decoder, "layers_kernel", None) for decoder in translator.decoders]
     quick = [kernel is not None for kernel in kernels]
-    return [[(t.text, t.tokens, t.score) for t in own] for own in best], quick
+    return [[(t.text, t.tokens, t.score) for t in translations] for translations in best], quick
 
 
 def make_task():
@@ -64,7 +64,7 @@ def translators(tmp_path_factory):
     folder = tmp_path_factory.mktemp("translators")
     first, second = (save(folder / f"{seed}.safetensors", seed) for seed in (1, 2))
     model, task, _ = load_model(first)
-    found = {
+    by_kind = {
         "loaded": Translator.from_checkpoint(first, "cpu"),
         "int8": Translator.from_checkpoint(first, "cpu", int8=True),
         "bfloat16": Translator.from_checkpoint(first, "cpu", torch.bfloat16),
@@ -73,9 +73,9 @@ def translators(tmp_path_factory):
         "made": Translator([model], task, "cpu", max_doc_tokens=9),
     }
     candidates = torch.zeros(len(WORDS), 1, dtype=torch.int64)
-    found["shortlist"].shortlist = Shortlist(torch.tensor([5, 9]), candidates, len(WORDS))
-    found["made"].task = found["made"].task.with_post_processing(None, "none")
-    return found
+    by_kind["shortlist"].shortlist = Shortlist(torch.tensor([5, 9]), candidates, len(WORDS))
+    by_kind["made"].task = by_kind["made"].task.with_post_processing(None, "none")
+    return by_kind
 
 
 @pytest.fixture(scope="module")
@@ -121,17 +121,17 @@ def test_a_copy_translates_the_same_and_shares_nothing(translators, kind, copied
 
 
 def test_each_thread_may_have_a_copy(translators):
-    expected, found = found_by(translators["loaded"]), []
+    expected, results = found_by(translators["loaded"]), []
     twins = [copy.deepcopy(translators["loaded"]) for _ in range(3)]
     threads = [
-        threading.Thread(target=lambda own=own: found.extend(found_by(own) for _ in range(5)))
-        for own in twins
+        threading.Thread(target=lambda twin=twin: results.extend(found_by(twin) for _ in range(5)))
+        for twin in twins
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 15 and all(each == expected for each in found)
+    assert len(results) == 15 and all(result == expected for result in results)
 
 
 def test_a_copy_keeps_text_processing_and_data_folder(translators, tmp_path):
@@ -147,8 +147,8 @@ def test_kernels_find_weights_that_moved_to_shared_memory(tmp_path):
     expected = found_by(translator)
     for model in translator.models:
         model.share_memory()
-    taken = [torch.full((64,), 7.0) for _ in range(1000)]  # reuse the freed memory
-    assert found_by(translator) == expected and len(taken) == 1000
+    blocks = [torch.full((64,), 7.0) for _ in range(1000)]  # reuse the freed memory
+    assert found_by(translator) == expected and len(blocks) == 1000
     for decoder in translator.decoders:
         if (kernel := decoder.layers_kernel) is not None:
             norm = kernel.layers[0].self_attention_residual.norm
@@ -158,9 +158,9 @@ def test_kernels_find_weights_that_moved_to_shared_memory(tmp_path):
 def test_a_model_with_hooks_cannot_be_pickled(tmp_path):
     translator = Translator.from_checkpoint(save(tmp_path / "x.safetensors", 1), "cpu")
     translator.models[0].encoder.register_forward_hook(lambda *call: None)
-    told = "a translator with hooks cannot be pickled or copied, and there are some on 'encoder'"
+    message = "a translator with hooks cannot be pickled or copied, and there are some on 'encoder'"
     for copied in (copy.deepcopy, pickle.dumps):
-        with pytest.raises(ConfigError, match=told) as error:
+        with pytest.raises(ConfigError, match=message) as error:
             copied(translator)
         assert "Translator.from_checkpoint" in str(error.value)
 

@@ -51,19 +51,19 @@ def translator():
 
 
 def test_encoding_a_sentence_makes_no_tokenizer(translator, monkeypatch):
-    def made(*args):
+    def fail(*args):
         raise AssertionError("to make one takes longer than to split a sentence")
 
-    monkeypatch.setattr(TextPipeline, "__post_init__", made)
+    monkeypatch.setattr(TextPipeline, "__post_init__", fail)
     prefixes = ["house" if line.strip() else "" for line in LINES]
     assert len(translator.translate(LINES, prefixes=prefixes, **SHORT)) == len(LINES)
 
 
 def test_each_line_gives_one_line_and_blank_lines_stay_blank(translator):
-    found = translator.translate(LINES, **SHORT)
-    assert len(found) == len(LINES)
-    assert found[1] == found[3] == ""
-    assert all(found[i] and "\n" not in found[i] for i in (0, 2, 4, 5, 6))
+    texts = translator.translate(LINES, **SHORT)
+    assert len(texts) == len(LINES)
+    assert texts[1] == texts[3] == ""
+    assert all(texts[i] and "\n" not in texts[i] for i in (0, 2, 4, 5, 6))
     assert translator.translate([], **SHORT) == []
 
 
@@ -71,9 +71,9 @@ def test_a_warning_counts_translations_that_reach_the_limit(translator):
     with pytest.warns(
         UserWarning, match=r"4 of 5 translations reached the longest output \(1 token\) and"
     ):
-        found = translator.translate(["ein Haus", "", "das", "Haus", "gross"], beam=2, max_len_b=1)
-    assert found.at_limit == (0, 2, 3, 4)
-    assert found == list(found)
+        texts = translator.translate(["ein Haus", "", "das", "Haus", "gross"], beam=2, max_len_b=1)
+    assert texts.at_limit == (0, 2, 3, 4)
+    assert texts == list(texts)
     with pytest.warns(UserWarning, match="1 of 1 translations reached"):
         ((best,),) = translator.translate_nbest(["das"], beam=2, max_len_b=1)
     assert best.reached_limit
@@ -95,12 +95,12 @@ def test_lines_do_not_depend_on_each_other(translator):
 
 
 def test_nbest_gives_scores_and_tokens(translator):
-    found = translator.translate_nbest(LINES[:1], nbest=3, **SHORT)[0]
-    assert len(found) == 3
-    assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
-    assert found[0].text == translator.translate(LINES[:1], GenerationConfig(**SHORT))[0]
-    assert found[0].tokens == translator.task.target_dictionary.symbols_of(
-        found[0].hypothesis.tokens
+    translations = translator.translate_nbest(LINES[:1], nbest=3, **SHORT)[0]
+    assert len(translations) == 3
+    assert [t.score for t in translations] == sorted((t.score for t in translations), reverse=True)
+    assert translations[0].text == translator.translate(LINES[:1], GenerationConfig(**SHORT))[0]
+    assert translations[0].tokens == translator.task.target_dictionary.symbols_of(
+        translations[0].hypothesis.tokens
     )
 
 
@@ -125,19 +125,20 @@ def test_unknown_source_words_are_copied(translator):
 
 def test_checkpoints_are_loaded_alone_and_as_ensembles(tmp_path):
     task = make_task()
-    one, two = save(tmp_path / "1.safetensors", task), save(tmp_path / "2.safetensors", task, 1)
-    alone = Translator.from_checkpoint(one, device="cpu").translate(LINES, **SHORT)
-    assert Translator.from_checkpoint([one, one], "cpu").translate(LINES, **SHORT) == alone
-    pair = Translator.from_checkpoint(f"{one}:{two}", device="cpu")
+    first = save(tmp_path / "1.safetensors", task)
+    second = save(tmp_path / "2.safetensors", task, 1)
+    alone = Translator.from_checkpoint(first, device="cpu").translate(LINES, **SHORT)
+    assert Translator.from_checkpoint([first, first], "cpu").translate(LINES, **SHORT) == alone
+    pair = Translator.from_checkpoint(f"{first}:{second}", device="cpu")
     assert len(pair.models) == 2
     scores = [t[0].score for t in pair.translate_nbest(LINES, **SHORT)]
-    other = Translator.from_checkpoint([two, one], "cpu").translate_nbest(LINES, **SHORT)
+    other = Translator.from_checkpoint([second, first], "cpu").translate_nbest(LINES, **SHORT)
     np.testing.assert_allclose(scores, [t[0].score for t in other], atol=1e-5)
 
     # A folder may have a colon in its name.
     (tmp_path / "12:00").mkdir()
     timed = [save(tmp_path / "12:00" / f"{name}.safetensors", task) for name in "ab"]
-    for path, count in ((timed[0], 1), (f"{timed[0]}:{one}:{timed[1]}", 3)):
+    for path, count in ((timed[0], 1), (f"{timed[0]}:{first}:{timed[1]}", 3)):
         assert len(Translator.from_checkpoint(path, "cpu").models) == count
     with pytest.raises(CheckpointError, match=r"12:00/c\.safetensors: no such checkpoint"):
         Translator.from_checkpoint(tmp_path / "12:00" / "c.safetensors")
@@ -146,13 +147,13 @@ def test_checkpoints_are_loaded_alone_and_as_ensembles(tmp_path):
     with pytest.raises(
         CheckpointError, match=r"3\.safetensors: the source dictionary is 6 symbols"
     ):
-        Translator.from_checkpoint([one, foreign])
+        Translator.from_checkpoint([first, foreign])
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         Translator.from_checkpoint(tmp_path / "nothing.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"language": "fr"}, "source language is fr, but in FIRST it is de"),
         (
@@ -170,16 +171,16 @@ def test_checkpoints_are_loaded_alone_and_as_ensembles(tmp_path):
     ],
 )
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_models_of_an_ensemble_must_process_text_alike(tmp_path, changes, told, side):
+def test_models_of_an_ensemble_must_process_text_alike(tmp_path, changes, expected, side):
     task = make_task()
-    own = replace(getattr(task, f"{side}_text"), **changes)
+    text = replace(getattr(task, f"{side}_text"), **changes)
     first = save(tmp_path / "1.safetensors", task)
-    second = save(tmp_path / "2.safetensors", replace(task, **{f"{side}_text": own}))
+    second = save(tmp_path / "2.safetensors", replace(task, **{f"{side}_text": text}))
     own_language = {"source": "de", "target": "en"}[side]
-    told = told.replace("source", side).replace("FIRST", str(first))
-    told = told.replace("it is de", f"it is {own_language}")
+    expected = expected.replace("source", side).replace("FIRST", str(first))
+    expected = expected.replace("it is de", f"it is {own_language}")
     with pytest.raises(
-        CheckpointError, match=re.escape(f"{second}: the {told}; an ensemble needs")
+        CheckpointError, match=re.escape(f"{second}: the {expected}; an ensemble needs")
     ):
         Translator.from_checkpoint([first, second], "cpu")
     assert len(Translator.from_checkpoint([first, first], "cpu").models) == 2
@@ -200,11 +201,11 @@ def test_loaded_models_have_packed_weights_and_translate_the_same(tmp_path):
     path = save(tmp_path / "1.safetensors", make_task())
     loaded, (plain, task, _) = Translator.from_checkpoint(path, "cpu"), load_model(path)
     expected = Translator([plain], task, "cpu").translate_nbest(LINES, **SHORT)
-    found = loaded.translate_nbest(LINES, **SHORT)
+    translations = loaded.translate_nbest(LINES, **SHORT)
     assert type(loaded.models[0].output_projection) is PackedLinear
-    assert [t[0].text for t in found] == [t[0].text for t in expected]
+    assert [t[0].text for t in translations] == [t[0].text for t in expected]
     np.testing.assert_allclose(
-        [t[0].score for t in found], [t[0].score for t in expected], atol=1e-5
+        [t[0].score for t in translations], [t[0].score for t in expected], atol=1e-5
     )
 
 
@@ -286,17 +287,17 @@ def test_each_line_of_a_document_has_a_sentence_of_its_own(search, num_models):
     documents = [["ein Haus", "das", "", "Haus gross ."], ["gross ."], [], ["das Haus"] * 5]
     for limit, overlap in ((1, 0), (9, 0), (9, 2), (60, 0)):
         windows = {"max_doc_tokens": limit, "window_overlap": overlap}
-        found = separated.translate_documents(documents, **windows, **search)
-        assert list(map(len, found)) == list(map(len, documents))
-        assert found.num_mismatched == found.num_undivided == 0
-        for own in found.windows:
-            for translation in own.translations:
-                count = sum(bool(lines.strip()) for lines in lines_of(own.window, documents))
+        translations = separated.translate_documents(documents, **windows, **search)
+        assert list(map(len, translations)) == list(map(len, documents))
+        assert translations.num_mismatched == translations.num_undivided == 0
+        for window in translations.windows:
+            for translation in window.translations:
+                count = sum(bool(lines.strip()) for lines in lines_of(window.window, documents))
                 assert translation.tokens.count("<sep>") == count
 
 
 def lines_of(window, documents):
-    lines = [line for own in documents for line in own]
+    lines = [line for document in documents for line in document]
     return lines[window.first : window.end]
 
 
@@ -305,20 +306,20 @@ def lines_of(window, documents):
     [{}, {"max_doc_tokens": 1}, {"max_doc_tokens": 9}, {"max_doc_tokens": 9, "window_overlap": 2}],
 )
 def test_translated_documents_have_as_many_lines_as_their_sources(separated, settings):
-    found = separated.translate_documents(DOCUMENTS, **settings, beam=2, max_len_b=6)
-    assert list(map(len, found)) == list(map(len, DOCUMENTS))
-    assert found[0][1] == ""
+    translations = separated.translate_documents(DOCUMENTS, **settings, beam=2, max_len_b=6)
+    assert list(map(len, translations)) == list(map(len, DOCUMENTS))
+    assert translations[0][1] == ""
     alone = [separated.translate_document(d, **settings, beam=2, max_len_b=6) for d in DOCUMENTS]
-    assert alone == found
+    assert alone == translations
     assert separated.translate_documents([], **settings) == []
 
 
 def test_documents_may_be_groups_that_are_read_once(separated):
-    whole = [["ein Haus", "gross"], ["das Haus"]]
-    lines = [*whole[0], None, *whole[1]]
+    documents = [["ein Haus", "gross"], ["das Haus"]]
+    lines = [*documents[0], None, *documents[1]]
     groups = itertools.groupby(lines, lambda line: line is not None)
-    found = separated.translate_documents((own for is_text, own in groups if is_text), **SHORT)
-    assert found == separated.translate_documents(whole, **SHORT)
+    texts = separated.translate_documents((group for is_text, group in groups if is_text), **SHORT)
+    assert texts == separated.translate_documents(documents, **SHORT)
 
 
 def test_single_lines_of_documents_are_translated_as_sentences(separated):
@@ -340,17 +341,17 @@ def test_a_group_gives_one_line_without_separators(translator, monkeypatch):
 
 
 def test_an_overlap_forces_the_translation_of_the_context(separated, monkeypatch):
-    asked = []
+    requests = []
     searcher = separated.searcher
 
     def noting(*arguments):
         search = searcher(*arguments)
 
         def note(sources):
-            found = search(sources)
-            pairs = zip(sources, found, strict=True)
-            asked.append([(source, best) for source, (best, *_) in pairs])
-            return found
+            results = search(sources)
+            pairs = zip(sources, results, strict=True)
+            requests.append([(source, best) for source, (best, *_) in pairs])
+            return results
 
         return note
 
@@ -358,15 +359,15 @@ def test_an_overlap_forces_the_translation_of_the_context(separated, monkeypatch
     shorten_sentences(separated)
     # A limit that only ever leaves room for one new sentence and one of context.
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
-    found = separated.translate_document(lines, max_doc_tokens=8, window_overlap=1, max_len_b=20)
-    assert len(found) == len(lines)
-    overlapping = [pair for batch in asked for pair in batch if len(pair[0].context)]
+    texts = separated.translate_document(lines, max_doc_tokens=8, window_overlap=1, max_len_b=20)
+    assert len(texts) == len(lines)
+    overlapping = [pair for batch in requests for pair in batch if len(pair[0].context)]
     assert overlapping
     for source, best in overlapping:
         assert len(source.context) + len(best.hypothesis.tokens) <= 1.5 * len(source.ids) + 20 + 1
         # The model's own probabilities of the new text, behind the context.
-        whole = np.concatenate([source.context, best.hypothesis.tokens])
-        pair = replace(source, reference=whole, context=np.zeros(0, dtype=np.int64))
+        reference = np.concatenate([source.context, best.hypothesis.tokens])
+        pair = replace(source, reference=reference, context=np.zeros(0, dtype=np.int64))
         [[scored]] = searcher(GenerationConfig(score_reference=True))([pair])
         expected = scored.hypothesis.positional_scores[len(source.context) :]
         np.testing.assert_allclose(best.hypothesis.positional_scores, expected, atol=1e-4)
@@ -381,12 +382,12 @@ def test_hypotheses_behind_a_context_are_ranked_by_their_new_text(seed):
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
     sources = separated.sources.encode(TranslationRequest(lines))
     config = GenerationConfig(beam=6, nbest=6, max_len_b=20).resolved(documents=True)
-    found = separated.answer(sources, config, WindowConfig(8, 1, repair=True))
-    assert any(own.window.context < own.window.first for own in found.windows)
-    for own in found.windows:
-        scores = [translation.score for translation in own.translations]
+    answer = separated.answer(sources, config, WindowConfig(8, 1, repair=True))
+    assert any(result.window.context < result.window.first for result in answer.windows)
+    for translated in answer.windows:
+        scores = [translation.score for translation in translated.translations]
         assert scores == sorted(scores, reverse=True)
-        for translation in own.translations:
+        for translation in translated.translations:
             mean = translation.hypothesis.positional_scores.mean()
             assert translation.score == pytest.approx(mean, abs=1e-5)
 
@@ -409,9 +410,9 @@ def test_each_window_of_a_document_draws_its_own_samples(separated):
     lines = ["ein Haus"] * 4
     settings = {"sampling": True, "beam": 1, "max_len_b": 9, "max_doc_tokens": 4}
     separated.models[0].output_projection.weight.data.zero_()  # only the numbers drawn decide
-    found = separated.translate_document(lines, window_overlap=1, **settings)
-    assert len(set(found)) == len(lines)
-    assert found == separated.translate_document(lines, window_overlap=1, **settings)
+    texts = separated.translate_document(lines, window_overlap=1, **settings)
+    assert len(set(texts)) == len(lines)
+    assert texts == separated.translate_document(lines, window_overlap=1, **settings)
 
 
 def test_a_separator_in_the_text_is_an_unknown_word():
@@ -475,16 +476,16 @@ def test_damaged_settings_of_documents_name_the_file(tmp_path):
 
 def test_translations_have_their_prefix_and_no_banned_term(translator):
     lines, prefixes = ["ein Haus", "das Haus", ""], ["The big dog".lower(), "", ""]
-    found = translator.translate(lines, prefixes=prefixes, **SHORT)
-    assert found[0].startswith("the big dog")
-    assert found[1:] == translator.translate(lines, **SHORT)[1:]
-    words = found[1].split()
+    texts = translator.translate(lines, prefixes=prefixes, **SHORT)
+    assert texts[0].startswith("the big dog")
+    assert texts[1:] == translator.translate(lines, **SHORT)[1:]
+    words = texts[1].split()
     banned = [" ".join(words[:2]), "no such word"]
     other = translator.translate_nbest(lines, banned=banned, nbest=3, **SHORT)
-    assert not any(banned[0] in one.text for one in other[1])
+    assert not any(banned[0] in translation.text for translation in other[1])
     # A forced term may contain banned words.
-    both = translator.translate(["ein Haus"], prefixes=["the big"], banned=["the"], **SHORT)
-    assert both[0].startswith("the big") and "the" not in both[0].split()[2:]
+    text = translator.translate(["ein Haus"], prefixes=["the big"], banned=["the"], **SHORT)
+    assert text[0].startswith("the big") and "the" not in text[0].split()[2:]
 
 
 def test_the_numbers_of_prefixes_and_lines_must_agree(translator):
@@ -498,11 +499,11 @@ def test_the_numbers_of_prefixes_and_lines_must_agree(translator):
 def test_translations_contain_their_forced_terms(translator, ordered):
     lines = ["ein Haus", "", "das Haus", "das"]
     forced = [["a big dog", "the ."], [" "], [], ["big", " ", "big"]]
-    found = translator.translate(lines, forced=forced, ordered=ordered, **SHORT)
-    assert "a big dog" in found[0] and "the." in found[0]
-    assert ordered <= (found[0].index("a big dog") < found[0].index("the."))
-    assert found[1] == "" and found[2] == translator.translate(lines, **SHORT)[2]
-    assert found[3].split().count("big") >= 2
+    texts = translator.translate(lines, forced=forced, ordered=ordered, **SHORT)
+    assert "a big dog" in texts[0] and "the." in texts[0]
+    assert ordered <= (texts[0].index("a big dog") < texts[0].index("the."))
+    assert texts[1] == "" and texts[2] == translator.translate(lines, **SHORT)[2]
+    assert texts[3].split().count("big") >= 2
     # A forced term may contain banned words.
     [[best]] = translator.translate_nbest(
         ["das"], forced=[["big dog"]], banned=["dog"], ordered=ordered, **SHORT
@@ -514,9 +515,9 @@ def test_a_single_text_in_place_of_a_list_is_an_error(translator):
     for texts in ("", "das Haus"):
         with pytest.raises(DataError, match="documents are lists of lines, not one text"):
             translator.translate_documents(texts)
-    for given in ({"prefixes": "a"}, {"forced": "a"}, {"banned": "a"}, {"forced": ["a"]}):
+    for option in ({"prefixes": "a"}, {"forced": "a"}, {"banned": "a"}, {"forced": ["a"]}):
         with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
-            translator.translate_documents([["das"]], **given)
+            translator.translate_documents([["das"]], **option)
     with pytest.raises(DataError, match=r"not one text \('a b'\)"):
         translator.sources.sentence("das", forced="a b")
 
@@ -531,17 +532,17 @@ def test_a_term_that_the_model_cannot_write_is_an_error(translator, term):
         translator.translate(["das", "ein"], prefixes=["", term])
 
 
-@pytest.mark.parametrize("asked", [{"forced": [[], ["", "dog"]]}, {"prefixes": ["", "dog"]}])
-def test_a_prefix_or_term_in_a_blank_line_is_an_error(translator, asked):
+@pytest.mark.parametrize("options", [{"forced": [[], ["", "dog"]]}, {"prefixes": ["", "dog"]}])
+def test_a_prefix_or_term_in_a_blank_line_is_an_error(translator, options):
     with pytest.raises(DataError, match="'dog' cannot be forced: the line is blank"):
-        translator.translate(["das", " "], **asked)
+        translator.translate(["das", " "], **options)
 
 
 @pytest.mark.parametrize("wrong", [None, 1, b"das", ["das"], "das \ud800"])
 def test_a_value_that_is_no_text_is_an_error(translator, wrong):
-    given = [{"lines": ["das", wrong]}, {"lines": ["das"], "banned": [wrong]}]
-    given += [{"lines": ["das"], "prefixes": [wrong]}, {"lines": ["das"], "forced": [["a", wrong]]}]
-    for settings in given:
+    cases = [{"lines": ["das", wrong]}, {"lines": ["das"], "banned": [wrong]}]
+    cases += [{"lines": ["das"], "prefixes": [wrong]}, {"lines": ["das"], "forced": [["a", wrong]]}]
+    for settings in cases:
         with pytest.raises(DataError, match=r"a text is wanted, not|is no text that"):
             translator.translate(**settings, **SHORT)
 
@@ -565,33 +566,34 @@ def test_each_line_of_a_document_has_its_prefix_and_its_terms(num_models, limit,
     models = [make_model(task, seed) for seed in range(num_models)]
     separated = Translator(models, task, "cpu")
     shorten_sentences(separated)
-    asked = {"max_doc_tokens": limit, "window_overlap": overlap, "beam": 4}
-    free = separated.translate_documents(DOCUMENTS, **asked)
+    search = {"max_doc_tokens": limit, "window_overlap": overlap, "beam": 4}
+    free = separated.translate_documents(DOCUMENTS, **search)
     documents = [DOCUMENTS[0], [], ["gross"], DOCUMENTS[3]]
     forced = [WANTED, [], [[]], [["the big"]] * 4]
     prefixes = [BEGINNINGS, [], [""], [""] * 4]
-    found = separated.translate_documents(
-        documents, **asked, prefixes=prefixes, forced=forced, ordered=ordered, banned=["is", "a ."]
+    result = separated.translate_documents(
+        documents, **search, prefixes=prefixes, forced=forced, ordered=ordered, banned=["is", "a ."]
     )
-    assert list(map(len, found)) == [4, 0, 1, 4] and found[0][1] == ""
-    assert found.num_mismatched == found.num_undivided == 0
-    lines = [line for own in found for line in own]
-    terms, beginnings = (list(itertools.chain.from_iterable(own)) for own in (forced, prefixes))
-    for line, own, beginning in zip(lines, terms, beginnings, strict=True):
+    assert list(map(len, result)) == [4, 0, 1, 4] and result[0][1] == ""
+    assert result.num_mismatched == result.num_undivided == 0
+    lines = [line for document in result for line in document]
+    terms, beginnings = (list(itertools.chain.from_iterable(lists)) for lists in (forced, prefixes))
+    for line, texts, beginning in zip(lines, terms, beginnings, strict=True):
         assert line.startswith(beginning)
-        assert all(line.split().count(word) >= own.count(word) for word in own if " " not in word)
-        assert all(term in line for term in own)
-    written = " ".join(token for own in found.lines for line in own for token in line.tokens)
+        single_words = [word for word in texts if " " not in word]
+        assert all(line.split().count(word) >= texts.count(word) for word in single_words)
+        assert all(term in line for term in texts)
+    written = " ".join(token for group in result.lines for line in group for token in line.tokens)
     assert "is" not in written.split() and "a ." not in written
-    assert any(lines != others for lines, others in zip(found, free, strict=True))
+    assert any(lines != other_lines for lines, other_lines in zip(result, free, strict=True))
 
 
 def test_forced_terms_of_one_document_change_no_other(separated):
     forced = [WANTED, [], [[]], [[]] * 4]
-    asked = {"max_doc_tokens": 20, "beam": 3, "max_len_b": 6}
-    found = separated.translate_documents(DOCUMENTS, forced=forced, **asked)
-    free = separated.translate_documents(DOCUMENTS, **asked)
-    assert found[1:] == free[1:] and found[0] != free[0]
+    options = {"max_doc_tokens": 20, "beam": 3, "max_len_b": 6}
+    translations = separated.translate_documents(DOCUMENTS, forced=forced, **options)
+    free = separated.translate_documents(DOCUMENTS, **options)
+    assert translations[1:] == free[1:] and translations[0] != free[0]
 
 
 def test_terms_in_documents_need_separated_sentences(separated, translator):
@@ -605,8 +607,8 @@ def test_terms_in_documents_need_separated_sentences(separated, translator):
         with pytest.raises(ConfigError, match=r"line by line \(--max-doc-tokens 1\)"):
             prefixes = [["", "", "dog"]]
             other.translate_documents(documents, 9, prefixes=prefixes, **settings)
-        found = other.translate_documents(documents, 1, forced=forced, max_len_b=5, **settings)
-        assert "dog" in found[0][0]
+        texts = other.translate_documents(documents, 1, forced=forced, max_len_b=5, **settings)
+        assert "dog" in texts[0][0]
     with pytest.raises(DataError, match="'dog' cannot be forced: the line is blank"):
         separated.translate_documents(documents, forced=[[[], ["dog"], []]])
     with pytest.raises(DataError, match="a list for each document"):

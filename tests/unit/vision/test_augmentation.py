@@ -34,34 +34,34 @@ def test_views_depend_only_on_the_generator_and_keep_size_and_mode(form):
     views = []
     for number in range(60):
         generators = [sample_generator(1, 2, number) for _ in range(2)]
-        one, two = (augmented(image, config, GRAY, generator) for generator in generators)
-        assert (one.size, one.mode) == (image.size, "RGB")
-        assert one.tobytes() == two.tobytes()
-        views.append(one.tobytes())
+        first, second = (augmented(image, config, GRAY, generator) for generator in generators)
+        assert (first.size, first.mode) == (image.size, "RGB")
+        assert first.tobytes() == second.tobytes()
+        views.append(first.tobytes())
     assert len(set(views)) > 50
     assert image.tobytes() == noise().tobytes()  # the picture itself stays
 
 
 def seen_operations(monkeypatch, form, count, **settings):
     """Return (name, argument) of the operations applied to many images."""
-    seen = []
+    applied = []
     config = AugmentationConfig(rand_augment=2, rand_augment_form=form, **settings)
 
     def recorded(name):
-        return lambda image, *arguments: (seen.append((name, *arguments)), image)[1]
+        return lambda image, *arguments: (applied.append((name, *arguments)), image)[1]
 
-    found = {name: recorded(name) for name in FORMS[form]}
-    monkeypatch.setattr("relu_nmt.vision.transforms.operations", lambda fill: found)
+    recorders = {name: recorded(name) for name in FORMS[form]}
+    monkeypatch.setattr("relu_nmt.vision.transforms.operations", lambda fill: recorders)
     for number in range(count):
         augmented(noise(), config, GRAY, sample_generator(0, 1, number))
-    return seen
+    return applied
 
 
 def test_the_increasing_form_applies_half_of_its_operations_around_the_magnitude(monkeypatch):
-    seen = seen_operations(monkeypatch, "increasing", 3000)
-    assert len(seen) == pytest.approx(3000, abs=5 * (6000 / 4) ** 0.5)  # 2 a picture, half done
-    by_name = {name: [x[1:] for x in seen if x[0] == name] for name in FORMS["increasing"]}
-    assert all(150 < len(found) < 260 for found in by_name.values())  # 200 of each of 15
+    applied = seen_operations(monkeypatch, "increasing", 3000)
+    assert len(applied) == pytest.approx(3000, abs=5 * (6000 / 4) ** 0.5)  # 2 a picture, half done
+    by_name = {name: [x[1:] for x in applied if x[0] == name] for name in FORMS["increasing"]}
+    assert all(150 < len(uses) < 260 for uses in by_name.values())  # 200 of each of 15
     angles = np.array(by_name["rotate"])
     assert np.abs(angles).mean() == pytest.approx(27, abs=0.5)
     assert np.abs(angles).std() == pytest.approx(1.5, rel=0.35)  # 30 * .5 / 10, cut off at 30
@@ -74,19 +74,19 @@ def test_the_increasing_form_applies_half_of_its_operations_around_the_magnitude
 
 
 def test_the_original_form_applies_all_operations_and_allows_magnitudes_above_10(monkeypatch):
-    seen = seen_operations(
+    applied = seen_operations(
         monkeypatch, "original", 1600, rand_augment_magnitude=15, rand_augment_std=0
     )
-    assert len(seen) == 3200
-    by_name = {name: [x[1:] for x in seen if x[0] == name] for name in FORMS["original"]}
+    assert len(applied) == 3200
+    by_name = {name: [x[1:] for x in applied if x[0] == name] for name in FORMS["original"]}
     assert {x[0] for x in by_name["rotate"]} == {45.0, -45.0}
     assert {round(x[0], 6) for x in by_name["brightness"]} == {2.8}
     assert {x[0] for x in by_name["posterize"]} == {6}
     assert {x[0] for x in by_name["solarize"]} == {384}
     assert {x[0] for x in by_name["solarize_add"]} == {165}
     assert {round(x[0], 3) for x in by_name["cutout"]} == {round(60 / 224, 3)}
-    places = {tuple(x[1]) for x in by_name["cutout"]}
-    assert len(places) > 100 and all(0 <= x < 16 and 0 <= y < 12 for x, y in places)
+    positions = {tuple(x[1]) for x in by_name["cutout"]}
+    assert len(positions) > 100 and all(0 <= x < 16 and 0 <= y < 12 for x, y in positions)
 
 
 def test_color_operations_match_their_definitions():
@@ -134,16 +134,16 @@ def test_color_jitter_stays_within_its_share():
     config = AugmentationConfig(color_jitter=0.3)
     plain = Image.new("RGB", (4, 4), (100, 100, 100))  # contrast and saturation leave it alone
     generators = [sample_generator(0, 1, number) for number in range(300)]
-    found = [values(augmented(plain, config, GRAY, each))[0, 0, 0] for each in generators]
-    assert 70 <= min(found) < 75 and 125 < max(found) <= 130
+    grays = [values(augmented(plain, config, GRAY, generator))[0, 0, 0] for generator in generators]
+    assert 70 <= min(grays) < 75 and 125 < max(grays) <= 130
 
 
 def test_random_erasing_puts_noise_on_2_to_33_percent_of_some_images():
     pixels = np.full((3, 40, 30), 9.0, dtype=np.float32)
     shares, ratios = [], []
     for number in range(1000):
-        found = erased(pixels, 0.25, sample_generator(0, 1, number))
-        changed = (found != 9).any(0)
+        result = erased(pixels, 0.25, sample_generator(0, 1, number))
+        changed = (result != 9).any(0)
         if not changed.any():
             continue
         rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
@@ -162,13 +162,13 @@ def test_augmentation_changes_only_training_views_and_none_if_off():
     plain = ImageTransform(preprocessing, 16)
     off = ImageTransform(preprocessing, 16, AugmentationConfig())
     on = ImageTransform(preprocessing, 16, AugmentationConfig(random_erasing=0.9))
-    seen = 0
+    num_changed = 0
     for number in range(20):
         views = [t.training(image, sample_generator(1, 1, number)) for t in (plain, off, on)]
         assert np.array_equal(views[0], views[1])
         # The crop is drawn first, so pixels that are not erased are the same.
         same = (views[0] == views[2]).all(0)
         assert same.mean() > 0.6
-        seen += not same.all()
-    assert seen > 12
+        num_changed += not same.all()
+    assert num_changed > 12
     assert np.array_equal(plain.evaluation(image), on.evaluation(image))

@@ -23,10 +23,10 @@ def epoch(source, number):
     return [source.load(i) for i in range(source.begin_epoch(number))]
 
 
-def same(one, other):
+def same(first, second):
     return all(
         torch.equal(a.images, b.images) and torch.equal(a.ids, b.ids)
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
     )
 
 

@@ -31,8 +31,8 @@ def test_shapes_gradients_and_records(block, pooling):
     with record_attention(model, Need(statistics=True)) as records:
         output = model(torch.randn(2, 3, 8, 8))
     assert output.logits.shape == (2, 5)
-    places = [(record.slot, record.layer) for record in records]
-    assert places and len(set(places)) == len(places)
+    slots = [(record.slot, record.layer) for record in records]
+    assert slots and len(set(slots)) == len(slots)
     output.logits.square().sum().backward()
     # The keys' bias moves all scores of a row alike, to which softmax is blind.
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -42,15 +42,15 @@ def test_shapes_gradients_and_records(block, pooling):
 @pytest.mark.parametrize("pooling", ["class", "mean"])
 @pytest.mark.parametrize("block", vision_blocks.names())
 def test_features_of_blocks_have_the_shape_of_the_grid(block, pooling):
-    model, seen = make_model(block, pooling=pooling).eval(), []
-    for one in model.blocks:
-        one.register_forward_hook(lambda module, inputs, output: seen.append((inputs, output)))
+    model, calls = make_model(block, pooling=pooling).eval(), []
+    for layer in model.blocks:
+        layer.register_forward_hook(lambda module, inputs, output: calls.append((inputs, output)))
     output = model(torch.randn(2, 3, 8, 8), blocks=(0, 2))
-    assert all(inputs[2] == Grid(2, 2) for inputs, _ in seen)
+    assert all(inputs[2] == Grid(2, 2) for inputs, _ in calls)
     assert sorted(output.intermediate) == [0, 2]
     for index, features in output.intermediate.items():
         assert features.shape == (2, 16, 2, 2)
-        patches = seen[index][1][:, -4:]
+        patches = calls[index][1][:, -4:]
         assert torch.equal(features[:, :, 1, 0], patches[:, 2])
     assert not model(torch.randn(2, 3, 8, 8)).intermediate
 

@@ -14,12 +14,12 @@ from tests.unit.vision.made_images import make_squares, write_table
 NFC, NFD = "caf\u00e9", "cafe\u0301"
 
 
-def folder_of(place, name):
+def folder_of(folder, name):
     """Class folders red, zebra, and one of this name."""
-    make_squares(place, 2)
-    (place / "blue").rename(place / name)
-    (place / "green").rename(place / "zebra")
-    return place
+    make_squares(folder, 2)
+    (folder / "blue").rename(folder / name)
+    (folder / "green").rename(folder / "zebra")
+    return folder
 
 
 def only(path):
@@ -36,10 +36,10 @@ def zip_of(folder, file, name=None, utf8_flag=True):
     if not utf8_flag:
         data = bytearray(file.read_bytes())
         for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-            place = data.find(mark)
-            while place >= 0:
-                data[place + offset + 1] &= ~0x08
-                place = data.find(mark, place + 1)
+            start = data.find(mark)
+            while start >= 0:
+                data[start + offset + 1] &= ~0x08
+                start = data.find(mark, start + 1)
         file.write_bytes(data)
     return file
 
@@ -100,7 +100,7 @@ def test_labels_of_tables_match_in_any_unicode_form(tmp_path):
 
 def test_a_file_of_classes_matches_in_any_unicode_form(tmp_path):
     (tmp_path / "classes.txt").write_text(f"{NFD} a remark\nred\n", encoding="utf-8")
-    for known in (NFC, NFD):
-        names, outputs = candidates(("red", known), "model", str(tmp_path / "classes.txt"), ())
+    for class_name in (NFC, NFD):
+        names, outputs = candidates(("red", class_name), "model", str(tmp_path / "classes.txt"), ())
         assert names == (NFC, "red")
         assert outputs.tolist() == [1, 0]

@@ -72,16 +72,16 @@ class Published(nn.Module):
     def projected(self, x, height, width, block, part, stride):
         """Convolve the patches, leave the class token, and map both."""
         name = f"{block}.attention.{part}_convolution"
-        own = x.shape[1] - height * width
-        image = x[:, own:].transpose(1, 2).reshape(len(x), -1, height, width)
+        num_extra = x.shape[1] - height * width
+        image = x[:, num_extra:].transpose(1, 2).reshape(len(x), -1, height, width)
         kernel = self.weights[f"{name}.0.weight"]
         image = F.conv2d(image, kernel, stride=stride, padding=1, groups=len(kernel))
         mean, variance, gain, shift = (
-            self.weights[f"{name}.1.{each}"][:, None, None]
-            for each in ("running_mean", "running_var", "weight", "bias")
+            self.weights[f"{name}.1.{kind}"][:, None, None]
+            for kind in ("running_mean", "running_var", "weight", "bias")
         )
         image = (image - mean) / (variance + 1e-5).sqrt() * gain + shift
-        tokens = torch.cat([x[:, :own], image.flatten(2).transpose(1, 2)], 1)
+        tokens = torch.cat([x[:, :num_extra], image.flatten(2).transpose(1, 2)], 1)
         return self.linear(tokens, f"{block}.attention.{part}")
 
     def attention(self, x, height, width, block, heads):
@@ -131,13 +131,13 @@ def test_the_forward_pass_matches_the_formula(size):
 @pytest.mark.parametrize("name", ["reluformer", "polynomial:power=3", "pointwise:qk_norm=true"])
 def test_scores_are_divided_by_the_square_root_of_the_width(name):
     attend = randomized(small_model(attention=name)).stages[2][0].attention.double()
-    seen = {}
+    call = {}
     attend.attention.register_forward_hook(
-        lambda module, args, kwargs, output: seen.update(args=args, values=output.values),
+        lambda module, args, kwargs, output: call.update(args=args, values=output.values),
         with_kwargs=True,
     )
     attend(torch.randn(2, 7, 32, dtype=torch.float64), Grid(2, 3))
-    q, k, v, visibility = seen["args"]
+    q, k, v, visibility = call["args"]
     assert (q.shape[2], k.shape[2], visibility.counts.item()) == (7, 3, 3)
     # The queries are divided by sqrt(H) before the mechanism divides scores by sqrt(D / H).
     scores = (q * 4**0.5) @ k.transpose(-1, -2) / 32**0.5
@@ -147,7 +147,7 @@ def test_scores_are_divided_by_the_square_root_of_the_width(name):
         weights = scores**3 / 3**0.5
     else:
         weights = scores.relu() / 3
-    torch.testing.assert_close(seen["values"], weights @ v)
+    torch.testing.assert_close(call["values"], weights @ v)
 
 
 def test_sima_normalizes_queries_and_keys_over_their_own_tokens():

@@ -85,17 +85,17 @@ def test_a_batch_of_one_image_with_a_single_patch_trains(family):
 @every_family
 def test_activation_checkpointing_changes_nothing(family):
     """Neither gradients nor the statistics of BatchNorm, which sees every batch twice."""
-    found = []
+    results = []
     for again in (False, True):
         model = small_model(family, checkpoint_activations=again, drop_path=0.3).train()
         torch.manual_seed(3)
         for _ in range(2):
             model(pictures()).logits.square().sum().backward()
         gradients = {f"gradient of {n}": p.grad for n, p in model.named_parameters()}
-        found.append({**gradients, **dict(model.named_buffers())})
-    for name, tensor in found[0].items():
+        results.append({**gradients, **dict(model.named_buffers())})
+    for name, tensor in results[0].items():
         if "num_batches" not in name:
-            assert torch.equal(tensor, found[1][name]), name
+            assert torch.equal(tensor, results[1][name]), name
 
 
 @every_family
@@ -103,8 +103,8 @@ def test_every_attention_module_has_a_record_of_its_own(family):
     model = small_model(family)
     with record_attention(model, Need(statistics=True)) as records:
         model(pictures(16, 16))
-    places = [(record.slot, record.layer) for record in records]
-    assert places and len(set(places)) == len(places)
+    slots = [(record.slot, record.layer) for record in records]
+    assert slots and len(set(slots)) == len(slots)
 
 
 @pytest.mark.parametrize("family", [*vision_models.names(), "gau"])

@@ -59,11 +59,11 @@ def test_the_output_matches_the_formula(alpha, causal):
 
 def test_later_and_padded_positions_do_not_matter():
     unit, x = make_unit(), inputs()
-    whole = unit(x, Visibility(5, 5, causal=True))
+    output = unit(x, Visibility(5, 5, causal=True))
     changed = x.clone()
     changed[:, 3:] = 1e3
     again = unit(changed, Visibility(5, 5, causal=True))
-    torch.testing.assert_close(again[:, :3], whole[:, :3])
+    torch.testing.assert_close(again[:, :3], output[:, :3])
     mask = torch.tensor([[True] * 3 + [False] * 2] * 2)
     padded = unit(changed, Visibility(5, 5, key_mask=mask))
     torch.testing.assert_close(padded[:, :3], unit(x[:, :3], Visibility(3, 3)))

@@ -23,19 +23,19 @@ def only(path):
     return images
 
 
-def link(place, target):
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(os.path.relpath(target, place.parent), target_is_directory=target.is_dir())
+def link(path, target):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(os.path.relpath(target, path.parent), target_is_directory=target.is_dir())
 
 
-@pytest.mark.parametrize("place", ["up", "red/up", "red/more/up"])
+@pytest.mark.parametrize("name", ["up", "red/up", "red/more/up"])
 @pytest.mark.parametrize("target", [".", "..", "../.."])
-def test_a_link_that_points_upwards_is_not_followed(squares, place, target):
+def test_a_link_that_points_upwards_is_not_followed(squares, name, target):
     make_squares(squares.parent / "others", 5)
-    link(squares / place, squares / target)
+    link(squares / name, squares / target)
     images = only(squares)
     assert (images.classes, len(images)) == (COLORS, 21)
-    assert f"not looked into: {place}/ (a link that points upwards)" in images.left_out()[-1]
+    assert f"not looked into: {name}/ (a link that points upwards)" in images.left_out()[-1]
 
 
 def test_folders_that_link_to_each_other_are_counted_once(squares):
@@ -60,8 +60,8 @@ def test_many_folders_that_link_to_each_other_are_searched_quickly(squares):
 def test_links_to_class_folders_elsewhere_are_followed(squares, tmp_path):
     other = make_squares(tmp_path / "other", 3)
     link(other / "red/back", tmp_path / "linked")
-    for place, target in {"train/a": squares / "blue", "train/b": other / "red"}.items():
-        link(tmp_path / "linked" / place, target)
+    for link_name, target in {"train/a": squares / "blue", "train/b": other / "red"}.items():
+        link(tmp_path / "linked" / link_name, target)
     link(tmp_path / "linked/train/b/up", tmp_path / "linked/train")
     link(tmp_path / "linked/val", tmp_path / "linked/train")
     sets = open_images(tmp_path / "linked")
@@ -122,8 +122,8 @@ def test_a_folder_without_permission_is_reported(squares):
 
 
 def test_different_spellings_of_a_zip_entry_are_one_image(squares, tmp_path):
-    whole = zip_folder(squares, tmp_path / "whole.zip")
-    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(tmp_path / "odd.zip", "w") as odd:
+    archive = zip_folder(squares, tmp_path / "whole.zip")
+    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(tmp_path / "odd.zip", "w") as odd:
         odd.writestr("./", b"")
         for entry in source.infolist():
             odd.writestr(f"./{entry.filename}".replace("/", "//", 1), source.read(entry))

@@ -37,8 +37,8 @@ def test_an_archive_of_one_set(tmp_path):
     assert images.labels.dtype == np.int64
     assert_shows(images, pixels(5))
     # Class 20 has no image in this part.
-    rest, held = hold_out(images.subset(np.array([0, 1, 2, 4]), "four"), 0.5)
-    assert sorted([*rest.paths, *held.paths]) == [0, 1, 2, 4]
+    remaining, held = hold_out(images.subset(np.array([0, 1, 2, 4]), "four"), 0.5)
+    assert sorted([*remaining.paths, *held.paths]) == [0, 1, 2, 4]
     assert held.labels.tolist() == [0, 1]
 
 
@@ -100,8 +100,8 @@ def test_archives_with_wrong_arrays_are_errors(tmp_path, arrays, message):
 @pytest.mark.parametrize("damage", [b"", b"text", b"PK\x03\x04"])
 def test_damaged_archives_are_errors(tmp_path, damage):
     np.savez(tmp_path / "whole.npz", images=pixels(5), labels=np.arange(5))
-    whole = (tmp_path / "whole.npz").read_bytes()
-    for content in (damage, whole[: len(whole) // 2], whole[:60] + b"\xff" * 40 + whole[100:]):
+    valid = (tmp_path / "whole.npz").read_bytes()
+    for content in (damage, valid[: len(valid) // 2], valid[:60] + b"\xff" * 40 + valid[100:]):
         (tmp_path / "bad.npz").write_bytes(content)
         with pytest.raises(DataError, match="cannot be read as a NumPy archive"):
             open_images(tmp_path / "bad.npz")
@@ -109,7 +109,7 @@ def test_damaged_archives_are_errors(tmp_path, damage):
 
 def files_of(arrays, in_struct):
     data = [encoded(array) for array in arrays]
-    return [{"bytes": one, "path": None} for one in data] if in_struct else data
+    return [{"bytes": content, "path": None} for content in data] if in_struct else data
 
 
 @pytest.mark.parametrize("in_struct", [True, False])
@@ -124,8 +124,8 @@ def test_parquet_files_in_the_format_of_hugging_face(tmp_path, in_struct):
     assert_shows(sets["train"], [*pixels(3, 0), *pixels(3, 1)])
     assert_shows(sets["validation"], pixels(3, 2))
     # A file of the folder on its own.
-    [one] = open_images(tmp_path / "train-1-of-2.parquet").values()
-    assert_shows(one, pixels(3, 1))
+    [table] = open_images(tmp_path / "train-1-of-2.parquet").values()
+    assert_shows(table, pixels(3, 1))
 
 
 def test_a_parquet_file_with_class_names_and_a_damaged_image(tmp_path):
@@ -166,11 +166,11 @@ def test_an_entry_that_is_no_array_is_refused(tmp_path, name):
     arrays = {"images": pixels(3), "labels": np.arange(3), "classes": np.array(["a", "b", "c"])}
     np.savez(tmp_path / "whole.npz", **arrays)
     with (
-        zipfile.ZipFile(tmp_path / "whole.npz") as whole,
+        zipfile.ZipFile(tmp_path / "whole.npz") as archive,
         zipfile.ZipFile(tmp_path / "a.npz", "w") as damaged,
     ):
-        for entry in whole.namelist():
-            content = whole.read(entry)
+        for entry in archive.namelist():
+            content = archive.read(entry)
             damaged.writestr(entry, content[1:] if entry == f"{name}.npy" else content)
     with pytest.raises(DataError, match=f"a.npz: {name} is damaged"):
         open_images(tmp_path / "a.npz")

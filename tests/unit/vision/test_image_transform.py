@@ -43,12 +43,12 @@ def test_the_padded_crop_moves_the_image_by_up_to_the_padding():
     transform = ImageTransform(PreprocessingConfig(**PLAIN, train_crop="padded"), 8)
     image = noise(8, 8)
     padded = np.pad(np.asarray(image).transpose(2, 0, 1), ((0, 0), (4, 4), (4, 4)))
-    places = [(y, x) for y in range(9) for x in range(9)]
-    windows = {padded[:, y : y + 8, x : x + 8].tobytes(): (y, x) for y, x in places}
+    positions = [(y, x) for y in range(9) for x in range(9)]
+    windows = {padded[:, y : y + 8, x : x + 8].tobytes(): (y, x) for y, x in positions}
     views = (transform.training(image, sample_generator(0, 1, i)) for i in range(2000))
-    seen = {windows[np.rint(255 * view).astype(np.uint8).tobytes()] for view in views}
+    found_positions = {windows[np.rint(255 * view).astype(np.uint8).tobytes()] for view in views}
     # Each of 81 places is missed with probability (80/81)^2000 = 2e-11.
-    assert seen == set(places)
+    assert found_positions == set(positions)
 
 
 def test_half_of_the_images_are_mirrored():
@@ -121,8 +121,8 @@ def test_a_warm_up_in_epochs_takes_the_place_of_a_recipe_s_warm_up_in_updates():
     settings = partial(ImageTrainingSettings.of, data="photos", recipe="bigvision_i1k")
     assert settings().trainer.schedule.warmup_updates == 10_000
     assert settings(warmup_epochs=0.0).trainer.schedule.warmup_updates == 10_000
-    own = settings(warmup_epochs=5.0).trainer
-    assert (own.warmup_epochs, own.schedule.warmup_updates) == (5.0, None)
+    trainer = settings(warmup_epochs=5.0).trainer
+    assert (trainer.warmup_epochs, trainer.schedule.warmup_updates) == (5.0, None)
     with pytest.raises(ConfigError, match=r"--warmup-updates"):
         settings(warmup_epochs=5.0, warmup_updates=100)
 

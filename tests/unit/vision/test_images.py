@@ -55,8 +55,8 @@ def test_an_enclosing_folder_is_searched(squares, tmp_path, around, zipped):
 
 
 def test_folders_around_and_inside_train_and_val_are_searched(squares, tmp_path):
-    for place in ("train/photos", "val"):
-        shutil.copytree(squares, tmp_path / "outer/data" / place)
+    for folder in ("train/photos", "val"):
+        shutil.copytree(squares, tmp_path / "outer/data" / folder)
     sets = open_images(tmp_path / "outer")
     assert [(name, len(images), images.classes) for name, images in sets.items()] == [
         ("train", 12, ("blue", "green", "red")),
@@ -77,8 +77,8 @@ def test_folders_without_images_are_reported(squares, tmp_path):
         assert images.classes == ("blue", "green", "red")
         assert images.empty == ("empty", "iphone")
         assert "hold no images in squares: empty, iphone" in images.left_out()[-1]
-        rest, held = hold_out(images, 0.25)
-        assert rest.left_out() == images.left_out() and held.left_out() == []
+        remaining, held = hold_out(images, 0.25)
+        assert remaining.left_out() == images.left_out() and held.left_out() == []
 
 
 def test_files_that_are_no_images_are_counted(squares):
@@ -121,15 +121,15 @@ RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
 def test_16_bit_grays_are_scaled(tmp_path, kind):
     path = tmp_path / f"gray.{kind.split()[0]}"
     if "pgm" in kind:
-        most = 1023 if "10" in kind else 65535
-        grays = np.round(RAMP * (most / 255)).astype(">u2")
-        path.write_bytes(b"P5 16 16 %d\n" % most + grays.tobytes())
+        max_gray = 1023 if "10" in kind else 65535
+        grays = np.round(RAMP * (max_gray / 255)).astype(">u2")
+        path.write_bytes(b"P5 16 16 %d\n" % max_gray + grays.tobytes())
     else:
         kind = ">u2" if "big" in kind else "<u2"
         Image.fromarray((RAMP * 257.0).astype(kind)).save(path)
-    found = read_image(path)
-    assert found.mode == "RGB"
-    assert np.array_equal(np.asarray(found), RAMP[..., None].repeat(3, 2))
+    image = read_image(path)
+    assert image.mode == "RGB"
+    assert np.array_equal(np.asarray(image), RAMP[..., None].repeat(3, 2))
 
 
 @pytest.mark.parametrize(
@@ -212,14 +212,14 @@ def test_validation_images_get_the_class_indices_of_training(squares, tmp_path):
 
 def test_held_out_images_cover_every_class_and_never_change(squares):
     images = only(squares)
-    rest, held = hold_out(images, 0.25)
-    assert sorted([*rest.paths, *held.paths]) == sorted(images.paths)
+    remaining, held = hold_out(images, 0.25)
+    assert sorted([*remaining.paths, *held.paths]) == sorted(images.paths)
     assert held.labels.tolist() == [0, 1, 2]
     assert held.name == "valid"
     assert hold_out(images, 0.25)[1].paths == held.paths
-    assert [int(np.sum(rest.labels == label)) for label in range(3)] == [3, 3, 3]
-    for index, path in enumerate(rest.paths):
-        assert rest.classes[rest.labels[index]] == path.split("/")[0]
+    assert [int(np.sum(remaining.labels == label)) for label in range(3)] == [3, 3, 3]
+    for index, path in enumerate(remaining.paths):
+        assert remaining.classes[remaining.labels[index]] == path.split("/")[0]
 
 
 def test_a_class_of_one_image_cannot_be_split(squares):

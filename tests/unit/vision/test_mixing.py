@@ -23,44 +23,44 @@ def mixes(mixup, cutmix, count=400):
     return b, [mix_images(b, mixup, cutmix, sample_generator(0, 1, i)) for i in range(count)]
 
 
-def is_cutmix(found, b):
-    same = found.images == b.images
-    return bool((same | (found.images == b.images.flip(0))).all())
+def is_cutmix(mix, b):
+    same = mix.images == b.images
+    return bool((same | (mix.images == b.images.flip(0))).all())
 
 
 def test_mixup_weights_images_and_labels_alike():
-    b, found = mixes(0.8, 0.0)
-    for one in found:
-        expected = one.share * b.images + (1 - one.share) * b.images.flip(0)
-        torch.testing.assert_close(one.images, expected)
-        assert one.labels.tolist() == b.labels.tolist()
-        assert one.other_labels.tolist() == b.labels.flip(0).tolist()
-    shares = np.array([one.share for one in found])
+    b, mixed = mixes(0.8, 0.0)
+    for mix in mixed:
+        expected = mix.share * b.images + (1 - mix.share) * b.images.flip(0)
+        torch.testing.assert_close(mix.images, expected)
+        assert mix.labels.tolist() == b.labels.tolist()
+        assert mix.other_labels.tolist() == b.labels.flip(0).tolist()
+    shares = np.array([mix.share for mix in mixed])
     # Beta(a, a) has mean 1/2 and variance 1 / (4 (2 a + 1)).
     assert shares.mean() == pytest.approx(0.5, abs=0.08)
     assert shares.var() == pytest.approx(1 / (4 * 2.6), rel=0.25)
 
 
 def test_cutmix_keeps_its_share_of_the_pixels():
-    b, found = mixes(0.0, 1.0)
-    for one in found:
-        own = (one.images == b.images).all(1)  # [B, height, width]
-        assert is_cutmix(one, b)
+    b, mixed = mixes(0.0, 1.0)
+    for mix in mixed:
+        unchanged = (mix.images == b.images).all(1)  # [B, height, width]
+        assert is_cutmix(mix, b)
         for number in (0, 1, 3, 4):  # the middle one is mixed with itself
-            assert own[number].float().mean().item() == pytest.approx(one.share, abs=1e-6)
-        rows, columns = (~own[0]).any(1), (~own[0]).any(0)
-        assert (~own[0]).sum() == rows.sum() * columns.sum()  # a box
-    shares = np.array([one.share for one in found])
+            assert unchanged[number].float().mean().item() == pytest.approx(mix.share, abs=1e-6)
+        rows, columns = (~unchanged[0]).any(1), (~unchanged[0]).any(0)
+        assert (~unchanged[0]).sum() == rows.sum() * columns.sum()  # a box
+    shares = np.array([mix.share for mix in mixed])
     assert shares.min() < 0.2 and shares.max() > 0.9
     # Shares are uniform, plus the part of the box outside of the image.
     assert 0.5 < shares.mean() < 0.8
 
 
 def test_mixup_and_cutmix_together_get_half_of_the_batches_each():
-    b, found = mixes(0.8, 1.0)
-    assert 150 < sum(is_cutmix(one, b) for one in found) < 250
+    b, mixed = mixes(0.8, 1.0)
+    assert 150 < sum(is_cutmix(mix, b) for mix in mixed) < 250
     again = mix_images(b, 0.8, 1.0, sample_generator(0, 1, 7))
-    assert torch.equal(again.images, found[7].images) and again.share == found[7].share
+    assert torch.equal(again.images, mixed[7].images) and again.share == mixed[7].share
     moved = again.to("meta")
     assert moved.images.is_meta and moved.other_labels.is_meta and moved.share == again.share
 
@@ -70,8 +70,8 @@ def test_mixup_and_cutmix_together_get_half_of_the_batches_each():
 def test_losses_match_those_of_dense_targets(smoothing, share):
     torch.manual_seed(0)
     logits = torch.randn(6, 4, dtype=torch.float64)
-    labels, others = torch.randint(4, (2, 6))
-    hot = share * F.one_hot(labels, 4) + (1 - share) * F.one_hot(others, 4)
+    labels, paired = torch.randint(4, (2, 6))
+    hot = share * F.one_hot(labels, 4) + (1 - share) * F.one_hot(paired, 4)
     targets = (1 - smoothing) * hot.double() + smoothing / 4
     assert torch.allclose(targets.sum(1), torch.ones(6, dtype=torch.float64))
     dense = {
@@ -79,8 +79,8 @@ def test_losses_match_those_of_dense_targets(smoothing, share):
         sigmoid_cross_entropy: F.binary_cross_entropy_with_logits(logits, targets, reduction="sum"),
     }
     for loss, expected in dense.items():
-        own, rest = loss(logits, labels, smoothing), loss(logits, others, smoothing)
-        torch.testing.assert_close(share * own + (1 - share) * rest, expected)
+        first, second = loss(logits, labels, smoothing), loss(logits, paired, smoothing)
+        torch.testing.assert_close(share * first + (1 - share) * second, expected)
 
 
 @pytest.fixture
@@ -101,10 +101,10 @@ def test_mixed_batches_can_be_repeated_and_validation_does_not_mix(images):
     first = [source.load(i) for i in range(4)]
     source = batches(images, mixup=0.8, cutmix=1.0, rand_augment=2, random_erasing=0.2)
     source.begin_epoch(3)
-    for one, other in zip(first[::-1], [source.load(i) for i in (3, 2, 1, 0)], strict=True):
-        assert torch.equal(one.images, other.images) and one.share == other.share
-        assert torch.equal(one.labels, other.labels)
-    assert len({one.share for one in first}) == 4
+    for again, other in zip(first[::-1], [source.load(i) for i in (3, 2, 1, 0)], strict=True):
+        assert torch.equal(again.images, other.images) and again.share == other.share
+        assert torch.equal(again.labels, other.labels)
+    assert len({mix.share for mix in first}) == 4
     config = AugmentationConfig(mixup=0.8)
     plain = ImageBatches(images, ImageTransform(PreprocessingConfig(), 8), 4, None, config)
     plain.begin_epoch(1)
@@ -115,11 +115,11 @@ def test_repeated_augmentation_gives_several_views_of_fewer_images(images):
     source = batches(images, repeated_augmentation=3)
     assert source.begin_epoch(1) == source.num_batches == 4
     loaded = [source.load(i) for i in range(4)]
-    assert [len(one.ids) for one in loaded] == [4, 4, 4, 3]
-    ids = torch.cat([one.ids for one in loaded]).tolist()
+    assert [len(mix.ids) for mix in loaded] == [4, 4, 4, 3]
+    ids = torch.cat([mix.ids for mix in loaded]).tolist()
     assert sorted(ids.count(number) for number in set(ids)) == [3] * 5
-    views = torch.cat([one.images for one in loaded])
-    labels = torch.cat([one.labels for one in loaded])
+    views = torch.cat([mix.images for mix in loaded])
+    labels = torch.cat([mix.labels for mix in loaded])
     assert labels.tolist() == images.labels[ids].tolist()
     assert ids[0] == ids[1] == ids[2]
     assert not all(torch.equal(views[3 * i], views[3 * i + 1]) for i in range(5))
@@ -128,12 +128,12 @@ def test_repeated_augmentation_gives_several_views_of_fewer_images(images):
 
 
 def test_the_first_view_is_the_same_without_repetition(images):
-    once, thrice = batches(images), batches(images, repeated_augmentation=3)
+    single, triple = batches(images), batches(images, repeated_augmentation=3)
     views = {}
-    for source in (once, thrice):
+    for source in (single, triple):
         for index in range(source.begin_epoch(1)):
-            found = source.load(index)
-            for number, view in zip(found.ids.tolist(), found.images, strict=True):
-                views.setdefault((source is once, number), view)
+            loaded = source.load(index)
+            for number, view in zip(loaded.ids.tolist(), loaded.images, strict=True):
+                views.setdefault((source is single, number), view)
     for (is_once, number), view in views.items():
         assert is_once or torch.equal(view, views[True, number])

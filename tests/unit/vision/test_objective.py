@@ -31,10 +31,10 @@ def batch(size=4):
 
 
 def test_loss_is_the_sum_over_images_plus_the_mean_regularizer():
-    one = objective(0.1, AttentionRegularizerConfig(0.3, 0.2, 0.1)).train()
+    criterion = objective(0.1, AttentionRegularizerConfig(0.3, 0.2, 0.1)).train()
     b = batch()
-    with record_attention(one.model, Need(statistics=True)) as records:
-        output = one.model(b.images)
+    with record_attention(criterion.model, Need(statistics=True)) as records:
+        output = criterion.model(b.images)
     log_probs = output.logits.double().log_softmax(-1)
     expected = 0.0
     for scores, label in zip(log_probs, b.labels, strict=True):
@@ -42,7 +42,7 @@ def test_loss_is_the_sum_over_images_plus_the_mean_regularizer():
     terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in records]
     assert len(terms) == 2
     penalty = sum(0.3 * norm + 0.2 * entropy for norm, entropy in terms) / 2
-    result = one(b)
+    result = criterion(b)
     assert result.sample_size == 4
     # The logits are float32.
     torch.testing.assert_close(
@@ -53,10 +53,10 @@ def test_loss_is_the_sum_over_images_plus_the_mean_regularizer():
 
 
 def test_validation_is_plain_cross_entropy_with_accuracy_in_percent():
-    one = objective(0.5, AttentionRegularizerConfig(1.0, 1.0)).eval()
+    criterion = objective(0.5, AttentionRegularizerConfig(1.0, 1.0)).eval()
     b = batch(5)
-    result = one(b)
-    logits = one.model(b.images).logits
+    result = criterion(b)
+    logits = criterion.model(b.images).logits
     expected = torch.nn.functional.cross_entropy(logits, b.labels, reduction="sum")
     torch.testing.assert_close(result.loss, expected)
     accuracy, count = result.metrics["accuracy"]

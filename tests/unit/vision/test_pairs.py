@@ -47,11 +47,11 @@ def with_larger_weights(model):
 def test_every_weight_learns_from_images_of_odd_sizes(family, attention):
     model = pair_model(family, attention, image_size=SIDES).train()
     for sides in (SIDES, (29, 9)):  # those that its positions are for, and others
-        _, found = scores_and_gradients(model, pictures(*sides))
-        assert found.keys() == dict(model.named_parameters()).keys()
-        assert all(gradient.isfinite().all() for gradient in found.values())
+        _, gradients = scores_and_gradients(model, pictures(*sides))
+        assert gradients.keys() == dict(model.named_parameters()).keys()
+        assert all(gradient.isfinite().all() for gradient in gradients.values())
         # The mean of a row of scores may not matter, and so the bias of the keys.
-        still = {name for name, g in found.items() if g.dim() > 1 and not g.any()}
+        still = {name for name, g in gradients.items() if g.dim() > 1 and not g.any()}
         assert still <= UNREAD.get(family, set())
 
 
@@ -63,8 +63,8 @@ def test_features_and_scores_of_an_image_do_not_depend_on_its_batch(family, atte
         model(images, blocks=[1]) for images in (pictures(*SIDES), pictures(*SIDES)[:1])
     )
     torch.testing.assert_close(alone.logits[0], together.logits[0], rtol=1e-4, atol=1e-5)
-    [features], [own] = (output.intermediate.values() for output in (together, alone))
-    torch.testing.assert_close(own[0], features[0], rtol=1e-4, atol=1e-5)
+    [features], [features_alone] = (output.intermediate.values() for output in (together, alone))
+    torch.testing.assert_close(features_alone[0], features[0], rtol=1e-4, atol=1e-5)
     assert (features[0] - features[1]).abs().max() > 0.1
 
 
@@ -79,14 +79,14 @@ def test_scores_and_gradients_in_bfloat16_are_close_to_float32(family, attention
     assert all(gradient.isfinite().all() for gradient in rough.values())
 
     def cosine(of):
-        one, other = (torch.cat([part.flatten() for part in of(x)]) for x in (exact, rough))
-        return torch.cosine_similarity(one, other, dim=0)
+        first, second = (torch.cat([part.flatten() for part in of(x)]) for x in (exact, rough))
+        return torch.cosine_similarity(first, second, dim=0)
 
     # The queries' weights come first, and affect only the scores.
     queries = ("qkv.weight", ".q.weight", "query_gain")
-    assert cosine(lambda found: found.values()) > 0.98
+    assert cosine(lambda grads: grads.values()) > 0.98
     assert cosine(
-        lambda found: [g[: g.size(-1)] for name, g in found.items() if name.endswith(queries)]
+        lambda grads: [g[: g.size(-1)] for name, g in grads.items() if name.endswith(queries)]
     ) > (0.7 if attention.startswith(INVERTING) else 0.9)
 
 
@@ -119,7 +119,7 @@ def trained(folder, seed, pair, max_update, no_save):
     assert trainer.train().num_updates == max_update
     moments = trainer.parts.optimizer.state_dict()["state"]
     return model.state_dict() | {
-        f"{name} of weight {i}": x for i, own in moments.items() for name, x in own.items()
+        f"{name} of weight {i}": x for i, tensors in moments.items() for name, x in tensors.items()
     }
 
 
@@ -129,9 +129,9 @@ def test_a_resumed_training_equals_an_uninterrupted_one(family, attention, tmp_p
 
     All that is to be stored is either the attention's or the family's.
     """
-    whole = trained(tmp_path / "none", 0, (family, attention), 3, no_save=True)
+    uninterrupted = trained(tmp_path / "none", 0, (family, attention), 3, no_save=True)
     before = trained(tmp_path, 0, (family, attention), 1, no_save=False)
     after = trained(tmp_path, 1, (family, attention), 3, no_save=True)
-    assert whole.keys() == after.keys()
-    assert all(torch.equal(tensor, after[name]) for name, tensor in whole.items())
+    assert uninterrupted.keys() == after.keys()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in uninterrupted.items())
     assert not torch.equal(before["head.weight"], after["head.weight"])

@@ -29,10 +29,10 @@ def clusters(count, classes=4, dim=6, seed=0):
 @pytest.mark.parametrize("neighbours", [1, 5, 500])
 def test_neighbours_match_a_loop_over_all_pairs(neighbours):
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
-    found = neighbor_scores(
+    scores = neighbor_scores(
         torch.tensor(train), torch.tensor(labels), torch.tensor(test), 4, neighbours, 0.07
     )
-    for row, query in zip(found.tolist(), test, strict=True):
+    for row, query in zip(scores.tolist(), test, strict=True):
         cosines = [
             float(np.dot(query, x) / np.linalg.norm(query) / np.linalg.norm(x)) for x in train
         ]
@@ -55,15 +55,15 @@ def test_votes_at_a_small_temperature_are_finite():
 def test_many_queries_are_computed_in_parts(monkeypatch):
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
     tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test)
-    whole = neighbor_scores(*tensors, 4)
+    expected = neighbor_scores(*tensors, 4)
     monkeypatch.setattr("relu_nmt.jobs.vision_probe.job.QUERIES_AT_ONCE", 5)
-    torch.testing.assert_close(neighbor_scores(*tensors, 4), whole)
+    torch.testing.assert_close(neighbor_scores(*tensors, 4), expected)
 
 
 @pytest.mark.parametrize(("count", "dim"), [(40, 6), (8, 30)])  # more images, more features
 def test_ridge_regression_matches_numpys_least_squares(count, dim):
     (shots, labels), (test, _) = clusters(count, dim=dim), clusters(9, dim=dim, seed=1)
-    found = ridge_scores(
+    scores = ridge_scores(
         torch.tensor(shots).float().double(), torch.tensor(labels), torch.tensor(test), 4, l2=1024.0
     )
     # (X^T X + l I)^-1 X^T Y is the least-squares solution of X and sqrt(l) I over Y and 0.
@@ -74,7 +74,7 @@ def test_ridge_regression_matches_numpys_least_squares(count, dim):
     padded = np.vstack([x, 32.0 * np.eye(dim + 1)]), np.vstack([y, np.zeros((dim + 1, 4))])
     weights, *_ = np.linalg.lstsq(*padded, rcond=None)
     expected = np.column_stack([(test - mean) / std, np.full(9, 100.0)]) @ weights
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(scores.numpy(), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_constant_features_are_harmless():
@@ -84,10 +84,10 @@ def test_constant_features_are_harmless():
 
 def test_shots_cover_each_class_and_depend_on_the_seed():
     labels = np.array([2, 0, 0, 2, 0, 1, 2, 0])
-    found = choose_shots(labels, 3, 2, seed=0)
-    assert labels[found].tolist() == [0, 0, 1, 2, 2]  # there is one of class 1
-    assert len(set(found.tolist())) == 5
-    assert found.tolist() == choose_shots(labels, 3, 2, seed=0).tolist()
+    indices = choose_shots(labels, 3, 2, seed=0)
+    assert labels[indices].tolist() == [0, 0, 1, 2, 2]  # there is one of class 1
+    assert len(set(indices.tolist())) == 5
+    assert indices.tolist() == choose_shots(labels, 3, 2, seed=0).tolist()
     assert len({tuple(choose_shots(labels, 3, 2, seed)) for seed in range(20)}) > 5
 
 
@@ -103,26 +103,26 @@ def test_squeezing_takes_the_middle_of_the_squeezed_picture():
     rng = np.random.default_rng(0)
     image = Image.fromarray(rng.integers(0, 256, (64, 128, 3), dtype=np.uint8))
     config = PreprocessingConfig(eval_crop_ratio=0.875, pixel_mean=(0.0,) * 3, pixel_std=(1.0,) * 3)
-    found = ImageTransform(config, 28, squeeze=True).evaluation(image)
+    pixels = ImageTransform(config, 28, squeeze=True).evaluation(image)
     square = np.asarray(image.resize((32, 32), Image.Resampling.BICUBIC))[2:30, 2:30]
-    assert np.abs(255 * found - square.transpose(2, 0, 1)).mean() < 3  # the same but for rounding
-    kept = ImageTransform(config, 28).evaluation(image)
-    assert np.abs(255 * kept - square.transpose(2, 0, 1)).mean() > 20
+    assert np.abs(255 * pixels - square.transpose(2, 0, 1)).mean() < 3  # the same but for rounding
+    cropped = ImageTransform(config, 28).evaluation(image)
+    assert np.abs(255 * cropped - square.transpose(2, 0, 1)).mean() > 20
 
 
 def test_joined_features_are_class_tokens_or_means_of_patches():
     torch.manual_seed(1)
     patches, token = torch.randn(2, 5, 3, 4), torch.randn(2, 6)
     output = VisionOutput(torch.zeros(2, 1), torch.zeros(2, 1), {4: patches}, {7: token})
-    found = joined_features(output)
+    features = joined_features(output)
     norms = [
         (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True, correction=0)
         for x in (patches, token)
     ]
     expected = torch.cat([norms[0].mean((2, 3)), norms[1]], 1)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
     output.intermediate[7] = torch.randn(2, 6, 3, 4)  # the class token goes before
-    assert torch.equal(joined_features(output), found)
+    assert torch.equal(joined_features(output), features)
 
 
 @pytest.mark.parametrize("arch", ["xcit_small_12", "vit_small"])

@@ -72,30 +72,30 @@ def test_the_rate_of_drop_path_grows_linearly_over_all_blocks():
 def regions_after_the_cyclic_shift(height, width, window):
     """Return which tokens see each other [N, N] in shifted windows, as in the paper."""
     shift = window // 2
-    places = torch.arange(height * width).view(height, width)
-    places = places.roll((-shift, -shift), (0, 1))
+    numbers = torch.arange(height * width).view(height, width)
+    numbers = numbers.roll((-shift, -shift), (0, 1))
     regions = torch.zeros(height, width)
     cuts = (slice(0, -window), slice(-window, -shift), slice(-shift, None))
     for i, rows in enumerate(cuts):
         for j, columns in enumerate(cuts):
             regions[rows, columns] = 3 * i + j
-    seen = torch.zeros(height * width, height * width, dtype=torch.bool)
+    visible = torch.zeros(height * width, height * width, dtype=torch.bool)
     for top in range(0, height, window):
         for left in range(0, width, window):
             part = slice(top, top + window), slice(left, left + window)
-            tokens, ids = places[part].flatten(), regions[part].flatten()
-            seen[tokens[:, None], tokens[None]] = ids[:, None] == ids[None]
-    return seen
+            tokens, ids = numbers[part].flatten(), regions[part].flatten()
+            visible[tokens[:, None], tokens[None]] = ids[:, None] == ids[None]
+    return visible
 
 
 def seen_by(windows, grid):
     """Return [N, N], which tokens see each other in these windows."""
     numbers = 1 + torch.arange(grid.height * grid.width).view(1, -1, 1)
-    seen = torch.zeros(numbers.numel(), numbers.numel(), dtype=torch.bool)
+    visible = torch.zeros(numbers.numel(), numbers.numel(), dtype=torch.bool)
     for row in windows.take(numbers)[..., 0]:
         tokens = row[row > 0] - 1
-        seen[tokens[:, None], tokens[None]] = True
-    return seen
+        visible[tokens[:, None], tokens[None]] = True
+    return visible
 
 
 @pytest.mark.parametrize("window", [2, 3, 4, 7])
@@ -121,8 +121,8 @@ def test_every_token_is_in_one_window_of_maps_of_any_size(grid, shifted):
     assert windows.visibility.counts.min() >= 1
     ys, xs = torch.arange(grid.height), torch.arange(grid.width)
 
-    def window_of(places, length):
-        return (places + (2 if shifted and length > 3 else 0)) // 3
+    def window_of(positions, length):
+        return (positions + (2 if shifted and length > 3 else 0)) // 3
 
     ids = window_of(ys, grid.height)[:, None] * 100 + window_of(xs, grid.width)
     assert torch.equal(seen_by(windows, grid), ids.flatten()[:, None] == ids.flatten()[None])
@@ -141,24 +141,24 @@ def test_window_attention_matches_dense_attention_with_masks(name, shifted, grid
     windows = Windows(grid, 3, shifted, x)
     output = attend(x, windows)
 
-    seen = seen_by(windows, grid)
+    visible = seen_by(windows, grid)
     q, k, v = attend.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
     q, k = attend.attention.map_queries(q), attend.attention.map_keys(k)
     scores = q @ k.transpose(-1, -2) / 2
     ys, xs = torch.arange(grid.height), torch.arange(grid.width)
     ys, xs = (z.flatten() for z in torch.meshgrid(ys, xs, indexing="ij"))
-    for i, j in seen.nonzero().tolist():
-        place = (ys[i] - ys[j] + 2) * 5 + xs[i] - xs[j] + 2
-        scores[:, :, i, j] = scores[:, :, i, j] + attend.position_bias[place]
-    n = seen.sum(1, keepdim=True).double()
+    for i, j in visible.nonzero().tolist():
+        offset = (ys[i] - ys[j] + 2) * 5 + xs[i] - xs[j] + 2
+        scores[:, :, i, j] = scores[:, :, i, j] + attend.position_bias[offset]
+    n = visible.sum(1, keepdim=True).double()
     if name == "softmax":
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
     elif name == "reluformer":
-        weights = scores.relu() * seen / (n / 2).sqrt()
+        weights = scores.relu() * visible / (n / 2).sqrt()
     elif name.startswith("polynomial"):
-        weights = scores.pow(3) * seen / n.sqrt()
+        weights = scores.pow(3) * visible / n.sqrt()
     else:
-        weights = F.softplus(scores) * seen / n
+        weights = F.softplus(scores) * visible / n
     values = (weights @ v).transpose(1, 2).flatten(2)
     expected = attend.out_proj(values)
     torch.testing.assert_close(output, expected)

@@ -110,9 +110,9 @@ def test_positions_are_interpolated_for_images_of_any_size(block, pooling):
     positions = torch.arange(8.0).view(2, 4, 1).expand(2, 4, 16).flatten(0, 1)
     with torch.no_grad():
         model.positions[-8:] = positions
-    found = resize_positions(model.positions, model.grid, Grid(2, 8))
-    assert torch.equal(found[:-16], model.positions[:-8])
-    row = found[-16:].view(2, 8, 16)[0, :, 0]
+    resized = resize_positions(model.positions, model.grid, Grid(2, 8))
+    assert torch.equal(resized[:-16], model.positions[:-8])
+    row = resized[-16:].view(2, 8, 16)[0, :, 0]
     torch.testing.assert_close(row[3:5], torch.tensor([1.25, 1.75]), atol=0.02, rtol=0)
 
 
@@ -143,18 +143,18 @@ def test_big_vision_has_its_initial_weights_and_no_position_of_the_class_token(p
     assert weights[f"{inner}.weight"].std().item() == pytest.approx((2 / 320) ** 0.5, rel=0.05)
     assert weights[f"{inner}.bias"].std().item() == pytest.approx(1e-6, rel=0.2)
     for name in ("patches.projection", "tanh_layer"):
-        own = weights[f"{name}.weight"]
-        assert own.std().item() == pytest.approx(own.size(1) ** -0.5, rel=0.05), name
+        weight = weights[f"{name}.weight"]
+        assert weight.std().item() == pytest.approx(weight.size(1) ** -0.5, rel=0.05), name
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
-    images, seen = torch.randn(2, 3, 8, 8), []
-    model.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    images, block_inputs = torch.randn(2, 3, 8, 8), []
+    model.blocks[0].register_forward_pre_hook(lambda _, inputs: block_inputs.append(inputs[0]))
     output = model(images)
     x = model.patches(images)[0] + model.positions
     if pooling == "class":
         x = torch.cat([model.class_token.expand(2, 1, 64), x], 1)
-    torch.testing.assert_close(seen[0], x)
+    torch.testing.assert_close(block_inputs[0], x)
     for block in model.blocks:
         x = block(x, Visibility(x.size(1), x.size(1)), Grid(2, 2))
     x = model.norm(x)
@@ -261,11 +261,11 @@ def test_every_block_has_a_record_if_requested():
 
 def test_drop_path_skips_images_and_keeps_the_mean():
     torch.manual_seed(0)
-    kept = drop_path(torch.ones(4000, 2, 3), 0.25)
-    assert kept.unique().tolist() == pytest.approx([0.0, 4 / 3])
-    assert torch.all(kept == kept[:, :1, :1])
+    output = drop_path(torch.ones(4000, 2, 3), 0.25)
+    assert output.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert torch.all(output == output[:, :1, :1])
     # Standard error of the mean: sqrt(.25 * .75 / 4000) * 4/3 = .009.
-    assert kept.mean().item() == pytest.approx(1, abs=0.04)
+    assert output.mean().item() == pytest.approx(1, abs=0.04)
 
 
 def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():

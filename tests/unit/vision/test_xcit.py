@@ -59,25 +59,25 @@ def test_xcit_without_local_patch_interaction_has_the_parameter_count_of_the_abl
 
 @pytest.mark.parametrize("grid", [Grid(3, 5), Grid(1, 1), Grid(14, 14)])
 def test_fourier_positions_match_the_formula(grid):
-    found = fourier_positions(grid, torch.device("cpu")).view(*grid, 2, 32)
+    positions = fourier_positions(grid, torch.device("cpu")).view(*grid, 2, 32)
     for row in range(grid.height):
         for column in range(grid.width):
-            places = 2 * math.pi * (row + 1) / grid.height, 2 * math.pi * (column + 1) / grid.width
-            for axis, place in enumerate(places):
+            angles = 2 * math.pi * (row + 1) / grid.height, 2 * math.pi * (column + 1) / grid.width
+            for axis, position in enumerate(angles):
                 for pair in (0, 1, 7, 15):
-                    angle = place / 10000 ** (2 * pair / 32)
-                    pairs = found[row, column, axis, 2 * pair : 2 * pair + 2].tolist()
+                    angle = position / 10000 ** (2 * pair / 32)
+                    pairs = positions[row, column, axis, 2 * pair : 2 * pair + 2].tolist()
                     assert pairs == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-5)
 
 
 def test_class_attention_of_sima_is_the_first_row_of_self_attention():
     block = small_model(**SIMA, class_layers=1).double().class_blocks[0]
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    found = block.attention(x, Grid(2, 2))
+    output = block.attention(x, Grid(2, 2))
     q, k, v = (block.attention.split(part) for part in block.attention.qkv(x).chunk(3, -1))
     q, k = (part / part.abs().sum(2, keepdim=True) for part in (q, k))
     values = (q @ k.transpose(2, 3) @ v)[:, :, :1].transpose(1, 2).flatten(2)
-    torch.testing.assert_close(found, block.attention.out_proj(values))
+    torch.testing.assert_close(output, block.attention.out_proj(values))
 
 
 def test_softmax_has_one_query_in_class_attention():
@@ -87,10 +87,10 @@ def test_softmax_has_one_query_in_class_attention():
     weights = (q[:, :, :1] @ k.transpose(2, 3) / 8**0.5).softmax(-1)
     values = (weights @ v).transpose(1, 2).flatten(2)
     torch.testing.assert_close(block.attention(x, Grid(2, 2)), block.attention.out_proj(values))
-    seen = []
-    block.attention.attention.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    queries = []
+    block.attention.attention.register_forward_pre_hook(lambda _, inputs: queries.append(inputs[0]))
     block.attention(x, Grid(2, 2))
-    assert seen[0].shape == (2, 2, 1, 8)
+    assert queries[0].shape == (2, 2, 1, 8)
 
 
 @pytest.mark.parametrize("norm_patches", [True, False])
@@ -132,13 +132,13 @@ def test_stochastic_depth_has_one_rate_and_skips_no_class_attention():
 
 
 def test_intermediate_features_are_outputs_of_the_blocks():
-    model, seen = small_model().eval(), []
+    model, outputs = small_model().eval(), []
     for block in model.blocks:
-        block.register_forward_hook(lambda _, inputs, output: seen.append(output))
-    found = model(torch.randn(2, 3, 16, 24), blocks=(0, 1)).intermediate
-    for index, output in enumerate(seen):
-        assert found[index].shape == (2, 16, 4, 6)
-        assert torch.equal(found[index][:, :, 1, 2], output[:, 8])
+        block.register_forward_hook(lambda _, inputs, output: outputs.append(output))
+    features = model(torch.randn(2, 3, 16, 24), blocks=(0, 1)).intermediate
+    for index, output in enumerate(outputs):
+        assert features[index].shape == (2, 16, 4, 6)
+        assert torch.equal(features[index][:, :, 1, 2], output[:, 8])
 
 
 def test_patches_may_be_non_square_and_relu_replaces_every_gelu():

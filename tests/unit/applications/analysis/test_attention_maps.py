@@ -31,11 +31,11 @@ def test_weights_equal_those_of_step_by_step_decoding(attention):
         for token in [TARGET[-1], *TARGET[:-1]]:
             layer = model.decoder.layers[0]
             with (
-                record_attention(layer.self_attention.attention, Need(weights=True)) as own,
+                record_attention(layer.self_attention.attention, Need(weights=True)) as records,
                 record_attention(layer.cross_attention.attention, Need(weights=True)) as crossed,
             ):
                 search.step(torch.tensor([[token]]))
-            steps["decoder"].append(own[0].weights[0, 1, 0])
+            steps["decoder"].append(records[0].weights[0, 1, 0])
             steps["cross"].append(crossed[0].weights[0, 1, 0])
     for slot, rows in steps.items():
         weights = attention_weights(
@@ -49,15 +49,15 @@ def test_weights_equal_those_of_step_by_step_decoding(attention):
 def test_all_heads_and_the_encoder():
     model = make_model("reluformer")
     ensemble = Ensemble([StepDecoder(model)])
-    every = attention_weights(ensemble, [AttentionPlace("encoder", -1)], SOURCE, TARGET)[0]
-    assert every.shape == (2, len(SOURCE), len(SOURCE))
+    head_maps = attention_weights(ensemble, [AttentionPlace("encoder", -1)], SOURCE, TARGET)[0]
+    assert head_maps.shape == (2, len(SOURCE), len(SOURCE))
     for head in range(2):
-        one = attention_weights(ensemble, [AttentionPlace("encoder", 1, head)], SOURCE, TARGET)[0]
-        np.testing.assert_array_equal(one, every[head])
+        alone = attention_weights(ensemble, [AttentionPlace("encoder", 1, head)], SOURCE, TARGET)[0]
+        np.testing.assert_array_equal(alone, head_maps[head])
     inputs = torch.from_numpy(SOURCE)[None], torch.tensor([[TARGET[-1], *TARGET[:-1]]])
     with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
         model(*inputs)
-    np.testing.assert_allclose(records[1].weights[0], every, atol=1e-6)
+    np.testing.assert_allclose(records[1].weights[0], head_maps, atol=1e-6)
 
 
 class WithoutWeights(SoftmaxAttention):
@@ -89,7 +89,7 @@ def test_weights_of_a_mechanism_without_weights_are_an_error(without_weights):
 
 
 @pytest.mark.parametrize(
-    ("place", "message"),
+    ("requested", "message"),
     [
         (AttentionPlace("cross", 2), "layers are cross.0 to cross.1"),
         (AttentionPlace("encoder", -3), "layers are encoder.0 to encoder.1"),
@@ -97,9 +97,9 @@ def test_weights_of_a_mechanism_without_weights_are_an_error(without_weights):
         (AttentionPlace("decoder", 0, -1), "heads are 0 to 1"),
     ],
 )
-def test_unknown_layers_and_heads_are_errors(place, message):
+def test_unknown_layers_and_heads_are_errors(requested, message):
     with pytest.raises(ConfigError, match=message):
-        attention_weights(Ensemble([StepDecoder(make_model())]), [place], SOURCE, TARGET)[0]
+        attention_weights(Ensemble([StepDecoder(make_model())]), [requested], SOURCE, TARGET)[0]
 
 
 def test_an_ensemble_is_an_error():
@@ -136,40 +136,40 @@ def test_a_recorder_ends_with_its_block_and_keeps_other_needs():
 
 def test_maps_of_a_translator_have_labels():
     translator = make_translator()
-    found = translator.translate_nbest(["ein Haus"], beam=2, max_len_b=5)[0][0]
-    cross = translator.attention("ein Haus", found)
+    translation = translator.translate_nbest(["ein Haus"], beam=2, max_len_b=5)[0][0]
+    cross = translator.attention("ein Haus", translation)
     assert (cross.slot, cross.layer, cross.head) == ("cross", 1, None)
     assert cross.keys == ["ein", "Haus", "</s>"]
     symbols = translator.task.target_dictionary
-    assert cross.queries == [symbols[i] for i in found.hypothesis.tokens]
+    assert cross.queries == [symbols[i] for i in translation.hypothesis.tokens]
     assert cross.weights.shape == (2, len(cross.queries), 3)
-    own = translator.attention("ein Haus", "das Haus", "decoder", 0, 1)
-    assert own.queries == ["das", "Haus", "</s>"]
-    assert own.keys == ["</s>", "das", "Haus"]
-    assert not np.triu(own.weights, 1).any()
+    decoder_map = translator.attention("ein Haus", "das Haus", "decoder", 0, 1)
+    assert decoder_map.queries == ["das", "Haus", "</s>"]
+    assert decoder_map.keys == ["</s>", "das", "Haus"]
+    assert not np.triu(decoder_map.weights, 1).any()
     encoder = translator.attention("ein Xaver", "das", "encoder", 0, 0)
     assert encoder.queries == encoder.keys == ["ein", "Xaver", "</s>"]
     assert translator.attention("ein").keys == ["ein", "</s>"]
-    read = json.loads(own.to_json())
-    np.testing.assert_allclose(read.pop("weights"), own.weights, rtol=1e-3)
+    read = json.loads(decoder_map.to_json())
+    np.testing.assert_allclose(read.pop("weights"), decoder_map.weights, rtol=1e-3)
     assert read == {
         **{"slot": "decoder", "layer": 0, "head": 1},
-        **{"queries": own.queries, "keys": own.keys},
+        **{"queries": decoder_map.queries, "keys": decoder_map.keys},
     }
 
 
 def test_a_map_is_drawn(tmp_path):
-    every = make_translator().attention("ein Haus gross", "das Haus")
-    every.save(tmp_path / "all.svg")
+    all_heads = make_translator().attention("ein Haus gross", "das Haus")
+    all_heads.save(tmp_path / "all.svg")
     text = (tmp_path / "all.svg").read_text("utf-8")
     assert text.count("<image") >= 2 and "</svg>" in text  # one a head
-    one = make_translator().attention("ein Haus gross", "das Haus", head=1)
-    one.save(tmp_path / "one.svg")
+    one_head = make_translator().attention("ein Haus gross", "das Haus", head=1)
+    one_head.save(tmp_path / "one.svg")
     assert "</svg>" in (tmp_path / "one.svg").read_text("utf-8")
     with pytest.raises(ConfigError, match=r"ends in \.svg"):
-        one.save(tmp_path / "one.png")
+        one_head.save(tmp_path / "one.png")
     with pytest.raises(DataError, match="cannot write it"):
-        one.save(tmp_path / "none" / "one.svg")
+        one_head.save(tmp_path / "none" / "one.svg")
 
 
 def drawn(tmp_path, *shape, slot="cross", words=()):
@@ -182,7 +182,7 @@ def drawn(tmp_path, *shape, slot="cross", words=()):
     AttentionMap(slot, 1, head, queries, keys, weights).save(tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text("utf-8")
     texts = re.findall(r"<(?:text|tspan)[^>]*>([^<]+)</", text)
-    return [html.unescape(own) for own in texts], queries, keys
+    return [html.unescape(label) for label in texts], queries, keys
 
 
 @pytest.mark.parametrize("shape", [(35, 28), (60, 60), (8, 35, 28), (2, 60, 3)])
@@ -198,9 +198,9 @@ def test_some_of_many_tokens_are_named_with_their_numbers(tmp_path):
     texts, queries, keys = drawn(tmp_path, 61, 300)
     numbered = [text for text in texts if re.fullmatch(r"\d+ [qk]\d+", text)]
     for side, tokens in (("q", queries), ("k", keys)):
-        own = [text.split(" ") for text in numbered if side in text]
-        assert 20 <= len(own) <= 60
-        assert all(tokens[int(number) - 1] == word for number, word in own)
+        labels = [text.split(" ") for text in numbered if side in text]
+        assert 20 <= len(labels) <= 60
+        assert all(tokens[int(number) - 1] == word for number, word in labels)
     assert not set(texts) & {*queries, *keys}
     assert "source (key): number and token" in texts
 
@@ -235,16 +235,16 @@ def test_long_sentences_and_words_are_cut(tmp_path):
 @pytest.fixture
 def pixels(monkeypatch):
     """Return the colors [Nq, Nk, 4] that each map is drawn with, from 0 to 1."""
-    found = []
+    images = []
     draw_weights = page.draw_weights
 
     def recorded(*arguments):
         image = draw_weights(*arguments)
-        found.append(image.to_rgba(image.get_array()))
+        images.append(image.to_rgba(image.get_array()))
         return image
 
     monkeypatch.setattr(attention_maps, "draw_weights", recorded)
-    return found
+    return images
 
 
 def test_exact_zeros_are_white_and_the_smallest_weights_are_not(tmp_path, pixels):

@@ -31,8 +31,8 @@ def report_of(model):
 def rows_of(model, slot, layer, head):
     """Yield the weights that each query row sees, from maps of single sentences."""
     for source, target in zip(SOURCES, TARGETS, strict=True):
-        place = AttentionPlace(slot, layer, head)
-        weights = attention_weights(Ensemble([StepDecoder(model)]), [place], source, target)[0]
+        where = AttentionPlace(slot, layer, head)
+        weights = attention_weights(Ensemble([StepDecoder(model)]), [where], source, target)[0]
         for i, row in enumerate(weights.astype(np.float64)):
             yield row[: i + 1] if slot == "decoder" else row
 
@@ -47,9 +47,9 @@ def test_few_short_sentences_are_in_memory_at_once(monkeypatch):
     statistics, read = AttentionStatistics(Ensemble([StepDecoder(make_model("softmax"))])), []
     decoder_inputs = attention_maps.decoder_inputs
 
-    def noted(sources, targets, *rest):
+    def noted(sources, targets, *options):
         read.append(len(sources) * max(map(len, [*sources, *targets])))
-        return decoder_inputs(sources, targets, *rest)
+        return decoder_inputs(sources, targets, *options)
 
     monkeypatch.setattr(attention_maps, "decoder_inputs", noted)
     sentence = np.array([5, 6, EOS])
@@ -57,8 +57,8 @@ def test_few_short_sentences_are_in_memory_at_once(monkeypatch):
     assert read == [12, 12, 6]
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["references", "no references"])
-def test_attention_is_measured_after_all_translations(tmp_path, monkeypatch, given):
+@pytest.mark.parametrize("has_references", [True, False], ids=["references", "no references"])
+def test_attention_is_measured_after_all_translations(tmp_path, monkeypatch, has_references):
     """So that time and memory of the translation are its own."""
     translator = SimpleNamespace(ensemble=Ensemble([StepDecoder(make_model("softmax"))]))
     path = tmp_path / "stats.json"
@@ -66,16 +66,16 @@ def test_attention_is_measured_after_all_translations(tmp_path, monkeypatch, giv
     monkeypatch.setattr(AttentionStatistics, "add", lambda _, *lists: calls.append(lists))
     settings = TranslateSplitSettings.of(data="data", path="model", attention_stats=str(path))
     report = AttentionReport(settings, translator)
-    found = [SimpleNamespace(hypothesis=SimpleNamespace(tokens=target)) for target in TARGETS]
-    references = TARGETS[::-1] if given else [None] * len(TARGETS)
+    outputs = [SimpleNamespace(hypothesis=SimpleNamespace(tokens=target)) for target in TARGETS]
+    references = TARGETS[::-1] if has_references else [None] * len(TARGETS)
     pairs = zip(SOURCES, references, strict=True)
-    for (source, reference), translation in zip(pairs, found, strict=True):
+    for (source, reference), translation in zip(pairs, outputs, strict=True):
         report.add(SimpleNamespace(ids=source, reference=reference), translation)
     assert not calls
     report.write()
     [(sources, targets)] = calls
     assert all(map(np.array_equal, sources, SOURCES))
-    assert all(map(np.array_equal, targets, TARGETS[::-1] if given else TARGETS))
+    assert all(map(np.array_equal, targets, TARGETS[::-1] if has_references else TARGETS))
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
@@ -105,8 +105,8 @@ def test_means_equal_those_of_the_weights_of_each_sentence(attention, most_weigh
                 ]
                 module = report["modules"][f"{slot}.{layer}"]
                 if name != "mean_log_n":
-                    found = [head[name] for head in module["heads"]]
-                    np.testing.assert_allclose(found, heads, atol=1e-5)
+                    values = [head[name] for head in module["heads"]]
+                    np.testing.assert_allclose(values, heads, atol=1e-5)
                 assert module["mean"][name] == pytest.approx(np.mean(heads), abs=1e-5)
                 in_slots[slot].append(np.mean(heads))
         for slot, means in in_slots.items():

@@ -16,12 +16,12 @@ def svg_of(source):
 def records(layers, sums, slots=("encoder", "decoder", "cross")):
     """Return records of two heads and their mean by layer, and of the mean of all layers."""
     heads = (0, 1, "mean")
-    places = [(layer, head) for layer in range(layers) for head in heads] + [("mean", "mean")]
+    keys = [(layer, head) for layer in range(layers) for head in heads] + [("mean", "mean")]
     ranked = {"top_sum": sums, "share_at_rank": sums}
     return [
         {"slot": slot, "sees": "all", "layer": layer, "head": head, "entropy": 1.5, **ranked}
         for slot in slots
-        for layer, head in places
+        for layer, head in keys
     ]
 
 
@@ -41,10 +41,10 @@ def test_a_single_layer_makes_no_chart_and_a_slot_without_weights_no_panel():
 
 
 def test_a_metric_with_one_value_makes_no_curve():
-    once = {"once": {(TRAIN, "loss"): {10: 3.0}, (TRAIN, "gnorm"): {10: 1.0, 20: 0.5}}}
-    assert course_panels(once) == [{(TRAIN, "gnorm"): "norm of the gradient"}]
-    del once["once"][TRAIN, "gnorm"]
-    assert not course_panels(once)
+    scalars = {"once": {(TRAIN, "loss"): {10: 3.0}, (TRAIN, "gnorm"): {10: 1.0, 20: 0.5}}}
+    assert course_panels(scalars) == [{(TRAIN, "gnorm"): "norm of the gradient"}]
+    del scalars["once"][TRAIN, "gnorm"]
+    assert not course_panels(scalars)
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,12 @@ def batch_of(number):
 
 def tokens_of(model, monkeypatch):
     """Return what enters each residual branch and its network, each sentence read alone."""
-    found = {}
+    tokens = {}
 
     def note(residual, name):
         def before(x, original=residual.before):
             y = original(x)
-            found.setdefault(name, []).extend(zip(x[0], y[0], strict=True))
+            tokens.setdefault(name, []).extend(zip(x[0], y[0], strict=True))
             return y
 
         monkeypatch.setattr(residual, "before", before)
@@ -68,14 +68,14 @@ def tokens_of(model, monkeypatch):
         for number in range(len(SOURCES)):
             model(*batch_of(number))
     monkeypatch.undo()
-    return found
+    return tokens
 
 
 def weights_and_output(network, kind, x):
     scores = [float(x @ key) for key in network.inner.weight]
     if kind.startswith("softmax"):
         exps = [math.exp(score) for score in scores]
-        weights = [each / sum(exps) for each in exps]
+        weights = [exp / sum(exps) for exp in exps]
     else:
         weights = [max(s + float(b), 0) for s, b in zip(scores, network.inner.bias, strict=True)]
     y = network.outer.bias + sum(
@@ -101,10 +101,10 @@ def cosines(values):
 
 @pytest.mark.parametrize("kind", ["relu", "softmax", "softmax-ln", "relu-ln"])
 @pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("most", [1, 2**22])
+@pytest.mark.parametrize("max_weights", [1, 2**22])
 @torch.no_grad()
-def test_statistics_equal_the_formulas(kind, before, most, monkeypatch):
-    monkeypatch.setattr(statistics, "MOST_WEIGHTS", most)
+def test_statistics_equal_the_formulas(kind, before, max_weights, monkeypatch):
+    monkeypatch.setattr(statistics, "MOST_WEIGHTS", max_weights)
     model = make(kind, before)
     if kind.startswith("relu"):  # so that some tokens have no weight at all
         for layer in [*model.encoder.layers, *model.decoder.layers]:
@@ -138,7 +138,7 @@ def test_statistics_equal_the_formulas(kind, before, most, monkeypatch):
         assert module["top_sums"]["100"] == pytest.approx(1)
         for statistic, values in means.items():
             values.append(module[statistic])
-    assert any(0 < each < 1 for each in means["null_fraction"]) == kind.startswith("relu")
+    assert any(0 < fraction < 1 for fraction in means["null_fraction"]) == kind.startswith("relu")
     for statistic, values in means.items():
         assert report["overall"][statistic] == pytest.approx(np.mean(values))
         assert report["sides"]["decoder"][statistic] == pytest.approx(np.mean(values[2:]))
@@ -153,10 +153,10 @@ def test_the_function_takes_padded_batches():
         nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, PAD)
         for rows in (SOURCES, SHIFTED)
     )
-    one = memory_statistics(model, [(source, target)])
+    single = memory_statistics(model, [(source, target)])
     several = memory_statistics(model, map(batch_of, range(4)))
-    assert one["sentences"] == several["sentences"] == 4
-    for name, module in one["modules"].items():
+    assert single["sentences"] == several["sentences"] == 4
+    for name, module in single["modules"].items():
         other = several["modules"][name]
         assert module.pop("top_sums") == pytest.approx(other.pop("top_sums"))
         assert module == pytest.approx(other)
@@ -181,8 +181,8 @@ def test_tokens_without_weights_do_not_enter_the_sums():
     assert set(module["top_sums"].values()) == {None}
     report = report_of(model)
     json.dumps(report, allow_nan=False)
-    others = [part["top_sums"]["5"] for part in report["modules"].values()][1:]
-    assert report["overall"]["top_sums"]["5"] == pytest.approx(np.mean(others))
+    other_sums = [part["top_sums"]["5"] for part in report["modules"].values()][1:]
+    assert report["overall"]["top_sums"]["5"] == pytest.approx(np.mean(other_sums))
 
 
 @pytest.mark.parametrize("kind", ["gelu", "swiglu"])
@@ -209,9 +209,9 @@ def test_impossible_settings_are_errors():
 @given(st.integers(2, 20), st.integers(1, 8), st.integers(0, 2**31))
 def test_anisotropy_is_between_its_bounds(number, width, seed):
     values = torch.randn(number, width, generator=torch.Generator().manual_seed(seed))
-    found = anisotropy(values)
-    assert -1 / (number - 1) - 1e-9 <= found <= 1 + 1e-9
-    assert found == pytest.approx(cosines(values.double()), abs=1e-9)
+    value = anisotropy(values)
+    assert -1 / (number - 1) - 1e-9 <= value <= 1 + 1e-9
+    assert value == pytest.approx(cosines(values.double()), abs=1e-9)
 
 
 def test_anisotropy_of_known_values():
@@ -236,11 +236,11 @@ def branches_of(model):
 
 def states_of_branches(model, monkeypatch):
     """Return the input and the output of each residual branch, each sentence read alone."""
-    found = {}
+    states = {}
     add = Residual.add
 
     def noted(residual, x, y):
-        xs, ys = found.setdefault(residual, ([], []))
+        xs, ys = states.setdefault(residual, ([], []))
         xs.append(x.flatten())
         ys.append(y.flatten())
         return add(residual, x, y)
@@ -249,7 +249,7 @@ def states_of_branches(model, monkeypatch):
     for source, target in zip(SOURCES, TARGETS, strict=True):
         model(torch.tensor(source)[None], torch.tensor(np.append(EOS, target[:-1]))[None])
     monkeypatch.undo()
-    return {residual: map(torch.cat, pair) for residual, pair in found.items()}
+    return {residual: map(torch.cat, pair) for residual, pair in states.items()}
 
 
 @pytest.mark.parametrize("before", [False, True])

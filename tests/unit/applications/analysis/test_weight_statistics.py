@@ -41,7 +41,7 @@ def pairs_of(separated):
     sources = [joined(source, separated) for source, _ in SIZES]
     targets = [joined(target, separated) for _, target in SIZES]
     numbers = [
-        tuple(sentence_numbers(np.array(sizes), separated) for sizes in both) for both in SIZES
+        tuple(sentence_numbers(np.array(sizes), separated) for sizes in sides) for sides in SIZES
     ]
     return sources, targets, numbers
 
@@ -65,7 +65,7 @@ def entropy(shares):
 
 def expected(model, pairs, positive=True):
     """Return lists of the values of rows by (slot, visible keys, layer), head and statistic."""
-    found = defaultdict(lambda: defaultdict(list))
+    values_by_head = defaultdict(lambda: defaultdict(list))
     for source, target, (of_source, of_target) in zip(*pairs, strict=True):
         inputs = torch.from_numpy(source)[None], torch.from_numpy(np.append(EOS, target[:-1]))[None]
         with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
@@ -78,25 +78,25 @@ def expected(model, pairs, positive=True):
             sees = "all" if record.visibility.rows is None else "sentence"
             for head, table in enumerate(weights[0].double().numpy()):
                 for i, row in enumerate(table):
-                    seen = [j for j in range(len(row)) if record.slot != "decoder" or j <= i]
+                    visible = [j for j in range(len(row)) if record.slot != "decoder" or j <= i]
                     if sees == "sentence":  # the last one has the rest
-                        seen = [j for j in seen if keys[j] == min(queries[i], max(keys))]
-                    others = [i2 for i2, n in enumerate(queries) if n == queries[i]]
-                    place = others.index(i) if sees == "sentence" else i
-                    number = len(others) if sees == "sentence" else len(queries)
+                        visible = [j for j in visible if keys[j] == min(queries[i], max(keys))]
+                    neighbors = [i2 for i2, n in enumerate(queries) if n == queries[i]]
+                    position = neighbors.index(i) if sees == "sentence" else i
+                    number = len(neighbors) if sees == "sentence" else len(queries)
                     values = row_values(
-                        [row[j] for j in seen],
-                        [tokens[j] for j in seen],
-                        [keys[j] != queries[i] for j in seen],
-                        place * len(seen) / number if record.slot == "cross" else place,
+                        [row[j] for j in visible],
+                        [tokens[j] for j in visible],
+                        [keys[j] != queries[i] for j in visible],
+                        position * len(visible) / number if record.slot == "cross" else position,
                         positive,
                     )
                     for name, value in values.items():
-                        found[record.slot, sees, record.layer, head][name].append(value)
-    return found
+                        values_by_head[record.slot, sees, record.layer, head][name].append(value)
+    return values_by_head
 
 
-def row_values(row, tokens, outside, place, positive):
+def row_values(row, tokens, outside, position, positive):
     """Return the statistics of one row over its visible keys, by their definitions."""
     shares, n = shares_of(row), len(row)
     values = {
@@ -124,7 +124,7 @@ def row_values(row, tokens, outside, place, positive):
         for name, kind in kinds.items()
     }
     values["outside"] = sum(p for p, other in zip(shares, outside, strict=True) if other)
-    values["distance"] = sum(p * abs(j - place) for j, p in enumerate(shares))
+    values["distance"] = sum(p * abs(j - position) for j, p in enumerate(shares))
     ranked = sorted(shares, reverse=True)
     values["largest_share"] = ranked[0]
     for percent in PERCENTS:
@@ -147,16 +147,16 @@ def check(records, rows):
     heads = [record for record in records if record["head"] != "mean"]
     assert len(heads) == len(rows)
     for record in heads:
-        place = record["slot"], record["sees"], record["layer"], record["head"]
-        means = {name: np.mean(values) for name, values in rows[place].items()}
-        assert flat(record) == pytest.approx(means, abs=1e-9), place
-        assert record["rows"] == len(rows[place]["sum"])
+        head = record["slot"], record["sees"], record["layer"], record["head"]
+        means = {name: np.mean(values) for name, values in rows[head].items()}
+        assert flat(record) == pytest.approx(means, abs=1e-9), head
+        assert record["rows"] == len(rows[head]["sum"])
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer", "polynomial:power=3"])
-@pytest.mark.parametrize("most", [1, 60, 2**21])
-def test_means_equal_those_of_the_weights_of_each_sentence(attention, most, monkeypatch):
-    monkeypatch.setattr(analysis, "MOST_WEIGHTS", most)  # a row at a time, some, or all
+@pytest.mark.parametrize("max_weights", [1, 60, 2**21])
+def test_means_equal_those_of_the_weights_of_each_sentence(attention, max_weights, monkeypatch):
+    monkeypatch.setattr(analysis, "MOST_WEIGHTS", max_weights)  # a row at a time, some, or all
     model, pairs = make_model(attention).double(), pairs_of(separated=False)
     records = statistics_of(model, pairs)
     positive = not attention.startswith("polynomial")
@@ -175,26 +175,26 @@ def test_attention_to_the_own_sentence_and_to_the_document_have_separate_records
     pairs = tuple(part[:3] for part in pairs)
     records = WeightStatistics(Ensemble([StepDecoder(model)]), (WORDS, WORDS))
     records.add(*pairs)
-    found = records.records()
-    check(found, expected(model, pairs))
-    assert {(r["sees"], r["layer"]) for r in found if r["layer"] != "mean"} == {
+    head_records = records.records()
+    check(head_records, expected(model, pairs))
+    assert {(r["sees"], r["layer"]) for r in head_records if r["layer"] != "mean"} == {
         *[("sentence", 0), ("sentence", 1)],
         ("all", 1),
     }
-    inside = [record["outside"] for record in found if record["sees"] == "sentence"]
+    inside = [record["outside"] for record in head_records if record["sees"] == "sentence"]
     assert not any(inside)
 
 
 def test_means_over_heads_and_layers_and_values_derived_from_the_entropy():
     model, pairs = make_model("reluformer"), pairs_of(separated=False)
     records = statistics_of(model, pairs)
-    places = {(r["slot"], r["layer"], r["head"]): r for r in records}
+    by_head = {(r["slot"], r["layer"], r["head"]): r for r in records}
     for slot in SLOTS:
         for name in ("sum", "entropy", "distance"):
-            layers = [places[slot, layer, "mean"][name] for layer in range(2)]
-            heads = [places[slot, 1, head][name] for head in range(2)]
+            layers = [by_head[slot, layer, "mean"][name] for layer in range(2)]
+            heads = [by_head[slot, 1, head][name] for head in range(2)]
             assert layers[1] == pytest.approx(np.mean(heads))
-            assert places[slot, "mean", "mean"][name] == pytest.approx(np.mean(layers))
+            assert by_head[slot, "mean", "mean"][name] == pytest.approx(np.mean(layers))
     for record in records:
         assert record["exp_entropy"] == pytest.approx(math.exp(record["entropy"]))
         assert record["entropy_bits"] == pytest.approx(record["entropy"] / math.log(2))
@@ -203,7 +203,7 @@ def test_means_over_heads_and_layers_and_values_derived_from_the_entropy():
 
 def test_the_entropy_of_the_mean_of_heads():
     model, pairs = make_model("reluformer"), pairs_of(separated=False)
-    found = {(r["slot"], r["layer"], r["head"]): r for r in statistics_of(model, pairs)}
+    by_head = {(r["slot"], r["layer"], r["head"]): r for r in statistics_of(model, pairs)}
     values = []
     for source, target in zip(*pairs[:2], strict=True):
         inputs = torch.from_numpy(source)[None], torch.from_numpy(np.append(EOS, target[:-1]))[None]
@@ -211,8 +211,8 @@ def test_the_entropy_of_the_mean_of_heads():
             model(*inputs)
         rows = records[0].weights[0].double().mean(0).tolist()
         values += [entropy(shares_of(row)) for row in rows if shares_of(row)]
-    assert found["encoder", 0, "mean"]["mean_of_heads_entropy"] == pytest.approx(np.mean(values))
-    assert "mean_of_heads_entropy" not in found["encoder", 0, 0]
+    assert by_head["encoder", 0, "mean"]["mean_of_heads_entropy"] == pytest.approx(np.mean(values))
+    assert "mean_of_heads_entropy" not in by_head["encoder", 0, 0]
 
 
 def test_weights_of_one_mechanism_at_a_time_are_in_memory(monkeypatch):
@@ -232,11 +232,11 @@ def test_weights_of_one_mechanism_at_a_time_are_in_memory(monkeypatch):
 
 
 def test_records_go_to_the_given_function():
-    model, taken = make_model("softmax"), []
+    model, received = make_model("softmax"), []
     inputs = torch.tensor([[4, 5, EOS]]), torch.tensor([[EOS, 5]])
-    with torch.no_grad(), record_attention(model, Need(weights=True), taken.append) as records:
+    with torch.no_grad(), record_attention(model, Need(weights=True), received.append) as records:
         model(*inputs)
-    assert not records and len(taken) == 6
+    assert not records and len(received) == 6
 
 
 def test_a_mechanism_without_weights_is_left_out():
@@ -259,8 +259,8 @@ def test_statistics_of_every_registered_attention(attention):
     pairs = pairs_of(separated=False)
     positive = attention != "sima"
     rows = expected(model.double(), pairs, positive)
-    found = [one for one in statistics_of(model, pairs) if one["slot"] == "encoder"]
-    check(found, {place: own for place, own in rows.items() if place[0] == "encoder"})
+    encoder = [r for r in statistics_of(model, pairs) if r["slot"] == "encoder"]
+    check(encoder, {head: values for head, values in rows.items() if head[0] == "encoder"})
 
 
 def test_an_ensemble_is_an_error():

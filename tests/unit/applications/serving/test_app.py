@@ -20,17 +20,17 @@ from tests.unit.applications.serving.served_models import make_translator
 
 @pytest.mark.parametrize("max_doc_tokens", [None, 1, 8])
 def test_the_server_translates_a_document_like_python(client, max_doc_tokens):
-    given = {} if max_doc_tokens is None else {"max_doc_tokens": max_doc_tokens}
-    answer = client.post("/translate", json={"lines": LINES, **given})
+    options = {} if max_doc_tokens is None else {"max_doc_tokens": max_doc_tokens}
+    answer = client.post("/translate", json={"lines": LINES, **options})
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    alone = make_translator().translate_documents([LINES], **given, **SEARCH)
-    assert found["lines"] == alone[0]
-    assert len(found["lines"]) == len(LINES)
-    assert found["lines"][1] == ""
-    assert [group["first"] for group in found["groups"]] == [w.window.first for w in alone.windows]
-    assert [line for group in found["groups"] for line in group["lines"]] == found["lines"]
-    assert found["source_tokens"] > len(LINES)
+    result = answer.json()
+    alone = make_translator().translate_documents([LINES], **options, **SEARCH)
+    assert result["lines"] == alone[0]
+    assert len(result["lines"]) == len(LINES)
+    assert result["lines"][1] == ""
+    assert [group["first"] for group in result["groups"]] == [w.window.first for w in alone.windows]
+    assert [line for group in result["groups"] for line in group["lines"]] == result["lines"]
+    assert result["source_tokens"] > len(LINES)
 
 
 FORCED = {"prefixes": ["the", "", "a big", "", ""], "forced": [["big"], [], [], ["a", "a"], []]}
@@ -39,12 +39,12 @@ FORCED = {"prefixes": ["the", "", "a big", "", ""], "forced": [["big"], [], [], 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("max_doc_tokens", [1, 8, 60])
 def test_translations_contain_the_terms_of_their_request(client, max_doc_tokens, ordered):
-    asked = {"max_doc_tokens": max_doc_tokens, **FORCED, "ordered": ordered, "banned": ["is"]}
-    answer = client.post("/translate", json={"lines": LINES, **asked})
+    request = {"max_doc_tokens": max_doc_tokens, **FORCED, "ordered": ordered, "banned": ["is"]}
+    answer = client.post("/translate", json={"lines": LINES, **request})
     assert answer.status_code == 200, answer.text
     lines = answer.json()["lines"]
     alone = make_translator().translate_documents(
-        [LINES], **{**asked, **{name: [own] for name, own in FORCED.items()}}, **SEARCH
+        [LINES], **{**request, **{name: [term] for name, term in FORCED.items()}}, **SEARCH
     )
     assert lines == alone[0]
     assert lines[0].startswith("the") and "big" in lines[0] and lines[2].startswith("a big")
@@ -55,10 +55,10 @@ def test_translations_contain_the_terms_of_their_request(client, max_doc_tokens,
 def test_banned_terms_hold_in_any_case_unless_the_request_says_otherwise(client):
     free = client.post("/translate", json={"lines": LINES}).json()["lines"]
     word = next(word for word in " ".join(free).split() if word.isalpha())
-    asked = {"lines": LINES, "banned": [word.upper()]}
-    lines = client.post("/translate", json=asked).json()["lines"]
+    request = {"lines": LINES, "banned": [word.upper()]}
+    lines = client.post("/translate", json=request).json()["lines"]
     assert not any(word in line.split() for line in lines)
-    answer = client.post("/translate", json={**asked, "match_case": True})
+    answer = client.post("/translate", json={**request, "match_case": True})
     assert answer.json()["lines"] == free
     part = {"lines": LINES, "banned": [word[:1]]}
     assert client.post("/translate", json=part).json()["lines"] == free or len(word) == 1
@@ -71,17 +71,17 @@ def test_terms_of_a_request_do_not_affect_other_requests():
     with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(4) as pool:
         free = client.post("/translate", json=words).json()["lines"]
         never = " ".join(free).split()[0]
-        asked = [{}, {"banned": [never]}, {"forced": forced}, {"banned": ["Garten", never]}]
-        found = list(pool.map(lambda own: client.post("/translate", json={**words, **own}), asked))
-        alone = [client.post("/translate", json={**words, **own}) for own in asked]
-    assert [own.json()["lines"] for own in found] == [own.json()["lines"] for own in alone]
-    lines = [own.json()["lines"] for own in found]
+        bodies = [{}, {"banned": [never]}, {"forced": forced}, {"banned": ["Garten", never]}]
+        answers = list(pool.map(lambda b: client.post("/translate", json={**words, **b}), bodies))
+        alone = [client.post("/translate", json={**words, **body}) for body in bodies]
+    assert [a.json()["lines"] for a in answers] == [a.json()["lines"] for a in alone]
+    lines = [a.json()["lines"] for a in answers]
     assert lines[0] == free and "the a" in lines[2][0]
     assert not any(never in line.split() for line in lines[1] + lines[3])
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "expected"),
+    ("request", "status", "expected"),
     [
         ({"prefixes": ["a"]}, 422, "1 prefix, but 2 lines; give one for each"),
         ({"forced": [["a"]] * 3}, 422, "3 term lists, but 2 lines; give one"),
@@ -96,27 +96,27 @@ def test_terms_of_a_request_do_not_affect_other_requests():
         ({"forced": [["a " * 40] * 10, []]}, 413, "more than 200 tokens, at line 1 of 2"),
     ],
 )
-def test_wrong_prefixes_and_terms_are_errors_with_a_reason(client, asked, status, expected):
-    answer = client.post("/translate", json={"lines": ["ein Haus", ""], **asked})
+def test_wrong_prefixes_and_terms_are_errors_with_a_reason(client, request, status, expected):
+    answer = client.post("/translate", json={"lines": ["ein Haus", ""], **request})
     assert answer.status_code == status and answer.json()["error"].startswith(expected)
 
 
 def test_a_model_without_separators_forces_line_by_line_only():
-    asked = {"lines": ["ein Haus", "das"], "forced": [["big"], ["a"]]}
+    request = {"lines": ["ein Haus", "das"], "forced": [["big"], ["a"]]}
     with client_of(make_translator(separated=False)) as plain:
-        assert "big" in plain.post("/translate", json=asked).json()["lines"][0]
-        answer = plain.post("/translate", json={**asked, "max_doc_tokens": 50})
+        assert "big" in plain.post("/translate", json=request).json()["lines"][0]
+        answer = plain.post("/translate", json={**request, "max_doc_tokens": 50})
         assert answer.status_code == 422 and "line by line" in answer.json()["error"]
 
 
 def test_a_search_that_cannot_force_terms_is_an_error():
-    asked = {"lines": ["ein Haus", "das"], "max_doc_tokens": 50}
+    request = {"lines": ["ein Haus", "das"], "max_doc_tokens": 50}
     with client_of(search={**SEARCH, "beam_threshold": 2.0}) as client:
         for forced in ({"forced": [["big"], []]}, {"prefixes": ["", "a"]}):
-            answer = client.post("/translate", json={**asked, **forced})
+            answer = client.post("/translate", json={**request, **forced})
             assert answer.status_code == 422
             assert answer.json()["error"].startswith("this server runs with --beam-threshold")
-        assert client.post("/translate", json={**asked, "prefixes": ["a", ""]}).status_code == 200
+        assert client.post("/translate", json={**request, "prefixes": ["a", ""]}).status_code == 200
 
 
 def test_simultaneous_requests_get_the_same_answers_as_alone():
@@ -131,12 +131,12 @@ def test_simultaneous_requests_get_the_same_answers_as_alone():
 
 
 def test_one_thread_at_a_time_uses_the_tokenizers(monkeypatch):
-    used, most = [], []
+    used, in_use = [], []
 
     def alone(function):
         def call(*arguments):
             used.append(1)
-            most.append(len(used))
+            in_use.append(len(used))
             time.sleep(0.002)
             used.pop()
             return function(*arguments)
@@ -145,85 +145,85 @@ def test_one_thread_at_a_time_uses_the_tokenizers(monkeypatch):
 
     for name in ("encode", "decode", "letters"):
         monkeypatch.setattr(TextPipeline, name, alone(getattr(TextPipeline, name)))
-    asked = {"lines": LINES, "banned": ["big"]}
-    shown = {"lines": LINES, "translation": ["the house"]}
+    request = {"lines": LINES, "banned": ["big"]}
+    pair = {"lines": LINES, "translation": ["the house"]}
     with client_of() as client, ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(client.post, "/translate", json=asked) for _ in range(6)]
-        answers += [pool.submit(client.post, "/attention", json=shown) for _ in range(6)]
+        answers = [pool.submit(client.post, "/translate", json=request) for _ in range(6)]
+        answers += [pool.submit(client.post, "/attention", json=pair) for _ in range(6)]
         assert {answer.result().status_code for answer in answers} == {200}
-    assert len(most) > 60 and max(most) == 1
+    assert len(in_use) > 60 and max(in_use) == 1
 
 
 def test_a_model_of_sentences_gives_a_group_for_each(client):
     with client_of(make_translator(separated=False)) as plain:
         assert plain.get("/model").json()["keeps_sentences"] is False
-        asked = {"lines": ["ein Haus", "das Haus"]}
-        assert len(plain.post("/translate", json=asked).json()["groups"]) == 2
-        joined = plain.post("/translate", json={**asked, "max_doc_tokens": 50}).json()
+        request = {"lines": ["ein Haus", "das Haus"]}
+        assert len(plain.post("/translate", json=request).json()["groups"]) == 2
+        joined = plain.post("/translate", json={**request, "max_doc_tokens": 50}).json()
         assert [(g["count"], len(g["lines"])) for g in joined["groups"]] == [(2, 1)]
-        shown = {"lines": asked["lines"], "translation": joined["lines"]}
-        assert plain.post("/attention", json=shown).status_code == 200
+        pair = {"lines": request["lines"], "translation": joined["lines"]}
+        assert plain.post("/attention", json=pair).status_code == 200
 
 
 @pytest.mark.parametrize("slot", ["cross", "encoder", "decoder"])
 def test_the_server_gives_the_attention_of_the_translator(client, slot):
     translator = make_translator()
-    asked = {"lines": ["das Haus"], "translation": ["the  big house"], "slot": slot}
-    found = client.post("/attention", json=asked).json()
+    request = {"lines": ["das Haus"], "translation": ["the  big house"], "slot": slot}
+    result = client.post("/attention", json=request).json()
     for layer in range(2):
         expected = translator.attention("das Haus", "the big house", slot, layer)
-        np.testing.assert_allclose(found["weights"][layer], expected.weights, atol=6e-5)
-        assert [token["text"] for token in found["queries"]] == expected.queries
-        assert [token["text"] for token in found["keys"]] == expected.keys
+        np.testing.assert_allclose(result["weights"][layer], expected.weights, atol=6e-5)
+        assert [token["text"] for token in result["queries"]] == expected.queries
+        assert [token["text"] for token in result["keys"]] == expected.keys
     sides = {"lines": "das Haus", "translation": "the  big house"}
     text = sides["lines" if slot == "encoder" else "translation"]
-    words = [text[token["begin"] : token["end"]] for token in found["queries"]]
+    words = [text[token["begin"] : token["end"]] for token in result["queries"]]
     assert words == [*text.split(), "", ""]
-    assert [token["line"] for token in found["queries"]][-2:] == [0, None]
+    assert [token["line"] for token in result["queries"]][-2:] == [0, None]
 
 
 def test_a_single_sentence_is_shown_without_the_separator_that_the_model_does_not_read():
     translator = make_translator(separates_alone=False)
-    asked = {"lines": ["", "das Haus"], "translation": ["the house"], "line": 0}
+    request = {"lines": ["", "das Haus"], "translation": ["the house"], "line": 0}
     with client_of(translator) as client:
-        found = client.post("/attention", json=asked).json()
-        two = client.post("/attention", json={**asked, "lines": ["das", "Haus"]}).json()
+        result = client.post("/attention", json=request).json()
+        two = client.post("/attention", json={**request, "lines": ["das", "Haus"]}).json()
     expected = translator.attention("das Haus", "the house", layer=0)
-    assert [token["text"] for token in found["queries"]] == expected.queries[:-1]
-    assert [(token["text"], token["line"]) for token in found["keys"]] == list(
+    assert [token["text"] for token in result["queries"]] == expected.queries[:-1]
+    assert [(token["text"], token["line"]) for token in result["keys"]] == list(
         zip(expected.keys, [1, 1, None], strict=True)
     )
-    np.testing.assert_allclose(found["weights"][0], expected.weights[:, :-1], atol=6e-5)
+    np.testing.assert_allclose(result["weights"][0], expected.weights[:, :-1], atol=6e-5)
     assert [token["text"] for token in two["keys"]] == ["das", "<sep>", "Haus", "<sep>", "</s>"]
 
 
 @pytest.mark.parametrize("document_attention", ["full", "aligned"])
 def test_attention_of_a_line_within_its_document(document_attention):
-    more = {} if document_attention == "full" else {"global_layers": 1}
-    translator = make_translator(document_attention=document_attention, **more)
-    asked = {"lines": ["das Haus", "klein"], "translation": ["the house", "small ."]}
+    options = {} if document_attention == "full" else {"global_layers": 1}
+    translator = make_translator(document_attention=document_attention, **options)
+    request = {"lines": ["das Haus", "klein"], "translation": ["the house", "small ."]}
     with client_of(translator) as client:
-        whole = client.post("/attention", json=asked).json()
-        part = client.post("/attention", json={**asked, "line": 1}).json()
-        wrong = client.post("/attention", json={**asked, "line": 2})
+        document = client.post("/attention", json=request).json()
+        part = client.post("/attention", json={**request, "line": 1}).json()
+        wrong = client.post("/attention", json={**request, "line": 2})
         # Any text may be looked at, also one with other sentences than its source.
-        odd = {**asked, "translation": ["a <sep> </s> <pad> b", "", "x <sep>"]}
+        odd = {**request, "translation": ["a <sep> </s> <pad> b", "", "x <sep>"]}
         assert client.post("/attention", json=odd).status_code == 200
-    rows = [i for i, token in enumerate(whole["queries"]) if token["line"] == 1]
-    assert [whole["queries"][i] for i in rows] == part["queries"]
-    assert np.array(whole["weights"])[:, :, rows].tolist() == part["weights"]
+    rows = [i for i, token in enumerate(document["queries"]) if token["line"] == 1]
+    assert [document["queries"][i] for i in rows] == part["queries"]
+    assert np.array(document["weights"])[:, :, rows].tolist() == part["weights"]
     assert wrong.status_code == 422 and "lines count from 0" in wrong.json()["error"]
 
 
 def test_attention_without_weights_is_an_error_with_a_reason():
-    asked = {"lines": ["das"], "translation": ["the"]}
+    request = {"lines": ["das"], "translation": ["the"]}
     for translator in (
         make_translator(encoder_attention="xca"),
         make_translator(num_models=2),
     ):
         with client_of(translator) as client:
             slots = client.get("/model").json()["attention"]
-            answer = client.post("/attention", json={**asked, "slot": "encoder"})
+            answer = client.post("/attention", json={**request, "slot": "encoder"})
             assert not slots["encoder"]["has_weights"]
             assert answer.status_code == 422, answer.text
 

@@ -51,61 +51,61 @@ def test_attention_of_a_long_line_is_fast(word, texts):
     assert answer.status_code == 200, answer.text
     *tokens, separator, end = answer.json()["keys"]
     assert [separator["text"], end["text"]] == ["<sep>", "</s>"]
-    found = [(token["text"], line[token["begin"] : token["end"]]) for token in tokens]
+    words = [(token["text"], line[token["begin"] : token["end"]]) for token in tokens]
     # Marks of unusual spaces, as in @&amp;, are no part of the text.
-    unmarked = {(text.strip("@_") if len(text) > 3 else text, part) for text, part in found}
+    unmarked = {(text.strip("@_") if len(text) > 3 else text, part) for text, part in words}
     assert unmarked == set(texts.items())
-    assert "".join(part for _, part in found) == line.replace(" ", "")
+    assert "".join(part for _, part in words) == line.replace(" ", "")
 
 
 def test_the_size_of_an_answer_is_checked_before_the_model_runs(monkeypatch, client):
-    asked = {"lines": ["ein Haus " * 60], "translation": ["the house " * 60]}
+    request = {"lines": ["ein Haus " * 60], "translation": ["the house " * 60]}
     monkeypatch.setattr(service, "attention_weights", lambda *_: pytest.fail("the model computes"))
     monkeypatch.setattr(service, "token_spans", pytest.fail, raising=False)
-    for name, more in (("MOST_WEIGHTS", {"line": 0}), ("MOST_NUMBERS", {})):
+    for name, options in (("MOST_WEIGHTS", {"line": 0}), ("MOST_NUMBERS", {})):
         with monkeypatch.context() as patch:
             patch.setattr(service, name, 10_000)
-            answer = client.post("/attention", json={**asked, **more})
+            answer = client.post("/attention", json={**request, **options})
             assert answer.status_code == 413
             assert "ask for" in answer.json()["error"]
 
 
 def test_large_answers_run_one_at_a_time_and_leave_places_to_others(monkeypatch):
-    running, most, go = [], [], threading.Event()
+    running, num_running, go = [], [], threading.Event()
 
     def slow_json(weights, queued):
         if weights.ndim < 4:  # a part of an answer
             return weights_json(weights, queued)
         running.append(1)
-        most.append(len(running))
+        num_running.append(len(running))
         assert go.wait(60)
         running.pop()
         return weights_json(weights, queued)
 
     monkeypatch.setattr(service, "LARGE_NUMBERS", 100)
     monkeypatch.setattr(service, "weights_json", slow_json)
-    asked = {"lines": ["ein Haus " * 9], "translation": ["the house " * 9]}
+    request = {"lines": ["ein Haus " * 9], "translation": ["the house " * 9]}
     with client_of(max_waiting=4) as client, ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(client.post, "/attention", json=asked) for _ in range(3)]
+        waiting = [pool.submit(client.post, "/attention", json=request) for _ in range(3)]
         while client.get("/health").json()["waiting"] < 3:
             time.sleep(0.01)
         time.sleep(0.1)
-        refused = client.post("/attention", json=asked)
+        refused = client.post("/attention", json=request)
         assert refused.status_code == 429 and refused.headers["Retry-After"] == "1"
         assert client.post("/translate", json={"lines": ["ein Haus"]}).status_code == 200
         go.set()
         assert {answer.result().status_code for answer in waiting} == {200}
-    assert most == [1, 1, 1]
+    assert num_running == [1, 1, 1]
 
 
 @pytest.mark.parametrize("num_held", [1, 2, 3])
 def test_the_oldest_unread_answer_is_cancelled(monkeypatch, num_held):
-    asked = {"lines": ["ein Haus " * 30], "translation": ["the house " * 30]}
+    request = {"lines": ["ein Haus " * 30], "translation": ["the house " * 30]}
     begun, ended = [], []
 
     async def ask(app, number):
         """Ask and never take more than the head of the answer."""
-        body = json.dumps(asked).encode()
+        body = json.dumps(request).encode()
         scope = post_scope("/attention", HOST, JSON)
 
         async def receive():
@@ -133,7 +133,7 @@ def test_the_oldest_unread_answer_is_cancelled(monkeypatch, num_held):
             task.cancel()
 
     with client_of() as client:
-        size = len(client.post("/attention", json=asked).content)
+        size = len(client.post("/attention", json=request).content)
         monkeypatch.setattr(app_module, "MOST_UNREAD_BYTES", num_held * size + size // 2)
         asyncio.run(asyncio.wait_for(ask_all(client.app), 50))
     assert ended == list(range(4 - num_held))
@@ -190,25 +190,25 @@ def slow():
         return client, held[-1]
 
     yield make
-    for own in held:
-        own.go.set()
+    for search in held:
+        search.go.set()
 
 
 def test_a_request_to_a_full_server_gets_status_429(slow):
     client, held = slow(max_waiting=3)
-    asked = {"lines": ["ein Haus"]}
+    request = {"lines": ["ein Haus"]}
     with client, ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(client.post, "/translate", json=asked) for _ in range(3)]
+        waiting = [pool.submit(client.post, "/translate", json=request) for _ in range(3)]
         while client.get("/health").json()["waiting"] < 3:
             time.sleep(0.01)
-        refused = client.post("/translate", json=asked)
+        refused = client.post("/translate", json=request)
         assert refused.status_code == 429 and refused.headers["Retry-After"] == "1"
         assert metric(client, "relu_nmt_requests_waiting") == 3
         held.go.set()
         assert {answer.result().status_code for answer in waiting} == {200}
         while client.get("/health").json()["waiting"]:
             time.sleep(0.01)
-        assert client.post("/translate", json=asked).status_code == 200
+        assert client.post("/translate", json=request).status_code == 200
         labels = {"path": "/translate", "status": "429"}
         assert metric(client, "relu_nmt_requests_total", **labels) == 1
 
@@ -216,8 +216,8 @@ def test_a_request_to_a_full_server_gets_status_429(slow):
 def test_a_request_that_takes_too_long_ends_and_others_go_on(slow):
     client, held = slow(request_seconds=3, max_waiting=2)
     with client, ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(client.post, "/translate", json={"lines": ["das"]}) for _ in range(2)]
-        assert {answer.result().status_code for answer in asked} == {504}
+        jobs = [pool.submit(client.post, "/translate", json={"lines": ["das"]}) for _ in range(2)]
+        assert {answer.result().status_code for answer in jobs} == {504}
         while client.get("/health").json()["waiting"]:  # places are free again
             time.sleep(0.01)
         number = held.number
@@ -230,11 +230,11 @@ def test_a_stopped_server_leaves_no_thread(monkeypatch):
     monkeypatch.setattr(service, "LARGE_NUMBERS", 1)
     before = set(threading.enumerate())
     with client_of() as client:
-        asked = {"lines": ["ein Haus"], "translation": ["a house"]}
-        assert client.post("/attention", json=asked).status_code == 200
-        names = {own.name.partition("_")[0] for own in set(threading.enumerate()) - before}
+        request = {"lines": ["ein Haus"], "translation": ["a house"]}
+        assert client.post("/attention", json=request).status_code == 200
+        names = {thread.name.partition("_")[0] for thread in set(threading.enumerate()) - before}
         assert names >= {"turn", "request", "model"}
-    left = {own.name.partition("_")[0] for own in set(threading.enumerate()) - before}
+    left = {thread.name.partition("_")[0] for thread in set(threading.enumerate()) - before}
     assert not left & {"turn", "request", "model"}
 
 
@@ -292,8 +292,8 @@ def test_a_request_without_a_thread_is_refused_without_a_trace(
 
 
 def test_a_large_answer_without_a_thread_frees_its_place():
-    pool, places = ThreadPoolExecutor(1), threading.Semaphore(1)
+    pool, slots = ThreadPoolExecutor(1), threading.Semaphore(1)
     pool.shutdown()
     with pytest.raises(RuntimeError):
-        run_in_slot(pool, places, int, QueuedRequest())
-    assert places.acquire(blocking=False)
+        run_in_slot(pool, slots, int, QueuedRequest())
+    assert slots.acquire(blocking=False)

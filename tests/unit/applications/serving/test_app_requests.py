@@ -215,8 +215,8 @@ def test_any_text_is_translated_and_shown(client, lines, translation):
     answer = client.post("/translate", json={"lines": lines})
     assert answer.status_code == 200, answer.text
     assert len(answer.json()["lines"]) == len(lines)
-    asked = {"lines": lines, "translation": translation}
-    answer = client.post("/attention", json=asked)
+    request = {"lines": lines, "translation": translation}
+    answer = client.post("/attention", json=request)
     assert answer.status_code in (200, 413), answer.text
 
 
@@ -227,8 +227,8 @@ def api():
 
 
 def call_and_validate(client, case):
-    asked = case.as_transport_kwargs(base_url=str(client.base_url))
-    case.validate_response(client.request(**asked))
+    request = case.as_transport_kwargs(base_url=str(client.base_url))
+    case.validate_response(client.request(**request))
 
 
 @pytest.mark.slow

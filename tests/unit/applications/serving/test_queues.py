@@ -56,20 +56,20 @@ def hold(batcher, model, pool):
 
 def submit(batcher, pool, *requests):
     """Ask, one after the other."""
-    found = []
+    answers = []
     for sources in requests:
-        found.append(pool.submit(batcher.search, sources, QueuedRequest()))
-        until(lambda: len(batcher._orders) == len(found))
-    return found
+        answers.append(pool.submit(batcher.search, sources, QueuedRequest()))
+        until(lambda: len(batcher._orders) == len(answers))
+    return answers
 
 
 def test_requests_take_turns_in_full_batches(model, pool):
     with closing(Batcher(model, max_tokens=4)) as batcher:
         hold(batcher, model, pool)
         long = [sentence(f"long{i}") for i in range(5)]
-        asked = submit(batcher, pool, long, [sentence("short")], [sentence("big", 9)])
+        answers = submit(batcher, pool, long, [sentence("short")], [sentence("big", 9)])
         model.go.set()
-        results = [own.result(30) for own in asked]
+        results = [answer.result(30) for answer in answers]
     assert results[0] == [[f"LONG{i}"] for i in range(5)]
     assert results[1:] == [[["SHORT"]], [["BIG"]]]
     # Those behind a long request do not wait until all of it is done, and a sentence that is
@@ -84,20 +84,20 @@ def test_requests_take_turns_in_full_batches(model, pool):
 def test_a_batch_waits_for_others(model, pool):
     model.go.set()
     with closing(Batcher(model, max_tokens=2, wait=30)) as batcher:
-        one = pool.submit(batcher.search, [sentence("one")], QueuedRequest())
+        first = pool.submit(batcher.search, [sentence("one")], QueuedRequest())
         two = pool.submit(batcher.search, [sentence("two")], QueuedRequest())
-        assert one.result(10), two.result(10)
+        assert first.result(10), two.result(10)
     assert sorted(model.batches[0]) == ["one", "two"]
 
 
 def test_a_request_does_not_fail_because_of_another(model, pool):
     with closing(Batcher(model, max_tokens=9)) as batcher:
         hold(batcher, model, pool)
-        asked = submit(batcher, pool, [sentence("good")], [sentence("bad")], [sentence("fine")])
+        answers = submit(batcher, pool, [sentence("good")], [sentence("bad")], [sentence("fine")])
         model.go.set()
-        assert [asked[0].result(30), asked[2].result(30)] == [[["GOOD"]], [["FINE"]]]
+        assert [answers[0].result(30), answers[2].result(30)] == [[["GOOD"]], [["FINE"]]]
         with pytest.raises(ValueError, match="a bad sentence"):
-            asked[1].result(30)
+            answers[1].result(30)
         assert not batcher.is_closed
 
 
@@ -105,11 +105,11 @@ def test_a_request_that_is_given_up_ends_at_once_and_uses_no_model(model, pool):
     with closing(Batcher(model, max_tokens=9)) as batcher:
         hold(batcher, model, pool)
         request = QueuedRequest()
-        asked = pool.submit(batcher.search, [sentence("gone")], request)
+        answer = pool.submit(batcher.search, [sentence("gone")], request)
         until(lambda: batcher._orders)
         request.give_up()
         with pytest.raises(HTTPException, match="given up"):
-            asked.result(30)
+            answer.result(30)
         with pytest.raises(HTTPException, match="given up"):
             batcher.search([sentence("later")], request)
         model.go.set()
@@ -131,12 +131,12 @@ def test_a_function_runs_without_sentences_beside_it(model, pool):
 def test_a_function_waits_for_one_batch_however_many_requests_wait(model, pool):
     with closing(Batcher(model, max_tokens=1)) as batcher:
         first = hold(batcher, model, pool)
-        others = submit(batcher, pool, *([sentence(f"{n}{i}") for i in range(3)] for n in "abcd"))
-        seen = pool.submit(batcher.run, lambda: len(model.batches), QueuedRequest())
+        answers = submit(batcher, pool, *([sentence(f"{n}{i}") for i in range(3)] for n in "abcd"))
+        num_batches = pool.submit(batcher.run, lambda: len(model.batches), QueuedRequest())
         until(lambda: batcher._pool._work_queue.qsize() >= 2)
         model.go.set()
-        assert seen.result(30) <= 3
-        assert first.result(30) and all(len(other.result(30)) == 3 for other in others)
+        assert num_batches.result(30) <= 3
+        assert first.result(30) and all(len(other.result(30)) == 3 for other in answers)
         assert len(model.batches) == 13
 
 
@@ -148,43 +148,43 @@ def test_a_search_with_too_few_results_is_an_error(pool):
 
 
 @pytest.fixture
-def turns():
+def slot_runner():
     """A function that calls another when it is its turn; at most four run or wait."""
-    with ThreadPoolExecutor(1, "turn") as one:
-        run = functools.partial(run_in_slot, one, threading.Semaphore(4))
+    with ThreadPoolExecutor(1, "turn") as executor:
+        run = functools.partial(run_in_slot, executor, threading.Semaphore(4))
         run.num_free = lambda: run.args[1]._value
-        run.num_queued = one._work_queue.qsize
+        run.num_queued = executor._work_queue.qsize
         yield run
 
 
-def test_turns_come_one_after_the_other(turns, pool):
+def test_turns_come_one_after_the_other(slot_runner, pool):
     order, begun, free = [], threading.Event(), threading.Event()
     requests = [QueuedRequest() for _ in range(4)]
-    holding = pool.submit(turns, lambda: begun.set() or free.wait(30), QueuedRequest())
+    holding = pool.submit(slot_runner, lambda: begun.set() or free.wait(30), QueuedRequest())
     assert begun.wait(30)
-    asked = []
+    answers = []
     for number in range(3):
         work = functools.partial(order.append, number)
-        asked.append(pool.submit(turns, work, requests[number]))
-        until(lambda: turns.num_queued() == len(asked))
+        answers.append(pool.submit(slot_runner, work, requests[number]))
+        until(lambda: slot_runner.num_queued() == len(answers))
     with pytest.raises(HTTPException, match="too many"):
-        turns(lambda: None, requests[3])
+        slot_runner(lambda: None, requests[3])
     requests[1].give_up()
     with pytest.raises(HTTPException, match="given up"):
-        asked[1].result(30)
+        answers[1].result(30)
     # The next one takes the place of the one that is gone.
-    last = pool.submit(turns, lambda: order.append(3), requests[3])
-    until(lambda: turns.num_queued() == 4)
+    last = pool.submit(slot_runner, lambda: order.append(3), requests[3])
+    until(lambda: slot_runner.num_queued() == 4)
     assert order == []
     free.set()
-    assert [own.result(30) for own in (asked[0], asked[2], last)] == [None] * 3
+    assert [answer.result(30) for answer in (answers[0], answers[2], last)] == [None] * 3
     assert holding.result(30) and order == [0, 2, 3]
     with pytest.raises(ZeroDivisionError):
-        turns(lambda: 1 / 0, QueuedRequest())
-    assert turns(lambda: "after an error", QueuedRequest()) == "after an error"
+        slot_runner(lambda: 1 / 0, QueuedRequest())
+    assert slot_runner(lambda: "after an error", QueuedRequest()) == "after an error"
 
 
-def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(model, turns, pool):
+def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(model, slot_runner, pool):
     with closing(Batcher(model, max_tokens=9)) as batcher:
         first = hold(batcher, model, pool)
         for _ in range(30):
@@ -194,12 +194,12 @@ def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(model, 
                 begun.set()
                 return batcher.run(lambda: None, request)
 
-            large = pool.submit(turns, work, request)
+            large = pool.submit(slot_runner, work, request)
             assert begun.wait(30)
             request.give_up()
             with pytest.raises(HTTPException, match="given up"):
                 large.result(30)
-            until(lambda: turns.num_free() == 4)
+            until(lambda: slot_runner.num_free() == 4)
         model.go.set()
         assert first.result(30)
 

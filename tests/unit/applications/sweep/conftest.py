@@ -9,7 +9,7 @@ from tests.unit.applications.sweep.report_pages import page_of
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
+def report(tmp_path_factory):
     """The page and the rows of the CSV of a sweep in which some models failed."""
     folder = tmp_path_factory.mktemp("made")
     description = make_sweep(folder)

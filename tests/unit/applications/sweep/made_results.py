@@ -51,8 +51,8 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
     typed = ("data", "--budget", "4000u", "--", "--max-tokens", "4096")
     settings = dataclasses.replace(settings, command=typed)
     description = SweepDescription(settings, describe_environment())
-    for _, own in itertools.groupby(plan_steps(settings), lambda step: step.model):
-        train, *evaluations = own
+    for _, steps in itertools.groupby(plan_steps(settings), lambda step: step.model):
+        train, *evaluations = steps
         model = train.model
         train.checkpoints.mkdir(parents=True)
         bad = trouble and _trouble(model)
@@ -122,10 +122,10 @@ def _write_evaluation(step, counts, lines):
     rng = random.Random(f"{model.attention} {model.seed} {length}")
     skill = SKILL[model.attention] + rng.uniform(-0.01, 0.01)
     skill += 0.02 * (length > 128) * (model.attention == "reluformer")
-    rest = iter(lines)
+    unread = iter(lines)
     documents = []
     for count in counts:
-        words = [next(rest).split() for _ in range(count)]
+        words = [next(unread).split() for _ in range(count)]
         wrong = [[w if rng.random() < skill else "wrong" for w in line] for line in words]
         documents.append("<d>\n" + "\n".join(" ".join(line) for line in wrong) + "\n")
     step.path(".txt").write_text("".join(documents))
@@ -182,21 +182,21 @@ def _by_position(hypotheses, references, length):
     from sacrebleu import corpus_bleu
 
     buckets = {"1": (1, 1), "2-4": (2, 4), "5-9": (5, 9), "10-19": (10, 19), ">19": (20, 99)}
-    found = {}
+    scores = {}
     for name, size in (("position", 99), ("group position", max(1, length // 32))):
-        found[name] = {}
+        scores[name] = {}
         for bucket, (low, high) in buckets.items():
-            own, others = (
+            own_side, other_side = (
                 [
                     line
                     for lines in documents
-                    for place, line in enumerate(lines)
-                    if low <= place % size + 1 <= high
+                    for position, line in enumerate(lines)
+                    if low <= position % size + 1 <= high
                 ]
                 for documents in (hypotheses, references)
             )
-            score = corpus_bleu(own, [others]).score if own else None
-            signature = "nrefs:1" if own else None
-            values = {"sentences": len(own), "score": score, "signature": signature}
-            found[name][bucket] = values
-    return found
+            score = corpus_bleu(own_side, [other_side]).score if own_side else None
+            signature = "nrefs:1" if own_side else None
+            values = {"sentences": len(own_side), "score": score, "signature": signature}
+            scores[name][bucket] = values
+    return scores

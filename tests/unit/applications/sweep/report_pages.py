@@ -52,22 +52,22 @@ def varied(description, **values):
     return dataclasses.replace(description, settings=settings)
 
 
-def shown(value, decimals=2, signed=False):
+def fixed(value, decimals=2, signed=False):
     text = f"{float(value):+.{decimals}f}" if signed else f"{float(value):,.{decimals}f}"
     return text.replace("-", "\u2212")
 
 
 def find(rows, kind, attention, length, seed=""):
-    wanted = {"row": kind, "attention": attention, "length": str(length), "seed": str(seed)}
-    [row] = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    columns = {"row": kind, "attention": attention, "length": str(length), "seed": str(seed)}
+    [row] = [row for row in rows if all(row[name] == value for name, value in columns.items())]
     return row
 
 
 def scores(rows, attention, length, column="d_bleu"):
     """Return the scores of the seeds that have one."""
-    wanted = {"row": "cell", "attention": attention, "length": str(length)}
-    found = [row[column] for row in rows if wanted.items() <= row.items()]
-    return [shown(score) for score in found if score]
+    columns = {"row": "cell", "attention": attention, "length": str(length)}
+    values = [row[column] for row in rows if columns.items() <= row.items()]
+    return [fixed(score) for score in values if score]
 
 
 def gains(rows, attention, length):
@@ -76,5 +76,5 @@ def gains(rows, attention, length):
         [find(rows, "cell", name, length, seed)["d_bleu"] for name in (attention, "softmax")]
         for seed in (1, 2, 3)
     ]
-    found = [float(own) - float(base) for own, base in pairs if own and base]
-    return ", ".join(shown(gain, signed=True) for gain in found)
+    differences = [float(score) - float(base) for score, base in pairs if score and base]
+    return ", ".join(fixed(gain, signed=True) for gain in differences)

@@ -178,8 +178,8 @@ def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_mac
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert statuses(steps) == [STARTED]
-    for rest in work._running.values():
-        rest.close()  # as the end of the process does, which gives the lock back
+    for job in work._running.values():
+        job.close()  # as the end of the process does, which gives the lock back
     assert pickle.loads(pickle.dumps(again[0])).function() is None
     assert statuses(steps) == [DONE]
 

@@ -25,10 +25,10 @@ def make_settings(train_flags=(), **values):
 
 def make_plan(train_flags=(), **values):
     """Return the steps of each model."""
-    found = {}
+    steps = {}
     for step in plan_steps(make_settings(train_flags, **values)):
-        found.setdefault(step.model, []).append(step)
-    return found
+        steps.setdefault(step.model, []).append(step)
+    return steps
 
 
 def first_steps(train_flags=(), **values):
@@ -76,13 +76,13 @@ def test_a_mixture_is_one_model_evaluated_at_every_length():
 
 def test_each_model_starts_from_the_sentence_model_of_its_attention_and_seed():
     sentences = make_plan(lengths=(1,), save_dir="sentences")
-    made = {checkpoint(evaluate) for _, evaluate in sentences.values()}
+    checkpoints = {checkpoint(evaluate) for _, evaluate in sentences.values()}
     plan = make_plan(doc_mixture=(1, 128), start_from="sentences/")
-    starts = {model: checkpoint(own[0], "--finetune-from-model") for model, own in plan.items()}
-    assert set(starts.values()) == made
+    starts = {model: checkpoint(steps[0], "--finetune-from-model") for model, steps in plan.items()}
+    assert set(starts.values()) == checkpoints
     for model, start in starts.items():
         assert f"/{model.attention}-L1-seed{model.seed}/" in start
-    assert {checkpoint(own[0], "--finetune-from-model") for own in sentences.values()} == {None}
+    assert {checkpoint(steps[0], "--finetune-from-model") for steps in sentences.values()} == {None}
     # A slash at the end is no other setting.
     slash, other = (make_settings(start_from=name) for name in ("sentences/", "sentences"))
     assert slash.shared_flags == other.shared_flags
@@ -135,8 +135,8 @@ def test_several_processes_train_a_model_by_torchrun():
     train, evaluate = first_steps(training_processes=4, checkpoint="average:2")
     launched, average = train.commands
     [alone] = first_steps()[0].commands
-    shown = ["torchrun", "--standalone", "--nproc-per-node", "4", "-m", "relu_nmt.cli.train"]
-    assert shown_command(launched)[:7] == [*shown, "data"]
+    launcher = ["torchrun", "--standalone", "--nproc-per-node", "4", "-m", "relu_nmt.cli.train"]
+    assert shown_command(launched)[:7] == [*launcher, "data"]
     assert arguments_of(launched)[:3] == arguments_of(alone)[:3]
     assert shown_command(average)[0] == "relu-nmt-average"
     assert shown_command(evaluate.commands[0])[0] == "relu-nmt-generate"
@@ -146,7 +146,7 @@ def test_variants_that_validate_by_bleu_use_the_tokenizer_of_the_report():
     plan = make_plan(
         attentions=(), variants=("a: --eval-bleu", "b: --lr 1"), sacrebleu_tokenizer="char"
     )
-    first, second = (own[0].commands[0] for own in list(plan.values())[:2])
+    first, second = (steps[0].commands[0] for steps in list(plan.values())[:2])
     assert after(first, "--sacrebleu-tokenizer") == "char"
     assert "--sacrebleu-tokenizer" not in second
 
@@ -190,8 +190,8 @@ def test_only_reluformers_get_gamma_and_regularizer_of_the_preset(arch, attentio
     arguments = parser.parse_args(command[3:])
     settings = read_settings(TranslationTrainingSettings, arguments)
     presets = ("reluformer", "reluformer_paper")
-    own = "reluformer:gamma=8" if attention in presets else attention
-    assert settings.model.attention == own
+    spec = "reluformer:gamma=8" if attention in presets else attention
+    assert settings.model.attention == spec
     everywhere = attention in ("softmax", "reluformer_paper")
     assert settings.model.cross_attention == (None if everywhere else "softmax")
     assert settings.model.encoder_embed_dim == 64
@@ -207,7 +207,7 @@ def test_variants_are_compared_after_the_attentions_with_flags_of_their_own():
         "wide-L1-seed1",
         "pre-L1-seed1",
     ]
-    wide, pre = (own[0].commands[0] for own in list(plan.values())[2:])
+    wide, pre = (steps[0].commands[0] for steps in list(plan.values())[2:])
     begin = wide.index("--lr")
     assert wide[begin : begin + 6] == ("--lr", "5e-4", "--attention", "relu:x=1", "--lr", "1e-3")
     assert "--encoder-normalize-before" in pre

@@ -17,18 +17,18 @@ from tests.unit.applications.sweep.made_results import make_sweep
 from tests.unit.applications.sweep.report_pages import (
     Tables,
     find,
+    fixed,
     gains,
     page_of,
     scores,
-    shown,
     varied,
 )
 
 pytestmark = pytest.mark.usefixtures("no_pictures")  # but in ``made``, which comes first
 
 
-def test_the_main_table_has_the_numbers_of_the_csv(made):
-    page, rows = made
+def test_the_main_table_has_the_numbers_of_the_csv(report):
+    page, rows = report
     header, *table = Tables(page).tables[0]
     assert header == ["attention, L in tokens", "128", "256", "512"]
     assert [row[0] for row in table] == [
@@ -47,17 +47,17 @@ def test_the_main_table_has_the_numbers_of_the_csv(made):
                 if cell == "–":
                     assert not row["gain"]
                     continue
-                expected = shown(row["gain"], signed=True)
+                expected = fixed(row["gain"], signed=True)
                 expected += f"|seeds {gains(rows, attention, length)}"
-                expected += f"|± {shown(row['gain_document_interval'])} documents"
+                expected += f"|± {fixed(row['gain_document_interval'])} documents"
             elif cell == "diverged":
                 assert (row["d_bleu"], row["seeds_diverged"]) == ("", "3")
                 continue
             else:
                 expected = (
-                    f"{shown(row['d_bleu'])}|seeds {', '.join(scores(rows, attention, length))}"
+                    f"{fixed(row['d_bleu'])}|seeds {', '.join(scores(rows, attention, length))}"
                 )
-                expected += f"|± {shown(row['d_bleu_document_interval'])} documents"
+                expected += f"|± {fixed(row['d_bleu_document_interval'])} documents"
             assert cell.startswith(expected)
             compared += 1
     assert compared == 7 + 4
@@ -65,34 +65,34 @@ def test_the_main_table_has_the_numbers_of_the_csv(made):
     assert table[3][3].endswith("|of seeds 1,2")
 
 
-def test_every_model_has_its_row(made):
-    page, rows = made
+def test_every_model_has_its_row(report):
+    page, rows = report
     table = Tables(page).with_title("outcome", "logs")
     assert len(table) == 27
     for attention, _, seed, length, bleu, s_bleu, chrf, updates, *_ in table:
         row = find(rows, "cell", attention, length, seed)
         for text, column in ((bleu, "d_bleu"), (s_bleu, "s_bleu"), (chrf, "chrf")):
-            assert text == (shown(row[column]) if row[column] else "–")
-        assert updates == shown(row["updates"], 0)
+            assert text == (fixed(row[column]) if row[column] else "–")
+        assert updates == fixed(row["updates"], 0)
 
 
-def test_the_other_tables_have_the_numbers_of_the_csv(made):
-    page, rows = made
+def test_the_other_tables_have_the_numbers_of_the_csv(report):
+    page, rows = report
     tables = Tables(page)
     for attention, length, *cells in tables.with_title("encoder|entropy, nats"):
         row = find(rows, "mean", attention, length)
-        assert cells[0] == shown(row["encoder_entropy"])
-        assert cells[7] == shown(100 * float(row["cross_zero_fraction"]), 1) + "%"
-        assert cells[9] == shown(row["attention_entropy"])
+        assert cells[0] == fixed(row["encoder_entropy"])
+        assert cells[7] == fixed(100 * float(row["cross_zero_fraction"]), 1) + "%"
+        assert cells[9] == fixed(row["attention_entropy"])
     for attention, length, *cells in tables.with_title("training|tokens/s"):
         row = find(rows, "mean", attention, length)
-        assert cells[0] == shown(row["train_tokens_per_second"], 0)
-        assert cells[4] == shown(float(row["train_memory_bytes"]) / 1e6, 0)
-        assert cells[5] == shown(row["decode_tokens_per_second"], 0)
+        assert cells[0] == fixed(row["train_tokens_per_second"], 0)
+        assert cells[4] == fixed(float(row["train_memory_bytes"]) / 1e6, 0)
+        assert cells[5] == fixed(row["decode_tokens_per_second"], 0)
         baseline = find(rows, "mean", "softmax", length)
         for column, cell in (("train", cells[1]), ("decode", cells[6])):
-            speeds = [float(one[f"{column}_tokens_per_second"]) for one in (row, baseline)]
-            assert cell == shown(speeds[0] / speeds[1])
+            speeds = [float(record[f"{column}_tokens_per_second"]) for record in (row, baseline)]
+            assert cell == fixed(speeds[0] / speeds[1])
             assert (cell == "1.00") == (attention == "softmax" or column == "decode")
     header = next(
         t[0] for t in tables.tables if t[0][:2] == ["attention", "L, tokens"] and "-" in t[0][2]
@@ -100,16 +100,16 @@ def test_the_other_tables_have_the_numbers_of_the_csv(made):
     buckets = [title.split("|")[0] for title in header[2:]]
     for attention, length, *cells in tables.with_title(buckets[0], buckets[1]):
         row = find(rows, "mean", attention, length)
-        assert cells == [shown(row[f"d_bleu[{bucket}]"]) for bucket in buckets]
+        assert cells == [fixed(row[f"d_bleu[{bucket}]"]) for bucket in buckets]
     for length, split, groups, mean, *_ in tables.with_title("limit L"):
         row = find(rows, "cell", "softmax", length, 1)
         prefix = "train" if split == "training" else "test"
-        assert groups == shown(row[f"{prefix}_groups"], 0)
-        assert mean == shown(row[f"{prefix}_mean_tokens"], 1)
+        assert groups == fixed(row[f"{prefix}_groups"], 0)
+        assert mean == fixed(row[f"{prefix}_mean_tokens"], 1)
 
 
-def test_the_tables_of_positions_have_the_numbers_of_the_csv(made):
-    page, rows = made
+def test_the_tables_of_positions_have_the_numbers_of_the_csv(report):
+    page, rows = report
     positions = ["1", "2-4", "5-9", "10-19", ">19"]
     tables = [rows for header, *rows in Tables(page).tables if header[2:] == positions]
     assert len(tables) == 2
@@ -125,7 +125,7 @@ def test_the_tables_of_positions_have_the_numbers_of_the_csv(made):
                     assert (cell.strip(), score) == ("–", "")
                     empty += 1
                 else:
-                    assert cell.strip() == f"{shown(score)}|{shown(sentences, 0)} sentences"
+                    assert cell.strip() == f"{fixed(score)}|{fixed(sentences, 0)} sentences"
     assert empty == 3 * 3 + 2 * 2 + 2 * 1  # groups of 4, 8 and 16 sentences
 
 
@@ -140,11 +140,11 @@ def test_results_without_positions_have_no_tables_of_them(tmp_path):
     assert "by position" not in page_of(tmp_path, description)
 
 
-def test_single_sentences_have_no_tables_of_groups(made, tmp_path):
+def test_single_sentences_have_no_tables_of_groups(report, tmp_path):
     description = make_sweep(tmp_path, lengths=(1,), seeds=(1,), trouble=False)
     page = page_of(tmp_path, description)
     for words in ("Position in the group", "BLEU of groups"):
-        assert words in made[0]
+        assert words in report[0]
         assert words not in page
     assert "Position in the document" in page
 
@@ -159,8 +159,8 @@ def test_the_page_shows_the_number_of_updates(tmp_path):
     assert "<dt>updates made</dt><dd>2,500 to 4,000</dd>" in page_of(tmp_path, description)
 
 
-def test_the_page_is_self_contained(made):
-    page, _ = made
+def test_the_page_is_self_contained(report):
+    page, _ = report
     for tag, attributes in Tables(page).tags:
         assert tag not in ("script", "link", "iframe", "object")
         if tag == "img":
@@ -196,8 +196,8 @@ def test_measured_and_published_stand_in_two_tables(tmp_path):
     with open(tmp_path / "results.csv", encoding="utf-8", newline="") as file:
         records = list(csv.DictReader(file))
     long, short = (find(records, "mean", "softmax", length) for length in (256, 128))
-    bleu = f"{shown(long['d_bleu'])}|seeds {', '.join(scores(records, 'softmax', 256))}"
-    assert measured[1] == ["softmax", bleu, shown(short["attention_entropy"]), "–"]
+    bleu = f"{fixed(long['d_bleu'])}|seeds {', '.join(scores(records, 'softmax', 256))}"
+    assert measured[1] == ["softmax", bleu, fixed(short["attention_entropy"]), "–"]
     assert measured[2] == ["theirs", "–", "–", "–"]
     assert "<title>Table 9</title>" in page
     card = json.loads((tmp_path / "card.json").read_text())
@@ -241,8 +241,8 @@ def test_memories_are_shown_by_network_and_size(tmp_path):
         overall = {"variance_ratio": 0.25 + seed / 100, "anisotropy": 0.5}
         if network == "relu":  # signed weights have no shares
             overall |= {"null_fraction": 0.125, "top_sums": {"0.2": 0.3, "1": 0.6, "100": 1.0}}
-        found = {"feed_forward": network, "overall": overall, "modules": {"a": {"size": size}}}
-        path.with_name("evaluate-1.memory.json").write_text(json.dumps(found))
+        statistics = {"feed_forward": network, "overall": overall, "modules": {"a": {"size": size}}}
+        path.with_name("evaluate-1.memory.json").write_text(json.dumps(statistics))
     page = page_of(tmp_path, description)
     rows = Tables(page).with_title("network", "anisotropy")
     assert [row[:2] for row in rows] == [["relu", "64"], ["relu", "256"], ["silu", "64"]]
@@ -251,8 +251,8 @@ def test_memories_are_shown_by_network_and_size(tmp_path):
     assert "<figcaption>" not in page  # with one length, nothing is plotted over lengths
 
 
-def test_commands_and_versions_are_shown(made):
-    page, rows = made
+def test_commands_and_versions_are_shown(report):
+    page, rows = report
     assert "relu-nmt-sweep data --budget 4000u -- --max-tokens 4096" in page
     assert page.count("relu-nmt-train ") >= 27
     for word in ("torch", "sacrebleu", "CPU", "revision", "Signature", "Some CPU"):
@@ -288,17 +288,17 @@ def test_the_report_names_the_models_to_start_from(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     first = tmp_path / "first"
     page = page_of(tmp_path, varied(description, start_from=str(first)))
-    shown = f"<dt>starts from</dt><dd>the sentence models of {first}, "
-    assert f"{shown}unknown per model</dd>" in page
+    note = f"<dt>starts from</dt><dd>the sentence models of {first}, "
+    assert f"{note}unknown per model</dd>" in page
     write_description(first, varied(description, budget="20m"))
     page = page_of(tmp_path, varied(description, start_from=str(first)))
-    assert f"{shown}20 minutes per model</dd>" in page
+    assert f"{note}20 minutes per model</dd>" in page
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
-def test_a_browser_shows_the_report(made, tmp_path):
-    page, _ = made
+def test_a_browser_shows_the_report(report, tmp_path):
+    page, _ = report
     (tmp_path / "report.html").write_text(page, "utf-8")
     quiet = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     quiet += "--disable-background-networking --disable-component-update --disable-sync"

@@ -65,10 +65,10 @@ def test_few_seeds_are_dots_without_interval_and_bold(tmp_path, seeds):
     cells, averages = read_results(tmp_path, description)
     rows = rows_of(averages)
     for line, system in zip(lines_over_lengths(rows, "d_bleu", 1.0), rows, strict=True):
-        own = [c for c in cells if c.system == system]
-        places = {128: 0, 256: 1}
+        system_cells = [c for c in cells if c.system == system]
+        x_of_length = {128: 0, 256: 1}
         assert line.errors is None
-        assert line.dots == [(places[c.length], c.record["d_bleu"]) for c in own]
+        assert line.dots == [(x_of_length[c.length], c.record["d_bleu"]) for c in system_cells]
     page = page_of(tmp_path, description)
     assert 'class="best"' not in page and "± 0" not in page
     assert not re.search(r"± [\d.]+ seeds", page)
@@ -79,8 +79,8 @@ def test_bold_needs_four_seeds_and_significance(tmp_path):
     page = page_of(tmp_path, description)
     # reluformer has 2 % more correct words than softmax, in each of four seeds.
     [best] = re.findall(r'class="best">([\d.]+)<', page)
-    found = {row[0]: row[1].split("|")[0] for row in Tables(page).tables[0][1:]}
-    assert found["reluformer"] == best
+    texts = {row[0]: row[1].split("|")[0] for row in Tables(page).tables[0][1:]}
+    assert texts["reluformer"] == best
     # Seeds that are as often worse as better are not significant, even if documents agree.
     for name, scores_of in (("reluformer", (90, 50, 90, 52)), ("softmax", (70, 71, 70, 71))):
         set_bleu(tmp_path, name, *scores_of)
@@ -117,14 +117,14 @@ def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
     assert weak.record["d_bleu"] == pytest.approx(strong / 2)
 
 
-def test_gains_have_an_interval_over_seeds(made):
-    _, rows = made
-    base, own = (
+def test_gains_have_an_interval_over_seeds(report):
+    _, rows = report
+    base, scores = (
         [float(find(rows, "cell", name, 128, seed)["d_bleu"]) for seed in (1, 2, 3)]
         for name in ("softmax", "reluformer")
     )
     row = find(rows, "mean", "reluformer", 128)
-    gains = [b - a for a, b in zip(base, own, strict=True)]
+    gains = [b - a for a, b in zip(base, scores, strict=True)]
     assert float(row["gain"]) == pytest.approx(statistics.mean(gains))
     # Student's t with 2 degrees of freedom is 4.303.
     expected = 4.303 * statistics.stdev(gains) / 3**0.5

@@ -27,8 +27,8 @@ from tests.unit.applications.sweep.report_pages import Tables, page_of, varied
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
-def test_errors_are_listed_and_escaped(made):
-    page, _ = made
+def test_errors_are_listed_and_escaped(report):
+    page, _ = report
     assert "RuntimeError: &lt;out of memory&gt; &amp; more" in page
     assert "<out of memory>" not in page
     table = Tables(page).with_title("what went wrong")
@@ -46,8 +46,8 @@ def test_the_course_of_a_diverged_training_is_shown_too(tmp_path):
         scalars |= {"attention/encoder.0.0/output_square": None, "attention/cross.0.0/key_norm": 2}
         for layer, name in itertools.product(range(2), ("1", "2-3", "4-7")):
             mean = sum(map(int, name.split("-"))) / len(name.split("-"))
-            place = f"attention/decoder.{layer}.n{name}"
-            scalars[f"{place}/output_square"] = 5 * mean ** (scale - 1)
+            tag = f"attention/decoder.{layer}.n{name}"
+            scalars[f"{tag}/output_square"] = 5 * mean ** (scale - 1)
         line = {"epoch": 1, "num_updates": updates, "telemetry": scalars}
         lines.append(json.dumps(line))
     log = tmp_path / "models" / "sparsemax-L256-seed1" / "train.log"
@@ -94,8 +94,8 @@ def test_many_translations_that_were_cut_off_are_counted_in_full(tmp_path):
     for path, number in zip(paths, (1234, 1235, 2000, 3000, 0, 1), strict=True):
         path.write_text(json.dumps({**json.loads(path.read_text()), "at_limit": number}))
     page = page_of(tmp_path, description)
-    found = re.findall(r"([\d.,e+]+) cut off", page)
-    assert found == ["2,500", "1,234.5", "0.5"]
+    numbers = re.findall(r"([\d.,e+]+) cut off", page)
+    assert numbers == ["2,500", "1,234.5", "0.5"]
 
 
 def test_a_report_without_results(tmp_path):
@@ -135,12 +135,12 @@ def test_report_only_runs_nothing_from_python(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("found", [None, [1], {"metric": {}}, {"metric": {}, "counts": "x"}])
-def test_damaged_statistics_are_a_failed_cell(tmp_path, found):
+@pytest.mark.parametrize("stored", [None, [1], {"metric": {}}, {"metric": {}, "counts": "x"}])
+def test_damaged_statistics_are_a_failed_cell(tmp_path, stored):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
     results = json.loads(path.read_text())
-    path.write_text(json.dumps({**results, "document_statistics": found}))
+    path.write_text(json.dumps({**results, "document_statistics": stored}))
     cells, _ = read_results(tmp_path, description)
     assert [cell.status for cell in cells] == ["failed", "done", "done"]
 

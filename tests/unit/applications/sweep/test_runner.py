@@ -264,8 +264,8 @@ def test_only_the_evaluated_checkpoint_stays_when_all_is_done(tmp_path):
         for name in names:
             (step.checkpoints / name).touch()
     run(steps, delete_checkpoints=True)
-    kept = [sorted(p.name for p in s.checkpoints.iterdir()) for s in (steps[0], steps[2])]
-    assert kept == [names[:2], names]
+    file_names = [sorted(p.name for p in s.checkpoints.iterdir()) for s in (steps[0], steps[2])]
+    assert file_names == [names[:2], names]
 
 
 def test_a_checkpoint_that_a_later_command_evaluates_stays(tmp_path):

@@ -94,9 +94,9 @@ def test_processes_get_a_gpu_each_and_a_share_of_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("relu_nmt.applications.sweep.settings.available_cores", lambda: 8)
     config = JobsConfig(jobs=3, gpus=("4", "7"))
-    found = [config.environment(place) for place in range(3)]
-    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in found] == ["4", "7", "4"]
-    assert {variables["OMP_NUM_THREADS"] for variables in found} == {"2"}
+    environments = [config.environment(slot) for slot in range(3)]
+    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in environments] == ["4", "7", "4"]
+    assert {variables["OMP_NUM_THREADS"] for variables in environments} == {"2"}
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert config.environment(0)["OMP_NUM_THREADS"] == "5"
     with pytest.raises(ConfigError, match="--jobs 0"):
@@ -107,9 +107,9 @@ def test_processes_that_train_together_get_gpus_of_their_own(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("relu_nmt.applications.sweep.settings.available_cores", lambda: 8)
     config = JobsConfig(jobs=2, gpus="0,1,4,5", training_processes=2)
-    found = [config.environment(place) for place in range(2)]
-    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in found] == ["0,1", "4,5"]
-    assert {variables["OMP_NUM_THREADS"] for variables in found} == {"2"}
+    environments = [config.environment(slot) for slot in range(2)]
+    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in environments] == ["0,1", "4,5"]
+    assert {variables["OMP_NUM_THREADS"] for variables in environments} == {"2"}
     with pytest.raises(ConfigError, match=r"--gpus 0,1,2: 2 --training-processes each need one"):
         JobsConfig(jobs=2, gpus="0,1,2", training_processes=2)
     with pytest.raises(ConfigError, match="raise --jobs from 1 to 2"):

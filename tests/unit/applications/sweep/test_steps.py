@@ -90,11 +90,11 @@ def test_a_variant_of_earlier_versions_has_no_tokenizer_and_goes_on(tmp_path):
     """Validation by BLEU took the language's own tokenizer in variants, whatever the sweep has."""
     tokenizer = ("--sacrebleu-tokenizer", "char")
     for kind in (TRAIN, EVALUATE):
-        now = (*NEW[:4], *tokenizer, *NEW[4:])
-        step = earlier(make_step(tmp_path, kind, now), DONE, NEW)
+        flags = (*NEW[:4], *tokenizer, *NEW[4:])
+        step = earlier(make_step(tmp_path, kind, flags), DONE, NEW)
         if kind == TRAIN:
             assert step.finished() == step.stored()
-            step = earlier(make_step(tmp_path, kind, (*now, "--bf16")), DONE, NEW)
+            step = earlier(make_step(tmp_path, kind, (*flags, "--bf16")), DONE, NEW)
         with pytest.raises(ConfigError, match=r"it has '.*' where there is"):
             step.finished()
 

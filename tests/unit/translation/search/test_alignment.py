@@ -15,10 +15,10 @@ def test_each_token_is_aligned_by_the_step_that_chose_it():
     # the end symbol and of padding do not count, and then the first position is the strongest.
     source = torch.tensor([[4, 5, 6, 4, 2], [6, 5, 2, 1, 1]])
     settings = {"beam": 4, "nbest": 4, "print_alignment": "hard", "max_len_b": 9}
-    found = Generator([ToyModel(seed=2)], GenerationConfig(**settings), Dictionary()).generate(
-        source
-    )
-    for row, hypotheses in zip(source, found, strict=True):
+    translations = Generator(
+        [ToyModel(seed=2)], GenerationConfig(**settings), Dictionary()
+    ).generate(source)
+    for row, hypotheses in zip(source, translations, strict=True):
         words = int((row >= 4).sum())
         for h in hypotheses:
             previous = np.array([EOS, *h.tokens[:-1]])
@@ -39,8 +39,8 @@ def test_no_token_is_aligned_to_the_end_of_a_sentence(free_sentence_count):
     generator = Generator(
         [ToyModel(seed=2)], config, Dictionary(), separators=(separator, separator)
     )
-    [found] = generator.generate(torch.tensor([source]))
-    positions = np.concatenate([h.alignment for h in found])
+    [hypotheses] = generator.generate(torch.tensor([source]))
+    positions = np.concatenate([h.alignment for h in hypotheses])
     assert {source[position] for position in positions} <= {5, 6}
 
 

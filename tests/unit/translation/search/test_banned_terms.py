@@ -93,20 +93,20 @@ def test_no_hypothesis_has_a_banned_term(kind, terms, limit, seed, beam, min_len
     model = ToyModel(len(words), seed, sharpness=3.0)
     generator = Generator([model], config, words, separators=separators)
     ends = [SEPARATOR, EOS] if separated else [EOS]
-    sources = [SourceSentence(np.array([*own, *ends]), banned=banned) for own in ([5, 6], [7])]
+    sources = [SourceSentence(np.array([*row, *ends]), banned=banned) for row in ([5, 6], [7])]
     sources.append(SourceSentence(np.array([5, *ends])))
-    free = generator.translate([SourceSentence(own.ids) for own in sources])
-    found = generator.translate(sources)
-    for hypotheses in found[:2]:
+    free = generator.translate([SourceSentence(source.ids) for source in sources])
+    translations = generator.translate(sources)
+    for hypotheses in translations[:2]:
         assert hypotheses
-        for own in hypotheses:
+        for h in hypotheses:
             text = " ".join(
                 text_of(texts, words, part)
-                for part in np.split(own.tokens, np.flatnonzero(own.tokens == SEPARATOR))
+                for part in np.split(h.tokens, np.flatnonzero(h.tokens == SEPARATOR))
             )
             assert not has_term(text.replace("<sep>", " "), terms)
     # Sentences without banned terms stay as they are, and so do those that have none anyway.
-    assert found[2][0].tokens.tolist() == free[2][0].tokens.tolist()
+    assert translations[2][0].tokens.tolist() == free[2][0].tokens.tolist()
 
 
 @given(st.integers(0, 99), st.sampled_from(["a", "b", "ab", "a b"]), st.integers(3, 9))
@@ -118,12 +118,12 @@ def test_forced_text_may_have_banned_terms(seed, term, limit):
     ids = words.encode(pieces, append_eos=False)
     source = SourceSentence(np.array([5, 6, EOS]), banned=BannedTerms(texts, [term]))
     for forced in ({"prefix": ids}, {"forced": ForcedTerms((tuple(ids.tolist()),), texts=texts)}):
-        [found] = generator.translate([SourceSentence(source.ids, banned=source.banned, **forced)])
-        for own in found:
-            text = text_of(texts, words, own.tokens)
+        sentence = SourceSentence(source.ids, banned=source.banned, **forced)
+        for hypothesis in generator.translate([sentence])[0]:
+            text = text_of(texts, words, hypothesis.tokens)
             pattern = rf"(?<![^\W_]){term}(?![^\W_])"
             assert len(re.findall(pattern, text, re.IGNORECASE)) <= 1
-            assert own.tokens.tolist()[: len(ids)] == ids.tolist() or "prefix" not in forced
+            assert hypothesis.tokens.tolist()[: len(ids)] == ids.tolist() or "prefix" not in forced
 
 
 @given(st.integers(0, 99), st.integers(4, 9), st.booleans())
@@ -134,9 +134,9 @@ def test_a_forced_term_may_begin_with_a_banned_word(seed, limit, in_pieces):
     ids = words.encode(["▁a", "b"] if in_pieces else ["▁a", "▁b"], append_eos=False)
     forced = ForcedTerms((tuple(ids.tolist()),), texts=texts)
     source = SourceSentence(np.array([5, 6, EOS]), forced=forced, banned=BannedTerms(texts, ["a"]))
-    [found] = generator.translate([source])
-    for own in found:
-        text = text_of(texts, words, own.tokens)
+    [hypotheses] = generator.translate([source])
+    for hypothesis in hypotheses:
+        text = text_of(texts, words, hypothesis.tokens)
         assert has_term(text, ["ab" if in_pieces else "a b"])
         number = len(re.findall(r"(?<![^\W_])a(?![^\W_])", text, re.IGNORECASE))
         assert number == (not in_pieces)

@@ -27,9 +27,9 @@ def test_batches_hold_every_sentence_once_and_keep_the_limits(settings):
 
 def test_the_default_bounds_the_logits():
     lengths = np.full(5000, 2)
-    for device, most in (("cpu", 2**22), ("cuda", 2**26)):
+    for device, limit in (("cpu", 2**22), ("cuda", 2**26)):
         batches = plan_batches(lengths, GenerationConfig(), 32000, device)
-        assert 0.8 * most < max(map(len, batches)) * 5 * 32000 <= most
+        assert 0.8 * limit < max(map(len, batches)) * 5 * 32000 <= limit
 
 
 def test_every_worker_has_batches_and_they_share_the_memory():

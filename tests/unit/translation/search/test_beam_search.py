@@ -48,10 +48,10 @@ def real_model(attention, seed=0, vocab_size=40, embed_dim=16, **settings):
     return model
 
 
-def same(found, expected, exact_scores=False):
-    assert [h.tokens.tolist() for h in found] == [h.tokens.tolist() for h in expected]
+def same(hypotheses, expected, exact_scores=False):
+    assert [h.tokens.tolist() for h in hypotheses] == [h.tokens.tolist() for h in expected]
     tolerance = 0 if exact_scores else 1e-5
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(hypotheses, expected, strict=True):
         assert a.score == pytest.approx(b.score, abs=tolerance)
         np.testing.assert_allclose(a.positional_scores, b.positional_scores, atol=2e-5)
 
@@ -63,8 +63,8 @@ def test_a_large_beam_is_exhaustive_search(seed, lenpen, stop_rule):
     model, limit, vocab_size = ToyModel(vocab_size=6, seed=seed), 4, 6
     outputs = list(all_outputs(vocab_size, limit))
     settings = {"lenpen": lenpen, "max_len_b": limit, "stop_rule": stop_rule}
-    found = generate(model, SOURCES, beam=len(outputs), nbest=10, **settings)
-    for source, hypotheses in zip(SOURCES, found, strict=True):
+    translations = generate(model, SOURCES, beam=len(outputs), nbest=10, **settings)
+    for source, hypotheses in zip(SOURCES, translations, strict=True):
         scores = {
             tuple(output): log_prob_of(model, source, output).sum().item() / len(output) ** lenpen
             for output in outputs
@@ -92,12 +92,12 @@ def test_stop_rules_are_ordered_by_how_much_they_search():
     better = {"ahead": 0, "exact": 0}
     for seed in range(30):
         model = ToyModel(seed=seed, sharpness=1.0)
-        found = {
+        by_rule = {
             rule: generate(model, SOURCES, beam=2, lenpen=1.5, max_len_b=12, stop_rule=rule)
             for rule in ("full", "ahead", "exact")
         }
         for i in range(len(SOURCES)):
-            full, ahead, exact = (found[rule][i][0].score for rule in ("full", "ahead", "exact"))
+            full, ahead, exact = (by_rule[rule][i][0].score for rule in ("full", "ahead", "exact"))
             assert full <= ahead + 1e-6
             assert ahead <= exact + 1e-6
             better["ahead"] += ahead > full + 1e-6
@@ -109,7 +109,7 @@ def test_greedy_is_beam_1():
     for seed in range(10):
         model = ToyModel(seed=seed)
         greedy = generate(model, SOURCES, beam=1, max_len_b=9)
-        for source, [found] in zip(SOURCES, greedy, strict=True):
+        for source, [best] in zip(SOURCES, greedy, strict=True):
             tokens = []
             while not tokens or tokens[-1] != EOS:
                 previous = torch.tensor([[EOS, *tokens]])
@@ -118,7 +118,7 @@ def test_greedy_is_beam_1():
                 if not tokens:
                     logits[EOS] = -math.inf  # --min-len 1
                 tokens.append(EOS if len(tokens) == 9 else int(logits.argmax()))
-            assert found.tokens.tolist() == tokens
+            assert best.tokens.tolist() == tokens
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
@@ -129,16 +129,16 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
     )
     sources = random_sources(12, seed=1, vocab_size=40)
     settings = {"beam": 4, "nbest": 4, "lenpen": 0.7, "max_len_b": 12}
-    found = generate(model, sources, **settings)
+    translations = generate(model, sources, **settings)
     config = GenerationConfig(lenpen=0.7, score_reference=True)
     src_tokens = pad_rows([s.numpy() for s in sources], Dictionary.pad_index)
     lengths = set()
     for rank in range(4):
-        targets = pad_rows([h[rank].tokens for h in found], Dictionary.pad_index)
+        targets = pad_rows([h[rank].tokens for h in translations], Dictionary.pad_index)
         rescored = score_references(
             Ensemble([decoder_of(model)]), build_scorer(config), Dictionary(), src_tokens, targets
         )
-        for hypotheses, [reference] in zip(found, rescored, strict=True):
+        for hypotheses, [reference] in zip(translations, rescored, strict=True):
             same([hypotheses[rank]], [reference])
             lengths.add(len(reference.tokens))
     assert len(lengths) > 1, "all outputs have one length: the test says nothing about padding"
@@ -185,12 +185,12 @@ def test_a_translation_does_not_depend_on_the_other_sentences(attention, setting
     monkeypatch.setattr(generator_module, "MOST_LEFT", 0.7)
     steps, take = [], generator.ensemble.step
     monkeypatch.setattr(
-        generator.ensemble, "step", lambda *given: steps.append(len(given[0])) or take(*given)
+        generator.ensemble, "step", lambda *args: steps.append(len(args[0])) or take(*args)
     )
     generator.config = replace(generator.config, batch_size=3)
-    given = [SourceSentence(source.numpy()) for source in sources]
-    for together, own in zip(generator.translate(given), alone, strict=True):
-        same(together, own)
+    sentences = [SourceSentence(source.numpy()) for source in sources]
+    for together, separate in zip(generator.translate(sentences), alone, strict=True):
+        same(together, separate)
     assert max(steps) > 1, "no search began beside another"
 
 
@@ -198,19 +198,19 @@ def search_slowly(model, source, beam, threshold, limit):
     """Return the hypotheses of a beam search with a threshold, by the full forward pass."""
     going_on, ended = [((), 0.0)], []
     for step in range(limit + 1):
-        found = []
+        beams = []
         for words, total in going_on:
             allowed = [EOS] if step == limit else [EOS, *range(UNK, 7)] if step else range(UNK, 7)
             for token in allowed:
                 gain = log_prob_of(model, source, [*words, token])[-1].item()
-                found.append(((*words, token), total + gain))
-        found.sort(key=lambda each: -each[1])
-        found = [each for each in found if each[1] >= found[0][1] - threshold]
-        ended += [each for each in found[:beam] if each[0][-1] == EOS]
-        going_on = [each for each in found[: 2 * beam] if each[0][-1] != EOS][:beam]
+                beams.append(((*words, token), total + gain))
+        beams.sort(key=lambda candidate: -candidate[1])
+        beams = [candidate for candidate in beams if candidate[1] >= beams[0][1] - threshold]
+        ended += [candidate for candidate in beams[:beam] if candidate[0][-1] == EOS]
+        going_on = [candidate for candidate in beams[: 2 * beam] if candidate[0][-1] != EOS][:beam]
         if len(ended) >= beam:
             break
-    return sorted(ended, key=lambda each: -each[1] / len(each[0]))
+    return sorted(ended, key=lambda candidate: -candidate[1] / len(candidate[0]))
 
 
 @pytest.mark.parametrize("beam", [2, 3, 5])
@@ -220,9 +220,9 @@ def test_the_threshold_drops_hypotheses_far_behind(beam, threshold):
     for seed in range(8):
         model = ToyModel(seed=seed, sharpness=1.0)
         settings = {"beam": beam, "nbest": beam, "max_len_b": 6, "stop_rule": "full"}
-        found = generate(model, SOURCES, beam_threshold=threshold, **settings)
-        whole = generate(model, SOURCES, **settings)
-        for source, hypotheses, of_all in zip(SOURCES, found, whole, strict=True):
+        translations = generate(model, SOURCES, beam_threshold=threshold, **settings)
+        unlimited = generate(model, SOURCES, **settings)
+        for source, hypotheses, of_all in zip(SOURCES, translations, unlimited, strict=True):
             expected = search_slowly(model, source, beam, threshold, limit=6)[:beam]
             assert [tuple(h.tokens) for h in hypotheses] == [words for words, _ in expected]
             for hypothesis, (words, total) in zip(hypotheses, expected, strict=True):
@@ -293,14 +293,14 @@ def test_min_len_0_allows_the_empty_output():
     model.out[:, EOS] = 0
     model.out[:, [4, 5, 6, 3]] = 0
     model.out[:, EOS] = 50 * model._next(model._begin(SOURCES[0][None]), torch.tensor([EOS]))[0]
-    [found] = generate(model, SOURCES[:1], min_len=0)[0]
-    assert found.tokens.tolist() == [EOS]
+    [hypothesis] = generate(model, SOURCES[:1], min_len=0)[0]
+    assert hypothesis.tokens.tolist() == [EOS]
 
 
 def test_unkpen_lowers_and_raises_the_number_of_unknown_words():
     def unknown(**settings):
-        found = generate(ToyModel(seed=4), random_sources(20, 5), max_len_b=8, **settings)
-        return sum(int((h[0].tokens == UNK).sum()) for h in found)
+        translations = generate(ToyModel(seed=4), random_sources(20, 5), max_len_b=8, **settings)
+        return sum(int((h[0].tokens == UNK).sum()) for h in translations)
 
     assert unknown(unkpen=20) == 0
     assert unknown(unkpen=-20) > unknown() > 0
@@ -316,8 +316,8 @@ def test_unkpen_is_part_of_the_score():
 
 
 def test_unnormalized_compares_totals():
-    for [found] in generate(ToyModel(seed=6), SOURCES, unnormalized=True, max_len_b=7):
-        assert found.score == pytest.approx(found.positional_scores.sum(), abs=1e-5)
+    for [hypothesis] in generate(ToyModel(seed=6), SOURCES, unnormalized=True, max_len_b=7):
+        assert hypothesis.score == pytest.approx(hypothesis.positional_scores.sum(), abs=1e-5)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -327,29 +327,29 @@ def test_prefix_is_forced_and_scored(beam):
     generator = Generator(
         [model], GenerationConfig(beam=beam, nbest=beam, max_len_b=6), Dictionary()
     )
-    found = generator.generate(pad_rows([s.numpy() for s in SOURCES], 1), prefixes)
-    for source, hypotheses, prefix in zip(SOURCES, found, prefixes, strict=True):
-        wanted = prefix[prefix != Dictionary.pad_index]
+    translations = generator.generate(pad_rows([s.numpy() for s in SOURCES], 1), prefixes)
+    for source, hypotheses, prefix in zip(SOURCES, translations, prefixes, strict=True):
+        forced = prefix[prefix != Dictionary.pad_index]
         for h in hypotheses:
-            assert h.tokens[: len(wanted)].tolist() == wanted.tolist()
+            assert h.tokens[: len(forced)].tolist() == forced.tolist()
             np.testing.assert_allclose(
                 h.positional_scores, log_prob_of(model, source, h.tokens), atol=1e-5
             )
-    assert found[2][0].tokens.tolist() == [4, EOS]
-    assert len(found[2]) == 1
-    assert len(found[0]) == beam
+    assert translations[2][0].tokens.tolist() == [4, EOS]
+    assert len(translations[2]) == 1
+    assert len(translations[0]) == beam
 
 
-@pytest.mark.parametrize(("unkpen", "taken"), [(0.5, 0.5), (math.inf, 0.0)])
-def test_an_unknown_word_can_be_forced_whatever_its_penalty(unkpen, taken):
+@pytest.mark.parametrize(("unkpen", "penalty"), [(0.5, 0.5), (math.inf, 0.0)])
+def test_an_unknown_word_can_be_forced_whatever_its_penalty(unkpen, penalty):
     model, config = ToyModel(seed=4), GenerationConfig(unkpen=unkpen, nbest=5, max_len_b=6)
     source, prefix = SOURCES[0], [5, UNK]
-    [found] = Generator([decoder_of(model)], config, Dictionary()).generate(
+    [hypotheses] = Generator([decoder_of(model)], config, Dictionary()).generate(
         source[None], torch.tensor([prefix])
     )
-    for h in found:
+    for h in hypotheses:
         assert h.tokens[:2].tolist() == prefix
-        expected = log_prob_of(model, source, h.tokens).numpy() - taken * (h.tokens == UNK)
+        expected = log_prob_of(model, source, h.tokens).numpy() - penalty * (h.tokens == UNK)
         np.testing.assert_allclose(h.positional_scores, expected, atol=1e-5)
         assert unkpen < math.inf or UNK not in h.tokens[2:]
 
@@ -394,12 +394,12 @@ def test_a_context_gives_the_hypotheses_of_a_model_that_wrote_it(settings, stop_
         generator = Generator(
             [ToyModel(seed=seed)], GenerationConfig(max_len_b=14, **settings), Dictionary()
         )
-        found = generator.generate(
+        translations = generator.generate(
             pad_rows([s.numpy() for s in SOURCES], Dictionary.pad_index),
             pad_rows([np.array(c, dtype=np.int64) for c in contexts], Dictionary.pad_index),
             context_sizes=np.array([len(c) for c in contexts]),
         )
-        for source, context, hypotheses in zip(SOURCES, contexts, found, strict=True):
+        for source, context, hypotheses in zip(SOURCES, contexts, translations, strict=True):
             model = Behind(context, seed=seed)
             [expected] = generate(model, [source], max_len_b=14 - len(context), **settings)
             same(hypotheses, expected)
@@ -435,8 +435,8 @@ class TwoOutputs(ToyModel):
             likely = {6 if len(new) < 8 else EOS: -8.4 / 9}
         else:
             likely = {EOS: -2.0}
-        rest = math.log((1 - sum(map(math.exp, likely.values()))) / 5)
-        return [likely.get(token, rest if token > 6 else -1e4) for token in range(12)]
+        other = math.log((1 - sum(map(math.exp, likely.values()))) / 5)
+        return [likely.get(token, other if token > 6 else -1e4) for token in range(12)]
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 200])
@@ -491,8 +491,8 @@ def test_the_longest_target_of_the_model_limits_the_output(changes):
     model = real_model("softmax", **changes)
     with torch.no_grad():
         model.output_projection.weight[EOS] = 0
-    found = generate(model, SOURCES, beam=2, nbest=2)
-    assert max(len(h.tokens) for hypotheses in found for h in hypotheses) <= 6
+    translations = generate(model, SOURCES, beam=2, nbest=2)
+    assert max(len(h.tokens) for hypotheses in translations for h in hypotheses) <= 6
     with pytest.raises(ConfigError, match="can write 5 tokens"):
         generate(model, SOURCES, min_len=6)
 

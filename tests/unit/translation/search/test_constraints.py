@@ -45,8 +45,8 @@ def test_no_hypothesis_repeats_an_ngram(size, beam):
         model = ToyModel(vocab_size=9, seed=seed)
         for blocked in (0, size):
             config = GenerationConfig(no_repeat_ngram_size=blocked, **shared)
-            [found] = Generator([model], config, Dictionary()).generate(source)
-            counts = [repeats(h.tokens.tolist(), size) for h in found]
+            [hypotheses] = Generator([model], config, Dictionary()).generate(source)
+            counts = [repeats(h.tokens.tolist(), size) for h in hypotheses]
             if blocked:
                 assert sum(counts) == 0
             else:
@@ -69,11 +69,11 @@ def test_no_hypothesis_has_a_banned_term(beam):
         config = GenerationConfig(beam=beam, nbest=beam, max_len_b=12, stop_rule="exact")
         model = ToyModel(vocab_size=9, seed=seed)
         free, bound = (
-            Generator([model], config, words).generate(source, banned=own)
-            for own in ((), [banned] * 2)
+            Generator([model], config, words).generate(source, banned=terms_of_rows)
+            for terms_of_rows in ((), [banned] * 2)
         )
-        for found in bound:
-            assert not any(occurs(term, h.tokens.tolist()) for h in found for term in terms)
+        for hypotheses in bound:
+            assert not any(occurs(term, h.tokens.tolist()) for h in hypotheses for term in terms)
         for before, after in zip(free, bound, strict=True):
             best = before[0].tokens.tolist()
             written += (has := any(occurs(term, best) for term in terms))

@@ -42,7 +42,7 @@ def source_documents(documents, separated=True):
         sentences.append(SourceSentence(np.array([*words, *end]), list(map(str, words))))
     return SourceDocuments(
         sentences,
-        np.array([len(own) for own in documents], dtype=np.int64),
+        np.array([len(document) for document in documents], dtype=np.int64),
         np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64),
         (SOURCE_SEPARATOR, TARGET_SEPARATOR) if separated else None,
     )
@@ -73,9 +73,9 @@ class WordByWord:
         # The sentences of the context end in as many separators, wherever they were cut.
         ends = [0, *(i + 1 for i, word in enumerate(words) if word == TARGET_SEPARATOR)]
         num_context = int((source.context == TARGET_SEPARATOR).sum())
-        rest = self.fault(words[ends[num_context] :])
-        reached = self.limit is not None and len(rest) > self.limit
-        tokens = np.array([*rest[: self.limit], EOS])
+        new_words = self.fault(words[ends[num_context] :])
+        reached = self.limit is not None and len(new_words) > self.limit
+        tokens = np.array([*new_words[: self.limit], EOS])
         scores = -np.ones(len(tokens), dtype=np.float32)
         hypothesis = Hypothesis(tokens, -1.0, scores, reached_limit=reached)
         names = [name(token) for token in tokens[:-1]]
@@ -83,32 +83,32 @@ class WordByWord:
 
 
 def translate(documents, search, separated=True, config=ROOM, **windows):
-    own = source_documents(documents, separated)
-    return search_documents(own, WindowConfig(**windows), config, None, decode, search)
+    sources = source_documents(documents, separated)
+    return search_documents(sources, WindowConfig(**windows), config, None, decode, search)
 
 
-def texts_of(found, documents):
-    assert len(found) == len(documents)
-    assert list(found) == [[line.text for line in lines] for lines in found.lines]
-    return list(found)
+def texts_of(result, documents):
+    assert len(result) == len(documents)
+    assert list(result) == [[line.text for line in lines] for lines in result.lines]
+    return list(result)
 
 
 def expected(documents):
-    return [[" ".join(f"w{word + 100}" for word in words) for words in own] for own in documents]
+    return [[" ".join(f"w{word + 100}" for word in words) for words in doc] for doc in documents]
 
 
 @given(DOCUMENTS, st.integers(2, 40), st.integers(0, 3))
 def test_every_line_has_its_own_translation_in_any_windows(documents, limit, overlap):
     search = WordByWord()
-    found = translate(documents, search, max_doc_tokens=limit, window_overlap=overlap)
-    assert texts_of(found, documents) == expected(documents)
-    assert found.num_mismatched == found.num_repeated == found.num_at_limit == 0
-    assert len(found.windows) == found.num_groups
+    result = translate(documents, search, max_doc_tokens=limit, window_overlap=overlap)
+    assert texts_of(result, documents) == expected(documents)
+    assert result.num_mismatched == result.num_repeated == result.num_at_limit == 0
+    assert len(result.windows) == result.num_groups
     for source in itertools.chain.from_iterable(search.asked):
         assert len(source.ids) <= limit or (source.ids == SOURCE_SEPARATOR).sum() == 1
         # The context is the translation of what the source begins with.
-        whole = search.translate(SourceSentence(source.ids, source.tokens)).hypothesis.tokens
-        np.testing.assert_array_equal(source.context, whole[: len(source.context)])
+        tokens = search.translate(SourceSentence(source.ids, source.tokens)).hypothesis.tokens
+        np.testing.assert_array_equal(source.context, tokens[: len(source.context)])
 
 
 def fault_of(seed):
@@ -116,11 +116,11 @@ def fault_of(seed):
     rng = random.Random(seed)
 
     def fault(tokens):
-        kept = []
+        repeated = []
         for token in tokens:
             copies = rng.choice([0, 1, 1, 1, 2]) if token == TARGET_SEPARATOR else 1
-            kept += [token] * copies
-        return kept
+            repeated += [token] * copies
+        return repeated
 
     return fault
 
@@ -130,18 +130,18 @@ def test_repair_gives_every_line_one_line_for_any_separators(documents, limit, o
     overlap = overlap if limit > 1 else 0
     search = WordByWord(fault_of(seed))
     settings = {"max_doc_tokens": limit, "window_overlap": overlap, "repair": True}
-    found = translate(documents, search, **settings)
-    texts = texts_of(found, documents)
+    result = translate(documents, search, **settings)
+    texts = texts_of(result, documents)
     assert list(map(len, texts)) == list(map(len, documents))
     # No word is lost or moved to another document, whatever was asked again.
-    assert [" ".join(filter(None, own)).split() for own in texts] == [
-        " ".join(own).split() for own in expected(documents)
+    assert [" ".join(filter(None, lines)).split() for lines in texts] == [
+        " ".join(lines).split() for lines in expected(documents)
     ]
-    empty = [[not words for words in own] for own in documents]
+    empty = [[not words for words in sentences] for sentences in documents]
     assert all(
         not line
-        for own, lines in zip(empty, texts, strict=True)
-        for no_words, line in zip(own, lines, strict=True)
+        for flags, lines in zip(empty, texts, strict=True)
+        for no_words, line in zip(flags, lines, strict=True)
         if no_words
     )
 
@@ -149,14 +149,14 @@ def test_repair_gives_every_line_one_line_for_any_separators(documents, limit, o
 @given(DOCUMENTS, st.integers(1, 40), st.integers(0, 1000))
 def test_without_repair_a_mismatched_group_is_one_line(documents, limit, seed):
     search = WordByWord(fault_of(seed))
-    found = translate(documents, search, max_doc_tokens=limit)
-    assert found.num_mismatched == sum(not own.divided for own in found.windows)
+    result = translate(documents, search, max_doc_tokens=limit)
+    assert result.num_mismatched == sum(not window.divided for window in result.windows)
     assert len(search.asked) <= 1
-    assert found.num_repeated == 0
-    for own in found.windows:
-        assert len(own.lines) == (own.window.num_new if own.divided else 1)
-    joined = [" ".join(filter(None, own)) for own in texts_of(found, documents)]
-    assert joined == [" ".join(filter(None, own)) for own in expected(documents)]
+    assert result.num_repeated == 0
+    for part in result.windows:
+        assert len(part.lines) == (part.window.num_new if part.divided else 1)
+    joined = [" ".join(filter(None, lines)) for lines in texts_of(result, documents)]
+    assert joined == [" ".join(filter(None, lines)) for lines in expected(documents)]
 
 
 def test_d_bleu_of_the_same_translations_does_not_depend_on_the_groups():
@@ -165,17 +165,17 @@ def test_d_bleu_of_the_same_translations_does_not_depend_on_the_groups():
         [rng.choices(range(10, 20), k=rng.randint(0, 9)) for _ in range(rng.randint(1, 9))]
         for _ in range(6)
     ]
-    references = [[text.replace("w113", "other") for text in own] for own in expected(documents)]
+    references = [[text.replace("w113", "other") for text in doc] for doc in expected(documents)]
     scores = set()
     for limit in (1, 4, 9, 20, 33, 1000):
         for separated in (True, False):
             for seed in (0, 1):
                 search = WordByWord(fault_of(seed) if separated else None)
                 if separated:
-                    found = translate(documents, search, max_doc_tokens=limit)
+                    result = translate(documents, search, max_doc_tokens=limit)
                 else:
-                    found = translate(documents, search, separated=False, max_doc_tokens=limit)
-                texts = texts_of(found, documents)
+                    result = translate(documents, search, separated=False, max_doc_tokens=limit)
+                texts = texts_of(result, documents)
                 scores.add(
                     str(AlignedDocuments(texts, [references]).document_score(MetricConfig()))
                 )
@@ -189,14 +189,14 @@ QUOTED = ["dogs", "house", "&quot;", "&apos;", "&apos;s", ",", ".", "<sep>"]
 
 def quote(sources):
     """Translate word by word into text whose quotes may be left open."""
-    found = []
+    translations = []
     for source in sources:
         words = source.ids[:-1].tolist()
         names = ["<sep>" if word == SOURCE_SEPARATOR else QUOTED[word - 10] for word in words]
-        ids = [TARGET_SEPARATOR if own == "<sep>" else 100 for own in names]
+        ids = [TARGET_SEPARATOR if token == "<sep>" else 100 for token in names]
         hypothesis = Hypothesis(np.array([*ids, EOS]), -1.0, -np.ones(len(ids) + 1))
-        found.append([Translation(MOSES.decode(names), names, hypothesis)])
-    return found
+        translations.append([Translation(MOSES.decode(names), names, hypothesis)])
+    return translations
 
 
 SENTENCES_WITH_QUOTES = st.lists(st.integers(10, 17), max_size=8)
@@ -206,19 +206,19 @@ SENTENCES_WITH_QUOTES = st.lists(st.integers(10, 17), max_size=8)
 @example([[[10, 12, 11], [11, 12, 10], [13, 10, 17, 12, 13, 11]]])
 @example([[[12, 10, 16], [17, 12, 11, 12, 10], [12, 10, 12, 10, 12]]])
 def test_open_quotes_do_not_run_on_from_sentence_to_sentence(documents):
-    own = source_documents(documents)
+    sources = source_documents(documents)
     texts, alone = set(), []
     for limit in (1, 9, 17, 1000):
         windows = WindowConfig(limit)
-        found = search_documents(own, windows, ROOM, None, MOSES.decode, quote)
-        found = texts_of(found, documents)
-        alone = alone or found
-        texts.add(tuple(join_lines(found)))
+        lines_of_documents = search_documents(sources, windows, ROOM, None, MOSES.decode, quote)
+        lines_of_documents = texts_of(lines_of_documents, documents)
+        alone = alone or lines_of_documents
+        texts.add(tuple(join_lines(lines_of_documents)))
     assert len(texts) == 1
     reference = [[" ".join(line.split()[:3]) for line in lines] for lines in alone]
     scores = {
-        AlignedDocuments([[t] for t in own], [reference]).document_score(MetricConfig())
-        for own in texts
+        AlignedDocuments([[t] for t in text], [reference]).document_score(MetricConfig())
+        for text in texts
     }
     assert len(scores) == 1
 
@@ -232,19 +232,19 @@ def test_mismatched_groups_are_translated_again_in_halves():
         return [t for t in tokens if t != TARGET_SEPARATOR] if len(tokens) > 4 else tokens
 
     search = WordByWord(lose_separators_of_four)
-    found = translate(documents, search, max_doc_tokens=50, repair=True)
+    result = translate(documents, search, max_doc_tokens=50, repair=True)
     assert calls == [8, 4, 4]
     assert [len(batch) for batch in search.asked] == [1, 2]  # both halves in one batch
-    assert (found.num_groups, found.num_mismatched, found.num_repeated) == (1, 1, 1)
-    assert texts_of(found, documents) == expected(documents)
+    assert (result.num_groups, result.num_mismatched, result.num_repeated) == (1, 1, 1)
+    assert texts_of(result, documents) == expected(documents)
 
 
 def test_groups_at_the_longest_output_are_translated_again_in_halves():
     documents = [[[11, 12], [13, 14]]]
     search = WordByWord(limit=5)
-    found = translate(documents, search, max_doc_tokens=50, repair=True)
-    assert texts_of(found, documents) == expected(documents)
-    assert (found.num_mismatched, found.num_repeated, found.num_at_limit) == (0, 1, 0)
+    result = translate(documents, search, max_doc_tokens=50, repair=True)
+    assert texts_of(result, documents) == expected(documents)
+    assert (result.num_mismatched, result.num_repeated, result.num_at_limit) == (0, 1, 0)
     cut = translate(documents, WordByWord(limit=5), max_doc_tokens=50)
     assert cut.num_at_limit == 1
     alone = translate([[[11, 12, 13]]], WordByWord(limit=2), max_doc_tokens=50, repair=True)
@@ -254,14 +254,14 @@ def test_groups_at_the_longest_output_are_translated_again_in_halves():
 def test_windows_wait_for_those_before_in_their_document_only():
     documents = [[[11], [12], [13]], [[21]], [[], [31], [32]]]
     search = WordByWord()
-    found = translate(documents, search, max_doc_tokens=5, window_overlap=1)
-    assert texts_of(found, documents) == expected(documents)
+    result = translate(documents, search, max_doc_tokens=5, window_overlap=1)
+    assert texts_of(result, documents) == expected(documents)
     assert [[s.tokens for s in batch] for batch in search.asked] == [
         [["11", "12"], ["21"], ["31", "32"]],
         [["12", "13"]],
     ]
     assert search.asked[1][0].context.tolist() == [112, TARGET_SEPARATOR]
-    last = found.windows[1]
+    last = result.windows[1]
     assert [line.text for line in last.lines] == ["w113"]
     assert last.translations[0].text == "w113"
     assert last.translations[0].hypothesis.tokens.tolist() == [113, TARGET_SEPARATOR, EOS]
@@ -270,11 +270,11 @@ def test_windows_wait_for_those_before_in_their_document_only():
 def test_context_without_a_translation_of_its_own_is_not_given():
     documents = [[[11], [12], [13], [14], [15]]]
     no_separators = WordByWord(lambda tokens: [t for t in tokens if t != TARGET_SEPARATOR])
-    found = translate(documents, no_separators, max_doc_tokens=7, window_overlap=2)
-    asked = [source.tokens for batch in no_separators.asked for source in batch]
+    result = translate(documents, no_separators, max_doc_tokens=7, window_overlap=2)
+    source_tokens = [source.tokens for batch in no_separators.asked for source in batch]
     # The first three are one text, so that nothing is known of 12 and 13; 14 was told alone.
-    assert asked == [["11", "12", "13"], ["14"], ["14", "15"]]
-    assert found.num_mismatched == 1
+    assert source_tokens == [["11", "12", "13"], ["14"], ["14", "15"]]
+    assert result.num_mismatched == 1
 
 
 def test_context_leaves_the_new_sentences_their_share_of_the_output():
@@ -286,14 +286,14 @@ def test_context_leaves_the_new_sentences_their_share_of_the_output():
 
 
 def test_references_are_those_of_the_new_sentences():
-    own = source_documents([[[11], [12], [13]]])
+    sources = source_documents([[[11], [12], [13]]])
     sentences = [
         SourceSentence(s.ids, s.tokens, np.array([50 + i, TARGET_SEPARATOR, EOS]))
-        for i, s in enumerate(own.sentences)
+        for i, s in enumerate(sources.sentences)
     ]
-    own = SourceDocuments(sentences, own.counts, own.sizes, own.separators)
+    sources = SourceDocuments(sentences, sources.counts, sources.sizes, sources.separators)
     windows = WindowConfig(5, 1)
-    first, second = search_documents(own, windows, ROOM, None, decode, WordByWord()).windows
+    first, second = search_documents(sources, windows, ROOM, None, decode, WordByWord()).windows
     assert first.source.reference.tolist() == [50, TARGET_SEPARATOR, 51, TARGET_SEPARATOR, EOS]
     assert second.source.reference.tolist() == [52, TARGET_SEPARATOR, EOS]
     assert second.source.tokens == ["12", "13"]
@@ -310,4 +310,4 @@ def test_slices_are_the_tokens_between_separators(tokens):
     parts = text.split("|")
     parts = parts if parts[-1] else parts[:-1]
     slices = sentence_slices(np.array(tokens, dtype=np.int64), TARGET_SEPARATOR)
-    assert ["".join(map(str, tokens[own])) for own in slices] == parts
+    assert ["".join(map(str, tokens[part])) for part in slices] == parts

@@ -25,16 +25,16 @@ def test_equal_models_are_one_model(settings):
     alone = generate([ToyModel(seed=3)], **settings)
     three = generate([ToyModel(seed=3) for _ in range(3)], **settings)
     for a, b in zip(alone, three, strict=True):
-        for one, other in zip(a, b, strict=True):
-            assert one.tokens.tolist() == other.tokens.tolist()
-            np.testing.assert_allclose(one.positional_scores, other.positional_scores, atol=1e-5)
+        for h, other in zip(a, b, strict=True):
+            assert h.tokens.tolist() == other.tokens.tolist()
+            np.testing.assert_allclose(h.positional_scores, other.positional_scores, atol=1e-5)
 
 
 def test_probabilities_are_averaged():
     models = [ToyModel(seed=seed) for seed in (1, 2)]
-    for source, found in zip(SOURCE, generate(models), strict=True):
+    for source, hypotheses in zip(SOURCE, generate(models), strict=True):
         source = source[source != Dictionary.pad_index]
-        for h in found:
+        for h in hypotheses:
             tokens = torch.from_numpy(h.tokens)
             previous = torch.cat([torch.tensor([EOS]), tokens[:-1]])[None]
             probs = torch.stack(
@@ -46,10 +46,10 @@ def test_probabilities_are_averaged():
 
 def test_alignments_are_averaged_and_ensembles_score_references():
     models = [ToyModel(seed=seed) for seed in (1, 2)]
-    found = generate(models, print_alignment="hard", nbest=1)
-    assert all(len(h.alignment) == len(h.tokens) for [h] in found)
+    translations = generate(models, print_alignment="hard", nbest=1)
+    assert all(len(h.alignment) == len(h.tokens) for [h] in translations)
     ensemble, config = Ensemble(models), GenerationConfig(score_reference=True)
-    for row, [h] in zip(SOURCE, found, strict=True):
+    for row, [h] in zip(SOURCE, translations, strict=True):
         source, target = row[row != 1][None], torch.from_numpy(h.tokens)[None]
         [[scored]] = score_references(ensemble, build_scorer(config), Dictionary(), source, target)
         assert scored.score == pytest.approx(h.score, abs=1e-5)
@@ -67,13 +67,13 @@ def test_log_probabilities_of_the_kernel_are_those_of_float64(symbols):
     torch.manual_seed(1)
     logits = 4 * torch.randn(2, 5, symbols)
     logits[0, 1, : symbols // 2] = -torch.inf
-    found = log_softmax(logits.clone(), 1.0)
-    torch.testing.assert_close(found, logits.double().log_softmax(-1).float())
+    log_probs = log_softmax(logits.clone(), 1.0)
+    torch.testing.assert_close(log_probs, logits.double().log_softmax(-1).float())
     for bad in (torch.nan, torch.inf):
         spoilt = logits.clone()
         spoilt[1, 2, -1] = bad
-        found = log_softmax(spoilt, 1.0)
-        assert found[1, 2].isnan().all() and found.isnan().sum() == symbols
+        log_probs = log_softmax(spoilt, 1.0)
+        assert log_probs[1, 2].isnan().all() and log_probs.isnan().sum() == symbols
 
 
 @pytest.mark.skipif(native.library() is None, reason="needs the kernels")
@@ -84,5 +84,5 @@ def test_the_exponentials_of_the_kernel_are_those_of_float64():
     logits = torch.full((1, len(behind), 64), -torch.inf)  # vectors are computed from 64 symbols on
     logits[0, :, 0] = 0
     logits[0, :, 1:] = -behind[:, None]
-    found = -log_softmax(logits.clone(), 1.0)[0, :, 0]
-    torch.testing.assert_close(found, (63 * (-behind.double()).exp()).log1p().float())
+    losses = -log_softmax(logits.clone(), 1.0)[0, :, 0]
+    torch.testing.assert_close(losses, (63 * (-behind.double()).exp()).log1p().float())

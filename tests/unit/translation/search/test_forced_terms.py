@@ -40,11 +40,11 @@ def _follow(tokens, terms):
     # The first place of each term leaves most to those behind it.
     begin = 0
     for term in terms:
-        places = range(begin, len(tokens) - len(term) + 1)
-        found = next((i for i in places if tokens[i : i + len(term)] == term), None)
-        if found is None:
+        starts = range(begin, len(tokens) - len(term) + 1)
+        start = next((i for i in starts if tokens[i : i + len(term)] == term), None)
+        if start is None:
             return False
-        begin = found + len(term)
+        begin = start + len(term)
     return True
 
 
@@ -68,7 +68,7 @@ def test_missing_is_the_fewest_tokens_to_write(tokens, forced):
         for n in range(sum(map(len, forced.terms)) + 1)
         if n > 5
         or any(
-            has_terms([*tokens, *more], forced) for more in itertools.product(range(4, 7), repeat=n)
+            has_terms([*tokens, *tail], forced) for tail in itertools.product(range(4, 7), repeat=n)
         )
     )
     assert progress.missing == number or number > 5
@@ -102,11 +102,11 @@ def _follow_whole(split, terms):
     for term in terms:
         plain = [(i, token) for i, token in enumerate(split) if token != -2]
         for first in range(len(plain) - len(term) + 1):
-            own = plain[first : first + len(term)]
-            places, tokens = [i for i, _ in own], tuple(token for _, token in own)
-            is_whole = split[places[0] - 1] == -2 == split[(places[-1] + 1) % len(split)]
-            if tokens == term and places[0] >= begin and is_whole:
-                begin = places[-1] + 1
+            span = plain[first : first + len(term)]
+            positions, tokens = [i for i, _ in span], tuple(token for _, token in span)
+            is_whole = split[positions[0] - 1] == -2 == split[(positions[-1] + 1) % len(split)]
+            if tokens == term and positions[0] >= begin and is_whole:
+                begin = positions[-1] + 1
                 break
         else:
             return False
@@ -148,8 +148,8 @@ SOURCES = st.lists(
 NO_TERMS = ForcedTerms()
 
 
-def source_of(words, forced=NO_TERMS, **more):
-    return SourceSentence(np.array([*words, EOS]), [], forced=forced, **more)
+def source_of(words, forced=NO_TERMS, **options):
+    return SourceSentence(np.array([*words, EOS]), [], forced=forced, **options)
 
 
 @given(SOURCES, searches(), st.integers(0, 99), st.integers(1, 2), st.booleans())
@@ -161,27 +161,27 @@ def test_terms_are_in_every_hypothesis(sources, search, seed, num_models, bans):
         banned = BannedTerms(SymbolTexts(TextPipeline("en"), words), ["b", "a c"])
     sources = [source_of(*source, banned=banned) for source in sources]
     generator = Generator(models, config, words)
-    found = generator.translate(sources)
-    for source, hypotheses in zip(sources, found, strict=True):
+    translations = generator.translate(sources)
+    for source, hypotheses in zip(sources, translations, strict=True):
         assert hypotheses
-        outputs = [own.tokens.tolist() for own in hypotheses]
+        outputs = [hypothesis.tokens.tolist() for hypothesis in hypotheses]
         assert len(set(map(tuple, outputs))) == len(outputs)
         needed = sum(map(len, source.forced.terms))
-        for own, output in zip(hypotheses, outputs, strict=True):
+        for best, output in zip(hypotheses, outputs, strict=True):
             assert output[-1] == EOS and EOS not in output[:-1]
             assert has_terms(output, source.forced)
             assert len(output) - 1 <= max(search["max_len_b"], needed)
             # The scores are the models' own.
-            each = torch.stack(
+            model_log_probs = torch.stack(
                 [log_prob_of(m, torch.from_numpy(source.ids), output) for m in models]
             )
-            expected = each.logsumexp(0) - np.log(num_models)
-            assert np.allclose(own.positional_scores, expected, atol=1e-4)
+            expected = model_log_probs.logsumexp(0) - np.log(num_models)
+            assert np.allclose(best.positional_scores, expected, atol=1e-4)
             total = float(expected.sum()) / len(output) ** search["lenpen"]
-            assert own.score == pytest.approx(total, rel=1e-5, abs=1e-4)
+            assert best.score == pytest.approx(total, rel=1e-5, abs=1e-4)
         # The same in other company.
         [alone] = generator.translate([source])
-        assert [own.tokens.tolist() for own in alone] == outputs
+        assert [hypothesis.tokens.tolist() for hypothesis in alone] == outputs
 
 
 @given(st.sampled_from(list(KINDS)), PIECE_TERMS, st.booleans(), searches(), st.integers(0, 99))
@@ -192,11 +192,11 @@ def test_whole_words_are_in_every_hypothesis(kind, terms, ordered, search, seed)
     forced = ForcedTerms(terms, ordered, texts=texts)
     source = source_of([4, 5], forced)
     model = ToyModel(len(words), seed, sharpness=3.0)
-    [found] = Generator([model], GenerationConfig(**search), words).translate([source])
-    assert found
-    for own in found:
-        assert has_whole_terms(own.tokens[:-1].tolist(), forced)
-        assert len(own.tokens) - 1 <= max(search["max_len_b"], forced.num_tokens)
+    [hypotheses] = Generator([model], GenerationConfig(**search), words).translate([source])
+    assert hypotheses
+    for hypothesis in hypotheses:
+        assert has_whole_terms(hypothesis.tokens[:-1].tolist(), forced)
+        assert len(hypothesis.tokens) - 1 <= max(search["max_len_b"], forced.num_tokens)
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -206,7 +206,7 @@ def test_the_best_of_all_outputs_with_the_terms_is_found(ordered):
         model, forced = ToyModel(seed=seed), ForcedTerms(terms, ordered)
         config = GenerationConfig(beam=300, nbest=3, max_len_b=4, stop_rule="exact", lenpen=0.5)
         source = source_of([5, 4, 6], forced)
-        [found] = Generator([model], config, Dictionary()).translate([source])
+        [hypotheses] = Generator([model], config, Dictionary()).translate([source])
         outputs = list(all_outputs(7, 4))
         ids = torch.from_numpy(source.ids)
         scored = {
@@ -214,7 +214,7 @@ def test_the_best_of_all_outputs_with_the_terms_is_found(ordered):
         }
         by_score = sorted(scored, key=scored.get, reverse=True)
         best = [output for output in by_score if has_terms(output, forced)][:3]
-        assert [tuple(own.tokens.tolist()) for own in found] == best
+        assert [tuple(hypothesis.tokens.tolist()) for hypothesis in hypotheses] == best
         differs += best[0] != by_score[0]
     assert differs > 3
 
@@ -224,15 +224,15 @@ def test_sentences_without_terms_are_translated_as_before(seed, search, forced):
     models = [ToyModel(seed=seed)]
     generator = Generator(models, GenerationConfig(**search), Dictionary())
     sources = [source_of([4, 5]), source_of([6], forced), source_of([5, 5, 6])]
-    free = generator.translate([source_of(own.ids[:-1]) for own in sources])
-    found = generator.translate(sources)
+    free = generator.translate([source_of(source.ids[:-1]) for source in sources])
+    translations = generator.translate(sources)
     for i in (0, 2):
-        assert [own.tokens.tolist() for own in found[i]] == [own.tokens.tolist() for own in free[i]]
-        assert [own.score for own in found[i]] == [own.score for own in free[i]]
+        assert [h.tokens.tolist() for h in translations[i]] == [h.tokens.tolist() for h in free[i]]
+        assert [h.score for h in translations[i]] == [h.score for h in free[i]]
 
 
 def test_terms_that_the_best_translation_has_change_nothing():
-    kept = 0
+    num_equal = 0
     for seed in range(12):
         generator = Generator(
             [ToyModel(seed=seed)], GenerationConfig(beam=5, max_len_b=8), Dictionary()
@@ -240,22 +240,23 @@ def test_terms_that_the_best_translation_has_change_nothing():
         [[free]] = generator.translate([source_of([4, 5])])
         words = free.tokens[:-1].tolist()
         forced = ForcedTerms((tuple(words[:2]), tuple(words[2:])) if len(words) > 2 else ())
-        [[found]] = generator.translate([source_of([4, 5], forced)])
-        assert found.score >= free.score - 1e-6
-        kept += found.tokens.tolist() == free.tokens.tolist() and bool(forced.terms)
-    assert kept > 3
+        [[hypothesis]] = generator.translate([source_of([4, 5], forced)])
+        assert hypothesis.score >= free.score - 1e-6
+        num_equal += hypothesis.tokens.tolist() == free.tokens.tolist() and bool(forced.terms)
+    assert num_equal > 3
 
 
 @given(st.integers(0, 99), FORCED, st.lists(WORDS, max_size=6), st.data())
 def test_a_prefix_may_have_the_terms_but_not_a_context(seed, forced, prefix, data):
     num_context = data.draw(st.integers(0, len(prefix)))
-    context, own = np.array(prefix[:num_context], int), np.array(prefix[num_context:], int)
+    context = np.array(prefix[:num_context], int)
+    forced_prefix = np.array(prefix[num_context:], int)
     config = GenerationConfig(beam=3, nbest=3, max_len_b=5)
-    source = source_of([4, 5], forced, context=context, prefix=own)
-    [found] = Generator([ToyModel(seed=seed)], config, Dictionary()).translate([source])
-    for hypothesis in found:
+    source = source_of([4, 5], forced, context=context, prefix=forced_prefix)
+    [hypotheses] = Generator([ToyModel(seed=seed)], config, Dictionary()).translate([source])
+    for hypothesis in hypotheses:
         tokens = hypothesis.tokens.tolist()
-        assert tokens[: len(own)] == own.tolist()
+        assert tokens[: len(forced_prefix)] == forced_prefix.tolist()
         assert has_terms(tokens, forced)
 
 
@@ -268,16 +269,16 @@ def test_terms_and_the_number_of_sentences(seed, forced, number, max_len_b):
     generator = Generator(
         [ToyModel(seed=seed)], config, Dictionary(), separators=(SEPARATOR, SEPARATOR)
     )
-    [[found]] = generator.translate([source])
-    tokens = found.tokens.tolist()
+    [[hypothesis]] = generator.translate([source])
+    tokens = hypothesis.tokens.tolist()
     assert tokens.count(SEPARATOR) == number and tokens[-2:] == [SEPARATOR, EOS]
     assert has_terms(tokens, forced)
 
 
 def sentences_of(tokens):
     """Return the words of each sentence of an output, and what stands behind the last."""
-    words, *rest = [list(own) for own in np.split(tokens, np.flatnonzero(tokens == SEPARATOR))]
-    return [words, *(own[1:] for own in rest)]
+    words, *later = [list(part) for part in np.split(tokens, np.flatnonzero(tokens == SEPARATOR))]
+    return [words, *(part[1:] for part in later)]
 
 
 def is_obeyed(words, prefix, forced):
@@ -298,13 +299,13 @@ SENTENCES = st.lists(
 )
 
 
-def window_of(sentences, **more):
+def window_of(sentences, **options):
     """Return a source of as many sentences as there are prefixes and terms."""
-    (prefix, first), *rest = sentences
-    later = tuple(replace(forced, prefix=own) for own, forced in rest)
+    (prefix, first), *following = sentences
+    later = tuple(replace(forced, prefix=text) for text, forced in following)
     words = [5, SEPARATOR] * len(sentences)
-    own = np.array(prefix, dtype=int)
-    return source_of(words, replace(first, later=later), prefix=own, **more)
+    first_prefix = np.array(prefix, dtype=int)
+    return source_of(words, replace(first, later=later), prefix=first_prefix, **options)
 
 
 @given(st.lists(SENTENCES, min_size=1, max_size=3), searches(), st.integers(0, 99))
@@ -312,8 +313,8 @@ def test_each_sentence_has_its_prefix_and_its_terms(windows, search, seed):
     model, config = ToyModel(8, seed=seed, sharpness=3.0), GenerationConfig(**search)
     sources = [window_of(sentences) for sentences in windows]
     generator = Generator([model], config, Dictionary(), separators=(SEPARATOR, SEPARATOR))
-    found = generator.translate(sources)
-    for source, sentences, hypotheses in zip(sources, windows, found, strict=True):
+    translations = generator.translate(sources)
+    for source, sentences, hypotheses in zip(sources, windows, translations, strict=True):
         for hypothesis in hypotheses:
             *outputs, end = sentences_of(hypothesis.tokens)
             assert len(outputs) == len(sentences) and end == [EOS]
@@ -335,7 +336,7 @@ def test_the_best_of_all_outputs_with_terms_of_each_sentence_is_found():
         model, source = ToyModel(seed=seed), window_of(sentences)
         config = GenerationConfig(beam=400, max_len_b=5, stop_rule="exact", lenpen=0.5)
         separators = (SEPARATOR, SEPARATOR)
-        [[found]] = Generator([model], config, Dictionary(), separators=separators).translate(
+        [[hypothesis]] = Generator([model], config, Dictionary(), separators=separators).translate(
             [source]
         )
         ids = torch.from_numpy(source.ids)
@@ -355,7 +356,7 @@ def test_the_best_of_all_outputs_with_terms_of_each_sentence_is_found():
                 )
             )
         )
-        assert tuple(found.tokens.tolist()) == best
+        assert tuple(hypothesis.tokens.tolist()) == best
         differs += best != by_score[0]
     assert differs > 3
 
@@ -373,8 +374,8 @@ def test_terms_need_room():
     model = ToyModel()
     model.most["target", False] = 4
     generator = Generator([model], GenerationConfig(max_len_b=2), Dictionary())
-    [[found]] = generator.translate([source_of([4], ForcedTerms(((5, 6, 5),)))])
-    assert found.tokens.tolist() == [5, 6, 5, EOS]
+    [[hypothesis]] = generator.translate([source_of([4], ForcedTerms(((5, 6, 5),)))])
+    assert hypothesis.tokens.tolist() == [5, 6, 5, EOS]
     with pytest.raises(ConfigError, match=r"4 tokens are needed .* the model can write 3"):
         generator.translate([source_of([4], ForcedTerms(((5, 6), (5, 6))))])
 
@@ -383,9 +384,9 @@ def test_prefixes_need_room():
     model = ToyModel()
     model.most["target", False] = 4
     generator = Generator([model], GenerationConfig(max_len_b=2), Dictionary())
-    sources = [source_of([4], prefix=np.array(own)) for own in ([5, 6, 5], [6])]
-    [[found], [short]] = generator.translate(sources)
-    assert found.tokens.tolist() == [5, 6, 5, EOS] and found.reached_limit
+    sources = [source_of([4], prefix=np.array(prefix)) for prefix in ([5, 6, 5], [6])]
+    [[long], [short]] = generator.translate(sources)
+    assert long.tokens.tolist() == [5, 6, 5, EOS] and long.reached_limit
     assert len(short.tokens) <= 3
     with pytest.raises(ConfigError, match=r"4 tokens are needed .* the model can write 3"):
         generator.translate([source_of([4], prefix=np.array([5, 6, 5, 6]))])
@@ -397,8 +398,8 @@ def test_a_single_sentence_without_separator_is_as_long_as_the_model_can_write()
     separators = Separators(6, 6, alone=False)
     config = GenerationConfig(max_len_b=9)
     generator = Generator([model], config, Dictionary(), separators=separators)
-    [[found]] = generator.translate([source_of([4], prefix=np.array([5, 5, 5, 5]))])
-    assert found.tokens.tolist() == [5, 5, 5, EOS]
+    [[hypothesis]] = generator.translate([source_of([4], prefix=np.array([5, 5, 5, 5]))])
+    assert hypothesis.tokens.tolist() == [5, 5, 5, EOS]
 
 
 def test_tokens_of_no_term_make_no_new_progress():

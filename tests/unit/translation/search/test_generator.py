@@ -36,13 +36,14 @@ def test_results_have_the_order_of_the_sources_in_any_batches():
     for batch_size in (1, 7, 40):
         config = GenerationConfig(beam=3, nbest=2, max_len_b=6, batch_size=batch_size)
         generator = Generator([ToyModel()], config, Dictionary())
-        found = generator.translate(list(map(SourceSentence, sources)), on_progress=counts.append)
-        results[batch_size] = [[h.tokens.tolist() for h in hypotheses] for hypotheses in found]
+        sentences = list(map(SourceSentence, sources))
+        translations = generator.translate(sentences, on_progress=counts.append)
+        results[batch_size] = [[h.tokens.tolist() for h in nbest] for nbest in translations]
     assert results[1] == results[7] == results[40]
     assert sum(counts) == 3 * len(sources)
-    for source, found in zip(sources, results[1], strict=True):
+    for source, translations in zip(sources, results[1], strict=True):
         if len(source) == 1:
-            assert found == [[EOS]]
+            assert translations == [[EOS]]
 
 
 def test_sampling_numbers_sentences_through_the_whole_input():
@@ -51,12 +52,12 @@ def test_sampling_numbers_sentences_through_the_whole_input():
     generator = Generator([ToyModel(sharpness=0.5)], config, Dictionary())
 
     def sample(sources, first_id):
-        found = generator.translate(sources, first_id)
-        return [h[0].tokens.tolist() for h in found]
+        translations = generator.translate(sources, first_id)
+        return [h[0].tokens.tolist() for h in translations]
 
-    whole = sample(sources, 0)
-    assert len({tuple(tokens) for tokens in whole}) > 1
-    assert sample(sources[:4], 0) + sample(sources[4:], 4) == whole
+    tokens_at_once = sample(sources, 0)
+    assert len({tuple(tokens) for tokens in tokens_at_once}) > 1
+    assert sample(sources[:4], 0) + sample(sources[4:], 4) == tokens_at_once
 
 
 def test_a_search_beyond_the_memory_is_refused_with_its_flags(monkeypatch):
@@ -77,8 +78,8 @@ def test_references_are_scored_in_order():
     config = GenerationConfig(score_reference=True, batch_size=4)
     generator = Generator([ToyModel()], config, Dictionary())
     sources, targets = map(list, zip(*pairs, strict=True))
-    found = generator.translate([SourceSentence(own, reference=target) for own, target in pairs])
-    for source, target, [h] in zip(sources, targets, found, strict=True):
+    scored = generator.translate([SourceSentence(row, reference=target) for row, target in pairs])
+    for source, target, [h] in zip(sources, targets, scored, strict=True):
         assert h.tokens.tolist() == target.tolist()
         rows = torch.tensor(source)[None], torch.tensor(target)[None]
         [[alone]] = score_references(generator.ensemble, build_scorer(config), Dictionary(), *rows)

@@ -39,8 +39,8 @@ def scores_of(scorer, totals, lengths):
 def test_the_two_forms_rank_the_hand_made_hypotheses_differently():
     # spec translation.md section 9, check 4
     for form, expected in (("power", [-1.0, -0.933]), ("gnmt", [-3.27, -3.60])):
-        found = scores_of(length_scorer(lenpen_form=form), [[-6.0], [-8.4]], [6, 9])
-        np.testing.assert_allclose(found[:, 0], expected, atol=5e-3)
+        scores = scores_of(length_scorer(lenpen_form=form), [[-6.0], [-8.4]], [6, 9])
+        np.testing.assert_allclose(scores[:, 0], expected, atol=5e-3)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_the_two_forms_rank_the_hand_made_hypotheses_differently():
 )
 def test_the_length_penalty_divides_the_log_probability(settings, divisor):
     total = torch.tensor([[-3.3, -math.inf]])
-    found = scores_of(length_scorer(**settings), total.tolist(), [7])
-    assert found.tolist() == (total / torch.tensor(divisor).float()).tolist()
+    scores = scores_of(length_scorer(**settings), total.tolist(), [7])
+    assert scores.tolist() == (total / torch.tensor(divisor).float()).tolist()
 
 
 @pytest.mark.parametrize("form", ["power", "gnmt"])
@@ -72,9 +72,9 @@ def test_the_strongest_penalties_do_not_overflow_float32(form):
 @pytest.mark.parametrize("form", ["power", "gnmt"])
 def test_no_length_in_between_scores_above_the_bound(exponent, form):
     scorer = length_scorer(lenpen=exponent, lenpen_form=form)
-    every = [float(scores_of(scorer, [[-2.0]], [length])) for length in range(3, 21)]
+    scores = [float(scores_of(scorer, [[-2.0]], [length])) for length in range(3, 21)]
     bound = scorer.bound(torch.tensor([[-2.0]]), np.array([3]), np.array([20]))
-    assert float(bound) == max(every)
+    assert float(bound) == max(scores)
 
 
 def test_the_coverage_penalty_is_that_of_the_paper():
@@ -83,14 +83,14 @@ def test_the_coverage_penalty_is_that_of_the_paper():
     attention = torch.tensor([[[0.5, 2.0, 0.25, 9.0], [1.0, 0.0, 1.0, 0.0]]])
     is_word = torch.tensor([[True, True, True, False]])
     totals = torch.tensor([[-4.0, -4.0]])
-    found = scorer.score(Outputs(totals, np.array([4]), attention, is_word))
+    scores = scorer.score(Outputs(totals, np.array([4]), attention, is_word))
     expected = [
         -2 + 0.3 * (math.log(0.5) + math.log(0.25)),
         -2 + 0.3 * math.log(LEAST_COVERAGE),
     ]
-    np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(scores[0], expected, rtol=1e-6)
     bound = scorer.bound(totals, np.array([4]), np.array([4]))
-    assert (found <= bound).all()
+    assert (scores <= bound).all()
 
 
 def looked_at(tokens, length):
@@ -107,8 +107,8 @@ def test_a_search_adds_the_coverage_of_each_hypothesis(settings, stop_rule):
     settings = {"beam": 4, "max_len_b": 9, "stop_rule": stop_rule, **settings}
     settings["nbest"] = settings["beam"]
     config = GenerationConfig(scorer="coverage:beta=0.4", **settings)
-    found = Generator([ToyModel(seed=2)], config, Dictionary()).generate(SOURCE)
-    for row, hypotheses in zip(SOURCE, found, strict=True):
+    translations = Generator([ToyModel(seed=2)], config, Dictionary()).generate(SOURCE)
+    for row, hypotheses in zip(SOURCE, translations, strict=True):
         words, scores = (row >= 4).numpy(), [h.score for h in hypotheses]
         assert scores == sorted(scores, reverse=True)
         for h in hypotheses:
@@ -126,8 +126,8 @@ def test_coverage_with_weight_0_finds_the_same_as_the_length_penalty():
         ).generate(SOURCE)
         for scorer in ("length", "coverage:beta=0")
     )
-    for one, other in zip(plain, covered, strict=True):
-        assert [(h.tokens.tolist(), h.score) for h in one] == [
+    for hypotheses, other in zip(plain, covered, strict=True):
+        assert [(h.tokens.tolist(), h.score) for h in hypotheses] == [
             (h.tokens.tolist(), h.score) for h in other
         ]
 
@@ -149,10 +149,12 @@ def test_a_hypothesis_has_the_same_coverage_as_reference(make, kind):
 
     sources = [[4, 5, 7, 6, 4, 7, 2], [6, 7, 2]]
     ids = [np.array(source) for source in sources]
-    found = generator(beam=4, nbest=4, max_len_b=8).translate([SourceSentence(own) for own in ids])
-    for own, hypotheses in zip(ids, found, strict=True):
-        given = [SourceSentence(own, reference=h.tokens) for h in hypotheses]
-        rescored = [best.score for [best] in generator(score_reference=True).translate(given)]
+    outputs = generator(beam=4, nbest=4, max_len_b=8).translate(
+        [SourceSentence(row) for row in ids]
+    )
+    for source_ids, hypotheses in zip(ids, outputs, strict=True):
+        sentences = [SourceSentence(source_ids, reference=h.tokens) for h in hypotheses]
+        rescored = [best.score for [best] in generator(score_reference=True).translate(sentences)]
         np.testing.assert_allclose(rescored, [h.score for h in hypotheses], rtol=1e-4)
 
 
@@ -167,8 +169,8 @@ def test_a_scorer_without_bound_and_length_penalty():
         lengths = {}
         for rule in ("full", "exact"):
             config = GenerationConfig(scorer="longest", max_len_b=30, stop_rule=rule)
-            found = Generator([ToyModel(seed=0)], config, Dictionary()).generate(SOURCE)
-            lengths[rule] = [len(best.tokens) for [best] in found]
+            translations = Generator([ToyModel(seed=0)], config, Dictionary()).generate(SOURCE)
+            lengths[rule] = [len(best.tokens) for [best] in translations]
         for flag, value in (("lenpen", 0.5), ("lenpen_form", "gnmt"), ("unnormalized", True)):
             config = GenerationConfig(scorer="longest", **{flag: value})
             name = flag.replace("_", "-")

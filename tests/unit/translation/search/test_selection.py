@@ -33,9 +33,9 @@ def test_top_continuations_equal_a_plain_topk(vocab_size, beam_size):
         totals = torch.randn(4, beam_size, generator=generator)
         expected = (log_probs + totals[:, :, None]).flatten(1)
         values, beams, tokens = FastScores(log_probs).best_continuations(totals, count)
-        wanted = expected.topk(min(count, expected.size(1)))
-        assert torch.equal(values, wanted.values)
-        assert torch.equal(expected.gather(1, beams * vocab_size + tokens), wanted.values)
+        best = expected.topk(min(count, expected.size(1)))
+        assert torch.equal(values, best.values)
+        assert torch.equal(expected.gather(1, beams * vocab_size + tokens), best.values)
 
 
 @pytest.mark.usefixtures("computed_by")
@@ -63,12 +63,12 @@ def test_continuations_of_some_beams_are_those_of_all_without_the_others():
     log_probs[0, 1] = torch.nan
     totals = torch.randn(3, 4, generator=generator)
     rows = torch.tensor([0, 1, 6, 7, 9])
-    others = torch.ones(12, dtype=torch.bool).index_fill(0, rows, False).view(3, 4)
+    uncomputed = torch.ones(12, dtype=torch.bool).index_fill(0, rows, False).view(3, 4)
     some = FastScores(log_probs.flatten(0, 1)[rows][None], rows=rows)
-    found = some.best_continuations(totals, 8)
-    without = log_probs.masked_fill(others[:, :, None], -torch.inf).nan_to_num(nan=-torch.inf)
-    for one, other in zip(found, FastScores(without).best_continuations(totals, 8), strict=True):
-        assert torch.equal(one, other)
+    best = some.best_continuations(totals, 8)
+    without = log_probs.masked_fill(uncomputed[:, :, None], -torch.inf).nan_to_num(nan=-torch.inf)
+    for part, other in zip(best, FastScores(without).best_continuations(totals, 8), strict=True):
+        assert torch.equal(part, other)
     none = FastScores(log_probs[:1, 1:2]).best_continuations(totals[:1, :1], 3)
     assert none[0].tolist() == [[-torch.inf] * 3]
 
@@ -79,8 +79,8 @@ SENTENCE = torch.tensor([[4, 5, 2]])
 def draws(count, **settings):
     """Return the first tokens of many samples for one model."""
     config = GenerationConfig(beam=count, nbest=count, sampling=True, max_len_b=1, **settings)
-    [found] = Generator([ToyModel(seed=2, sharpness=1.0)], config, Dictionary()).generate(SENTENCE)
-    return np.array([h.tokens[0] for h in found])
+    [drawn] = Generator([ToyModel(seed=2, sharpness=1.0)], config, Dictionary()).generate(SENTENCE)
+    return np.array([h.tokens[0] for h in drawn])
 
 
 def first_probs(temperature=1.0):
@@ -95,9 +95,9 @@ def test_frequencies_are_the_models_probabilities():
     count = 20000
     for temperature in (1.0, 0.5):
         probs, _ = first_probs(temperature)
-        found = np.bincount(draws(count, temperature=temperature), minlength=7) / count
+        shares = np.bincount(draws(count, temperature=temperature), minlength=7) / count
         # four standard deviations of a binomial share
-        np.testing.assert_allclose(found, probs, atol=4 * math.sqrt(0.25 / count))
+        np.testing.assert_allclose(shares, probs, atol=4 * math.sqrt(0.25 / count))
 
 
 def test_topk_and_topp_cut_the_tail():
@@ -116,8 +116,8 @@ def test_topk_and_topp_cut_the_tail():
 def test_scores_are_the_models_own():
     config = GenerationConfig(beam=8, nbest=8, sampling=True, sampling_topk=2, max_len_b=6)
     model = ToyModel(seed=1)
-    [found] = Generator([model], config, Dictionary()).generate(SENTENCE)
-    for h in found:
+    [hypotheses] = Generator([model], config, Dictionary()).generate(SENTENCE)
+    for h in hypotheses:
         np.testing.assert_allclose(
             h.positional_scores, log_prob_of(model, SENTENCE[0], h.tokens), atol=1e-5
         )
@@ -127,8 +127,8 @@ def test_the_seed_and_the_sentence_number_decide():
     def sample(seed, number):
         config = GenerationConfig(beam=3, nbest=3, sampling=True, seed=seed, max_len_b=9)
         generator = Generator([ToyModel(sharpness=0.5)], config, Dictionary())
-        [found] = generator.generate(SENTENCE, ids=[number])
-        return [h.tokens.tolist() for h in found]
+        [hypotheses] = generator.generate(SENTENCE, ids=[number])
+        return [h.tokens.tolist() for h in hypotheses]
 
     assert sample(1, 0) == sample(1, 0)
     assert sample(1, 0) != sample(2, 0)
@@ -150,9 +150,9 @@ def test_a_forced_end_is_drawn_however_unlikely():
         config = GenerationConfig(
             beam=2, nbest=2, sampling=True, temperature=1e-3, max_len_b=3, min_len=3, **settings
         )
-        [found] = Generator([ToyModel(seed=2)], config, Dictionary()).generate(SENTENCE)
-        assert [len(h.tokens) for h in found] == [4, 4]
-        assert found[0].positional_scores[-1] < -1000  # its probability is below any float64
+        [hypotheses] = Generator([ToyModel(seed=2)], config, Dictionary()).generate(SENTENCE)
+        assert [len(h.tokens) for h in hypotheses] == [4, 4]
+        assert hypotheses[0].positional_scores[-1] < -1000  # its probability is below any float64
 
 
 def test_random_numbers_do_not_depend_on_the_other_sentences():
@@ -181,17 +181,17 @@ def test_one_group_is_plain_beam_search():
 
 def test_without_strength_all_groups_find_the_same():
     settings = {"diverse_beam_groups": 3, "diverse_beam_strength": 0.0, "beam": 6, "nbest": 6}
-    for found in generate(ToyModel(seed=1), **settings):
-        assert len({tuple(h.tokens) for h in found}) == 2
+    for hypotheses in generate(ToyModel(seed=1), **settings):
+        assert len({tuple(h.tokens) for h in hypotheses}) == 2
 
 
 def test_strong_groups_begin_differently_and_report_true_scores():
     model = ToyModel(seed=1)
     settings = {"diverse_beam_groups": 3, "diverse_beam_strength": 50.0, "beam": 3, "nbest": 3}
-    for source, found in zip(SOURCE, generate(model, **settings), strict=True):
+    for source, hypotheses in zip(SOURCE, generate(model, **settings), strict=True):
         source = source[source != Dictionary.pad_index]
-        assert len({h.tokens[0] for h in found}) == 3
-        for h in found:
+        assert len({h.tokens[0] for h in hypotheses}) == 3
+        for h in hypotheses:
             np.testing.assert_allclose(
                 h.positional_scores, log_prob_of(model, source, h.tokens), atol=1e-5
             )

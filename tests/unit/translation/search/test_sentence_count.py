@@ -33,8 +33,8 @@ def is_counted(tokens, number):
     return tokens[-2:] == ends and tokens.count(SEPARATOR) == number and tokens.count(EOS) == 1
 
 
-def generator_of(models, separators=SEPARATORS, **given):
-    return Generator(models, GenerationConfig(**given), Dictionary(), separators=separators)
+def generator_of(models, separators=SEPARATORS, **options):
+    return Generator(models, GenerationConfig(**options), Dictionary(), separators=separators)
 
 
 BEAM_SEARCH = st.fixed_dictionaries({"stop_rule": st.sampled_from(["ahead", "full", "exact"])})
@@ -73,29 +73,29 @@ TARGETS = st.lists(st.sampled_from([5, 6, SEPARATOR]), max_size=8)
 @st.composite
 def searches(draw):
     """Draw the settings of any search."""
-    found = {"beam": 4, "nbest": draw(st.integers(1, 4)), **draw(SHARED)}
-    found |= draw(st.one_of(BEAM_SEARCH, DIVERSE, GREEDY, SAMPLING))
-    found |= draw(LENGTHS_OR_BLOCKING)
-    found["max_len_b"] = max(found["max_len_b"], found.get("min_len", 1))
-    return found
+    search = {"beam": 4, "nbest": draw(st.integers(1, 4)), **draw(SHARED)}
+    search |= draw(st.one_of(BEAM_SEARCH, DIVERSE, GREEDY, SAMPLING))
+    search |= draw(LENGTHS_OR_BLOCKING)
+    search["max_len_b"] = max(search["max_len_b"], search.get("min_len", 1))
+    return search
 
 
 @given(GROUPS, searches(), st.integers(0, 99), st.integers(1, 2))
 def test_every_search_writes_as_many_sentences_as_it_reads(groups, search, seed, num_models):
     models = [ToyModel(seed=seed + i, sharpness=3.0) for i in range(num_models)]
     sources = [source_of(sentences) for sentences in groups]
-    found = generator_of(models, **search).generate(pad_rows(sources, PAD))
-    for i, (sentences, source, hypotheses) in enumerate(zip(groups, sources, found, strict=True)):
+    outputs = generator_of(models, **search).generate(pad_rows(sources, PAD))
+    for i, (sentences, source, hypotheses) in enumerate(zip(groups, sources, outputs, strict=True)):
         assert hypotheses
         limit = int(search["max_len_a"] * len(source)) + search["max_len_b"]
-        for own in hypotheses:
-            assert is_counted(own.tokens, len(sentences))
-            assert len(own.tokens) - 1 <= max(limit, len(sentences))
-            assert len(own.tokens) - 1 >= search.get("min_len", 1)
-            assert np.isfinite(own.positional_scores).all()
+        for hypothesis in hypotheses:
+            assert is_counted(hypothesis.tokens, len(sentences))
+            assert len(hypothesis.tokens) - 1 <= max(limit, len(sentences))
+            assert len(hypothesis.tokens) - 1 >= search.get("min_len", 1)
+            assert np.isfinite(hypothesis.positional_scores).all()
         if "sampling" not in search:  # the numbers drawn are the sentence's own
             [alone] = generator_of(models, **search).generate(torch.from_numpy(source)[None])
-            assert [h.tokens.tolist() for h in alone] == [h.tokens.tolist() for h in found[i]]
+            assert [h.tokens.tolist() for h in alone] == [h.tokens.tolist() for h in outputs[i]]
 
 
 @given(GROUPS, searches(), st.integers(0, 99), st.data())
@@ -109,18 +109,18 @@ def test_forced_beginnings_count(groups, search, seed, data):
         context = np.array(before, dtype=np.int64)
         sources.append(SourceSentence(source_of(sentences), [], reference, context))
     model = ToyModel(seed=seed, sharpness=3.0)
-    found = generator_of([model], prefix_size=prefix_size, **search).translate(sources)
-    for sentences, source, hypotheses in zip(groups, sources, found, strict=True):
+    translations = generator_of([model], prefix_size=prefix_size, **search).translate(sources)
+    for sentences, source, hypotheses in zip(groups, sources, translations, strict=True):
         assert hypotheses
-        for own in hypotheses:
-            assert is_counted([*source.context, *own.tokens], len(sentences))
+        for hypothesis in hypotheses:
+            assert is_counted([*source.context, *hypothesis.tokens], len(sentences))
             forced = source.reference[:prefix_size].tolist()
-            common = min(len(forced), len(own.tokens) - 2)
-            if SEPARATOR not in forced and EOS not in forced and not own.reached_limit:
+            common = min(len(forced), len(hypothesis.tokens) - 2)
+            if SEPARATOR not in forced and EOS not in forced and not hypothesis.reached_limit:
                 # No room is needed for the separators, so nothing comes before the prefix.
                 limit = search["max_len_a"] * len(source.ids) + search["max_len_b"]
                 if len(source.context) + common + len(sentences) < limit:
-                    assert own.tokens[:common].tolist() == forced[:common]
+                    assert hypothesis.tokens[:common].tolist() == forced[:common]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -128,19 +128,19 @@ def test_forced_beginnings_count(groups, search, seed, data):
 def test_a_wide_beam_finds_the_best_of_all_outputs_with_so_many_sentences(number, lenpen):
     limit = 5
     source = torch.from_numpy(source_of([1] * number))
-    counted = [own for own in all_outputs(7, limit) if is_counted(own, number)]
+    counted = [output for output in all_outputs(7, limit) if is_counted(output, number)]
     for seed in range(3):
         model = ToyModel(seed=seed)
         scores = {
-            tuple(own): float(log_prob_of(model, source, own).sum()) / len(own) ** lenpen
-            for own in counted
+            tuple(output): float(log_prob_of(model, source, output).sum()) / len(output) ** lenpen
+            for output in counted
         }
         search = {"beam": 600, "nbest": 5, "lenpen": lenpen, "stop_rule": "exact"}
-        [found] = generator_of([model], max_len_b=limit, **search).generate(source[None])
+        [outputs] = generator_of([model], max_len_b=limit, **search).generate(source[None])
         best = sorted(scores, key=scores.__getitem__, reverse=True)[:5]
-        assert [tuple(own.tokens) for own in found] == best
+        assert [tuple(hypothesis.tokens) for hypothesis in outputs] == best
         # The score is the model's own, whatever it was not allowed.
-        np.testing.assert_allclose([h.score for h in found], [scores[b] for b in best], atol=1e-5)
+        np.testing.assert_allclose([h.score for h in outputs], [scores[b] for b in best], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_a_free_sentence_count_changes_nothing_in_the_search(search):
         model, shared = ToyModel(seed=seed), {"max_len_b": 9, **search}
         free = generator_of([model], free_sentence_count=True, **shared).generate(sources)
         plain = generator_of([model], separators=None, **shared).generate(sources)
-        for one, other in zip(free, plain, strict=True):
-            for a, b in zip(one, other, strict=True):
+        for hypotheses, other in zip(free, plain, strict=True):
+            for a, b in zip(hypotheses, other, strict=True):
                 assert a.tokens.tolist() == b.tokens.tolist()
                 assert a.score == b.score
         numbers += [list(best.tokens).count(SEPARATOR) for best, *_ in free]
@@ -170,30 +170,30 @@ def test_a_free_sentence_count_changes_nothing_in_the_search(search):
 
 def test_the_longest_output_grows_to_hold_all_separators():
     source = torch.from_numpy(source_of([3] * 8))[None]
-    [[own]] = generator_of([ToyModel()], beam=3, max_len_b=2).generate(source)
-    assert own.tokens.tolist() == [SEPARATOR] * 8 + [EOS]
-    assert own.reached_limit
+    [[hypothesis]] = generator_of([ToyModel()], beam=3, max_len_b=2).generate(source)
+    assert hypothesis.tokens.tolist() == [SEPARATOR] * 8 + [EOS]
+    assert hypothesis.reached_limit
 
 
 def test_a_context_costs_nothing_at_the_limit_of_separators():
     context = np.array([5, 6, SEPARATOR])
     source = SourceSentence(source_of([2, 1, 1]), context=context)
     model = ToyModel(seed=1)
-    [[own]] = generator_of([model], beam=3, max_len_b=1).translate([source])
-    assert own.tokens.tolist() == [SEPARATOR, SEPARATOR, EOS]
-    assert own.reached_limit
-    whole = log_prob_of(model, torch.from_numpy(source.ids), np.append(context, own.tokens))
-    np.testing.assert_allclose(own.positional_scores, whole[len(context) :], atol=1e-5)
-    assert own.score == pytest.approx(float(whole[len(context) :].mean()), abs=1e-5)
+    [[hypothesis]] = generator_of([model], beam=3, max_len_b=1).translate([source])
+    assert hypothesis.tokens.tolist() == [SEPARATOR, SEPARATOR, EOS]
+    assert hypothesis.reached_limit
+    scores = log_prob_of(model, torch.from_numpy(source.ids), np.append(context, hypothesis.tokens))
+    np.testing.assert_allclose(hypothesis.positional_scores, scores[len(context) :], atol=1e-5)
+    assert hypothesis.score == pytest.approx(float(scores[len(context) :].mean()), abs=1e-5)
 
 
 def test_repeated_ngrams_do_not_keep_sentences_from_ending():
     source = torch.from_numpy(source_of([1] * 6))[None]
     for size in (1, 2, 3):
         search = {"beam": 3, "max_len_b": 40, "no_repeat_ngram_size": size}
-        [[own]] = generator_of([ToyModel(vocab_size=9, seed=3)], **search).generate(source)
-        assert is_counted(own.tokens, 6)
-        words = [t for t in own.tokens.tolist() if t not in (SEPARATOR, EOS)]
+        [[hypothesis]] = generator_of([ToyModel(vocab_size=9, seed=3)], **search).generate(source)
+        assert is_counted(hypothesis.tokens, 6)
+        words = [t for t in hypothesis.tokens.tolist() if t not in (SEPARATOR, EOS)]
         if size == 1:
             assert len(words) == len(set(words))
 
@@ -204,8 +204,8 @@ def test_a_model_that_cannot_write_as_much_is_an_error():
     source = torch.from_numpy(source_of([1] * 5))[None]
     with pytest.raises(ConfigError, match="the model can write 4; give a smaller --max-doc-tokens"):
         generator_of([model]).generate(source)
-    [[own]] = generator_of([model], beam=2).generate(torch.from_numpy(source_of([1] * 4))[None])
-    assert own.tokens.tolist() == [SEPARATOR] * 4 + [EOS]
+    [[h]] = generator_of([model], beam=2).generate(torch.from_numpy(source_of([1] * 4))[None])
+    assert h.tokens.tolist() == [SEPARATOR] * 4 + [EOS]
 
 
 def test_nothing_to_count_is_an_error():
@@ -216,8 +216,8 @@ def test_nothing_to_count_is_an_error():
 def test_scores_of_references_do_not_depend_on_the_sentence_count():
     reference = np.array([5, SEPARATOR, 6, SEPARATOR, 5, EOS])  # too many sentences
     source = SourceSentence(source_of([2]), reference=reference)
-    found = [
+    scored = [
         generator_of([ToyModel()], separators, score_reference=True).translate([source])
         for separators in (SEPARATORS, None)
     ]
-    assert found[0][0][0].score == found[1][0][0].score
+    assert scored[0][0][0].score == scored[1][0][0].score

@@ -43,9 +43,9 @@ def shortlist_of(*ids):
     return Shortlist(torch.tensor(ids), torch.zeros(30, 1, dtype=torch.int64), 30)
 
 
-def found(generator, **given):
-    results = generator.generate(sources(), **given)
-    return [(h.tokens.tolist(), round(h.score, 5)) for own in results for h in own]
+def translated(generator, **options):
+    results = generator.generate(sources(), **options)
+    return [(h.tokens.tolist(), round(h.score, 5)) for hypotheses in results for h in hypotheses]
 
 
 @pytest.mark.parametrize(
@@ -57,25 +57,25 @@ def test_a_shortlist_of_all_symbols_changes_nothing(settings):
     config, model = GenerationConfig(beam=3, max_len_b=8, **settings), small_model()
     plain = Generator([StepDecoder(model)], config, SYMBOLS)
     listed = Generator([StepDecoder(model)], config, SYMBOLS, shortlist=shortlist_of(*range(4, 30)))
-    assert found(listed) == found(plain)
+    assert translated(listed) == translated(plain)
 
 
 def test_translations_are_those_of_a_model_without_the_other_symbols():
     model, allowed = small_model(), [5, 9, 11, 17, 28]
     config = GenerationConfig(beam=3, max_len_b=8)
-    listed = found(
+    listed = translated(
         Generator([StepDecoder(model)], config, SYMBOLS, shortlist=shortlist_of(*allowed))
     )
     words = {token for tokens, _ in listed for token in tokens}
     assert words <= {*range(4), *allowed} and len(words) > 2
     # The definition: all other logits are minus infinity before the softmax.
-    project, others = model.output_projection, torch.ones(30, dtype=torch.bool)
-    others[[*range(4), *allowed]] = False
-    mask = torch.zeros(30).masked_fill(others, -1e9)
+    project, unlisted = model.output_projection, torch.ones(30, dtype=torch.bool)
+    unlisted[[*range(4), *allowed]] = False
+    mask = torch.zeros(30).masked_fill(unlisted, -1e9)
     model.output_projection = type(
         "Masked", (torch.nn.Module,), {"forward": lambda _, x: project(x) + mask}
     )()
-    assert listed == found(Generator([StepDecoder(model)], config, SYMBOLS))
+    assert listed == translated(Generator([StepDecoder(model)], config, SYMBOLS))
 
 
 def test_frequent_symbols_fill_the_list_to_a_multiple(monkeypatch):
@@ -92,9 +92,9 @@ def test_each_of_several_searches_at_once_has_its_own_list(monkeypatch):
     shortlist = Shortlist(torch.tensor([7]), candidates, 30)
     generator = Generator([StepDecoder(small_model())], config, SYMBOLS, shortlist=shortlist)
     batch = sources(6, 3)
-    given = [SourceSentence(row.numpy()) for row in batch]
+    sentences = [SourceSentence(row.numpy()) for row in batch]
     monkeypatch.setattr("relu_nmt.translation.search.generator.MOST_LEFT", 9.0)  # all at once
-    for together, row in zip(generator.translate(given), batch, strict=True):
+    for together, row in zip(generator.translate(sentences), batch, strict=True):
         [alone] = generator.generate(row[None])
         assert [h.tokens.tolist() for h in together] == [h.tokens.tolist() for h in alone]
         assert together[0].score == pytest.approx(alone[0].score, abs=1e-5)
@@ -107,13 +107,13 @@ def test_forced_prefixes_and_terms_and_banned_terms_allow_all_symbols():
     listed = Generator([StepDecoder(model)], config, SYMBOLS, shortlist=few)
     plain = Generator([StepDecoder(model)], config, SYMBOLS)
     prefix = torch.tensor([[20, 21]] * 4)
-    assert found(listed, prefixes=prefix) == found(plain, prefixes=prefix)
+    assert translated(listed, prefixes=prefix) == translated(plain, prefixes=prefix)
     forced = [ForcedTerms(((22,),))] * 4
-    assert found(listed, forced=forced) == found(plain, forced=forced)
+    assert translated(listed, forced=forced) == translated(plain, forced=forced)
     texts = SymbolTexts(TextPipeline("en"), SYMBOLS)
     banned = [BannedTerms(texts, [SYMBOLS[7]])] * 4
-    assert found(listed, banned=banned) == found(plain, banned=banned)
-    assert found(listed) != found(plain)
+    assert translated(listed, banned=banned) == translated(plain, banned=banned)
+    assert translated(listed) != translated(plain)
 
 
 def test_sentences_are_counted_by_the_separators_number_in_the_list():
@@ -128,18 +128,18 @@ def test_sentences_are_counted_by_the_separators_number_in_the_list():
         separators=(separator, separator),
         shortlist=shortlist,
     )
-    for own, tokens in zip(generator.generate(source), source.tolist(), strict=True):
-        wanted = max(1, tokens.count(separator))
-        assert own[0].tokens.tolist().count(separator) == wanted
-        assert set(own[0].tokens.tolist()) <= {2, 3, 11, 25, separator}
+    for hypotheses, tokens in zip(generator.generate(source), source.tolist(), strict=True):
+        count = max(1, tokens.count(separator))
+        assert hypotheses[0].tokens.tolist().count(separator) == count
+        assert set(hypotheses[0].tokens.tolist()) <= {2, 3, 11, 25, separator}
 
 
 def test_the_separator_is_listed_where_sentences_are_not_counted():
     config = GenerationConfig(beam=3, max_len_b=8, free_sentence_count=True)
     model, outputs = StepDecoder(small_model()), []
     for words in ((11, 25), (11, 20, 25)):
-        rest = {"separators": (20, 20), "shortlist": shortlist_of(*words)}
-        outputs.append(found(Generator([model], config, SYMBOLS, **rest)))
+        options = {"separators": (20, 20), "shortlist": shortlist_of(*words)}
+        outputs.append(translated(Generator([model], config, SYMBOLS, **options)))
     assert outputs[0] == outputs[1] and any(20 in tokens for tokens, _ in outputs[0])
 
 
@@ -151,9 +151,9 @@ def test_scoring_references_needs_all_symbols():
 
 @pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels")
 def test_rows_of_a_map_in_8_bits():
-    whole = Int8Linear(torch.nn.Linear(16, 30).requires_grad_(False))
+    full = Int8Linear(torch.nn.Linear(16, 30).requires_grad_(False))
     x, rows = torch.randn(3, 16), torch.tensor([2, 3, 29])
-    torch.testing.assert_close(projection_to(whole, rows)(x), whole(x)[:, rows], atol=1e-6, rtol=0)
+    torch.testing.assert_close(projection_to(full, rows)(x), full(x)[:, rows], atol=1e-6, rtol=0)
 
 
 def model_1(pairs, rounds):

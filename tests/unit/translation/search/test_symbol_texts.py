@@ -19,9 +19,9 @@ from relu_nmt.translation.search.symbol_texts import SymbolTexts, compact, is_le
 )
 def test_a_symbols_text_has_a_space_where_a_word_begins_or_ends(symbol, pieces, texts):
     words = Dictionary(pieces.split())
-    found = SymbolTexts(TextPipeline("en", subword=WholeWords(symbol)), words)
-    assert found.exact.texts[:3] == ["", "", " "]
-    assert found.exact.texts[4:] == texts
+    symbol_texts = SymbolTexts(TextPipeline("en", subword=WholeWords(symbol)), words)
+    assert symbol_texts.exact.texts[:3] == ["", "", " "]
+    assert symbol_texts.exact.texts[4:] == texts
 
 
 def test_letters_are_those_of_scripts_with_spaces_digits_and_marks():
