@@ -39,9 +39,9 @@ GROUPS = ("one sentence", "128 tokens", "256", "512", "1,024")
 def tables(page: str, heading: str) -> Iterator[list[list[str]]]:
     """Yield the tables under a heading of a page, each as rows of cells, the header first."""
     text = (LAB / page).read_text("utf-8")
-    level, _, rest = text.partition(f"# {heading}\n")
+    level, _, following = text.partition(f"# {heading}\n")
     depth = len(level) - len(level.rstrip("#")) + 1
-    section = re.split(rf"^#{{1,{depth}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    section = re.split(rf"^#{{1,{depth}}} ", following, maxsplit=1, flags=re.MULTILINE)[0]
     rows: list[list[str]] = []
     for line in [*section.splitlines(), ""]:
         if line.startswith("|"):
@@ -58,16 +58,16 @@ def number(cell: str) -> float:
 
 def bleu_by_length() -> dict[str, dict[str, list[float]]]:
     """Return d-BLEU by group length for softmax and ReLU, for each kind of positions."""
-    found = {}
+    scores = {}
     names = ("sinusoidal+t5", "sinusoidal+rotary", "sinusoidal+rotary+t5")
     heading = "Aligned document attention with a bias of distances"
     for name, table in zip(names, tables("documents.md", heading), strict=False):
         rows = {row[0]: row for row in table[1:]}
-        found[name] = {
+        scores[name] = {
             "softmax": [number(rows[group][1]) for group in GROUPS],
             "ReLU in encoder and decoder": [number(rows[group][2]) for group in GROUPS],
         }
-    return found
+    return scores
 
 
 def speeds() -> dict[str, dict[str, float]]:
@@ -110,18 +110,18 @@ def attention_costs() -> dict[str, dict[str, list[float]]]:
 def training_costs() -> dict[str, dict[str, list[float]]]:
     """Return tokens of a document, microseconds a token and gigabytes of a training step."""
     [table, *_] = tables("performance.md", "By length")
-    found = {}
+    costs = {}
     for row in table[1:]:
         name = row[0].partition(":")[0]
         if "the same" in name:  # with checkpointing
             continue
         cells = [cell.replace("*", "").split(", ") for cell in row[1:] if "out of" not in cell]
-        found[name] = {
+        costs[name] = {
             "tokens": [number(cell) for cell in table[0][1 : 1 + len(cells)]],
             "µs a token": [number(time) for time, _ in cells],
             "memory, GB": [number(memory) for _, memory in cells],
         }
-    return found
+    return costs
 
 
 def learning_curves() -> dict[str, dict[str, list[float]]]:
@@ -136,11 +136,11 @@ def learning_curves() -> dict[str, dict[str, list[float]]]:
         },
         "XCiT": {"XCiT XCA": "XCA", "XCiT SimA": "SimA"},
     }
-    found = {}
+    curves = {}
     for name, rows in labels.items():
-        found[name] = {label: list(map(number, table["rows"][row])) for row, label in rows.items()}
-        found[name]["updates"] = list(map(number, table["columns"]))
-    return found
+        curves[name] = {label: list(map(number, table["rows"][row])) for row, label in rows.items()}
+        curves[name]["updates"] = list(map(number, table["columns"]))
+    return curves
 
 
 def perplexities() -> dict[str, list[float]]:

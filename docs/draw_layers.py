@@ -55,12 +55,12 @@ def is_base(part: str) -> bool:
 
 def arrows() -> list[tuple[str, str]]:
     """Return who imports whom, without the base and without what other arrows imply."""
-    found = []
+    pairs = []
     for part, allowed in sorted(rules().items()):
-        others = {other for other in allowed if not is_base(other)}
-        implied = frozenset().union(*(below(other) for other in others))
-        found += [(part, other) for other in sorted(others - implied)]
-    return found
+        parts = {other for other in allowed if not is_base(other)}
+        implied = frozenset().union(*(below(other) for other in parts))
+        pairs += [(part, other) for other in sorted(parts - implied)]
+    return pairs
 
 
 def purpose(part: str) -> str:
@@ -72,23 +72,23 @@ def purpose(part: str) -> str:
     return text.splitlines()[0].rstrip(".").replace("`", "") if text else ""
 
 
-def places() -> dict[str, tuple[float, float]]:
+def positions() -> dict[str, tuple[float, float]]:
     """Return the middle of each box, the lowest floor first."""
     upper = sorted({floor(part) for part in rules() if not is_base(part)})
-    found: dict[str, tuple[float, float]] = {}
+    middle: dict[str, tuple[float, float]] = {}
     for height, level in enumerate(upper):
         row = [part for part in rules() if floor(part) == level and not is_base(part)]
 
         def middle_of_imports(part: str) -> float:
-            at = [found[other][0] for one, other in arrows() if one == part and other in found]
+            at = [middle[other][0] for user, other in arrows() if user == part and other in middle]
             return sum(at) / len(at) if at else WIDTH / 2
 
         row.sort(key=lambda part: (middle_of_imports(part), part))
         step = min(BOX_WIDTH * 1.7, (WIDTH - GAP) / len(row))
         y = (len(upper) - height - 0.5) * ROW + GAP
         for number, part in enumerate(row):
-            found[part] = (WIDTH / 2 + (number - (len(row) - 1) / 2) * step, y)
-    return found
+            middle[part] = (WIDTH / 2 + (number - (len(row) - 1) / 2) * step, y)
+    return middle
 
 
 def box(part: str, x: float, y: float) -> str:
@@ -99,8 +99,8 @@ def box(part: str, x: float, y: float) -> str:
     parts.append(f'<text class="name" x="{left + 8:.0f}" y="{top + 18:.0f}">{part}</text>')
     lines = textwrap.wrap(purpose(part), 30, max_lines=3, placeholder=" ...")
     for number, line in enumerate(lines):
-        place = f'x="{left + 8:.0f}" y="{top + 34 + 14 * number:.0f}"'
-        parts.append(f"<text {place}>{escape(line)}</text>")
+        position = f'x="{left + 8:.0f}" y="{top + 34 + 14 * number:.0f}"'
+        parts.append(f"<text {position}>{escape(line)}</text>")
     return "\n".join(parts)
 
 
@@ -117,7 +117,7 @@ def base(y: float) -> str:
 
 def picture() -> str:
     """Return the picture as SVG."""
-    at = places()
+    at = positions()
     bottom = max(y for _, y in at.values()) + ROW / 2
     lines = []
     for part, other in arrows():
@@ -137,7 +137,7 @@ def picture() -> str:
             f"<style>{STYLE}</style><defs>{tip}</defs>",
             f'<rect class="page" width="{WIDTH}" height="{bottom + 66:.0f}"/>',
             *lines,
-            *(box(part, *place) for part, place in at.items()),
+            *(box(part, *position) for part, position in at.items()),
             base(bottom),
             "</svg>\n",
         ]

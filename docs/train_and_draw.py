@@ -130,10 +130,10 @@ def validation_table(folder: Path) -> str:
             if line.startswith("{") and "valid_ppl" in (row := json.loads(line)):
                 by_update.setdefault(row["valid_num_updates"], {})[name] = row["valid_ppl"]
     rows, last = [["updates", *TEXTS], ["---"] * (1 + len(TEXTS))], 0
-    for update, found in sorted(by_update.items()):
+    for update, losses in sorted(by_update.items()):
         if update - last >= ROW_EVERY:  # an epoch's end may follow shortly
             last = update
-            rows.append([f"{update:,}", *(f"{found[name]:.2f}" for name in TEXTS)])
+            rows.append([f"{update:,}", *(f"{losses[name]:.2f}" for name in TEXTS)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -147,12 +147,12 @@ def read_maps(file: Path) -> dict[str, dict]:
 
 def draw_maps(figure: Figure, maps: dict[str, dict]) -> None:
     """Draw the mean over heads of each model's map, exact zeros white."""
-    for axes, (name, found) in zip(figure.subplots(1, len(maps)), maps.items(), strict=True):
-        weights = np.array(found["weights"])  # [H, queries, keys]
+    for axes, (name, heat_map) in zip(figure.subplots(1, len(maps)), maps.items(), strict=True):
+        weights = np.array(heat_map["weights"])  # [H, queries, keys]
         zeros = (weights == 0).mean()
         image = draw_weights(axes, weights.mean(0), most=0.5, signed=False)
         axes.set_title(f"{name}: {zeros:.0%} of the weights are zero", loc="left", fontsize=9.5)
-        tokens = [token.replace("\u2581", "") or "\u2581" for token in found["keys"]]
+        tokens = [token.replace("\u2581", "") or "\u2581" for token in heat_map["keys"]]
         axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
         axes.set_yticks(range(len(tokens)), tokens, fontsize=6)
         axes.tick_params(length=1.5, pad=1.5)
@@ -184,27 +184,27 @@ def draw_saliency(figure: Figure, folder: Path) -> None:
     """Draw images, and over them the length of each patch's query and key in the last block."""
     import pictures  # of examples/vision_study
 
-    found = {}
+    maps = {}
     for name in IMAGES:
         data = pictures.PictureSettings(
             checkpoints=(f"{folder / name}/checkpoint_last.safetensors",),
             data=str(folder / "shown"),
             overlays=NUM_SHOWN,
         )
-        found[name], images = pictures.pictures_of(data.checkpoints[0], data)
+        maps[name], images = pictures.pictures_of(data.checkpoints[0], data)
     rows = [("image", None)]
-    rows += [(f"{name}, {kind}", (name, i)) for name in found for i, kind in enumerate(("q", "k"))]
+    rows += [(f"{name}, {kind}", (name, i)) for name in maps for i, kind in enumerate(("q", "k"))]
     grid = figure.subplots(len(rows), NUM_SHOWN)
-    for places, (label, part) in zip(grid, rows, strict=True):
-        for column, axes in enumerate(places):
+    for axes_of_row, (label, part) in zip(grid, rows, strict=True):
+        for column, axes in enumerate(axes_of_row):
             axes.imshow(images[column], interpolation="none")
             if part is not None:
-                sizes = found[part[0]].lengths[part[1]][column : column + 1]
+                sizes = maps[part[0]].lengths[part[1]][column : column + 1]
                 mask = pictures.saliency(sizes, images.shape[1:3])[0].numpy()
                 axes.imshow(mask, **LENGTHS)
             axes.set_xticks([])
             axes.set_yticks([])
-        places[0].set_ylabel(label, rotation=0, ha="right", va="center")
+        axes_of_row[0].set_ylabel(label, rotation=0, ha="right", va="center")
 
 
 def read_heat_maps(file: Path) -> dict[str, np.ndarray]:
@@ -213,22 +213,22 @@ def read_heat_maps(file: Path) -> dict[str, np.ndarray]:
     with file.open(encoding="utf-8", newline="") as rows:
         for row in csv.DictReader(rows):
             title = f"{HEAT_MAPS[row['attention']]}, layer {row['layer']}, head {row['head']}"
-            place = int(row["query"]), int(row["key"])
-            cells.setdefault(title, {})[place] = float(row["weight"])
-    found = {}
-    for title, own in cells.items():
-        side = 1 + max(query for query, _ in own)
-        found[title] = np.array([own[place] for place in np.ndindex(side, side)])
-        found[title] = found[title].reshape(side, side)
-    return found
+            pair = int(row["query"]), int(row["key"])
+            cells.setdefault(title, {})[pair] = float(row["weight"])
+    maps = {}
+    for title, cell_weights in cells.items():
+        side = 1 + max(query for query, _ in cell_weights)
+        maps[title] = np.array([cell_weights[cell] for cell in np.ndindex(side, side)])
+        maps[title] = maps[title].reshape(side, side)
+    return maps
 
 
 def draw_heat_maps(figure: Figure, maps: dict[str, np.ndarray]) -> None:
     """Draw mean weights in percent, exact zeros white."""
     for axes, (title, weights) in zip(figure.subplots(1, len(maps)), maps.items(), strict=True):
         weights = 100 * weights
-        most = np.abs(weights).max()
-        drawn = draw_weights(axes, weights, most, bool((weights < 0).any()))
+        largest = np.abs(weights).max()
+        drawn = draw_weights(axes, weights, largest, bool((weights < 0).any()))
         axes.set_title(title, loc="left", fontsize=8.5)
         axes.set_xlabel("key; colors in %")
         figure.colorbar(drawn, ax=axes, shrink=0.7, pad=0.02)
@@ -253,13 +253,13 @@ def text(folder: Path, dry: bool) -> None:
     maps = {name: read_maps(folder / name / "generate-test.txt") for name in TEXTS}
     # Take the same document of both models.
     first, *_ = maps.values()
-    shown = next(n for n, found in first.items() if len(found["keys"]) in MAP_TOKENS)
-    chosen = {name: found[shown] for name, found in maps.items()}
+    index = next(n for n, heat_map in first.items() if len(heat_map["keys"]) in MAP_TOKENS)
+    chosen = {name: heat_map[index] for name, heat_map in maps.items()}
     save("attention_of_a_document", (9.5, 4.6), lambda figure: draw_maps(figure, chosen))
     # Draw the tutorial's map by the tutorial's calls, from a model of the tutorial's settings.
     translator = Translator.from_checkpoint(folder / "ReLU" / "checkpoint_best.safetensors")
-    found = translator.attention("Hast du meinen Brief gesehen?", slot="encoder", layer=-1)
-    found.save(TUTORIAL_MAP)
+    tutorial_map = translator.attention("Hast du meinen Brief gesehen?", slot="encoder", layer=-1)
+    tutorial_map.save(TUTORIAL_MAP)
     print(f"written: {TUTORIAL_MAP}")
 
 

@@ -126,10 +126,10 @@ class Page:
         """Return the table of the entries with their states and costs."""
         rows = []
         for entry in self.entries:
-            place = entry.values["place"]
+            location = entry.values["place"]
             small = entry.forms.get("small")
             cost = small.cost if small else ""
-            link = f"[{place}](#{anchor(place)})"
+            link = f"[{location}](#{anchor(location)})"
             rows.append([link, f"`{entry.id}`", entry.values["shows"], state_of(entry), cost])
         return markdown(["", "name", "content", "state", "small form"], rows)
 
@@ -169,35 +169,35 @@ class Page:
         self, entry: Entry, name: str, published: Mapping[str, Any] | None
     ) -> Iterator[str]:
         """Yield a measured table with its facts; of one that is shown above, a link."""
-        own, heading = self.measurements[name], entry.values["place"]
+        table, heading = self.measurements[name], entry.values["place"]
         rows, before = entry.values.get("rows"), self.shown.get(name)
         if before and not rows and "measured_columns" not in entry.values:
             yield f"Measured: the table of [{before}](#{anchor(before)})."
             if published:
-                yield joined({}, published, own.get("names", {}))
+                yield joined({}, published, table.get("names", {}))
             return
         # Take the rows and columns of this entry, all by default.
-        chosen = entry.values.get("measured_columns", own["columns"])
-        columns = [column for column in chosen if column in own["columns"]]
-        kept = [own["columns"].index(column) for column in columns]
-        found = {
-            key: [row[i] for i in kept]
-            for key, row in own["rows"].items()
+        chosen = entry.values.get("measured_columns", table["columns"])
+        columns = [column for column in chosen if column in table["columns"]]
+        columns_kept = [table["columns"].index(column) for column in columns]
+        rows_kept = {
+            key: [row[i] for i in columns_kept]
+            for key, row in table["rows"].items()
             if not rows or key in rows
         }
-        labels = {**own.get("names", {}), **entry.values.get("names", {})}
-        yield joined({**own, "columns": columns, "rows": found}, published, labels)
+        labels = {**table.get("names", {}), **entry.values.get("names", {})}
+        yield joined({**table, "columns": columns, "rows": rows_kept}, published, labels)
         self.shown.setdefault(name, heading)
         if before:
             yield f"The runs are those of [{before}](#{anchor(before)})."
             return
-        interval = "" if own["interval"] == "none" else f" {sentence(own['interval'])}"
+        interval = "" if table["interval"] == "none" else f" {sentence(table['interval'])}"
         yield (
-            f"Measured ({uncapitalized(own['title'])}): {own['seeds']}.{interval} "
-            f"{own['date']}, {own['machine']}, revision {own['revision']}."
+            f"Measured ({uncapitalized(table['title'])}): {table['seeds']}.{interval} "
+            f"{table['date']}, {table['machine']}, revision {table['revision']}."
         )
-        if "notes" in own:
-            yield own["notes"].strip()
+        if "notes" in table:
+            yield table["notes"].strip()
 
 
 def state_of(entry: Entry) -> str:
@@ -208,20 +208,20 @@ def state_of(entry: Entry) -> str:
 def published_of(entry: Entry) -> dict[str, Any] | None:
     """Return the columns and rows that a paper prints; None if it prints none."""
     if "published_file" in entry.values:
-        found = read_yaml(ROOT / entry.values["published_file"])
-        return {"columns": list(found["columns"].values()), "rows": found["rows"]}
+        table = read_yaml(ROOT / entry.values["published_file"])
+        return {"columns": list(table["columns"].values()), "rows": table["rows"]}
     if "published" in entry.values:
         return {"columns": entry.values["columns"], "rows": entry.values["published"]}
     return None
 
 
 def joined(
-    own: Mapping[str, Any], published: Mapping[str, Any] | None, names: Mapping[str, str]
+    measurement: Mapping[str, Any], published: Mapping[str, Any] | None, names: Mapping[str, str]
 ) -> str:
     """Return a table of measured columns, and of published ones in italics; two if it is wide."""
-    columns, rows = list(own.get("columns", ())), own.get("rows", {})
+    columns, rows = list(measurement.get("columns", ())), measurement.get("rows", {})
     theirs = published["rows"] if published else {}
-    heads = [own.get("rows_are", ""), *columns]
+    heads = [measurement.get("rows_are", ""), *columns]
     if published:
         heads += [f"*published: {column}*" for column in published["columns"]]
     cells = []
@@ -232,12 +232,12 @@ def joined(
         # A mean and its interval stay in one line.
         cells.append(["" if cell in NOTHING else cell.replace(" ± ", NO_BREAK) for cell in row])
     # Leave out published columns without a number.
-    kept = [i for i in range(len(heads)) if i <= len(columns) or any(row[i] for row in cells)]
-    if columns and len(kept) > WIDEST:
+    filled = [i for i in range(len(heads)) if i <= len(columns) or any(row[i] for row in cells)]
+    if columns and len(filled) > WIDEST:
         # Put the published columns of a wide table below it.
-        parts = [kept[: len(columns) + 1], [0, *kept[len(columns) + 1 :]]]
+        parts = [filled[: len(columns) + 1], [0, *filled[len(columns) + 1 :]]]
     else:
-        parts = [kept]
+        parts = [filled]
     tables = []
     for part in parts:
         lines = [[row[i] for i in part] for row in cells if any(row[i] for i in part[1:])]
@@ -282,14 +282,14 @@ def counts_of(entries: Sequence[Entry]) -> list[str]:
 def pages() -> dict[Path, str]:
     """Return the text of each page by its file."""
     papers, entries, measurements = read_papers(), read_entries(), read_measurements()
-    found = {}
+    texts = {}
     rows = []
     contradictions = []
     for name, paper in papers.items():
-        own = [entry for entry in entries.values() if entry.paper == name]
-        found[LAB / "papers" / f"{name}.md"] = Page(paper, own, measurements).text()
+        paper_entries = [entry for entry in entries.values() if entry.paper == name]
+        texts[LAB / "papers" / f"{name}.md"] = Page(paper, paper_entries, measurements).text()
         link = f"[{paper['short']}](papers/{name}.md)"
-        rows.append([link, f"*{paper['title']}*", *counts_of(own)])
+        rows.append([link, f"*{paper['title']}*", *counts_of(paper_entries)])
         contradictions += [f"- {link}, {text}" for text in paper["contradictions"]]
     total = counts_of(list(entries.values()))
     rows.append(["all", "tables of several papers are counted once", *total])
@@ -298,14 +298,14 @@ def pages() -> dict[Path, str]:
     lines = [[f"`{run['id']}`", *(run[name] for name in columns[1:])] for run in repeated["runs"]]
     again = markdown(["`--run`", "number", "on the page", "again"], lines)
     heads = ["", "paper", "entries", MEASURED, "tables", *SPREADS, COMMAND, GAP]
-    found[LAB / "papers.md"] = INDEX.format(
+    texts[LAB / "papers.md"] = INDEX.format(
         table=markdown(heads, rows),
         measured=total[1],
         tables=total[2],
         again=f"{repeated['intro'].strip()}\n\n{again}",
         contradictions="\n".join(contradictions),
     )
-    return found
+    return texts
 
 
 def main() -> None:

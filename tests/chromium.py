@@ -53,9 +53,9 @@ class Chromium:
         self._out, self._in = os.fdopen(own_write, "wb"), os.fdopen(own_read, "rb")
         self._number, self._session, self._rest, self.events = 0, None, b"", []
         pages = self.call("Target.getTargets")["targetInfos"]
-        page = next(own["targetId"] for own in pages if own["type"] == "page")
-        made = self.call("Target.attachToTarget", targetId=page, flatten=True)
-        self._session = made["sessionId"]
+        page = next(target["targetId"] for target in pages if target["type"] == "page")
+        session = self.call("Target.attachToTarget", targetId=page, flatten=True)
+        self._session = session["sessionId"]
         self.call("Page.enable")
         self.call("Runtime.enable")
         self.call("Log.enable")
@@ -129,11 +129,11 @@ class Chromium:
 
     def point(self, x, y, click=False):
         """Move the mouse to a point, and perhaps click."""
-        place = {"x": x, "y": y}
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
+        point = {"x": x, "y": y}
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", **point)
         for kind in ("mousePressed", "mouseReleased") if click else ():
             button = {"button": "left", "clickCount": 1}
-            self.call("Input.dispatchMouseEvent", type=kind, **place, **button)
+            self.call("Input.dispatchMouseEvent", type=kind, **point, **button)
 
     def picture(self, path):
         """Save what the page looks like."""
@@ -144,10 +144,8 @@ class Chromium:
         """Return errors of scripts and of the console so far."""
         self.run("1")
         return [
-            own["params"]
-            for own in self.events
-            if own.get("method") == "Runtime.exceptionThrown"
-            or (
-                own.get("method") == "Log.entryAdded" and own["params"]["entry"]["level"] == "error"
-            )
+            e["params"]
+            for e in self.events
+            if e.get("method") == "Runtime.exceptionThrown"
+            or (e.get("method") == "Log.entryAdded" and e["params"]["entry"]["level"] == "error")
         ]

@@ -78,7 +78,7 @@ def run_forked(work, cwd, environment=os.environ, seconds=60):
 class ForkedCommand:
     """A command of a sweep's step as a fork of the tests' process, instead of a ``Popen``."""
 
-    def __init__(self, command, *, stdin, stdout, env, **others):
+    def __init__(self, command, *, stdin, stdout, env, **options):
         _, _, module, *words = command
 
         def work():

@@ -30,11 +30,11 @@ def code_blocks(page, *languages):
 
     An indented block has no language: "".
     """
-    found = [
+    blocks = [
         Block(match[1] or "", match[2], match[3] or textwrap.dedent(match[4] or ""))
         for match in BLOCK.finditer(page)
     ]
-    return [block for block in found if not languages or block.language in languages]
+    return [block for block in blocks if not languages or block.language in languages]
 
 
 def command_lines(text):

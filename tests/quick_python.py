@@ -61,7 +61,7 @@ def ask(address, words):
         connection.sendall(request)
         number = _receive(connection)
         for name in PASSED_ON:
-            signal.signal(name, lambda given, _: _send_signal(number, given))
+            signal.signal(name, lambda received, _: _send_signal(number, received))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         code = _receive(connection)
     if code >= 0:

@@ -32,25 +32,25 @@ class Stepping:
 class Generator(generator.Generator):
     """A generator of decoders, which also takes tensors, as one batch."""
 
-    def __init__(self, decoders, config, symbols, dtype=None, *rest, **more):
-        super().__init__(Ensemble(decoders, dtype), config, symbols, *rest, **more)
+    def __init__(self, decoders, config, symbols, dtype=None, *arguments, **options):
+        super().__init__(Ensemble(decoders, dtype), config, symbols, *arguments, **options)
 
-    def generate(self, src_tokens, prefixes=None, ids=None, context_sizes=None, **more):
+    def generate(self, src_tokens, prefixes=None, ids=None, context_sizes=None, **options):
         """Return the hypotheses of src_tokens [B, S] with forced first tokens [B, P].
 
         ``forced`` and ``banned`` terms are lists with an entry for each sentence.
         """
         pad, sources = self.symbols.pad_index, []
         for i, row in enumerate(src_tokens.cpu().numpy()):
-            given = np.zeros(0, np.int64) if prefixes is None else prefixes[i].cpu().numpy()
+            forced = np.zeros(0, np.int64) if prefixes is None else prefixes[i].cpu().numpy()
             size = 0 if context_sizes is None else context_sizes[i]
-            given = given[given != pad]
-            own = {name: values[i] for name, values in more.items() if len(values)}
+            forced = forced[forced != pad]
+            fields = {name: values[i] for name, values in options.items() if len(values)}
             sources.append(
-                SourceSentence(row[row != pad], [], None, given[:size], given[size:], **own)
+                SourceSentence(row[row != pad], [], None, forced[:size], forced[size:], **fields)
             )
-        [(_, found)] = self.search([(sources, np.arange(len(sources)) if ids is None else ids)])
-        return found
+        [(_, best)] = self.search([(sources, np.arange(len(sources)) if ids is None else ids)])
+        return best
 
 
 def log_probs(model, *inputs):

@@ -34,8 +34,8 @@ def digit_documents(rng, count):
 
 def write_lines(folder, split, lines, target=None):
     """Write the lines of a split in German and English; by default both are the same."""
-    for language, own in zip(LANGUAGES, (lines, target or lines), strict=True):
-        (folder / f"{split}.{language}").write_text("".join(f"{x}\n" for x in own), "utf-8")
+    for language, side_lines in zip(LANGUAGES, (lines, target or lines), strict=True):
+        (folder / f"{split}.{language}").write_text("".join(f"{x}\n" for x in side_lines), "utf-8")
 
 
 def write_documents(folder, split, documents, between="\n\n"):
@@ -84,9 +84,9 @@ def tiny_model(task, seed=1, shape=(), **settings):
 def save_tiny_model(path, task, seed=1, shape=(), metadata=(), **settings):
     """Write the checkpoint of an untrained model; ``metadata`` holds more entries than needed."""
     model = tiny_model(task, seed, shape, **settings)
-    found = {"model_config": to_dict(model.config), "task": task.to_state(), "args": {}}
+    fields = {"model_config": to_dict(model.config), "task": task.to_state(), "args": {}}
     path.parent.mkdir(exist_ok=True)
-    save_checkpoint(path, Checkpoint(model.state_dict(), {**found, **dict(metadata)}))
+    save_checkpoint(path, Checkpoint(model.state_dict(), {**fields, **dict(metadata)}))
 
 
 # ------------------------------------------------------------------- trainings and their results
@@ -111,7 +111,7 @@ def values(lines, name):
 def lines_of(output, kind):
     """Return the lines ``S-``, ``H-``... of relu-nmt-generate as (number, fields)."""
     rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
-    return [(int(first.removeprefix(f"{kind}-")), rest) for first, *rest in rows]
+    return [(int(first.removeprefix(f"{kind}-")), fields) for first, *fields in rows]
 
 
 def weights(folder, name="checkpoint_last"):

@@ -41,8 +41,8 @@ def cosformer(a, q, k, v, mask, grid=None):
     if a.config.grid:  # a token before the patches stands in the middle
         rows, columns = grid
         middle = [((rows - 1) / 2, (columns - 1) / 2)] * (k.size(2) - rows * columns)
-        places = middle + [(y, x) for y in range(rows) for x in range(columns)]
-        axes = (torch.tensor(places, dtype=q.dtype) / torch.tensor(grid)).T
+        points = middle + [(y, x) for y in range(rows) for x in range(columns)]
+        axes = (torch.tensor(points, dtype=q.dtype) / torch.tensor(grid)).T
     return naive.cosformer_attention(q, k, v, mask, horizon, axes)
 
 
@@ -103,12 +103,12 @@ def formula(attend, q, k, v, visibility):
     Mechanisms of whole sequences get each sample without its padding.
     """
     compute = FORMULAS[attend.name]
-    seen = torch.ones(visibility.num_queries, visibility.num_keys, dtype=torch.bool)
+    visible = torch.ones(visibility.num_queries, visibility.num_keys, dtype=torch.bool)
     if visibility.mask is not None:
-        seen = visibility.mask
+        visible = visibility.mask
     if attend.capabilities.causal:
         grid = {} if visibility.grid is None else {"grid": visibility.grid}
-        return compute(attend, q, k, v, seen, **grid)
+        return compute(attend, q, k, v, visible, **grid)
     outputs = []
     for b in range(len(q)):
         keys, queries = (
@@ -116,8 +116,8 @@ def formula(attend, q, k, v, visibility):
             for mask, n in ((visibility.key_mask, k.size(2)), (visibility.query_mask, q.size(2)))
         )
         output = q.new_zeros(q.size(1), q.size(2), v.size(3))
-        whole = q[b : b + 1, :, queries], k[b : b + 1, :, keys], v[b : b + 1, :, keys]
-        output[:, queries] = compute(attend, *whole, None)[0]
+        sample = q[b : b + 1, :, queries], k[b : b + 1, :, keys], v[b : b + 1, :, keys]
+        output[:, queries] = compute(attend, *sample, None)[0]
         outputs.append(output)
     return torch.stack(outputs)
 
@@ -146,12 +146,12 @@ def assert_is_formula(attend, q, k, v, visibility, need, rtol=1e-8, atol=1e-10):
     ours, theirs = (
         torch.autograd.grad((x * factor).sum(), leaves, allow_unused=True) for x in outputs
     )
-    for one, other in zip(ours, theirs, strict=True):
-        if one is None or other is None:
-            assert one is other or not (other if one is None else one).any()
+    for our, their in zip(ours, theirs, strict=True):
+        if our is None or their is None:
+            assert our is their or not (their if our is None else our).any()
             continue
-        size = other.abs().max().clamp_min(1)
-        torch.testing.assert_close(one / size, other / size, rtol=rtol, atol=atol)
+        size = their.abs().max().clamp_min(1)
+        torch.testing.assert_close(our / size, their / size, rtol=rtol, atol=atol)
     if need.weights:
         unit = torch.eye(k.size(2), dtype=torch.float64).expand(*k.shape[:2], -1, -1)
         weights = formula(attend, q, k, unit, visibility)

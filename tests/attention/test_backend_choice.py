@@ -78,12 +78,12 @@ def test_triton_without_a_gpu_is_a_clear_error(monkeypatch):
 
 
 def test_an_unknown_back_end_is_an_error_that_lists_the_known_ones():
-    for name, known in (
+    for name, names in (
         ("softmax", "auto, fused, blockwise, reference"),
         ("sparsemax", "auto, blockwise, reference"),
         ("linear", "auto, reference"),
     ):
-        message = f"triton: {name} has no such back end; .* {known}$"
+        message = f"triton: {name} has no such back end; .* {names}$"
         with pytest.raises(ConfigError, match=message), using_backend("triton"):
             make_attention(name)
 
@@ -114,7 +114,7 @@ def test_a_mechanism_knows_its_place_while_it_is_made(monkeypatch):
 
     monkeypatch.setitem(attentions._entries, "noting", Noting)
     with using_backend("reference"):
-        made = build_attention(Spec("noting"), "cross", 3, 2, 4, 0.0)
-    assert made.noted == ("noting", "cross", 3, "reference")
+        built = build_attention(Spec("noting"), "cross", 3, 2, 4, 0.0)
+    assert built.noted == ("noting", "cross", 3, "reference")
     alone = Noting(AttentionConfig(), 2, 4, 0.0)
     assert alone.noted == ("Noting", "encoder", 0, "auto")

@@ -98,9 +98,9 @@ def test_a_map_from_outside_the_package(monkeypatch):
     compare(make_problem(pointwise_maps.get("squareplus"), leaves(2, 9, 9), lengths=[5, 9]))
     attend = make_attention("pointwise:h=squareplus,qk_norm=false,alpha=0")
     q, k, v = random_qkv(1, 3, 4)
-    seen = torch.ones(3, 4, dtype=torch.bool)
+    mask = torch.ones(3, 4, dtype=torch.bool)
     h = pointwise_maps.get("squareplus").value
-    expected = naive.pointwise_attention(q, k, v, seen, h, alpha=0)
+    expected = naive.pointwise_attention(q, k, v, mask, h, alpha=0)
     torch.testing.assert_close(attend(q, k, v, Visibility(3, 4)).values, expected)
     assert attend.capabilities.non_negative
 

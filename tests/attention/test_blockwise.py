@@ -32,12 +32,12 @@ def small_blocks(monkeypatch):
 def test_gradcheck_with_statistics_and_a_learned_bias(name, causal, dropout, small_blocks):
     map = pointwise_maps.get(name)
     qkv = leaves(2, 5, 6, heads=2, dim=2, seed=3)
-    asked = {"causal": causal, "lengths": [3, 6], "need": STATISTICS, "dropout": dropout}
-    bias = make_problem(map, qkv, bias=True, **asked).bias
+    setup = {"causal": causal, "lengths": [3, 6], "need": STATISTICS, "dropout": dropout}
+    bias = make_problem(map, qkv, bias=True, **setup).bias
 
     def outputs(q, k, v, table):
         torch.manual_seed(7)
-        problem = make_problem(map, (q, k, v), **asked)
+        problem = make_problem(map, (q, k, v), **setup)
         problem = dataclasses.replace(problem, bias=dataclasses.replace(bias, table=table))
         answer = blockwise.pointwise(problem)
         total, logs, *_ = answer.sums
@@ -68,8 +68,8 @@ def test_padding_anywhere(causal, name, small_blocks):
 @pytest.mark.parametrize("bias", [False, True])
 def test_short_samples_are_computed_together(causal, bias, monkeypatch):
     q, k, v = leaves(5, 9, 9, heads=2)
-    asked = {"causal": causal, "lengths": [9, 3, 5, 7, 4], "bias": bias}
-    problem = make_problem(RELU, (q, k, v), **asked)
+    setup = {"causal": causal, "lengths": [9, 3, 5, 7, 4], "bias": bias}
+    problem = make_problem(RELU, (q, k, v), **setup)
     # Twice what two samples have of weights.
     monkeypatch.setattr(tuned, "CPU_BLOCK_BYTES", 2 * 2 * 2 * 9 * 9 * q.element_size())
     parts = blockwise.make_parts(problem.visibility, q, k)
@@ -109,16 +109,16 @@ def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, 
 @pytest.mark.parametrize("name", ["relu", "gelu"])
 def test_scores_are_kept_up_to_the_limit_in_bytes(name, causal, small_blocks, monkeypatch):
     problem = make_problem(pointwise_maps.get(name), leaves(2, 12, 12, heads=2), causal=causal)
-    whole = 4 * 12 * 8  # of 4 queries and all keys, in float64
+    num_bytes = 4 * 12 * 8  # of 4 queries and all keys, in float64
     shares = {False: [1, 1, 1], True: [1 / 3, 2 / 3, 1]}[causal]  # of the keys, by block
-    monkeypatch.setattr(tuned, "KEPT_BYTES", int(sum(shares) * whole) + whole // 2)
+    monkeypatch.setattr(tuned, "KEPT_BYTES", int(sum(shares) * num_bytes) + num_bytes // 2)
     parts = blockwise.pointwise(problem).values.grad_fn.parts
-    made = [block for part in parts for block in part.blocks]
-    fourth = {False: 0, True: whole // 3}[causal]  # of the second head; it fits if it is short
-    kept = [
-        0 if block.scores is None else block.scores.untyped_storage().nbytes() for block in made
+    blocks = [block for part in parts for block in part.blocks]
+    fourth = {False: 0, True: num_bytes // 3}[causal]  # of the second head; it fits if it is short
+    sizes = [
+        0 if block.scores is None else block.scores.untyped_storage().nbytes() for block in blocks
     ]
-    assert kept == [int(share * whole) for share in shares] + [fourth] + [0] * 8
+    assert sizes == [int(share * num_bytes) for share in shares] + [fourth] + [0] * 8
     compare(problem)
 
 

@@ -20,9 +20,9 @@ ALL = Need(statistics=True, telemetry=True, weights=True)
 some_with_class_token = pytest.mark.parametrize("others", [0, 1])
 
 
-def masked(others):
+def masked(prefix):
     """Return what three samples see: all, the first tokens and the last, and nothing."""
-    count = others + ROWS * COLUMNS
+    count = prefix + ROWS * COLUMNS
     mask = torch.ones(3, count, dtype=torch.bool)
     mask[1, 1:3] = mask[2] = False
     return Visibility(count, count, key_mask=mask, query_mask=mask, grid=GRID)
@@ -30,8 +30,8 @@ def masked(others):
 
 @some_with_class_token
 @pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
-def test_hidden_tokens_do_not_change_the_result_of_the_formula(others, need):
-    visibility = masked(others)
+def test_hidden_tokens_do_not_change_the_result_of_the_formula(prefix, need):
+    visibility = masked(prefix)
     q, k, v = random_qkv(3, visibility.num_keys, visibility.num_keys)
     hidden = ~visibility.key_mask[:, None, :, None]
     for x in (q, k, v):
@@ -53,8 +53,8 @@ def test_a_token_without_visible_keys_gets_0():
 
 @some_with_class_token
 @pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
-def test_first_and_second_derivatives(others, need):
-    visibility, attend = masked(others), make_attention(NAME)
+def test_first_and_second_derivatives(prefix, need):
+    visibility, attend = masked(prefix), make_attention(NAME)
     q, k, v = random_qkv(3, visibility.num_keys, visibility.num_keys, seed=3)
     inputs = [x.requires_grad_() for x in (q, k, v)]
 
@@ -68,8 +68,8 @@ def test_first_and_second_derivatives(others, need):
 
 
 @some_with_class_token
-def test_statistics_equal_those_of_the_weights(others):
-    count = others + ROWS * COLUMNS
+def test_statistics_equal_those_of_the_weights(prefix):
+    count = prefix + ROWS * COLUMNS
     visibility = Visibility(count, count, grid=GRID)
     q, k, v = random_qkv(2, count, count, seed=4)
     q[0, 0, 1] = -1.0  # so that a row has no weights
@@ -78,12 +78,12 @@ def test_statistics_equal_those_of_the_weights(others):
     weights = formula(make_attention(NAME), q, k, units, visibility)
     total = weights.sum(-1)
     shares = weights / total[..., None].clamp_min(1e-300)
-    found = {name: getattr(rows, name).double() for name in vars(rows)}
-    torch.testing.assert_close(found["total"], total)
-    torch.testing.assert_close(found["entropy"], -torch.xlogy(shares, shares).sum(-1))
-    torch.testing.assert_close(found["largest"], weights.amax(-1))
+    values = {name: getattr(rows, name).double() for name in vars(rows)}
+    torch.testing.assert_close(values["total"], total)
+    torch.testing.assert_close(values["entropy"], -torch.xlogy(shares, shares).sum(-1))
+    torch.testing.assert_close(values["largest"], weights.amax(-1))
     zeros = (weights == 0).double().mean(-1)
-    torch.testing.assert_close(found["zero_fraction"], zeros, rtol=0, atol=1e-6)
+    torch.testing.assert_close(values["zero_fraction"], zeros, rtol=0, atol=1e-6)
     assert not rows.total[0, 0, 1] and rows.zero_fraction.max() == 1
 
 
@@ -106,12 +106,12 @@ def test_a_vision_transformer_passes_the_grid_of_its_patches():
     torch.manual_seed(0)
     config = VisionTransformerConfig(attention=NAME, image_size=8, patch_size=4, layers=1)
     model = VisionTransformer(config, 2)
-    seen = []
+    grids = []
     model.blocks[0].layer.self_attention.attention.register_forward_hook(
-        lambda module, args, output: seen.append(args[3].grid)
+        lambda module, args, output: grids.append(args[3].grid)
     )
     assert model(torch.randn(1, 3, 8, 8)).logits.isfinite().all()
-    assert seen == [(2, 2)]
+    assert grids == [(2, 2)]
 
 
 def test_grid_without_patches_is_an_error():

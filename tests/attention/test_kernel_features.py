@@ -73,7 +73,7 @@ def test_performer_estimates_softmax_without_bias_and_its_error_falls_with_the_r
     x, y = (torch.randn(8, generator=generator, dtype=torch.float64) * 0.3 for _ in range(2))
     draws, counts = 1000, (8, 32, 128)
     directions = torch.stack([random_directions(128, 8, seed) for seed in range(draws)])
-    parts = [exponent_parts(each, directions.flatten(0, 1)) for each in (x, y)]
+    parts = [exponent_parts(vectors, directions.flatten(0, 1)) for vectors in (x, y)]
     products = sum(products - half for products, half in parts).exp().view(draws, 128)
     errors = []
     for count in counts:
@@ -114,16 +114,16 @@ def test_performer_redraws_in_training_and_a_resume_is_exact():
     def run(attend, passes):
         return [attend(q, k, v, Visibility(4, 4)).values for _ in range(passes)]
 
-    whole, other = new(), new()
-    before = run(whole, 3)
+    full, other = new(), new()
+    before = run(full, 3)
     assert before[0].equal(before[1]) and not before[1].equal(before[2])
-    assert list(whole.state_dict()) == ["seed_and_passes"]
+    assert list(full.state_dict()) == ["seed_and_passes"]
     run(other, 1)  # so that loading must discard its draw
-    other.load_state_dict(whole.state_dict())
-    for ours, theirs in zip(run(whole, 3), run(other, 3), strict=True):
+    other.load_state_dict(full.state_dict())
+    for ours, theirs in zip(run(full, 3), run(other, 3), strict=True):
         assert ours.equal(theirs)
-    whole.eval()
-    same = run(whole, 3)
+    full.eval()
+    same = run(full, 3)
     assert same[0].equal(same[1]) and same[0].equal(same[2])
 
 
@@ -157,8 +157,8 @@ def test_dropout_acts_on_the_weights():
     attend = make_attention("linear").train()
     attend.dropout = 0.5
     q, k, v = random_qkv(1, 3, 2)
-    ones = torch.ones_like(v)
+    unit = torch.ones_like(v)
     torch.manual_seed(0)
-    sums = torch.stack([attend(q, k, ones, Visibility(3, 2)).values[..., 0] for _ in range(400)])
+    sums = torch.stack([attend(q, k, unit, Visibility(3, 2)).values[..., 0] for _ in range(400)])
     assert sums.mean().item() == pytest.approx(1.0, abs=0.05)
     assert (sums == 0).double().mean().item() == pytest.approx(0.25, abs=0.04)

@@ -29,8 +29,8 @@ def test_each_sample_places_its_own_landmarks(name, length):
     padded = attend(q, k, v, Visibility(9, 9, key_mask=mask, query_mask=mask)).values
     alone = attend(*(x[:1, :, :length] for x in (q, k, v)), Visibility(length, length)).values
     torch.testing.assert_close(padded[:1, :, :length], alone, rtol=1e-9, atol=1e-12)
-    whole = attend(*(x[1:] for x in (q, k, v)), Visibility(9, 9)).values
-    torch.testing.assert_close(padded[1:], whole, rtol=1e-9, atol=1e-12)
+    unpadded = attend(*(x[1:] for x in (q, k, v)), Visibility(9, 9)).values
+    torch.testing.assert_close(padded[1:], unpadded, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "polynomial"])
@@ -48,20 +48,20 @@ def test_landmarks_of_nystromformer_skip_padding_at_any_position(kernel, mask):
 
 def test_a_constant_scale_of_nystromformer_is_that_of_its_length():
     """Outputs have the factor of the scale once, whatever the padding."""
-    own = make_attention("nystromformer:landmarks=3,kernel=polynomial")
+    attend = make_attention("nystromformer:landmarks=3,kernel=polynomial")
     constant = make_attention("nystromformer:landmarks=3,kernel=polynomial,length=2000")
     q, k, v = random_qkv(2, 12, 12)
     mask = torch.arange(12) < torch.tensor([[7], [12]])
     visibility = Visibility(12, 12, key_mask=mask, query_mask=mask)
     counts = mask.sum(-1).double()[:, None, None, None]
-    expected = own(q, k, v, visibility).values * (counts / 2000).sqrt()
+    expected = attend(q, k, v, visibility).values * (counts / 2000).sqrt()
     torch.testing.assert_close(constant(q, k, v, visibility).values, expected)
 
 
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6])
 def test_cubes_of_small_scores_have_gradients_in_float32(size):
     """The norms of their matrix, 1e-12 and less, have a product whose square is 0 in float32."""
-    found = []
+    results = []
     for dtype in (torch.float32, torch.float64):
         attend = make_attention("nystromformer:landmarks=3,kernel=polynomial").to(dtype)
         q, k, v = random_qkv(2, 9, 9, dtype=dtype)
@@ -69,8 +69,8 @@ def test_cubes_of_small_scores_have_gradients_in_float32(size):
         mask = torch.arange(9) < torch.tensor([[2], [9]])
         values = attend(q, k, v, Visibility(9, 9, key_mask=mask, query_mask=mask)).values
         loss = (values / values.detach().norm()).square().sum()
-        found.append([values, *torch.autograd.grad(loss, (q, k))])
-    for rough, exact in zip(*found, strict=True):
+        results.append([values, *torch.autograd.grad(loss, (q, k))])
+    for rough, exact in zip(*results, strict=True):
         assert (rough - exact).norm() < 0.01 * exact.norm()
 
 
@@ -86,22 +86,22 @@ def test_newton_inverse_converges_also_for_equal_landmarks():
     x = torch.randn(6, 3, generator=generator, dtype=torch.float64)
     a = (-torch.cdist(x, x).square() / 2).exp()
     torch.testing.assert_close(newton_inverse(a, 40), a.inverse(), rtol=1e-6, atol=1e-8)
-    ones = torch.ones(3, 3, dtype=torch.float64)
-    torch.testing.assert_close(newton_inverse(ones, 20), ones / 9)
+    equal = torch.ones(3, 3, dtype=torch.float64)
+    torch.testing.assert_close(newton_inverse(equal, 20), equal / 9)
 
 
 def test_normalized_queries_and_keys_of_soft_stay_the_same_in_training():
     torch.manual_seed(0)
     attention = SelfAttention(8, make_attention("soft:stride=2,qk_norm=true").float()).train()
-    seen = []
-    attention.attention.register_forward_pre_hook(lambda module, args: seen.append(args[:2]))
+    inputs = []
+    attention.attention.register_forward_pre_hook(lambda module, args: inputs.append(args[:2]))
     optimizer = torch.optim.Adam(attention.parameters(), 0.1)
     x = torch.randn(2, 6, 8)
     for _ in range(2):
         attention(x, Visibility(6, 6)).square().sum().backward()
         optimizer.step()
-    assert not torch.equal(seen[0][0], seen[1][0])
-    assert all(torch.equal(q, k) for q, k in seen)
+    assert not torch.equal(inputs[0][0], inputs[1][0])
+    assert all(torch.equal(q, k) for q, k in inputs)
 
 
 @pytest.mark.parametrize("name", ["xca", "linformer", "nystromformer", "soft"])

@@ -75,18 +75,18 @@ def test_a_block_of_queries_sees_the_same_keys_as_in_the_full_visibility(
     queries, keys, causal, padded
 ):
     key_mask = torch.rand(2, keys, generator=torch.Generator().manual_seed(1)) < 0.6
-    whole = Visibility(queries, keys, key_mask=key_mask if padded else None, causal=causal)
+    full = Visibility(queries, keys, key_mask=key_mask if padded else None, causal=causal)
     everything = torch.ones(2, 1, queries, keys, dtype=torch.bool)
-    expected = everything if whole.mask is None else everything & whole.mask
+    expected = everything if full.mask is None else everything & full.mask
     for start in range(0, queries, 3):
         rows = slice(start, min(start + 3, queries))
-        part = whole.block(rows)
-        seen = expected[:, :, rows]
-        assert not seen[..., part.num_keys :].any()
-        found = torch.ones_like(seen[..., : part.num_keys])
-        found = found if part.mask is None else found & part.mask
-        assert torch.equal(found, seen[..., : part.num_keys])
-        assert torch.equal(part.counts.expand(2, 1, rows.stop - start), seen.sum(-1).float())
+        part = full.block(rows)
+        visible = expected[:, :, rows]
+        assert not visible[..., part.num_keys :].any()
+        mask = torch.ones_like(visible[..., : part.num_keys])
+        mask = mask if part.mask is None else mask & part.mask
+        assert torch.equal(mask, visible[..., : part.num_keys])
+        assert torch.equal(part.counts.expand(2, 1, rows.stop - start), visible.sum(-1).float())
 
 
 def dense(bias):
@@ -173,14 +173,14 @@ def test_the_bias_of_steps_and_trees_equals_that_of_the_full_pass(name):
     def bias_of(visibility):
         return ScoreBias(table, visibility.query_positions(), visibility.key_positions(), zero)
 
-    whole = attend(q, k, v, whole_sees, bias=bias_of(whole_sees)).values
+    full = attend(q, k, v, whole_sees, bias=bias_of(whole_sees)).values
     for i in range(6):
         sees = Visibility(1, i + 1, causal=True)
         assert sees.causal
         part = attend(
             q[:, :, i : i + 1], k[:, :, : i + 1], v[:, :, : i + 1], sees, bias=bias_of(sees)
         )
-        torch.testing.assert_close(part.values, whole[:, :, i : i + 1], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(part.values, full[:, :, i : i + 1], rtol=1e-10, atol=1e-12)
     paths = [[0, 1, 4], [0, 2, 5]]
     ancestry = torch.tensor([[slot in path for slot in range(6)] for path in paths])
     tree = TreeVisibility(ancestry[None], length=3)

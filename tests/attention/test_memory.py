@@ -118,9 +118,9 @@ def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
         for backend in ("blockwise", "reference"):
             attend.backend = backend
             output = attend(q, k, v, visibility, bias=bias, need=REGULARIZER)
-            found = [output.values, *vars(output.rows).values()]
-            loss = sum((x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in found[:3])
-            answers.append([*found, *torch.autograd.grad(loss, (q, k, v, bias.table))])
+            tensors = [output.values, *vars(output.rows).values()]
+            loss = sum((x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in tensors[:3])
+            answers.append([*tensors, *torch.autograd.grad(loss, (q, k, v, bias.table))])
         for ours, theirs in zip(*answers, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 

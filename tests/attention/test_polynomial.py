@@ -143,8 +143,8 @@ def test_signed_weights_have_no_entropy_and_cannot_be_regularized(options, non_n
 def test_float16_scores_of_20_do_not_overflow_in_high_powers(power):
     attend = make_attention(f"polynomial:power={power},length=65536", heads=1, dim=1).float()
     q = torch.full((1, 1, 1, 1), 20.0, dtype=torch.float16)
-    one = torch.ones(1, 1, 1, 1, dtype=torch.float16)
-    output = attend(q, one, one * 2.0**-8, Visibility(1, 1), need=ALL)
+    unit = torch.ones(1, 1, 1, 1, dtype=torch.float16)
+    output = attend(q, unit, unit * 2.0**-8, Visibility(1, 1), need=ALL)
     assert output.weights.item() == pytest.approx(20**power / 256, rel=1e-6)
 
 

@@ -84,18 +84,18 @@ def test_vector_sizes_count_real_rows_and_visible_keys_only(causal):
         values = attend(q, k, v, visibility).values
     [sums] = attention_sums(records).values()
     names = ("query_norm", "key_norm", "output_square")
-    found = {name: sums.heads[sums.statistics.index(name)] / sums.rows for name in names}
+    means = {name: sums.heads[sums.statistics.index(name)] / sums.rows for name in names}
     assert sums.rows == 8
     for head in range(2):
         rows = [(b, i) for b, length in enumerate((3, 5)) for i in range(length)]
-        seen = {(b, i): i + 1 if causal else (3, 5)[b] for b, i in rows}
+        visible = {(b, i): i + 1 if causal else (3, 5)[b] for b, i in rows}
         expected = {
             "query_norm": [q[b, head, i].norm() for b, i in rows],
-            "key_norm": [k[b, head, : seen[b, i]].norm(dim=-1).mean() for b, i in rows],
+            "key_norm": [k[b, head, : visible[b, i]].norm(dim=-1).mean() for b, i in rows],
             "output_square": [values[b, head, i].square().mean() for b, i in rows],
         }
-        for name, each in expected.items():
-            assert found[name][head] == pytest.approx(float(sum(each)) / 8, rel=1e-5), name
+        for name, row_means in expected.items():
+            assert means[name][head] == pytest.approx(float(sum(row_means)) / 8, rel=1e-5), name
 
 
 def causal_record(lengths, width, layer=0, seed=0):
@@ -108,15 +108,15 @@ def causal_record(lengths, width, layer=0, seed=0):
 
 def row_values(weights, n):
     """Return the statistics of one row of weights as the definitions say."""
-    seen = weights[:n].tolist()
-    total = sum(seen)
-    shares = [w / total for w in seen if w > 0] if total > 1e-6 else []
+    row = weights[:n].tolist()
+    total = sum(row)
+    shares = [w / total for w in row if w > 0] if total > 1e-6 else []
     return {
         "sum": total,
         "entropy": -sum(p * math.log(p) for p in shares),
-        "zero_fraction": sum(w == 0 for w in seen) / n,
+        "zero_fraction": sum(w == 0 for w in row) / n,
         "null_fraction": float(total <= 1e-6),
-        "largest": max(seen),
+        "largest": max(row),
     }
 
 
@@ -166,15 +166,15 @@ def test_sums_of_batches_of_different_lengths_add_up():
     assert together.log_counts == pytest.approx(log_counts, rel=1e-6)
     attention_sums([causal_record([1], 1)], sums)
     assert together.bucket_rows[:5].tolist() == [4, 2 + 1 + 2, 2 + 4, 8, 2]
-    both = [expected_scalars(record, n) for record, n in ((first, [5, 2]), (second, [17]))]
+    scalars = [expected_scalars(record, n) for record, n in ((first, [5, 2]), (second, [17]))]
     entropy = together.statistics.index("entropy")
     for head in range(HEADS):
         name = f"attention/decoder.0.{head}/entropy"
         # The single row has an entropy of 0.
-        expected = 7 * both[0][name] + 17 * both[1][name]
+        expected = 7 * scalars[0][name] + 17 * scalars[1][name]
         assert together.heads[entropy, head] == pytest.approx(expected, rel=1e-5)
-    expected = 2 * both[0]["attention/decoder.0.n4-7/sum"]
-    expected += 4 * both[1]["attention/decoder.0.n4-7/sum"]
+    expected = 2 * scalars[0]["attention/decoder.0.n4-7/sum"]
+    expected += 4 * scalars[1]["attention/decoder.0.n4-7/sum"]
     assert together.buckets[0, 2] == pytest.approx(expected, rel=1e-5)
 
 
@@ -191,8 +191,8 @@ def test_several_modules_are_summed_separately():
 
 
 def test_signed_weights_have_neither_entropy_nor_null_rows():
-    ones = torch.ones(1, 1, 2)
-    rows = RowStatistics(0 * ones, None, ones / 2, 3 * ones)
+    unit = torch.ones(1, 1, 2)
+    rows = RowStatistics(0 * unit, None, unit / 2, 3 * unit)
     record = AttentionRecord("encoder", 0, rows, None, Visibility(2, 2))
     assert attention_telemetry([record]) == {
         "attention/encoder.0.0/sum": 0.0,

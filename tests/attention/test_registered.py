@@ -55,9 +55,9 @@ def test_every_back_end_agrees_with_the_formula(spec, length, monkeypatch):
                     assert_is_formula(attend, *random_qkv(2, length, length), visibility, need)
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_garbage_in_padding_changes_nothing(name, asked):
-    need = everything(name) if asked else Need()
+@pytest.mark.parametrize("recorded", [False, True])
+def test_garbage_in_padding_changes_nothing(name, recorded):
+    need = everything(name) if recorded else Need()
     attend = make_attention(name)
     q, k, v = random_qkv(2, 5, 5)
     plain = attend(q[:1, :, :3], k[:1, :, :3], v[:1, :, :3], Visibility(3, 3), need=need).values
@@ -70,28 +70,28 @@ def test_garbage_in_padding_changes_nothing(name, asked):
         assert not grad[0, :, 3:].any()
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_later_keys_are_hidden_and_steps_equal_the_full_pass(name, asked):
-    need = everything(name) if asked else Need()
+@pytest.mark.parametrize("recorded", [False, True])
+def test_later_keys_are_hidden_and_steps_equal_the_full_pass(name, recorded):
+    need = everything(name) if recorded else Need()
     if not can(name, "causal"):
         with pytest.raises(ConfigError, match="causal"):
             make_attention(name, "decoder")
         return
     attend = make_attention(name, "decoder")
     q, k, v = random_qkv(2, 7, 7)
-    whole = attend(q, k, v, Visibility(7, 7, causal=True), need=need).values
+    full = attend(q, k, v, Visibility(7, 7, causal=True), need=need).values
     for i in range(7):
-        seen = slice(0, i + 1)
+        visible = slice(0, i + 1)
         visibility = Visibility(1, i + 1, causal=True)
-        step = attend(q[:, :, i : i + 1], k[:, :, seen], v[:, :, seen], visibility, need=need)
-        torch.testing.assert_close(step.values[:, :, 0], whole[:, :, i], rtol=1e-10, atol=1e-12)
+        step = attend(q[:, :, i : i + 1], k[:, :, visible], v[:, :, visible], visibility, need=need)
+        torch.testing.assert_close(step.values[:, :, 0], full[:, :, i], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_hypotheses_of_a_tree_attend_to_their_own_tokens(name, asked):
+@pytest.mark.parametrize("recorded", [False, True])
+def test_hypotheses_of_a_tree_attend_to_their_own_tokens(name, recorded):
     if not can(name, "causal"):
         pytest.skip("has no causal form")
-    need = everything(name) if asked else Need()
+    need = everything(name) if recorded else Need()
     attend = make_attention(name, "decoder")
     q, k, v = random_qkv(2, 2, 6)
     paths = [[0, 1, 4], [0, 2, 5]]  # no hypothesis has slot 3
@@ -105,7 +105,7 @@ def test_hypotheses_of_a_tree_attend_to_their_own_tokens(name, asked):
         torch.testing.assert_close(
             together.values[:, :, i], alone.values[:, :, 0], rtol=1e-10, atol=1e-12
         )
-        if asked and alone.rows is not None:
+        if recorded and alone.rows is not None:
             torch.testing.assert_close(together.rows.total[..., i], alone.rows.total[..., 0])
 
 
@@ -114,9 +114,9 @@ def test_several_new_queries_over_cached_keys_are_the_last_ones(name):
         pytest.skip("has no causal form")
     attend = make_attention(name, "decoder")
     q, k, v = random_qkv(1, 6, 6)
-    whole = attend(q, k, v, Visibility(6, 6, causal=True)).values
+    full = attend(q, k, v, Visibility(6, 6, causal=True)).values
     tail = attend(q[:, :, 4:], k, v, Visibility(2, 6, causal=True)).values
-    torch.testing.assert_close(tail, whole[:, :, 4:], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(tail, full[:, :, 4:], rtol=1e-10, atol=1e-12)
 
 
 def test_permuting_keys_with_values_changes_nothing(name):
@@ -135,9 +135,9 @@ def test_permuting_keys_with_values_changes_nothing(name):
     )
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_row_without_visible_keys_has_output_0_and_no_gradient(name, asked):
-    need = everything(name) if asked else Need()
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_row_without_visible_keys_has_output_0_and_no_gradient(name, recorded):
+    need = everything(name) if recorded else Need()
     attend = make_attention(name)
     queries = num_queries(name, 3, 4)
     q, k, v = (x.requires_grad_() for x in random_qkv(2, queries, 4))
@@ -148,10 +148,10 @@ def test_a_row_without_visible_keys_has_output_0_and_no_gradient(name, asked):
         assert grad.isfinite().all() and not grad[0].any()
 
 
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("keys", [1, 5])
-def test_gradcheck(name, asked, keys):
-    need = everything(name) if asked else Need()
+def test_gradcheck(name, recorded, keys):
+    need = everything(name) if recorded else Need()
     attend = make_attention(name)
     queries = num_queries(name, 3, keys)
     inputs = [x.requires_grad_() for x in random_qkv(2, queries, keys, seed=3)]
@@ -166,8 +166,8 @@ def test_gradcheck(name, asked, keys):
     assert torch.autograd.gradcheck(outputs, inputs, fast_mode=keys > 1)
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_second_derivatives(name, asked):
+@pytest.mark.parametrize("recorded", [False, True])
+def test_second_derivatives(name, recorded):
     attend = make_attention(name)
     if not attend.capabilities.double_backward:
         pytest.skip("has no second derivatives")
@@ -175,13 +175,13 @@ def test_second_derivatives(name, asked):
     queries = num_queries(name, 2, 3)
     inputs = [x.requires_grad_() for x in random_qkv(1, queries, 3, seed=3)]
     visibility = Visibility(queries, 3, causal=can(name, "causal"))
-    need = everything(name) if asked else Need()
+    need = everything(name) if recorded else Need()
 
     def values(*qkv):
         return attend(*qkv, visibility, need=need).values
 
     # Entry by entry, and by random projections, which take a quarter of the time.
-    assert torch.autograd.gradgradcheck(values, inputs, fast_mode=asked)
+    assert torch.autograd.gradgradcheck(values, inputs, fast_mode=recorded)
 
 
 def test_statistics_equal_a_dense_recomputation(name):

@@ -41,8 +41,8 @@ def test_theorem_4_1_gives_the_variance_of_outputs_at_every_length(name, varianc
         values = outputs_of_normal_scores(name, n, causal)
         lengths = range(1, n + 1) if causal else [n]
         for row, visible in enumerate(lengths):
-            found = values[:, :, row].var().item()
-            assert found == pytest.approx(variance(visible), rel=0.06), visible
+            measured = values[:, :, row].var().item()
+            assert measured == pytest.approx(variance(visible), rel=0.06), visible
 
 
 @pytest.mark.parametrize(("n", "kurtosis"), [(8, 4.88), (64, 3.23)])
@@ -83,9 +83,9 @@ def test_a_shift_of_all_keys_does_not_change_centered_scores():
 def test_a_bias_is_added_to_centered_scores(causal):
     q, k, v = random_qkv(2, 4, 4, dim=4, seed=6)
     visibility = Visibility(4, 4, causal=causal)
-    seen = torch.ones(4, 4, dtype=torch.float64).tril() if causal else torch.ones(4, 4).double()
+    mask = torch.ones(4, 4, dtype=torch.float64).tril() if causal else torch.ones(4, 4).double()
     scores = q @ k.transpose(-1, -2)
-    scores = scores - (scores * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+    scores = scores - (scores * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
     units, bias = torch.eye(4, dtype=torch.float64).expand(2, 2, 4, 4), make_bias(visibility)
     output = make_attention("reluformer:centered=true")(q, k, v, visibility, bias=bias)
     expected = make_attention("reluformer")(scores, units, v, visibility, bias=bias)

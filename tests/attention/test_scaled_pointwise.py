@@ -89,10 +89,10 @@ def test_output_norm_takes_every_length_to_one_scale(dtype):
         joined = values.transpose(1, 2).flatten(2)  # [B, N, D]
         mean, spread = joined.double().mean(-1, True), joined.double().var(-1, False, True)
         expected = (joined.double() - mean) / (spread + 1e-5).sqrt()
-        found = attend.finish(joined, joined)
-        assert found.dtype == dtype
+        output = attend.finish(joined, joined)
+        assert output.dtype == dtype
         torch.testing.assert_close(
-            found.double(), expected, rtol=0, atol=3e-2 if dtype == torch.bfloat16 else 1e-9
+            output.double(), expected, rtol=0, atol=3e-2 if dtype == torch.bfloat16 else 1e-9
         )
     gated = make_attention("pointwise:gate=identity,output_norm=true")
     x = joined.double()
@@ -127,11 +127,11 @@ def test_gradcheck_of_the_whole_module():
 def test_bfloat16_autocast_keeps_queries_and_values_of_one_dtype():
     torch.manual_seed(0)
     module = SelfAttention(8, make_attention("pointwise:gate=silu").float())
-    seen = []
-    module.attention.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[:3]))
+    tensors = []
+    module.attention.register_forward_pre_hook(lambda _, inputs: tensors.extend(inputs[:3]))
     with torch.autocast("cpu", torch.bfloat16):
         module(torch.randn(1, 4, 8), Visibility(4, 4))
-    assert [x.dtype for x in seen] == [torch.bfloat16] * 3
+    assert [x.dtype for x in tensors] == [torch.bfloat16] * 3
 
 
 @pytest.mark.parametrize("h", sorted(MOMENTS))

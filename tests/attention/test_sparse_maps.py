@@ -152,9 +152,9 @@ def test_autocast_does_not_round_scores(spec):
     q, k, v = (4 * x.bfloat16() for x in random_qkv(1, 40, 300, dim=64))
     expected = attend(q.double(), k.double(), v.double(), Visibility(40, 300), need=ALL)
     with torch.autocast("cpu", torch.bfloat16):
-        found = attend(q, k, v, Visibility(40, 300), need=ALL)
-    assert found.weights.dtype == torch.float32
-    torch.testing.assert_close(found.weights.double(), expected.weights, atol=1e-4, rtol=0)
+        output = attend(q, k, v, Visibility(40, 300), need=ALL)
+    assert output.weights.dtype == torch.float32
+    torch.testing.assert_close(output.weights.double(), expected.weights, atol=1e-4, rtol=0)
 
 
 def test_the_shared_option_qk_norm_is_keyword_only():
@@ -165,5 +165,5 @@ def test_a_mechanism_keeps_its_alpha_without_a_registered_name():
     scores = torch.tensor([[1.0, 0.5, -1.0]])
     for name, alpha in (("sparsemax", 2.0), ("entmax15", 1.5)):
         kind = attentions.get(name)
-        own = type("Own", (kind,), {})(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
-        assert torch.equal(own.normalize(scores), entmax(scores, alpha))
+        attend = type("Own", (kind,), {})(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
+        assert torch.equal(attend.normalize(scores), entmax(scores, alpha))

@@ -44,7 +44,7 @@ def first_sizes(monkeypatch):
     monkeypatch.setattr(backend, "choose", first)
 
 
-def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None, **options):
+def case_of(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None, **options):
     """Return a problem with inputs of the layout that a multi-head module makes."""
     dtype = options.pop("dtype", torch.float32)
     visibility = Visibility(
@@ -68,8 +68,8 @@ def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None
         return map.value(scores) * (counts / 2).rsqrt()
 
     attention = SimpleNamespace(map=map, weigh=weigh, centered=False)
-    asked = attention, q / dim**0.5, k, v, visibility, bias
-    return dataclasses.replace(AttentionProblem(*asked, 0.0, Need(), scale), **options)
+    tensors = attention, q / dim**0.5, k, v, visibility, bias
+    return dataclasses.replace(AttentionProblem(*tensors, 0.0, Need(), scale), **options)
 
 
 def make_bias(visibility, heads):
@@ -142,23 +142,23 @@ if not ON_CPU:  # first, as they take longest, and processes share all tests in 
     def test_long_inputs_on_the_device(dtype, dim, causal):
         options = {"dim": dim, "causal": causal, "dtype": dtype, "need": SUMS if causal else Need()}
         for length in (1024, 2048):
-            problem = made(length, length, **options)
+            problem = case_of(length, length, **options)
             assert_agrees(problem, least_score=1e-4 if causal else 0.0)
 
     @pytest.mark.gpu
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
     def test_measured_block_sizes_on_the_device(monkeypatch, dtype):
-        found = {}
+        chosen_for = {}
 
-        def measured(key, *rest):
-            found[key[0]] = tuned.choose(("of this test", *key), *rest)
-            return found[key[0]]
+        def measured(key, *options):
+            chosen_for[key[0]] = tuned.choose(("of this test", *key), *options)
+            return chosen_for[key[0]]
 
         monkeypatch.setattr(backend, "choose", measured)
         monkeypatch.setattr(backend, "_any_order", lambda: True)  # tests are deterministic
-        assert_agrees(made(1024, 1024, dim=64, causal=True, dtype=dtype))
-        assert set(found) == {"forward", "rows", "columns", "fused"}
-        for kernel, (blocks, milliseconds) in found.items():
+        assert_agrees(case_of(1024, 1024, dim=64, causal=True, dtype=dtype))
+        assert set(chosen_for) == {"forward", "rows", "columns", "fused"}
+        for kernel, (blocks, milliseconds) in chosen_for.items():
             assert blocks in candidates(kernel, 64, dtype, True, True)
             assert 0 < milliseconds < 100
 
@@ -173,12 +173,12 @@ if not ON_CPU:  # first, as they take longest, and processes share all tests in 
 
         for blocks in candidates(kernel, dim, torch.bfloat16, True, True):
 
-            def forced(asked, *rest, blocks=blocks):
-                found = blocks if asked == kernel else chosen(asked, *rest)[0]
-                return found, 1.0 if asked == "fused" else 2.0
+            def forced(name, *options, blocks=blocks):
+                sizes = blocks if name == kernel else chosen(name, *options)[0]
+                return sizes, 1.0 if name == "fused" else 2.0
 
             monkeypatch.setattr(backend, "_blocks", forced)
-            problem = made(300, 300, dim=dim, causal=True, dtype=torch.bfloat16)
+            problem = case_of(300, 300, dim=dim, causal=True, dtype=torch.bfloat16)
             with contextlib.suppress(OutOfResources):  # larger than the memory of the device
                 assert_agrees(problem)
                 fitting.append(blocks)
@@ -192,16 +192,16 @@ def test_bias_of_the_scores(name, masked, causal):
     map, key_mask = pointwise_maps.get(name), some_hidden(40) if masked else None
     for queries, need in ((20, Need()), (40, TELEMETRY)):
         options = {"key_mask": key_mask, "causal": causal, "need": need, "bias": True}
-        assert_agrees(made(queries, 40, map=map, heads=2, batch=2, **options))
+        assert_agrees(case_of(queries, 40, map=map, heads=2, batch=2, **options))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_bias_in_half_precision(dtype):
-    assert_agrees(made(65, 65, causal=True, dtype=dtype, need=SUMS, bias=True))
+    assert_agrees(case_of(65, 65, causal=True, dtype=dtype, need=SUMS, bias=True))
 
 
 def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learned_one_only_in_any_order(monkeypatch):
-    problem = made(70, 70, causal=True, bias=True)
+    problem = case_of(70, 70, causal=True, bias=True)
     blocks = Blocks(32, 32, 4, 1)
     monkeypatch.setattr(backend, "_blocks", lambda kernel, *_: (blocks, 1.0))
     inputs = [x.detach().requires_grad_() for x in (problem.q, problem.k, problem.v)]
@@ -211,8 +211,8 @@ def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learned_one_only_in_any_
         monkeypatch.setattr(backend, "_any_order", lambda answer=any_order: answer)
         values = backend.pointwise(fixed).values
         grads.append(torch.autograd.grad(values.square().sum(), inputs))
-    for one, two in zip(*grads, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+    for first, second in zip(*grads, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
     assert backend.supports(problem)
     learned = dataclasses.replace(problem.bias, table=problem.bias.table.clone().requires_grad_())
     assert not backend.supports(dataclasses.replace(problem, bias=learned))
@@ -221,10 +221,12 @@ def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learned_one_only_in_any_
 def test_a_map_from_outside_the_package(monkeypatch):
     monkeypatch.setattr(pointwise_maps, "_entries", dict(pointwise_maps._entries))
     runpy.run_path(str(Path(__file__).with_name("own_map.py")))
-    own = pointwise_maps.get("squareplus")
+    square = pointwise_maps.get("squareplus")
     for causal in (False, True):
-        assert_agrees(made(33, 40, map=own, causal=causal, key_mask=some_hidden(40), need=SUMS))
-    assert not backend.supports(made(5, 5, map=dataclasses.replace(own, kernels=None)))
+        assert_agrees(
+            case_of(33, 40, map=square, causal=causal, key_mask=some_hidden(40), need=SUMS)
+        )
+    assert not backend.supports(case_of(5, 5, map=dataclasses.replace(square, kernels=None)))
 
 
 def some_hidden(keys):
@@ -237,44 +239,44 @@ def some_hidden(keys):
 @pytest.mark.parametrize("length", [1, 2, 15, 64, 65])
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths(length, causal):
-    assert_agrees(made(length, length, causal=causal, need=TELEMETRY))
+    assert_agrees(case_of(length, length, causal=causal, need=TELEMETRY))
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 65), (15, 70), (65, 33), (70, 15)])
 def test_more_or_fewer_keys_than_queries(queries, keys):
-    assert_agrees(made(queries, keys, need=TELEMETRY))
+    assert_agrees(case_of(queries, keys, need=TELEMETRY))
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(2, 65), (33, 70), (64, 96)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_new_queries_over_cached_keys(queries, keys, masked):
     key_mask = some_hidden(keys) if masked else None
-    assert_agrees(made(queries, keys, causal=True, key_mask=key_mask, need=TELEMETRY))
+    assert_agrees(case_of(queries, keys, causal=True, key_mask=key_mask, need=TELEMETRY))
 
 
 @pytest.mark.parametrize("map", MAPS, ids=lambda m: f"{m.name}{m.power}")
 @pytest.mark.parametrize("causal", [False, True])
 def test_maps_with_padding(map, causal):
     need = TELEMETRY if causal else Need()
-    assert_agrees(made(35, 35, map=map, causal=causal, key_mask=some_hidden(35), need=need))
+    assert_agrees(case_of(35, 35, map=map, causal=causal, key_mask=some_hidden(35), need=need))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
 def test_half_precision(dtype, causal):
-    assert_agrees(made(65, 65, causal=causal, dtype=dtype, need=SUMS))
-    assert_agrees(made(65, 65, causal=causal, dtype=dtype))
+    assert_agrees(case_of(65, 65, causal=causal, dtype=dtype, need=SUMS))
+    assert_agrees(case_of(65, 65, causal=causal, dtype=dtype))
 
 
 @pytest.mark.parametrize(("dim", "value_dim"), [(64, 64), (20, 48), (3, 16), (128, 32)])
 def test_head_widths(dim, value_dim):
-    assert_agrees(made(34, 35, dim=dim, value_dim=value_dim))
+    assert_agrees(case_of(34, 35, dim=dim, value_dim=value_dim))
 
 
 @pytest.mark.parametrize("lengths", [(0, 40), (40, 0), (7, 39)])
 def test_samples_without_visible_keys(lengths):
     mask = torch.arange(40, device=DEVICE) < torch.tensor(lengths, device=DEVICE)[:, None]
-    problem = made(33, 40, map=pointwise_maps.get("softplus"), key_mask=mask, need=TELEMETRY)
+    problem = case_of(33, 40, map=pointwise_maps.get("softplus"), key_mask=mask, need=TELEMETRY)
     assert_agrees(problem)
     empty = backend.pointwise(problem).values[mask.logical_not().all(1)]
     assert not empty.any()
@@ -282,7 +284,7 @@ def test_samples_without_visible_keys(lengths):
 
 def test_hidden_keys_may_hold_garbage():
     mask = some_hidden(40)
-    problem = made(33, 40, map=pointwise_maps.get("softplus"), key_mask=mask, need=SUMS)
+    problem = case_of(33, 40, map=pointwise_maps.get("softplus"), key_mask=mask, need=SUMS)
     clean = solved(backend.pointwise, problem, torch.float32)
     hidden = ~mask[:, None, :, None]
     k, v = (x.masked_fill(hidden, torch.nan) for x in (problem.k, problem.v))
@@ -294,7 +296,7 @@ def test_hidden_keys_may_hold_garbage():
 
 
 def test_gradients_of_the_sums_alone():
-    problem = made(33, 33, causal=True, need=SUMS)
+    problem = case_of(33, 33, causal=True, need=SUMS)
     grads = []
     for solve, dtype in ((backend.pointwise, torch.float32), (reference.pointwise, torch.float64)):
         q, k = (x.detach().to(dtype).requires_grad_() for x in (problem.q, problem.k))
@@ -306,19 +308,19 @@ def test_gradients_of_the_sums_alone():
 
 
 def test_inputs_of_every_memory_layout():
-    problem = made(20, 20, batch=2, heads=3)
+    problem = case_of(20, 20, batch=2, heads=3)
     q, k, v = (x.contiguous() for x in (problem.q, problem.k, problem.v))
     strange = q.transpose(2, 3).contiguous().transpose(2, 3)
     assert strange.stride(3) != 1
     expected = backend.pointwise(dataclasses.replace(problem, q=q, k=k, v=v)).values
-    one = dataclasses.replace(problem, q=strange, k=k[:, :1].expand_as(k))
+    strided = dataclasses.replace(problem, q=strange, k=k[:, :1].expand_as(k))
     two = dataclasses.replace(problem, q=q, k=k[:, :1].contiguous().expand_as(k).contiguous())
     assert torch.equal(backend.pointwise(problem).values, expected)
-    assert torch.equal(backend.pointwise(one).values, backend.pointwise(two).values)
+    assert torch.equal(backend.pointwise(strided).values, backend.pointwise(two).values)
 
 
 def test_skipping_zero_blocks_changes_nothing(monkeypatch):
-    problem = made(70, 70, causal=True, need=TELEMETRY)
+    problem = case_of(70, 70, causal=True, need=TELEMETRY)
     q, k = problem.q.abs(), problem.k.abs()
     k[:, :, :40] *= -1  # the first key blocks have no positive score
     problem = dataclasses.replace(problem, q=q, k=k)
@@ -333,7 +335,7 @@ def test_skipping_zero_blocks_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("need", [Need(), SUMS])
 def test_the_fused_backward_pass_equals_two_passes(monkeypatch, need):
-    problem = made(70, 70, causal=True, key_mask=some_hidden(70), need=need)
+    problem = case_of(70, 70, causal=True, key_mask=some_hidden(70), need=need)
     blocks = Blocks(32, 32, 4, 1)
     monkeypatch.setattr(backend, "_blocks", lambda *_: (blocks, 0.0))
     two = solved(backend.pointwise, problem, torch.float32)
@@ -341,9 +343,9 @@ def test_the_fused_backward_pass_equals_two_passes(monkeypatch, need):
         backend, "_blocks", lambda kernel, *_: (blocks, 1.0 if kernel == "fused" else 2.0)
     )
     monkeypatch.setattr(backend, "_any_order", lambda: True)
-    one = solved(backend.pointwise, problem, torch.float32)
+    in_two_passes = solved(backend.pointwise, problem, torch.float32)
     for name, answer in two.items():
-        torch.testing.assert_close(answer, one[name], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(answer, in_two_passes[name], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [16, 64])
@@ -352,29 +354,29 @@ def test_the_fused_backward_pass_equals_two_passes(monkeypatch, need):
 def test_block_sizes(monkeypatch, rows, columns, shift):
     monkeypatch.setattr(backend, "_blocks", lambda *_: (Blocks(rows, columns, 4, 1), 0.0))
     key_mask = some_hidden(67 + shift) if shift else None
-    assert_agrees(made(67, 67 + shift, causal=True, key_mask=key_mask, need=SUMS))
+    assert_agrees(case_of(67, 67 + shift, causal=True, key_mask=key_mask, need=SUMS))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_dropout_is_the_same_in_both_directions(causal):
     """The output is linear in v and the mask is known from it: W dropped = the Jacobian."""
     size = 33
-    problem = made(size, size, heads=2, dim=size, causal=causal, dropout=0.25)
+    problem = case_of(size, size, heads=2, dim=size, causal=causal, dropout=0.25)
     eye = torch.eye(size, device=DEVICE).expand_as(problem.v)
     torch.manual_seed(5)
     weights = backend.pointwise(dataclasses.replace(problem, v=eye)).values.double()
     full = backend.pointwise(dataclasses.replace(problem, v=eye, dropout=0.0)).values.double()
-    kept = (weights != 0).double()
-    torch.testing.assert_close(weights, full * kept / 0.75, rtol=1e-5, atol=1e-6)
-    share = kept.sum() / (full != 0).sum()
+    nonzero = (weights != 0).double()
+    torch.testing.assert_close(weights, full * nonzero / 0.75, rtol=1e-5, atol=1e-6)
+    share = nonzero.sum() / (full != 0).sum()
     assert 0.70 < share < 0.80
-    assert not torch.equal(kept[:, 0], kept[:, 1])
+    assert not torch.equal(nonzero[:, 0], nonzero[:, 1])
 
     def masked(p):
         scores = (p.q @ p.k.transpose(-1, -2)).relu()
         if causal:
             scores = scores.tril()
-        return AttentionOutput(scores * kept / 0.75 * p.row_scale[..., None] @ p.v)
+        return AttentionOutput(scores * nonzero / 0.75 * p.row_scale[..., None] @ p.v)
 
     torch.manual_seed(5)
     ours = solved(backend.pointwise, problem, torch.float32)
@@ -383,7 +385,7 @@ def test_dropout_is_the_same_in_both_directions(causal):
 
 
 def test_dropout_follows_the_global_seed_and_leaves_the_sums():
-    problem = made(33, 33, dropout=0.5, need=SUMS)
+    problem = case_of(33, 33, dropout=0.5, need=SUMS)
     results = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -395,7 +397,7 @@ def test_dropout_follows_the_global_seed_and_leaves_the_sums():
 
 
 def test_autocast_computes_in_half_precision():
-    problem = made(33, 33)
+    problem = case_of(33, 33)
     with torch.autocast(DEVICE.type, torch.bfloat16):
         assert backend.supports(problem)
         rounded = backend.pointwise(problem).values
@@ -405,7 +407,7 @@ def test_autocast_computes_in_half_precision():
 
 
 def test_a_second_derivative_is_an_error():
-    problem = made(5, 5)
+    problem = case_of(5, 5)
     q = problem.q.detach().requires_grad_()
     values = backend.pointwise(dataclasses.replace(problem, q=q)).values
     with pytest.raises(ConfigError, match="choose reference"):
@@ -413,9 +415,9 @@ def test_a_second_derivative_is_an_error():
 
 
 def test_unsupported_problems():
-    problem = made(5, 5)
+    problem = case_of(5, 5)
     assert not backend.supports(dataclasses.replace(problem, need=Need(weights=True)))
-    assert not backend.supports(made(5, 5, dtype=torch.float64))
-    assert not backend.supports(made(5, 5, dim=300))
-    assert not backend.supports(made(6, 5, causal=True))
-    assert not backend.supports(made(5, 5, batch=0))
+    assert not backend.supports(case_of(5, 5, dtype=torch.float64))
+    assert not backend.supports(case_of(5, 5, dim=300))
+    assert not backend.supports(case_of(6, 5, causal=True))
+    assert not backend.supports(case_of(5, 5, batch=0))

@@ -52,9 +52,9 @@ def call(folder, devices, broken="none", sleepy="none", **settings):
     )
     calls = folder / "calls"
     lines = calls.read_text().splitlines() if calls.is_file() else []
-    found = [json.loads(line) for line in lines]
+    made_calls = [json.loads(line) for line in lines]
     # Leave out those that only compile the kernels, side by side.
-    return done, [call for call in found if "1024" not in call]
+    return done, [call for call in made_calls if "1024" not in call]
 
 
 def test_without_a_gpu_the_script_says_so(tmp_path):
@@ -83,7 +83,7 @@ def test_every_part_runs_with_flags_that_exist(tmp_path, monkeypatch, devices, d
             parsed.append(getattr(modules, Path(path).stem).parse_arguments())
     causal, regularizer, plain, lengths, run, decoding, compiled = parsed
     device = "cpu" if dry_run else "cuda"
-    assert {found.device for found in parsed} == {device}
+    assert {options.device for options in parsed} == {device}
     assert "triton" in plain.backends
     assert (plain.causal, causal.causal, regularizer.regularizer) == (False, True, True)
     assert run.text == Path("/text") and run.peers == []

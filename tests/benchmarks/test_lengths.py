@@ -11,8 +11,8 @@ from tests.example_modules import example_modules
 
 @pytest.fixture
 def lengths():
-    with example_modules("../benchmarks", "measuring", "lengths") as found:
-        yield found.lengths
+    with example_modules("../benchmarks", "measuring", "lengths") as modules:
+        yield modules.lengths
 
 
 def arguments_of(lengths, monkeypatch, *flags):
@@ -65,7 +65,7 @@ def test_a_step_runs_on_the_given_number_of_tokens(lengths, monkeypatch, kind, a
 def test_a_compiled_step_has_the_gradients_of_the_plain_one(lengths, monkeypatch):
     arguments = arguments_of(lengths, monkeypatch)
     batch = lengths.collate(lengths.documents(32, 96), [0])
-    found = {}
+    gradients = {}
     for step in ("plain", "compiled"):
         case = lengths.Case(
             "training", 32, "softmax", "reference", False, "full", step, "sinusoidal"
@@ -74,8 +74,8 @@ def test_a_compiled_step_has_the_gradients_of_the_plain_one(lengths, monkeypatch
         objective = lengths.TranslationObjective(model, 0.1, lengths.AttentionRegularizerConfig())
         off = torch.autocast("cpu", enabled=False)
         lengths.training_step(objective, batch, off, case)()
-        found[step] = [parameter.grad for parameter in model.parameters()]
-    for plain, compiled in zip(found["plain"], found["compiled"], strict=True):
+        gradients[step] = [parameter.grad for parameter in model.parameters()]
+    for plain, compiled in zip(gradients["plain"], gradients["compiled"], strict=True):
         torch.testing.assert_close(plain, compiled)
 
 
@@ -86,48 +86,48 @@ def test_a_case_that_runs_out_of_memory_has_no_figures(lengths, tmp_path, monkey
     )
     rounds = [lengths.Figures(100, seconds, 400_000) for seconds in (0.5, 0.1, 0.2)]
     out_of_memory = lengths.Figures(problem="out of memory")
-    found = {
+    figures = {
         fine: lengths.medians(rounds),
         large: lengths.medians([lengths.Figures(100, 0.1, 1), out_of_memory]),
     }
-    assert lengths.per_token(found[fine]) == pytest.approx((2000, 4))
-    assert "| training: softmax, reference | 64 | out of memory |" in lengths.markdown(found)
+    assert lengths.per_token(figures[fine]) == pytest.approx((2000, 4))
+    assert "| training: softmax, reference | 64 | out of memory |" in lengths.markdown(figures)
     arguments = arguments_of(lengths, monkeypatch, "--csv", str(tmp_path / "x.csv"))
-    lengths.write_csv({fine: [found[fine]], large: [out_of_memory]}, arguments)
+    lengths.write_csv({fine: [figures[fine]], large: [out_of_memory]}, arguments)
     with open(tmp_path / "x.csv", encoding="utf-8") as file:
         first, second = csv.DictReader(file)
     assert (first["us_per_token"], first["length"], first["recompute"]) == ("2000.0", "32", "False")
     assert (second["us_per_token"], second["problem"]) == ("", "out of memory")
-    lengths.plot(found, tmp_path / "x.png")
+    lengths.plot(figures, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_measurements_in_the_file_are_not_repeated(lengths, tmp_path, monkeypatch, capsys):
     file = tmp_path / "x.csv"
     flags = ["--what", "decoding", "--backends", "reference", "--lengths", "32", "64"]
-    made = []
+    cases = []
 
     def measured(arguments, case):
-        made.append((case.length, case.attention))
-        if len(made) == 6:
+        cases.append((case.length, case.attention))
+        if len(cases) == 6:
             raise KeyboardInterrupt
         if case.length == 64 and case.attention == "softmax":
             return lengths.Figures(problem="out of memory")
-        return lengths.Figures(96, len(made) / 10, 1000 * len(made))
+        return lengths.Figures(96, len(cases) / 10, 1000 * len(cases))
 
     monkeypatch.setattr(lengths, "measured", measured)
     arguments = arguments_of(lengths, monkeypatch, *flags, "--rounds", "2", "--csv", str(file))
     with pytest.raises(KeyboardInterrupt):
         lengths.table(arguments)
-    found = lengths.table(arguments)
-    assert len(made) == 4 + 3 + 1  # the stopped one is measured again
-    [lost] = [figures for figures in found.values() if figures.problem]
+    rows = lengths.table(arguments)
+    assert len(cases) == 4 + 3 + 1  # the stopped one is measured again
+    [lost] = [figures for figures in rows.values() if figures.problem]
     assert lost.problem == "out of memory"
-    assert lengths.table(arguments) == found and len(made) == 8
+    assert lengths.table(arguments) == rows and len(cases) == 8
     # Other cases join the file and its plot.
-    more = arguments_of(lengths, monkeypatch, "--what", "training", "--csv", str(file))
-    both = lengths.table(more)
-    assert len(both) > len(found) and all(both[case] == found[case] for case in found)
+    options = arguments_of(lengths, monkeypatch, "--what", "training", "--csv", str(file))
+    extended = lengths.table(options)
+    assert len(extended) > len(rows) and all(extended[case] == rows[case] for case in rows)
     other = arguments_of(lengths, monkeypatch, *flags, "--tokens", "64", "--csv", str(file))
     with pytest.raises(SystemExit) as end:
         lengths.table(other)

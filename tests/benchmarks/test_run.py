@@ -14,8 +14,8 @@ NAMES = ("measuring", "programs", "peers", "corpus", "report", "run")
 
 @pytest.fixture
 def modules():
-    with example_modules("../benchmarks", *NAMES) as found:
-        yield found
+    with example_modules("../benchmarks", *NAMES) as loaded:
+        yield loaded
 
 
 def printed(modules, *lines):
@@ -146,7 +146,7 @@ def test_a_peer_that_does_not_install_is_reported_and_left_out(
         folder=tmp_path, revision=[tmp_path / "gone"], peers=["joeynmt"], threads=1
     )
     benchmark = modules.run.Benchmark(arguments)
-    assert [found.name for found in benchmark.programs] == ["relu_nmt"]
+    assert [peer.name for peer in benchmark.programs] == ["relu_nmt"]
     assert benchmark.problems["joeynmt"] == "does not install: no matching distribution"
     assert "no checkout" in benchmark.problems["relu_nmt gone"]
     assert not (tmp_path / "joeynmt/installed").exists()
@@ -214,8 +214,8 @@ def test_workers_share_the_threads(modules, tmp_path):
     theirs = modules.programs.CTranslate2("ctranslate2", *[tmp_path] * 3)
     for variant in ours.decoding_variants:
         words = ours.decode(task, variant).words
-        found = words[words.index("--workers") + 1]
-        assert found == ("3" if variant.endswith("workers") else "1")
+        number = words[words.index("--workers") + 1]
+        assert number == ("3" if variant.endswith("workers") else "1")
     for variant in theirs.decoding_variants:
         workers, threads = theirs.decode(task, variant).words[7:9]
         assert (workers, threads) == (("3", "1") if variant.endswith("workers") else ("1", "3"))

@@ -11,8 +11,8 @@ from tests.example_modules import example_modules
 
 @pytest.fixture
 def step_times():
-    with example_modules("../benchmarks", "telemetry", "step_times") as found:
-        yield found.step_times
+    with example_modules("../benchmarks", "telemetry", "step_times") as modules:
+        yield modules.step_times
 
 
 TEXT = ["softmax", "reluformer:gamma=8", "--regularized", "reluformer:gamma=8", "--length", "4"]

@@ -113,7 +113,7 @@ def expected_file(name: str) -> Path:
     return FILES / "expected" / f"{name.replace(os.pathsep, '+')}.json"
 
 
-def run_command(name: str, flags: str, *more: str) -> list[str]:
+def run_command(name: str, flags: str, *words: str) -> list[str]:
     """Run a command here, in the folder of the files; return the lines of its standard output.
 
     Args:
@@ -127,7 +127,7 @@ def run_command(name: str, flags: str, *more: str) -> list[str]:
     os.chdir(FILES)
     try:
         with contextlib.redirect_stdout(out):
-            code = main([*flags.split(), *more])
+            code = main([*flags.split(), *words])
     finally:
         os.chdir(before)
     assert code == 0, f"{name} {flags}: exit code {code}"
@@ -136,13 +136,13 @@ def run_command(name: str, flags: str, *more: str) -> list[str]:
 
 def logged(lines: list[str]) -> list[dict[str, float]]:
     """Return the losses, norms and rates of JSON log lines; times are left out."""
-    kept = []
+    records = []
     for line in lines:
         entry = json.loads(line) if line.startswith("{") else {}
         names = [n for n in entry if re.search("loss|accuracy|^(num_updates|lr|gnorm|wpb)$", n)]
         if names:
-            kept.append({n: entry[n] for n in names})
-    return kept
+            records.append({n: entry[n] for n in names})
+    return records
 
 
 def translate(path: str, **search: bool) -> list[list]:
@@ -150,10 +150,10 @@ def translate(path: str, **search: bool) -> list[list]:
     from relu_nmt.translator import Translator
 
     paths = [str(FILES / part) for part in path.split(os.pathsep)]
-    found = Translator.from_checkpoint(paths, "cpu").translate_nbest(
+    translations = Translator.from_checkpoint(paths, "cpu").translate_nbest(
         LINES, beam=4, nbest=2, **search
     )
-    return [[t.text, t.score] for of_line in found for t in of_line]
+    return [[t.text, t.score] for of_line in translations for t in of_line]
 
 
 LIMITS = "--max-len-b 40 --max-len-a 1"

@@ -76,10 +76,10 @@ class PlainM2M100:
 
     def _add_layer(self, name, side):
         attentions = ["self_attn"] if side == "encoder" else ["self_attn", "encoder_attn"]
-        for own in attentions:
+        for kind in attentions:
             for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                self._add_linear(f"{name}.{own}.{part}", 16, 16)
-            self._add_norm(f"{name}.{own}_layer_norm")
+                self._add_linear(f"{name}.{kind}.{part}", 16, 16)
+            self._add_norm(f"{name}.{kind}_layer_norm")
         inner = CONFIG[f"{side}_ffn_dim"]
         self._add_linear(f"{name}.fc1", 16, inner)
         self._add_linear(f"{name}.fc2", inner, 16)
@@ -113,8 +113,8 @@ class PlainM2M100:
         if causal:
             later = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
             scores = scores.masked_fill(later, -torch.inf)
-        found = (scores.softmax(2) @ v).transpose(0, 1).flatten(1)
-        return self.linear(f"{name}.out_proj", found)
+        values = (scores.softmax(2) @ v).transpose(0, 1).flatten(1)
+        return self.linear(f"{name}.out_proj", values)
 
     def embedded(self, ids):
         """Return [N, D]: embeddings times sqrt(D), and waves from the position 2 on."""
@@ -155,7 +155,7 @@ class PlainM2M100:
         for weight in self.weights.values():
             weight.requires_grad_()
         optimizer = torch.optim.Adam(self.weights.values(), lr=0.005)
-        pairs = [(self.encode(source, one), self.encode(target, two)) for one, two in PAIRS]
+        pairs = [(self.encode(source, text), self.encode(target, other)) for text, other in PAIRS]
         for step in range(steps):
             ids, labels = pairs[step % len(pairs)]
             loss = F.cross_entropy(self.logits(ids, [END, *labels[:-1]]), torch.tensor(labels))
@@ -174,22 +174,22 @@ class PlainM2M100:
         """
         live, ended = [(0.0, [self.ids[code]])], []
         while len(ended) < beams and live:
-            found = []
+            longer = []
             for total, tokens in live:
                 shares = self.logits(source, [END, *tokens])[-1].log_softmax(0)
                 shares[:2] = -torch.inf  # neither start nor padding
                 if len(tokens) == longest:
                     shares[END + 1 :] = -torch.inf
-                found += [
+                longer += [
                     (total + float(x), [*tokens, i]) for i, x in enumerate(shares) if x > -torch.inf
                 ]
-            found = sorted(found, key=lambda one: -one[0])[: 2 * beams]
+            longer = sorted(longer, key=lambda beam: -beam[0])[: 2 * beams]
             ended += [
                 (total / len(tokens), tokens)
-                for total, tokens in found[:beams]
+                for total, tokens in longer[:beams]
                 if tokens[-1] == END
             ]
-            live = [one for one in found if one[1][-1] != END][:beams]
+            live = [beam for beam in longer if beam[1][-1] != END][:beams]
         score, tokens = max(ended)
         return tokens, score
 

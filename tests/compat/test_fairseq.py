@@ -32,12 +32,12 @@ def unpickled(name):
 
 def hypotheses(text):
     """Return tokens and their scores by the number of the sentence."""
-    found = {}
+    texts = {}
     for line in text.splitlines():
         kind, _, number = line.partition("\t")[0].partition("-")
         if kind in ("H", "P"):
-            found.setdefault(number, []).append(line.split("\t")[-1])
-    return found
+            texts.setdefault(number, []).append(line.split("\t")[-1])
+    return texts
 
 
 @pytest.mark.parametrize("name", ["post_norm", "pre_norm"])
@@ -50,13 +50,13 @@ def test_a_model_of_fairseq_translates_as_there(name, tmp_path):
     for number, (words, scores) in theirs.items():
         own_words, own_scores = ours[number]
         assert own_words == words, number
-        for own, other in zip(own_scores.split(), scores.split(), strict=True):
-            assert float(own) == pytest.approx(float(other), abs=1.5e-4)  # of four printed digits
+        for score, other in zip(own_scores.split(), scores.split(), strict=True):
+            assert float(score) == pytest.approx(float(other), abs=1.5e-4)  # of four printed digits
 
 
-def as_of_old(found):
+def as_of_old(saved):
     """Return a checkpoint as fairseq 0.6 wrote it, and the module of a class in it."""
-    tensors, old = found["model"], {"encoder.embed_positions._float_tensor": torch.zeros(1)}
+    tensors, old = saved["model"], {"encoder.embed_positions._float_tensor": torch.zeros(1)}
     for name, tensor in tensors.items():
         if "k_proj" in name or "v_proj" in name:
             continue
@@ -71,7 +71,7 @@ def as_of_old(found):
     module.AverageMeter = type("AverageMeter", (), {"__module__": "fairseq.meters"})
     meter = module.AverageMeter()
     meter.sum = 3
-    state = {"args": found["cfg"]["model"], "model": old, "extra_state": {"train_meters": meter}}
+    state = {"args": saved["cfg"]["model"], "model": old, "extra_state": {"train_meters": meter}}
     return state, module
 
 
@@ -133,10 +133,10 @@ class Harm:
 
 @pytest.mark.parametrize("is_zip", [True, False])
 def test_what_no_model_needs_is_refused_and_not_run(is_zip, tmp_path):
-    found = {"args": argparse.Namespace(encoder_attention_heads=2), "model": {}}
-    found["extra_state"] = Harm(f"touch {tmp_path / 'harm'}")
+    stored = {"args": argparse.Namespace(encoder_attention_heads=2), "model": {}}
+    stored["extra_state"] = Harm(f"touch {tmp_path / 'harm'}")
     path = tmp_path / "harm.pt"
-    torch.save(found, path, _use_new_zipfile_serialization=is_zip)
+    torch.save(stored, path, _use_new_zipfile_serialization=is_zip)
     _, done = imported(path, tmp_path, check=False)
     assert done.returncode == 2
     assert "it names posix.system, which no model needs" in done.stderr
@@ -151,21 +151,21 @@ def test_a_pickle_of_another_kind_is_one_line(tmp_path, recwarn):
 
 
 def changed(**settings):
-    return lambda found: vars(found["cfg"]["model"]).update(settings)
+    return lambda stored: vars(stored["cfg"]["model"]).update(settings)
 
 
-def misshapen(found):
-    found["model"]["encoder.embed_positions.weight"] = torch.zeros(())
+def misshapen(stored):
+    stored["model"]["encoder.embed_positions.weight"] = torch.zeros(())
 
 
-def dropped(found):
-    del found["model"]["encoder.layers.0.fc1.weight"]
+def dropped(stored):
+    del stored["model"]["encoder.layers.0.fc1.weight"]
 
 
 def test_what_aligns_is_kept(tmp_path):
-    found = unpickled("post_norm")
-    changed(alignment_layer=0, alignment_heads=1)(found)
-    torch.save(found, tmp_path / "aligning.pt")
+    stored = unpickled("post_norm")
+    changed(alignment_layer=0, alignment_heads=1)(stored)
+    torch.save(stored, tmp_path / "aligning.pt")
     path, _ = imported(tmp_path / "aligning.pt", tmp_path)
     config = load_model(path)[0].config
     assert (config.alignment_layer, config.alignment_heads) == (0, 1)
@@ -180,14 +180,14 @@ def test_what_aligns_is_kept(tmp_path):
         (changed(encoder_ffn_embed_dim=32), "does not fit its settings: size mismatch for "),
         (misshapen, "damaged weights"),
         (dropped, "the file lacks encoder.layers.0.feed_forward.inner.weight"),
-        (lambda found: found.pop("model"), "no model in it"),
-        (lambda found: found.pop("cfg"), "the settings of no transformer"),
+        (lambda stored: stored.pop("model"), "no model in it"),
+        (lambda stored: stored.pop("cfg"), "the settings of no transformer"),
     ],
 )
 def test_what_is_no_such_model_is_told(change, message, tmp_path):
-    found = unpickled("post_norm")
-    change(found)
-    torch.save(found, tmp_path / "changed.pt")
+    stored = unpickled("post_norm")
+    change(stored)
+    torch.save(stored, tmp_path / "changed.pt")
     out, done = imported(tmp_path / "changed.pt", tmp_path, check=False)
     assert (done.returncode, out.exists()) == (2, False)
     assert message in done.stderr and done.stderr.count("\n") == 1

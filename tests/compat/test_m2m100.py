@@ -41,24 +41,24 @@ def test_ids_and_logits_are_the_same(models):
         assert translator.sources.sentence(line).ids.tolist() == ids
         read = [END, *plain.encode(target, PAIRS[number % len(PAIRS)][1])[:-1]]
         with torch.no_grad():
-            own = model.logits(model(torch.tensor([ids]), torch.tensor([read])))[0]
-            torch.testing.assert_close(own, plain.logits(ids, read), atol=1e-5, rtol=1e-5)
+            logits = model.logits(model(torch.tensor([ids]), torch.tensor([read])))[0]
+            torch.testing.assert_close(logits, plain.logits(ids, read), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_translations_are_the_same(models, beam):
     plain, _, _, translator = models
     source, target = plain.codes[:2]
-    found = translator.translate_nbest(LINES, beam=beam, max_len_b=LONGEST, stop_rule="full")
-    for line, [own] in zip(LINES, [hypotheses[:1] for hypotheses in found], strict=True):
+    translations = translator.translate_nbest(LINES, beam=beam, max_len_b=LONGEST, stop_rule="full")
+    for line, [best] in zip(LINES, [hypotheses[:1] for hypotheses in translations], strict=True):
         tokens, score = plain.search(plain.encode(source, line), target, beam, LONGEST)
-        assert own.hypothesis.tokens.tolist() == tokens
-        assert own.score == pytest.approx(score, abs=1e-4)
-        assert own.text == plain.processor.decode([plain.vocabulary[i] for i in tokens[1:-1]])
+        assert best.hypothesis.tokens.tolist() == tokens
+        assert best.score == pytest.approx(score, abs=1e-4)
+        assert best.text == plain.processor.decode([plain.vocabulary[i] for i in tokens[1:-1]])
     # The model has learned its pairs, and a forced beginning follows the code.
-    assert [own[0].text for own in found[:3]] == [text for _, text in PAIRS]
-    [own] = translator.translate_nbest(LINES[3:4], beam=beam, prefixes=["the red"])
-    assert own[0].text.startswith("the red")
+    assert [nbest[0].text for nbest in translations[:3]] == [text for _, text in PAIRS]
+    [best] = translator.translate_nbest(LINES[3:4], beam=beam, prefixes=["the red"])
+    assert best[0].text.startswith("the red")
 
 
 def test_typed_codes_of_both_languages_are_the_models_symbols(models):
@@ -72,8 +72,8 @@ def test_typed_codes_of_both_languages_are_the_models_symbols(models):
         assert done.stdout == f"{expected}\n"
     ids = translator.task.encode_target(f"{target} {expected}")
     assert ids.tolist() == plain.encode(target, expected)
-    told = f"begins with {other}, but the model is for {source}.*--target-lang {other.strip('_')}$"
-    with pytest.raises(DataError, match=told):
+    text = f"begins with {other}, but the model is for {source}.*--target-lang {other.strip('_')}$"
+    with pytest.raises(DataError, match=text):
         translator.translate([f"{other} {line}"])
 
 
@@ -84,8 +84,8 @@ def test_ctranslate2_translates_the_same_behind_the_code(models, tmp_path):
     text, model = translator.task, ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
     for line, expected in PAIRS:
         tokens, code = text.source_text.encode(line), plain.codes[1]
-        [found] = model.translate_batch([tokens], target_prefix=[[code]], beam_size=1)
-        assert text.target_text.decode(found.hypotheses[0]) == expected
+        [result] = model.translate_batch([tokens], target_prefix=[[code]], beam_size=1)
+        assert text.target_text.decode(result.hypotheses[0]) == expected
 
 
 def test_data_and_training_like_the_model(models, tmp_path):
@@ -99,9 +99,9 @@ def test_data_and_training_like_the_model(models, tmp_path):
     text = ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid"]
     run_here("preprocess", "--like", path, *text, "--destdir", tmp_path / "data")
     split = TranslationTask.from_data_folder(tmp_path / "data").load_split("train")
-    for number, (one, two) in enumerate(PAIRS):
-        assert split.source[number].tolist() == plain.encode(codes[0], one)
-        assert split.target[number].tolist() == plain.encode(codes[1], two)
+    for number, (source_line, target_line) in enumerate(PAIRS):
+        assert split.source[number].tolist() == plain.encode(codes[0], source_line)
+        assert split.target[number].tolist() == plain.encode(codes[1], target_line)
     # Validation forces the code, as translation does.
     flags = ["--config", path, "--finetune-from-model", path, "--max-tokens", 99, "--lr", 1e-9]
     flags += ["--max-update", 1, "--cpu", "--eval-bleu", "--log-format", "json"]
@@ -134,9 +134,9 @@ def in_parts(folder, name="model.safetensors"):
     files = {}
     for number in range(2):
         part = f"{number}-of-2-{name}"
-        own = dict(list(tensors.items())[number::2])
-        save(own, folder / part)
-        files |= dict.fromkeys(own, part)
+        part_tensors = dict(list(tensors.items())[number::2])
+        save(part_tensors, folder / part)
+        files |= dict.fromkeys(part_tensors, part)
     (folder / f"{name}.index.json").write_text(json.dumps({"weight_map": files}))
 
 
@@ -195,7 +195,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_such_model_is_refused(name, tmp_path):
-    change, flags, told = REFUSED[name]
+    change, flags, message = REFUSED[name]
     plain = PlainM2M100(KINDS["m2m"][1])
     plain.save(tmp_path / "theirs")
     if change is not None:
@@ -204,7 +204,7 @@ def test_what_is_no_such_model_is_refused(name, tmp_path):
     words = [tmp_path / "theirs", *flags, "--output", output]
     done = run_here("import_marian", *words, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert told in done.stderr and not output.exists()
+    assert message in done.stderr and not output.exists()
 
 
 def test_weights_of_another_name_and_half_precision(tmp_path):
@@ -217,8 +217,8 @@ def test_weights_of_another_name_and_half_precision(tmp_path):
     torch.save(tensors, tmp_path / "theirs/pytorch_model.bin")
     output = tmp_path / "ours.safetensors"
     run_here("import_marian", tmp_path / "theirs", "-s", "fr", "-t", "de", "--output", output)
-    own = Translator.from_checkpoint(output, "cpu").models[0].state_dict()
-    assert torch.equal(own["encoder.embedding.tokens.weight"], tensors["lm_head.weight"].float())
+    loaded = Translator.from_checkpoint(output, "cpu").models[0].state_dict()
+    assert torch.equal(loaded["encoder.embedding.tokens.weight"], tensors["lm_head.weight"].float())
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])

@@ -63,24 +63,24 @@ def test_ids_and_logits_are_the_same(translator, our_ids):
         target = torch.from_numpy(our_ids[case["beam4"]["tokens"]])
         read = torch.cat([torch.tensor([2]), target[:-1]])
         with torch.no_grad():
-            own = model.logits(model(torch.from_numpy(source)[None], read[None]))[0]
-        torch.testing.assert_close(own[:, our_ids], logits[str(number)], atol=1e-5, rtol=1e-5)
+            scores = model.logits(model(torch.from_numpy(source)[None], read[None]))[0]
+        torch.testing.assert_close(scores[:, our_ids], logits[str(number)], atol=1e-5, rtol=1e-5)
         # Padding, which is no symbol there, takes no probability.
         shares = logits[str(number)].log_softmax(1)
-        torch.testing.assert_close(own.log_softmax(1)[:, our_ids], shares, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(scores.log_softmax(1)[:, our_ids], shares, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_translations_are_the_same(translator, our_ids, beam):
     lines = [case["line"] for case in CASES]
-    found = translator.translate_nbest(lines, beam=beam, max_len_b=28, stop_rule="full")
+    translations = translator.translate_nbest(lines, beam=beam, max_len_b=28, stop_rule="full")
     assert len({case[f"beam{beam}"]["text"] for case in CASES}) > 3
-    for case, [own] in zip(CASES, found, strict=True):
+    for case, [best] in zip(CASES, translations, strict=True):
         expected = case[f"beam{beam}"]
-        assert own.hypothesis.tokens.tolist() == our_ids[expected["tokens"]].tolist()
-        assert own.text == expected["text"]
+        assert best.hypothesis.tokens.tolist() == our_ids[expected["tokens"]].tolist()
+        assert best.text == expected["text"]
         if beam > 1:
-            assert own.score == pytest.approx(expected["score"], abs=1e-5)
+            assert best.score == pytest.approx(expected["score"], abs=1e-5)
 
 
 def test_weights_as_pytorch_keeps_them_are_the_same(folder, tmp_path, translator):
@@ -108,43 +108,43 @@ def test_a_model_of_several_languages_becomes_one_for_each(folder, tmp_path, tra
     for language, piece in first_ids.items():
         path, done = imported(folder, tmp_path, "--target-lang", language)
         assert f"(source-{language}, " in done.stdout
-        found = Translator.from_checkpoint(path, "cpu")
+        other = Translator.from_checkpoint(path, "cpu")
         code = translator.task.source_dictionary.index(piece)
         lines = [case["line"] for case in CASES[:3]]
         plain = translator.sources.sentences(TranslationRequest(lines))
-        named = [replace(own, ids=np.append(code, own.ids)) for own in plain]
-        sentences = found.sources.sentences(TranslationRequest(lines))
-        for own, expected in zip(sentences, named, strict=True):
-            assert own.ids.tolist() == expected.ids.tolist()
+        named = [replace(source, ids=np.append(code, source.ids)) for source in plain]
+        sentences = other.sources.sentences(TranslationRequest(lines))
+        for source, expected in zip(sentences, named, strict=True):
+            assert source.ids.tolist() == expected.ids.tolist()
         config = GenerationConfig(beam=4, max_len_b=28)
-        expected = [own[0].hypothesis for own in translator.searcher(config)(named)]
-        texts = found.translate(lines, config)
-        for own, text in zip(expected, texts, strict=True):
-            tokens = found.task.target_dictionary.symbols_of(own.tokens[:-1])
-            assert found.task.target_text.decode(tokens) == text
-        text = found.task.source_text
+        expected = [nbest[0].hypothesis for nbest in translator.searcher(config)(named)]
+        texts = other.translate(lines, config)
+        for hypothesis, text in zip(expected, texts, strict=True):
+            tokens = other.task.target_dictionary.symbols_of(hypothesis.tokens[:-1])
+            assert other.task.target_text.decode(tokens) == text
+        text = other.task.source_text
         assert text.decode(text.encode(lines[0])) == lines[0]
-        assert found.translate(["", lines[0]], config) == ["", texts[0]]
+        assert other.translate(["", lines[0]], config) == ["", texts[0]]
 
 
 def test_a_typed_code_of_the_language_is_the_models_symbol(folder, tmp_path):
     with_languages(folder)
     path, _ = imported(folder, tmp_path, "--target-lang", "deu")
-    found = Translator.from_checkpoint(path, "cpu")
+    german = Translator.from_checkpoint(path, "cpu")
     lines = [case["line"] for case in CASES[:3]]
     flags = ["--path", path, "--cpu", "--beam", 2, "--max-len-a", 0, "--max-len-b", 9]
     plain = run_here("interactive", *flags, stdin="\n".join(lines)).stdout
     for begin in (">>deu<< ", ">>deu<<", "  >>deu<<\t"):
         typed = [begin + line for line in lines]
         for line, with_code in zip(lines, typed, strict=True):
-            ids = found.sources.sentence(line).ids
-            assert found.sources.sentence(with_code).ids.tolist() == ids.tolist()
+            ids = german.sources.sentence(line).ids
+            assert german.sources.sentence(with_code).ids.tolist() == ids.tolist()
         assert run_here("interactive", *flags, stdin="\n".join(typed)).stdout == plain
         (tmp_path / "text").write_text("\n".join(typed) + "\n", "utf-8")
         assert run_here("translate_document", tmp_path / "text", *flags).stdout == plain
-    assert found.translate([">>deu<<", " >>deu<< "]) == ["", ""]
+    assert german.translate([">>deu<<", " >>deu<< "]) == ["", ""]
     # Spans of tokens, which the server shows, are those of the words.
-    text = found.task.source_text
+    text = german.task.source_text
     tokens = text.encode(f">>deu<< {lines[0]}")
     spans = token_spans(f">>deu<< {lines[0]}", tokens, text)
     plain_spans = token_spans(lines[0], tokens, text)
@@ -154,16 +154,16 @@ def test_a_typed_code_of_the_language_is_the_models_symbol(folder, tmp_path):
 def test_a_typed_code_of_another_language_is_refused(folder, tmp_path, translator):
     with_languages(folder)
     path, _ = imported(folder, tmp_path, "--target-lang", "deu")
-    found = Translator.from_checkpoint(path, "cpu")
-    told = "line 2: the text begins with >>fra<<, but the model is for >>deu<<.*--target-lang fra$"
-    with pytest.raises(DataError, match=told):
-        found.translate(["Haus", ">>fra<< Haus"])
+    german = Translator.from_checkpoint(path, "cpu")
+    text = "line 2: the text begins with >>fra<<, but the model is for >>deu<<.*--target-lang fra$"
+    with pytest.raises(DataError, match=text):
+        german.translate(["Haus", ">>fra<< Haus"])
     done = run_here("interactive", "--path", path, "--cpu", stdin=">>fra<<Haus\n", check=False)
     assert done.returncode == 2 and "line 1: the text begins with >>fra<<" in done.stderr
     # The codes of other kinds of models are no text either.
     for code in ("deu_Latn", "__de__"):
         with pytest.raises(DataError, match=f"begins with {code}, but"):
-            found.translate([f"{code} Haus"])
+            german.translate([f"{code} Haus"])
     # A model of a single language has no codes.
     with pytest.raises(DataError, match="begins with >>deu<<, but the model translates into a si"):
         translator.translate([">>deu<< Haus"])
@@ -173,7 +173,7 @@ def test_a_typed_code_of_another_language_is_refused(folder, tmp_path, translato
 def test_data_like_a_model_have_its_code_once(folder, tmp_path):
     with_languages(folder)
     path, _ = imported(folder, tmp_path, "--target-lang", "deu")
-    found = Translator.from_checkpoint(path, "cpu").task
+    task = Translator.from_checkpoint(path, "cpu").task
     lines = [case["line"] for case in CASES[:3]]
     for split, begin in (("train", ">>deu<< "), ("valid", "")):
         for side, other in ((begin, "source"), ("", "deu")):
@@ -186,8 +186,8 @@ def test_data_like_a_model_have_its_code_once(folder, tmp_path):
     for split in ("train", "valid"):
         pairs = data.load_split(split)
         for number, line in enumerate(lines):
-            assert pairs.source[number].tolist() == found.encode_source(line).tolist()
-            assert pairs.target[number].tolist() == found.encode_target(line).tolist()
+            assert pairs.source[number].tolist() == task.encode_source(line).tolist()
+            assert pairs.target[number].tolist() == task.encode_target(line).tolist()
     path = tmp_path / "train.source"
     path.write_text(path.read_text("utf-8").replace("deu", "fra"), "utf-8")
     done = run_here("preprocess", *words, "--destdir", tmp_path / "new", check=False)
@@ -201,8 +201,8 @@ def test_ctranslate2_translates_the_same(tmp_path, translator):
     text, model = translator.task, ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
     for case in CASES:
         tokens = text.source_text.encode(case["line"])
-        [found] = model.translate_batch([tokens], beam_size=1, max_decoding_length=28)
-        assert text.target_text.decode(found.hypotheses[0]) == case["beam1"]["text"]
+        [result] = model.translate_batch([tokens], beam_size=1, max_decoding_length=28)
+        assert text.target_text.decode(result.hypotheses[0]) == case["beam1"]["text"]
 
 
 def test_training_goes_on_from_an_imported_model(tmp_path):

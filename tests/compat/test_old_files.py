@@ -91,11 +91,11 @@ def test_the_same_text_gives_byte_identical_data(folder, make, tmp_path):
     assert len(stored) > 10
     for file in stored:
         if file.name == "manifest.json":
-            made, old = (json.loads(f.read_bytes()) for f in (tmp_path / file.name, file))
-            assert made["files"] == old["files"]
-            for text in made["text"].values():  # Moses leaves the words of this text as they were
+            new, old = (json.loads(f.read_bytes()) for f in (tmp_path / file.name, file))
+            assert new["files"] == old["files"]
+            for text in new["text"].values():  # Moses leaves the words of this text as they were
                 assert text.pop("tokenizer_version") in (1, 2)
-            assert made["text"] == old["text"]
-            assert made["splits"] == old["splits"]
+            assert new["text"] == old["text"]
+            assert new["splits"] == old["splits"]
         else:
             assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name

@@ -34,9 +34,9 @@ def test_stored_weights_give_the_stored_outputs(name):
     for size, logits in stored.items():
         height, width = map(int, size.split("x"))
         with torch.no_grad():
-            found = model(make_files.images(height, width)).logits
+            outputs = model(make_files.images(height, width)).logits
         assert logits.std() > 0.05
-        torch.testing.assert_close(found, logits, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(outputs, logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_whole_models_of_timm_give_the_same_outputs(arch, tmp_path):
     assert load_timm_weights(ours, tmp_path / "weights.pt") == []
     images = torch.randn(1, 3, 224, 224, dtype=torch.float64)
     with torch.no_grad():
-        expected, found = theirs.double()(images).float(), ours.double()(images).logits
+        expected, outputs = theirs.double()(images).float(), ours.double()(images).logits
     # In float64, since sums of so many weights above 0 lose digits.
     assert expected.std() > 0.01
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_head_for_other_classes_is_left_out_and_positions_are_interpolated():
@@ -103,10 +103,12 @@ def test_files_of_the_authors_of_xcit_and_deit(tmp_path):
             parts = [stored.pop(name.replace(".q.", f".{part}.")) for part in "qkv"]
             stored[name.replace(".q.", ".qkv.")] = torch.cat(parts)
     torch.save({"model": stored, "epoch": 1}, tmp_path / "xcit.pth")
-    one, other = our_model("xcit"), our_model("xcit")
-    load_timm_weights(one, tmp_path / "xcit.pth")
-    load_timm_weights(other, FILES / "xcit.safetensors")
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    ours, again = our_model("xcit"), our_model("xcit")
+    load_timm_weights(ours, tmp_path / "xcit.pth")
+    load_timm_weights(again, FILES / "xcit.safetensors")
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.parameters(), again.parameters(), strict=True)
+    )
 
 
 def test_files_of_the_authors_of_swin(tmp_path):
@@ -121,10 +123,12 @@ def test_files_of_the_authors_of_swin(tmp_path):
         if name.endswith("_bias_table"):
             authors[name.replace("bias_table", "index")] = torch.zeros(9, 9, dtype=torch.int64)
     torch.save({"model": authors}, tmp_path / "swin.pth")
-    one, other = our_model("swin"), our_model("swin")
-    assert load_timm_weights(one, tmp_path / "swin.pth") == []
-    load_timm_weights(other, FILES / "swin.safetensors")
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    ours, again = our_model("swin"), our_model("swin")
+    assert load_timm_weights(ours, tmp_path / "swin.pth") == []
+    load_timm_weights(again, FILES / "swin.safetensors")
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.parameters(), again.parameters(), strict=True)
+    )
 
 
 def test_the_position_biases_of_another_window_are_interpolated():
@@ -134,9 +138,9 @@ def test_the_position_biases_of_another_window_are_interpolated():
     table = load_file(FILES / "swin.safetensors")[
         "layers.1.blocks.0.attn.relative_position_bias_table"
     ]
-    found = model.stages[1][0].attention.position_bias
-    assert found.shape == (81, 2)
-    torch.testing.assert_close(found.mean(0), table.float().mean(0), rtol=0.05, atol=0.05)
+    biases = model.stages[1][0].attention.position_bias
+    assert biases.shape == (81, 2)
+    torch.testing.assert_close(biases.mean(0), table.float().mean(0), rtol=0.05, atol=0.05)
 
 
 def test_files_of_the_authors_of_cvt(tmp_path):
@@ -212,5 +216,5 @@ def test_every_name_in_the_table_is_one_of_the_models():
     for family, names in parse_yaml(TIMM_NAMES.read_text("utf-8")).items():
         tensors = our_model(family).state_dict()
         ours = {name.replace("#", "0") for name in names.values()}
-        known = {name for full in tensors for name in (full, full.rpartition(".")[0])}
-        assert ours <= known
+        all_names = {name for full in tensors for name in (full, full.rpartition(".")[0])}
+        assert ours <= all_names

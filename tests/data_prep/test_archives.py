@@ -29,9 +29,9 @@ def is_text(name):
 def test_only_wanted_files_of_a_tar_are_extracted(mode, tmp_path):
     files = {"./a/one.txt": b"1", "a/b/two.txt": b"2", "a/three.bin": b"3"}
     archive = make_tar(tmp_path / "x.tar", files, mode)
-    found = extract(archive, tmp_path / "out", is_text)
-    assert found == [tmp_path / "out/a/b/two.txt", tmp_path / "out/a/one.txt"]
-    assert [path.read_bytes() for path in found] == [b"2", b"1"]
+    extracted = extract(archive, tmp_path / "out", is_text)
+    assert extracted == [tmp_path / "out/a/b/two.txt", tmp_path / "out/a/one.txt"]
+    assert [path.read_bytes() for path in extracted] == [b"2", b"1"]
     assert not list(tmp_path.rglob("*.tmp"))
 
 

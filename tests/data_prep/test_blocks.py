@@ -62,7 +62,7 @@ def test_numbers_are_removed_from_titles(source, target, expected):
 
 
 def test_html_pages_become_blocks():
-    found = read_html(
+    blocks = read_html(
         "<html><head><title>No</title></head><body>"
         '<div class="navheader"><p>No</p></div>'
         '<h2 class="title"><span class="section-number">3. </span>Heading'
@@ -72,7 +72,7 @@ def test_html_pages_become_blocks():
         '<div class="figure"><p class="title"><strong>Figure 1. Crop</strong></p></div>'
         "<table><tr><td>Cell</td></tr></table>Loose</body></html>"
     )
-    assert [(block.kind, block.text) for block in found] == [
+    assert [(block.kind, block.text) for block in blocks] == [
         ("h2", "Heading"),
         ("p", "One bold & word."),
         ("code", ""),
@@ -86,7 +86,7 @@ def test_html_pages_become_blocks():
 
 
 def test_mallard_pages_become_blocks():
-    found = read_mallard(
+    blocks = read_mallard(
         '<page id="x"><info><link type="guide" xref="y"/><desc>About.</desc>'
         "<credit><name>No</name></credit></info><title>Title</title>"
         "<p>Choose <guiseq><gui>A</gui> <gui>B</gui></guiseq> or "
@@ -94,14 +94,14 @@ def test_mallard_pages_become_blocks():
         '<p>Click <media type="image"><span>icon</span></media> now.</p>'
         "<comment><p>No</p></comment><steps><item><p>Step.</p></item></steps></page>"
     )
-    texts = [(block.kind, block.text) for block in found if block.text]
+    texts = [(block.kind, block.text) for block in blocks if block.text]
     assert texts == [
         ("desc", "About."),
         ("title", "Title"),
         ("p", "Choose A ▸ B or that."),
         ("p", "Step."),
     ]
-    assert [block.kind for block in found].count("code") == 3
+    assert [block.kind for block in blocks].count("code") == 3
 
 
 def test_numbers_in_other_scripts_are_removed_from_titles():

@@ -17,7 +17,7 @@ from tests.data_prep.made_archives import words
 BY_NAME = {manual.name: manual for manual in MANUALS}
 
 
-def place(manual, side, language, number):
+def page_path(manual, side, language, number):
     """The path of a made page: of the original or of the translation."""
     folder, pattern = (part.format(lang=language) for part in getattr(manual, side))
     folder = folder.replace("-*", "-XX")
@@ -43,7 +43,7 @@ def made_page(manual, language, number):
 def write_pages(root, manual, language, number):
     for page in range(number):
         for side, text in (("english", "en"), ("translated", language)):
-            path = root / place(manual, side, language, page)
+            path = root / page_path(manual, side, language, page)
             path.parent.mkdir(parents=True, exist_ok=True)
             data = made_page(manual, text, page).encode()
             path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
@@ -68,9 +68,9 @@ def test_pages_are_found_and_aligned(name, tmp_path):
 def test_links_between_pages_are_left_out(tmp_path):
     manual = BY_NAME["man"]
     write_pages(tmp_path, manual, "xx", 2)
-    link = tmp_path / place(manual, "translated", "xx", 7)
+    link = tmp_path / page_path(manual, "translated", "xx", 7)
     link.symlink_to("page0.1.gz")
-    (tmp_path / place(manual, "english", "xx", 7)).write_bytes(gzip.compress(b".SH A\nb\n"))
+    (tmp_path / page_path(manual, "english", "xx", 7)).write_bytes(gzip.compress(b".SH A\nb\n"))
     assert len(page_pairs(manual, [tmp_path], "xx")) == 2
 
 
@@ -84,7 +84,7 @@ def test_a_language_without_pages_is_an_error(tmp_path):
 def test_a_damaged_page_is_named(tmp_path, damage):
     manual = BY_NAME["man"]
     write_pages(tmp_path, manual, "xx", 1)
-    path = tmp_path / place(manual, "translated", "xx", 0)
+    path = tmp_path / page_path(manual, "translated", "xx", 0)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(PrepError, match=r"page0\.1\.gz"):
         list(align_manual(manual, [tmp_path], "xx", Counter()))

@@ -43,15 +43,15 @@ def log(tmp_path, monkeypatch):
 
 
 def test_a_known_package_is_downloaded(log, tmp_path):
-    found = download_packages(["a"], tmp_path / "scratch")
-    assert found == {"a": tmp_path / "scratch/a_1_all.deb"}
-    assert download_packages(["a"], tmp_path / "scratch") == found
+    packages = download_packages(["a"], tmp_path / "scratch")
+    assert packages == {"a": tmp_path / "scratch/a_1_all.deb"}
+    assert download_packages(["a"], tmp_path / "scratch") == packages
     assert log.read_text().split() == ["download"]
 
 
 def test_fresh_lists_are_fetched_once(log, tmp_path):
-    found = download_packages(["a", "b"], tmp_path / "scratch", optional=["x", "y"])
-    assert sorted(found) == ["a", "b"]
+    packages = download_packages(["a", "b"], tmp_path / "scratch", optional=["x", "y"])
+    assert sorted(packages) == ["a", "b"]
     assert log.read_text().split().count("update") == 1
 
 

@@ -51,10 +51,10 @@ def test_a_step_that_fails_is_not_done(demo, tmp_path):
 def test_a_shown_command_can_be_copied_and_keeps_flags_with_values(demo):
     command = ["relu-nmt-train", "a folder", "--adam-betas", "(0.9,0.98)", "--bf16"]
     command += [f"--flag-number-{n}={n}" for n in range(9)] + ["--lr", "1e-3"] * 9
-    shown = demo.format_command(command)
-    assert shlex.split(shown.replace("\\\n", " ")) == command
-    assert all(len(line) < 110 for line in shown.split("\n"))
-    assert not any(line.rstrip(" \\").endswith("--lr") for line in shown.split("\n"))
+    text = demo.format_command(command)
+    assert shlex.split(text.replace("\\\n", " ")) == command
+    assert all(len(line) < 110 for line in text.split("\n"))
+    assert not any(line.rstrip(" \\").endswith("--lr") for line in text.split("\n"))
 
 
 @pytest.mark.parametrize(("pairs", "size"), [(100, 500), (10_000, 2_000), (48_000, 8_000)])
@@ -108,11 +108,11 @@ def test_corpora_do_not_share_a_folder(demo, tmp_path, monkeypatch):
     fake_steps(demo, monkeypatch, failing="nothing")
     (tmp_path / "a.de").write_text("ein Haus\n")
     (tmp_path / "a.en").write_text("a house\n")
-    own = ("--src", str(tmp_path / "a.de"), "--tgt", str(tmp_path / "a.en"))
-    choices = [(), ("--lang", "fr"), ("--corpus", "grammar"), own]
+    files = ("--src", str(tmp_path / "a.de"), "--tgt", str(tmp_path / "a.en"))
+    choices = [(), ("--lang", "fr"), ("--corpus", "grammar"), files]
     runs = [demo.corpus_run(arguments(demo, tmp_path / "runs", *choice)) for choice in choices]
     (tmp_path / "a.en").write_text("another house\n")
-    runs.append(demo.corpus_run(arguments(demo, tmp_path / "runs", *own)))
+    runs.append(demo.corpus_run(arguments(demo, tmp_path / "runs", *files)))
     assert len({run.folder for run in runs}) == 5
     assert (runs[3].source_lang, runs[3].target_lang) == ("de", "en")
 

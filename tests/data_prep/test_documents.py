@@ -28,11 +28,11 @@ def test_no_document_is_in_two_sets_and_none_is_lost():
 
 def test_the_division_does_not_depend_on_the_order_of_the_documents():
     documents = made_documents(60)
-    one = docs.divide(documents, 3, 0.7)
+    first = docs.divide(documents, 3, 0.7)
     other = docs.divide(documents[::-1], 3, 0.7)
-    assert {d.name for d in one.test} == {d.name for d in other.test}
+    assert {d.name for d in first.test} == {d.name for d in other.test}
     assert {d.name for d in docs.divide(documents, 3, 0.7, seed=2).test} != {
-        d.name for d in one.test
+        d.name for d in first.test
     }
 
 
@@ -42,8 +42,8 @@ def test_at_most_a_twentieth_is_held_out_in_each_set():
 
 
 def test_documents_that_share_a_name_are_all_kept():
-    made = made_documents(120)
-    documents = [docs.Document(f"page{n % 5}", document.pairs) for n, document in enumerate(made)]
+    pieces = made_documents(120)
+    documents = [docs.Document(f"page{n % 5}", document.pairs) for n, document in enumerate(pieces)]
     corpus = docs.divide(documents, held_out=4, threshold=0.7)
     parts = [d for part in (corpus.train, corpus.valid, corpus.test) for d in part]
     assert sorted(d.pairs for d in parts) == sorted(d.pairs for d in documents)
@@ -57,8 +57,8 @@ def test_near_copies_on_either_side_leave_the_held_out_sets():
         docs.Document("target", (("etwas ganz anderes", "An old house stands here."),)),
         docs.Document("fresh", (("der Hund schläft", "the dog sleeps"),)),
     ]
-    kept, removed = docs.without_near_copies(held_out, train, 0.7)
-    assert [document.name for document in kept] == ["fresh"]
+    fresh, removed = docs.without_near_copies(held_out, train, 0.7)
+    assert [document.name for document in fresh] == ["fresh"]
     assert removed == 2
 
 

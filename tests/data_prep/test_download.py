@@ -19,9 +19,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         body, status = server.content, 200
-        wanted = self.headers.get("Range")
-        if wanted and server.ranges and self.headers.get("If-Range") == server.tag:
-            begin = int(wanted.removeprefix("bytes=").rstrip("-"))
+        byte_range = self.headers.get("Range")
+        if byte_range and server.ranges and self.headers.get("If-Range") == server.tag:
+            begin = int(byte_range.removeprefix("bytes=").rstrip("-"))
             if begin >= len(body):
                 self.send_error(416)
                 return

@@ -176,10 +176,10 @@ def test_a_unit_of_the_release_becomes_a_document(unit, documents, tmp_path):
         (tmp_path / f"x.{language}").write_text(
             sitting([[pair[side] for pair in d] for d in texts], language)
         )
-    found = align_sitting((tmp_path / "x.en", tmp_path / "x.de"), unit)
-    found = [document for document in found if len(document.pairs) >= 6]
-    assert len(found) == documents
-    assert sum(len(document.pairs) for document in found) == 18 + (unit != "turns")
+    aligned = align_sitting((tmp_path / "x.en", tmp_path / "x.de"), unit)
+    aligned = [document for document in aligned if len(document.pairs) >= 6]
+    assert len(aligned) == documents
+    assert sum(len(document.pairs) for document in aligned) == 18 + (unit != "turns")
 
 
 def test_whole_documents_are_held_out_without_a_given_split(tmp_path, capsys):
@@ -230,9 +230,9 @@ def test_the_published_test_set_is_not_in_the_long_training_set(tmp_path):
     assert report["test-turns"] == {"documents": 1, "pairs": 6}
     assert "documents are sittings" in report["source"]
     # The rest of that turn begins a document, all else of the sitting follows it.
-    rest = [pair[0] for pair in made_document(300 * 5 + 20 + 6, 3)]
-    begin = written.index(rest[0])
-    assert written[begin - 1] == "<d>" and written[begin : begin + 3] == rest
+    source = [pair[0] for pair in made_document(300 * 5 + 20 + 6, 3)]
+    begin = written.index(source[0])
+    assert written[begin - 1] == "<d>" and written[begin : begin + 3] == source
     assert written[begin + 3] == made_document(300 * 5 + 40, 1)[0][0]
 
 

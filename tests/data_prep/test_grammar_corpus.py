@@ -83,7 +83,7 @@ def test_the_antecedent_of_a_pronoun_has_the_gender_of_the_right_translation():
 
 
 def test_a_german_pronoun_of_a_contrast_means_a_person_as_often_as_a_thing():
-    found = Counter()
+    pronouns = Counter()
     english = {"thing pronoun": ("it", ("he", "she")), "person pronoun": (("he", "she"), "it")}
     for number in range(1500):
         document = write_document(3, number)
@@ -96,17 +96,17 @@ def test_a_german_pronoun_of_a_contrast_means_a_person_as_often_as_a_thing():
                 right, other = english[reference.phenomenon]
                 assert changed[0] in right and changed[1] in other
                 [pronoun] = {"er", "sie"} & {*pair[0].lower().split()}
-                found[reference.phenomenon, pronoun] += 1
+                pronouns[reference.phenomenon, pronoun] += 1
     # Four numbers near 180, of which a blind choice by sentence or pronoun gains nothing.
-    assert sum(found.values()) > 500
-    assert max(found.values()) < 0.32 * sum(found.values())
+    assert sum(pronouns.values()) > 500
+    assert max(pronouns.values()) < 0.32 * sum(pronouns.values())
 
 
 INFORMAL = re.compile(r"\b(du|dir|dich|dein\w*)\b|^(Gib|Zeig|Leih|Schick|Bring) ", re.IGNORECASE)
 
 
 def test_the_greeting_decides_the_form_of_address():
-    seen = set()
+    forms = set()
     for document in DOCUMENTS:
         greeting = document.pairs[0][0]
         is_informal = not ("Herr " in greeting or "Frau " in greeting)
@@ -115,8 +115,8 @@ def test_the_greeting_decides_the_form_of_address():
                 text = document.pairs[reference.sentence][0]
                 assert bool(INFORMAL.search(text)) == is_informal
                 assert bool(INFORMAL.search(reference.contrasts[0])) != is_informal
-                seen.add(is_informal)
-    assert seen == {True, False}
+                forms.add(is_informal)
+    assert forms == {True, False}
 
 
 def test_all_files_are_written(tmp_path, capsys):

@@ -117,7 +117,7 @@ def test_a_title_is_inflected():
     assert english.phrase(weber) == "Mr Weber"
 
 
-def place(word):
+def where(word):
     return next(p for p in lex.PLACES if p.noun.german == word)
 
 
@@ -133,8 +133,8 @@ def place(word):
     ],
 )
 def test_places_take_dative_and_goals_accusative(word, location, goal):
-    assert german.place(place(word), direction=False) == location
-    assert german.place(place(word), direction=True) == goal
+    assert german.place(where(word), direction=False) == location
+    assert german.place(where(word), direction=True) == goal
 
 
 YESTERDAY = next(t for t in lex.PAST_TIMES if t.german == "gestern")
@@ -212,7 +212,7 @@ CASES = [
     ),
     (
         c.Statement(
-            c.Clause(NAME, lex.LAY, direct=it("Buch"), place=place("Flur"), direction=True)
+            c.Clause(NAME, lex.LAY, direct=it("Buch"), place=where("Flur"), direction=True)
         ),
         "Anna legt es in den Flur.",
         "Anna puts it into the corridor.",
@@ -223,7 +223,7 @@ CASES = [
                 NAME,
                 VERBS["arbeiten"],
                 companion=c.Phrase(entity("Bruder"), "possessive", owner=ANNA),
-                place=place("Garten"),
+                place=where("Garten"),
             )
         ),
         "Anna arbeitet mit ihrem Bruder im Garten.",
@@ -261,7 +261,7 @@ CASES = [
     ),
     (c.WhereQuestion(it("Ball")), "Wo ist er?", "Where is it?"),
     (
-        c.Existence(place("Küche"), lex.STAND, c.Phrase(entity("Schrank", 3), "numeral", RED)),
+        c.Existence(where("Küche"), lex.STAND, c.Phrase(entity("Schrank", 3), "numeral", RED)),
         "In der Küche stehen drei rote Schränke.",
         "There are three red cupboards in the kitchen.",
     ),
@@ -389,7 +389,7 @@ def test_the_forms_of_a_verb_fit_together(verb):
 
 
 def test_no_word_is_listed_twice_and_no_english_noun_has_two_genders():
-    things = (*lex.THINGS, *lex.FEATURES, *lex.RELATIVES, *lex.STRANGERS)
-    assert len({n.german for n in things}) == len(things)
-    assert len({n.english for n in things}) == len(things)
+    nouns = (*lex.THINGS, *lex.FEATURES, *lex.RELATIVES, *lex.STRANGERS)
+    assert len({n.german for n in nouns}) == len(nouns)
+    assert len({n.english for n in nouns}) == len(nouns)
     assert len({a.english for a in lex.ADJECTIVES}) == len(lex.ADJECTIVES)

@@ -41,16 +41,16 @@ def cut(train, held_out, fewest=6):
 )
 def test_a_copy_of_a_held_out_document_is_left_out(change):
     texts = sentences("a", 10)
-    kept, counts = cut(document("t", change(texts)), [document("h", texts)])
-    assert kept == []
+    parts, counts = cut(document("t", change(texts)), [document("h", texts)])
+    assert parts == []
     assert counts["held-out documents found"] == counts["training documents left out"] == 1
 
 
 def test_other_documents_stay_whole_and_formulas_with_them():
     train = document("t", [*sentences("a", 5), FORMULA, "Thank you.", *sentences("b", 5), FORMULA])
     held_out = document("h", ["Thank you.", *sentences("c", 9), FORMULA])
-    kept, counts = cut(train, [held_out])
-    assert kept == [train]
+    parts, counts = cut(train, [held_out])
+    assert parts == [train]
     assert not any(counts.values())
 
 
@@ -64,8 +64,8 @@ def test_formulas_all_over_a_long_document_are_not_a_copy():
     # A short held-out turn of the chair, and a sitting in which all its formulas are, far apart.
     formulas = [" ".join(sentences(name, 1, 14)) for name in "defg"]
     texts = [text for formula in formulas for text in (*sentences("b" + formula[0], 9), formula)]
-    kept, _ = cut(document("sitting", texts), [document("h", formulas)])
-    assert [len(d.pairs) for d in kept] == [len(texts)]
+    parts, _ = cut(document("sitting", texts), [document("h", formulas)])
+    assert [len(d.pairs) for d in parts] == [len(texts)]
 
 
 def test_a_long_document_is_cut_at_held_out_text():
@@ -73,9 +73,9 @@ def test_a_long_document_is_cut_at_held_out_text():
     texts += sentences("c", 6)
     train = document("t", texts)
     held_out = [document("h", sentences("h", 9)), document("i", sentences("i", 8))]
-    kept, counts = cut(train, held_out)
-    assert [d.pairs for d in kept] == [train.pairs[:7], train.pairs[-6:]]
-    assert len({d.name for d in kept}) == 2
+    parts, counts = cut(train, held_out)
+    assert [d.pairs for d in parts] == [train.pairs[:7], train.pairs[-6:]]
+    assert len({d.name for d in parts}) == 2
     assert counts == {
         "held-out documents found": 2,
         "training documents left out": 0,
@@ -88,15 +88,15 @@ def test_held_out_text_may_span_two_pairs():
     held_out = document("h", sentences("h", 20))
     first, second = held_out.pairs[:8], held_out.pairs[8:]
     train = [Document("t", first), Document("u", second)]
-    kept, counts = without_held_out(train, [held_out], 6)
-    assert kept == [] and counts["held-out documents found"] == 1
+    parts, counts = without_held_out(train, [held_out], 6)
+    assert parts == [] and counts["held-out documents found"] == 1
 
 
 def test_a_small_part_of_a_held_out_document_is_found_in_a_long_one():
     texts = sentences("h", 60)
     train = document("t", [*sentences("a", 30), *texts[20:26], *sentences("b", 30)])
-    kept, _ = cut(train, [document("h", texts)])
-    assert [d.pairs for d in kept] == [train.pairs[:30], train.pairs[-30:]]
+    parts, _ = cut(train, [document("h", texts)])
+    assert [d.pairs for d in parts] == [train.pairs[:30], train.pairs[-30:]]
 
 
 def test_short_documents_are_compared_as_a_whole():
@@ -114,8 +114,8 @@ def test_documents_in_a_script_without_spaces_are_compared():
         return tuple((line, "x") for line in lines)
 
     train = Document("t", pairs([*other, "".join(held_out), *other]))
-    kept, counts = without_held_out([train], [Document("h", pairs(held_out))], fewest=1)
-    assert [document.pairs for document in kept] == [pairs(other), pairs(other)]
+    parts, counts = without_held_out([train], [Document("h", pairs(held_out))], fewest=1)
+    assert [document.pairs for document in parts] == [pairs(other), pairs(other)]
     assert counts["held-out documents found"] == 1
 
 
@@ -137,7 +137,7 @@ def test_all_other_pairs_stay(seed):
         else:
             fresh += [text for text, _ in document("t", part).pairs]
     train = document("t", texts)
-    kept, counts = cut(train, held_out, fewest=1)
-    assert [text for d in kept for text, _ in d.pairs] == fresh
+    remaining, counts = cut(train, held_out, fewest=1)
+    assert [text for d in remaining for text, _ in d.pairs] == fresh
     assert counts["pairs left out"] == len(texts) - len(fresh)
     assert counts["held-out documents found"] == len(held_out)

@@ -58,10 +58,10 @@ def test_the_recipe_gives_the_known_files(tmp_path, capsys):
     assert run(tmp_path) == 0
     printed = capsys.readouterr().out
     assert "99 pairs kept; dropped: {'empty': 1, 'length': 1, 'ratio': 1}" in printed
-    kept = [words(9999, "de"), words(9998, "de")]
-    kept += [s for n, (s, _) in enumerate(sentences) if n not in (10, 20, 30)]
-    assert lines(tmp_path, "valid.de") == kept[22::23]
-    assert lines(tmp_path, "train.de") == [s for n, s in enumerate(kept, 1) if n % 23]
+    expected = [words(9999, "de"), words(9998, "de")]
+    expected += [s for n, (s, _) in enumerate(sentences) if n not in (10, 20, 30)]
+    assert lines(tmp_path, "valid.de") == expected[22::23]
+    assert lines(tmp_path, "train.de") == [s for n, s in enumerate(expected, 1) if n % 23]
     assert any("’" in line for line in lines(tmp_path, "train.en"))
     test = lines(tmp_path, "test.de")
     assert len(test) == 15 and test[0].startswith("Das 's ")
@@ -113,10 +113,10 @@ def test_a_fetched_archive_is_kept_and_checked(tmp_path, capsys):
     make_archive(tmp_path / "de-en.tgz", pairs(60))
     url = (tmp_path / "de-en.tgz").as_uri()
     assert run(tmp_path, "--url", url, archive=None) == 0
-    kept = tmp_path / "out/archives/de-en.tgz"
-    assert kept.is_file()
+    archive = tmp_path / "out/archives/de-en.tgz"
+    assert archive.is_file()
     assert run(tmp_path, archive=None) == 0
-    kept.write_bytes(kept.read_bytes()[:-5])
+    archive.write_bytes(archive.read_bytes()[:-5])
     capsys.readouterr()
     assert run(tmp_path, archive=None) == 2
     assert "SHA-256" in capsys.readouterr().err

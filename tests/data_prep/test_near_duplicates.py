@@ -78,13 +78,13 @@ LINES = {
 @pytest.mark.parametrize("language", LINES)
 def test_near_copies_are_found_and_other_lines_are_kept(language):
     line, copies, fresh = LINES[language]
-    others = [known for known, _, _ in LINES.values() if known != line]
-    seen = SeenLines([*others, line], threshold=0.7)
-    assert seen.find([*copies, *fresh]) == [True] * len(copies) + [False] * len(fresh)
+    lines = [line_of_case for line_of_case, _, _ in LINES.values() if line_of_case != line]
+    known_lines = SeenLines([*lines, line], threshold=0.7)
+    assert known_lines.find([*copies, *fresh]) == [True] * len(copies) + [False] * len(fresh)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ("वह दिन में घर आया।", "वह दान में घर आयी।"),  # day and gift: a vowel sign tells them apart
         ("पिता", "पता"),
@@ -94,8 +94,8 @@ def test_near_copies_are_found_and_other_lines_are_kept(language):
         ("schön", "schon"),
     ],
 )
-def test_marks_distinguish_words(one, other):
-    assert one not in SeenLines([other], threshold=0.7)
+def test_marks_distinguish_words(first, other):
+    assert first not in SeenLines([other], threshold=0.7)
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_lines_that_differ_only_in_their_way_of_writing_are_equal(line, copy):
 
 @pytest.mark.parametrize("threshold", [0.1, 0.7, 1.0])
 def test_lines_without_letters_are_copies_only_if_they_are_equal(threshold):
-    seen = SeenLines(["1", "...", "🙂", "2024-11-28", "1️⃣", "❤️", "5  €"], threshold)
+    known_lines = SeenLines(["1", "...", "🙂", "2024-11-28", "1️⃣", "❤️", "5  €"], threshold)
     fresh = ["2", "", "!!!", "🚀", "2024-11-27", "2️⃣", "12", "5 $", "3.5", "See page 3."]
-    assert seen.find(fresh) == [False] * len(fresh)
-    assert all(seen.find(["1", "１", "…", "🙂", " 2024-11-28", "❤", "5 €"]))
+    assert known_lines.find(fresh) == [False] * len(fresh)
+    assert all(known_lines.find(["1", "１", "…", "🙂", " 2024-11-28", "❤", "5 €"]))
 
 
 def test_a_line_that_shares_too_little_is_new():
-    seen = SeenLines(["The green house stands by the old river."], threshold=0.7)
-    assert "The green tree stands by the new bridge." not in seen
+    known_lines = SeenLines(["The green house stands by the old river."], threshold=0.7)
+    assert "The green tree stands by the new bridge." not in known_lines
 
 
 def test_word_for_word_means_equal_letters():
@@ -144,10 +144,10 @@ def test_the_search_equals_a_comparison_of_all_lines(threshold, alphabet):
     def line() -> str:
         return "".join(lots.choice(alphabet) for _ in range(lots.randint(1, 12)))
 
-    known = [line() for _ in range(150)]
+    lines = [line() for _ in range(150)]
     candidates = [line() for _ in range(200)]
     for _ in range(100):  # and copies of which some letters differ
-        copy = list(lots.choice(known))
+        copy = list(lots.choice(lines))
         copy[lots.randrange(len(copy))] = lots.choice(alphabet)
         candidates.append("".join(copy))
 
@@ -155,12 +155,12 @@ def test_the_search_equals_a_comparison_of_all_lines(threshold, alphabet):
         members = shingles(letters(candidate))
         return any(
             len(members & other) >= threshold * len(members | other) - 1e-9
-            for other in (shingles(letters(k)) for k in known)
+            for other in (shingles(letters(k)) for k in lines)
         )
 
-    found = SeenLines(known, threshold).find(candidates)
-    assert found == [by_comparing(candidate) for candidate in candidates]
-    assert len(set(found)) == 2 or threshold == 0.3
+    results = SeenLines(lines, threshold).find(candidates)
+    assert results == [by_comparing(candidate) for candidate in candidates]
+    assert len(set(results)) == 2 or threshold == 0.3
 
 
 def test_the_time_grows_linearly_with_the_text():

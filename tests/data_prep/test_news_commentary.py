@@ -47,13 +47,13 @@ def test_whole_articles_are_held_out(language, pair, tmp_path, capsys):
     assert run(tmp_path, archive, "--lang", language) == 0
     counts = {s: len(read(tmp_path, f"{s}.{language}")) for s in ("train", "valid", "test")}
     assert counts == {"train": 54, "valid": 3, "test": 3}
-    found = []
+    held_out = []
     for split in counts:
         sides = [read(tmp_path, f"{split}.{side}") for side in (language, "en")]
         for source, target in zip(*sides, strict=True):
-            found.append(list(zip(source.split(), target.split(), strict=True)))
+            held_out.append(list(zip(source.split(), target.split(), strict=True)))
             assert source.replace("xx", "en").split() == target.split()
-    assert len(found) == 60
+    assert len(held_out) == 60
     printed = capsys.readouterr().out
     assert f"--source-lang {language} --target-lang en" in printed
     assert "--document-separator blank" in printed
@@ -117,5 +117,5 @@ def test_all_versions_have_addresses():
 
 def test_several_empty_lines_make_no_empty_article():
     pairs = [("", ""), ("a", "b"), ("", ""), ("", ""), ("c", "d")]
-    found = news_commentary.read_articles(pairs, "x", Counter())
-    assert [document.pairs for document in found] == [(("a", "b"),), (("c", "d"),)]
+    documents = news_commentary.read_articles(pairs, "x", Counter())
+    assert [document.pairs for document in documents] == [(("a", "b"),), (("c", "d"),)]

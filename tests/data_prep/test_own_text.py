@@ -101,10 +101,10 @@ def memory(documents, property_type="x-document"):
     """A TMX of documents of pairs, German and English."""
     units = "".join(
         f'<tu><prop type="{property_type}">{name}</prop>'
-        f'<tuv xml:lang="de-DE"><seg>{one}</seg></tuv>'
-        f'<tuv xml:lang="EN_US"><seg>{other}</seg></tuv></tu>'
+        f'<tuv xml:lang="de-DE"><seg>{german}</seg></tuv>'
+        f'<tuv xml:lang="EN_US"><seg>{english}</seg></tuv></tu>'
         for name, pairs in documents.items()
-        for one, other in pairs
+        for german, english in pairs
     )
     return f'<tmx version="1.4"><header srclang="de-DE"/><body>{units}</body></tmx>'
 
@@ -129,7 +129,7 @@ def test_memories_and_tables_are_read(tmp_path):
     assert run_input(tmp_path, *(tmp_path / name for name in ("a.tmx", "b.tsv.gz", "c.tsv"))) == 0
     # 30 and 20 documents, and 100 lines in blocks of 25.
     assert sum(documents for documents, _ in counts(tmp_path).values()) == 54
-    found = [
+    pairs_read = [
         pair
         for split in ("train", "valid", "test")
         for pair in zip(
@@ -138,7 +138,7 @@ def test_memories_and_tables_are_read(tmp_path):
         )
         if pair != ("", "")
     ]
-    assert sorted(found) == sorted(pairs)
+    assert sorted(pairs_read) == sorted(pairs)
 
 
 def test_a_memory_without_documents_is_divided_into_blocks(tmp_path, capsys):
@@ -185,10 +185,10 @@ def test_near_copies_of_lines_without_spaces_leave_the_held_out_sets(tmp_path, l
 
     lines = [line() for _ in range(500)]
     copies = [f"{text[:12]}{lots.choice('一二三')}，{text[13:]}。" for text in lines]
-    every = list(zip(lines + copies, (f"x{word(n)} y{word(n)}" for n in range(1000)), strict=True))
-    write_text(tmp_path, every, (language, "en"))
+    pairs = list(zip(lines + copies, (f"x{word(n)} y{word(n)}" for n in range(1000)), strict=True))
+    write_text(tmp_path, pairs, (language, "en"))
     assert run(tmp_path, endings=(language, "en")) == 2  # every line has its copy in training
     other = [(line(), f"v{word(n)} w{word(n)}") for n in range(500)]
-    write_text(tmp_path, every[:500] + other, (language, "en"))
+    write_text(tmp_path, pairs[:500] + other, (language, "en"))
     assert run(tmp_path, endings=(language, "en")) == 0
     assert counts(tmp_path) == {"train": (36, 900), "valid": (2, 50), "test": (2, 50)}

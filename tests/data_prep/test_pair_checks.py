@@ -43,5 +43,5 @@ from prep_tools.pair_checks import reason_to_drop
     ],
 )
 def test_bad_pairs_are_dropped_with_a_reason(translation, english, reason):
-    found = reason_to_drop(translation, english)
-    assert found is None if reason is None else found is not None and found.startswith(reason)
+    actual = reason_to_drop(translation, english)
+    assert actual is None if reason is None else actual is not None and actual.startswith(reason)

@@ -82,11 +82,11 @@ def test_documents_of_three_tables_that_share_names_are_all_kept(tmp_path):
         tables.append(tmp_path / kind / "table.tsv")
         tables[-1].write_text(table(100, kind), "utf-8")
     assert run(tmp_path, "--train", *tables, "--near-copy", "2") == 0
-    found = counts(tmp_path)
-    assert found == {"train": (270, 1350), "valid": (15, 75), "test": (15, 75)}
-    lines = [line for split in found for line in read(tmp_path, f"{split}.de") if line]
-    made = [row.split("\t")[2] for kind in "abc" for row in table(100, kind).splitlines()]
-    assert sorted(lines) == sorted(made)
+    sizes = counts(tmp_path)
+    assert sizes == {"train": (270, 1350), "valid": (15, 75), "test": (15, 75)}
+    lines = [line for split in sizes for line in read(tmp_path, f"{split}.de") if line]
+    texts = [row.split("\t")[2] for kind in "abc" for row in table(100, kind).splitlines()]
+    assert sorted(lines) == sorted(texts)
 
 
 def test_a_name_in_several_places_is_reported(tmp_path, capsys):

@@ -18,18 +18,18 @@ from tests.example_modules import example_modules
 EXAMPLE = Path(__file__).parents[2] / "examples" / "adapt"
 
 
-def write_training(place, updates, scores):
+def write_training(folder, updates, scores):
     """Write the files that the report reads: a course of two validations, a score by length."""
-    place.mkdir(parents=True)
+    folder.mkdir(parents=True)
     valid = [{"num_updates": n, "bleu": n / 10} for n in (updates // 2, updates)]
     course = {
         "num_updates": updates,
         "train": [{"num_updates": updates, "loss": 2.0}],
         "valid": {"valid": valid},
     }
-    (place / "results.json").write_text(json.dumps(course))
+    (folder / "results.json").write_text(json.dumps(course))
     for length, score in scores.items():
-        (place / f"test-{length}.json").write_text(json.dumps({"d_bleu": {"score": score}}))
+        (folder / f"test-{length}.json").write_text(json.dumps({"d_bleu": {"score": score}}))
 
 
 def report(folder):
@@ -59,18 +59,18 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
 
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
-    shown = {(row[0], row[1], row[3]): row[4:] for row in rows[2:]}
+    cells = {(row[0], row[1], row[3]): row[4:] for row in rows[2:]}
     goes_on = [row[2:] for row in rows if row[:2] == ["softmax", "from the model"]]
     assert goes_on == [
         ["40", "a sentence", "40.25", "40.25", "+0.25"],
         ["80", "a sentence", "40.50", "40.50", "+0.50"],
     ]
     start = "from the model"
-    assert shown["ReLU in encoder and decoder", start, "a sentence"] == [
+    assert cells["ReLU in encoder and decoder", start, "a sentence"] == [
         *("40.00", "39.00, 41.00, 40.00, 40.00", "−1.00 ± 2.48")
     ]
-    assert shown["aligned documents", start, "1,024"] == ["66.25", "66.25", "+6.25"]
-    assert len(shown) == 6
+    assert cells["aligned documents", start, "1,024"] == ["66.25", "66.25", "+6.25"]
+    assert len(cells) == 6
     page = (out / "report.html").read_text("utf-8")
     assert "ReLU in encoder and decoder" in page and "66.25" in page and "<img" in page
     source = re.search(r'src="data:image/svg\+xml;base64,([^"]*)"', page)[1]

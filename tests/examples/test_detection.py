@@ -40,10 +40,10 @@ def data(example, tmp_path_factory):
 
 
 def test_generated_annotations_match_the_pictures(example, data):
-    found = example.coco.CocoSet(str(data), "val")
-    assert (found.numbers, found.names) == ([1, 2, 3], ["disc", "square", "triangle"])
-    for number in found.numbers:
-        image, target = found.read(number), found.target(number)
+    coco_set = example.coco.CocoSet(str(data), "val")
+    assert (coco_set.numbers, coco_set.names) == ([1, 2, 3], ["disc", "square", "triangle"])
+    for number in coco_set.numbers:
+        image, target = coco_set.read(number), coco_set.target(number)
         assert image.shape == (3, 64, 64) and image.min() >= 0 and image.max() <= 1
         assert 1 <= len(target["boxes"]) <= 4
         # The background is darker than any shape in some color.
@@ -72,17 +72,17 @@ def test_crowds_thin_boxes_and_ids_of_categories(example, tmp_path):
     categories = [{"id": 90, "name": "b"}, {"id": 3, "name": "a"}]
     text = json.dumps({"images": images, "annotations": entries, "categories": categories})
     (tmp_path / "annotations/instances_t.json").write_text(text)
-    found = example.coco.CocoSet(str(tmp_path), "t")
-    target = found.target(7)
+    coco_set = example.coco.CocoSet(str(tmp_path), "t")
+    target = coco_set.target(7)
     assert target["boxes"].tolist() == [[15, 0, 20, 6]]
     assert target["labels"].tolist() == [2] and target["masks"].shape == (1, 10, 20)
-    assert found.target(9)["masks"].shape == (0, 10, 20)
-    batches = example.coco.DetectionBatches(found, 2, seed=1)
+    assert coco_set.target(9)["masks"].shape == (0, 10, 20)
+    batches = example.coco.DetectionBatches(coco_set, 2, seed=1)
     assert batches.numbers == [7]  # the other image has no object
-    turned, other = example.coco.mirrored(found.read(7), target)
+    turned, other = example.coco.mirrored(coco_set.read(7), target)
     assert other["boxes"].tolist() == [[0, 0, 5, 6]]
     again, same = example.coco.mirrored(turned, other)
-    assert torch.equal(again, found.read(7)) and torch.equal(same["masks"], target["masks"])
+    assert torch.equal(again, coco_set.read(7)) and torch.equal(same["masks"], target["masks"])
 
 
 def test_images_are_read_as_stored_and_have_the_size_of_their_annotation(example, tmp_path):
@@ -99,54 +99,54 @@ def test_images_are_read_as_stored_and_have_the_size_of_their_annotation(example
     categories = [{"id": 1, "name": "a"}]
     text = json.dumps({"images": images, "annotations": [], "categories": categories})
     (tmp_path / "annotations/instances_t.json").write_text(text)
-    found = example.coco.CocoSet(str(tmp_path), "t")
-    image = found.read(1)
-    assert image.shape == (3, 10, 20) == (3, *found.target(1)["masks"].shape[1:])
+    coco_set = example.coco.CocoSet(str(tmp_path), "t")
+    image = coco_set.read(1)
+    assert image.shape == (3, 10, 20) == (3, *coco_set.target(1)["masks"].shape[1:])
     assert image[0, :, :10].min() == 1 and not image[0, :, 10:].any()
     with pytest.raises(DataError, match=r"a\.png: has 20 x 10 pixels .* annotated as 10 x 20"):
-        found.read(2)
+        coco_set.read(2)
 
 
 def test_batches_depend_on_seed_and_epoch_only(example, data):
-    found = example.coco.CocoSet(str(data), "train")
+    coco_set = example.coco.CocoSet(str(data), "train")
 
     def loaded(seed, epoch):
-        batches = example.coco.DetectionBatches(found, 4, seed)
+        batches = example.coco.DetectionBatches(coco_set, 4, seed)
         return [batches.load(i) for i in range(batches.begin_epoch(epoch))]
 
-    one, two = loaded(1, 2), loaded(1, 2)
-    assert [batch.num_sentences for batch in one] == [4, 2]
-    for first, second in zip(one, two, strict=True):
+    batches_of_first, batches_of_second = loaded(1, 2), loaded(1, 2)
+    assert [batch.num_sentences for batch in batches_of_first] == [4, 2]
+    for first, second in zip(batches_of_first, batches_of_second, strict=True):
         assert torch.equal(first.ids, second.ids)
         for a, b in zip(first.images, second.images, strict=True):
             assert torch.equal(a, b)
     ids = [torch.cat([b.ids for b in loaded(*key)]).tolist() for key in ((1, 2), (1, 3), (2, 2))]
     assert sorted(ids[0]) == sorted(ids[1]) == [1, 2, 3, 4, 5, 6]
-    assert len({tuple(each) for each in ids}) > 1
+    assert len({tuple(batch_ids) for batch_ids in ids}) > 1
 
 
 def test_the_average_precision_of_the_true_objects_is_100(example, data):
     from pycocotools import mask
 
-    found = example.coco.CocoSet(str(data), "val")
+    coco_set = example.coco.CocoSet(str(data), "val")
     perfect = []
-    for number in found.numbers:
-        for one in found.annotations.loadAnns(found.annotations.getAnnIds([number])):
-            pixels = np.asfortranarray(found.annotations.annToMask(one))
-            own = {name: one[name] for name in ("image_id", "category_id", "bbox")}
-            perfect.append({**own, "score": 0.9, "segmentation": mask.encode(pixels)})
-    scores = example.evaluate.average_precision(found, perfect)
+    for number in coco_set.numbers:
+        for annotation in coco_set.annotations.loadAnns(coco_set.annotations.getAnnIds([number])):
+            pixels = np.asfortranarray(coco_set.annotations.annToMask(annotation))
+            fields = {name: annotation[name] for name in ("image_id", "category_id", "bbox")}
+            perfect.append({**fields, "score": 0.9, "segmentation": mask.encode(pixels)})
+    scores = example.evaluate.average_precision(coco_set, perfect)
     assert scores == {
         kind: {metric: pytest.approx(100) for metric in ("AP", "AP50", "AP75")}
         for kind in ("boxes", "masks")
     }
     # Boxes and masks have separate scores.
-    moved = [{**one, "bbox": [x + 9 for x in one["bbox"]]} for one in perfect]
-    scores = example.evaluate.average_precision(found, moved)
+    moved = [{**result, "bbox": [x + 9 for x in result["bbox"]]} for result in perfect]
+    scores = example.evaluate.average_precision(coco_set, moved)
     assert scores["boxes"]["AP"] < 50 and scores["masks"]["AP"] == pytest.approx(100)
-    scores = example.evaluate.average_precision(found, perfect[1:])
+    scores = example.evaluate.average_precision(coco_set, perfect[1:])
     assert 0 < scores["boxes"]["AP"] < 100
-    assert example.evaluate.average_precision(found, [])["masks"]["AP"] == 0
+    assert example.evaluate.average_precision(coco_set, [])["masks"]["AP"] == 0
 
 
 def test_the_papers_settings(example):
@@ -252,9 +252,9 @@ def test_images_without_objects_train_and_give_empty_results(example, dtype):
             model.zero_grad()
         model.eval()
         model.roi_heads.least_score = 1.0
-        for image, found in zip(images, model(images), strict=True):
-            assert found["boxes"].shape == (0, 4) and not len(found["labels"])
-            assert found["masks"].shape == (0, 1, *image.shape[1:])
+        for image, result in zip(images, model(images), strict=True):
+            assert result["boxes"].shape == (0, 4) and not len(result["labels"])
+            assert result["masks"].shape == (0, 1, *image.shape[1:])
 
 
 def test_a_detector_trains_resumes_exactly_and_is_evaluated(example, data, tmp_path, capsys):
@@ -265,17 +265,17 @@ def test_a_detector_trains_resumes_exactly_and_is_evaluated(example, data, tmp_p
         checkpoint = load_checkpoint(path, with_training_state=True)
         return {**checkpoint.model_tensors, **checkpoint.training_tensors}
 
-    whole = train("whole", "--max-update", "3")
+    uninterrupted = train("whole", "--max-update", "3")
     train("parts", "--max-update", "1")
     parts = train("parts", "--max-update", "3")
-    assert whole.keys() == parts.keys()
-    for name, tensor in whole.items():
+    assert uninterrupted.keys() == parts.keys()
+    for name, tensor in uninterrupted.items():
         assert torch.equal(tensor, parts[name]), name
     file = tmp_path / "ap.json"
     words = [str(tmp_path / "whole/checkpoint_last.safetensors"), str(data), "--cpu"]
     assert example.evaluate.main([*words, "--results", str(file)]) == 0
-    found = json.loads(file.read_text())
-    assert found["images"] == 3 and 0 <= found["masks"]["AP"] <= found["masks"]["AP50"] <= 100
+    results = json.loads(file.read_text())
+    assert results["images"] == 3 and 0 <= results["masks"]["AP"] <= results["masks"]["AP50"] <= 100
     assert "val: 3 images: boxes: AP " in capsys.readouterr().out
 
 
@@ -290,7 +290,7 @@ def test_the_backbone_starts_from_an_image_classifier(example, tmp_path):
     )
     model = example.detector.build_detector(example.detector.DetectorConfig(), config, 3)
     example.train.start_backbone(model, str(path))
-    own = model.get_submodule("backbone.maps.model").state_dict()
+    weights = model.get_submodule("backbone.maps.model").state_dict()
     stored = load_checkpoint(path).model_tensors
-    assert set(stored) - set(own) == {"norm.weight", "norm.bias", "head.weight", "head.bias"}
-    assert all(torch.equal(tensor, stored[name]) for name, tensor in own.items())
+    assert set(stored) - set(weights) == {"norm.weight", "norm.bias", "head.weight", "head.bias"}
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in weights.items())

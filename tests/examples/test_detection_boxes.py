@@ -53,10 +53,10 @@ CELLS = {
 
 @pytest.mark.parametrize(("aligned", "ratio"), CELLS)
 def test_roi_align_gives_the_stored_cells(example, aligned, ratio):
-    found = example.boxes.roi_align(MAPS, BOXES, OWNERS, (2, 2), 0.5, ratio, aligned)
-    assert found.shape == (4, 1, 2, 2)
+    cells = example.boxes.roi_align(MAPS, BOXES, OWNERS, (2, 2), 0.5, ratio, aligned)
+    assert cells.shape == (4, 1, 2, 2)
     expected = torch.tensor(CELLS[aligned, ratio]).view(4, 1, 2, 2)
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    torch.testing.assert_close(cells, expected, atol=2e-5, rtol=0)
 
 
 def sampled(features, y, x):
@@ -81,8 +81,8 @@ def test_roi_align_agrees_with_a_loop_over_samples(example, aligned, ratio):
     boxes[:, 2:] = boxes[:, :2] + torch.rand(8, 2, dtype=torch.float64) * 24
     boxes[0, 2:] = boxes[0, :2]  # an empty box
     owners = torch.tensor([0, 1, 1, 0, 0, 1, 0, 1])
-    found = example.boxes.roi_align(maps, boxes, owners, (2, 3), 0.5, ratio, aligned)
-    for box, owner, cells in zip(boxes, owners, found, strict=True):
+    outputs = example.boxes.roi_align(maps, boxes, owners, (2, 3), 0.5, ratio, aligned)
+    for box, owner, cells in zip(boxes, owners, outputs, strict=True):
         left, top, right, bottom = (0.5 * box - (0.5 if aligned else 0)).tolist()
         high, wide = bottom - top, right - left
         if not aligned:
@@ -116,8 +116,8 @@ def test_the_gradient_of_roi_align_is_exact(example, ratio):
 
 
 def test_roi_align_without_boxes_is_empty(example):
-    found = example.boxes.roi_align(MAPS, BOXES[:0], OWNERS[:0], (2, 2))
-    assert found.shape == (0, 1, 2, 2)
+    cells = example.boxes.roi_align(MAPS, BOXES[:0], OWNERS[:0], (2, 2))
+    assert cells.shape == (0, 1, 2, 2)
 
 
 def test_suppression_keeps_the_stored_boxes(example):
@@ -141,11 +141,11 @@ def test_suppression_agrees_with_a_loop(example):
     boxes[:, 2:] += boxes[:, :2]
     scores = torch.rand(80).mul(20).round()  # with ties
     overlap = example.boxes.box_iou(boxes, boxes)
-    kept = []
+    chosen = []
     for index in scores.argsort(descending=True, stable=True).tolist():
-        if all(overlap[index, other] <= 0.4 for other in kept):
-            kept.append(index)
-    assert example.boxes.nms(boxes, scores, 0.4).tolist() == kept and len(kept) > 5
+        if all(overlap[index, other] <= 0.4 for other in chosen):
+            chosen.append(index)
+    assert example.boxes.nms(boxes, scores, 0.4).tolist() == chosen and len(chosen) > 5
 
 
 def test_decoding_inverts_encoding(example):
@@ -154,8 +154,8 @@ def test_decoding_inverts_encoding(example):
     boxes[:, 2:] += boxes[:, :2] + 1
     anchors[:, 2:] += anchors[:, :2] + 1
     offsets = example.boxes.encode(boxes, anchors, (10, 5))
-    found = example.boxes.decode(offsets[:, None], anchors, (10, 5))[:, 0]
-    torch.testing.assert_close(found, boxes)
+    decoded = example.boxes.decode(offsets[:, None], anchors, (10, 5))[:, 0]
+    torch.testing.assert_close(decoded, boxes)
     # A shift by a side of the anchor, and twice its height.
     offsets = example.boxes.encode(
         torch.tensor([[6.0, 0, 8, 8]]), torch.tensor([[4.0, 2, 6, 6]]), (1, 1)
@@ -181,22 +181,22 @@ def test_matches_by_overlap(example):
 
 def test_samples_have_at_most_the_share_of_objects(example):
     matches = torch.tensor([3, -1, -2, 0, -1, 1, -1, -1, 2])
-    objects, others = example.proposals.sample(matches, 6, 0.5)
-    assert len(objects) == len(others) == 3
-    assert (matches[objects] >= 0).all() and (matches[others] == -1).all()
-    objects, others = example.proposals.sample(matches, 100, 0.5)
-    assert (objects.tolist(), others.tolist()) == ([0, 3, 5, 8], [1, 4, 6, 7])
+    objects, background = example.proposals.sample(matches, 6, 0.5)
+    assert len(objects) == len(background) == 3
+    assert (matches[objects] >= 0).all() and (matches[background] == -1).all()
+    objects, background = example.proposals.sample(matches, 100, 0.5)
+    assert (objects.tolist(), background.tolist()) == ([0, 3, 5, 8], [1, 4, 6, 7])
 
 
 def test_masks_are_pasted_into_their_boxes(example):
     masks = torch.ones(2, 1, 28, 28)
     boxes = torch.tensor([[2.0, 1, 10, 5], [-4, -4, 4, 4]])
-    found = example.mask_rcnn.paste_masks(masks, boxes, (8, 12))
-    assert found.shape == (2, 1, 8, 12)
-    wanted = torch.zeros(2, 8, 12)
-    wanted[0, 1:5, 2:10] = wanted[1, :4, :4] = 1
+    pasted = example.mask_rcnn.paste_masks(masks, boxes, (8, 12))
+    assert pasted.shape == (2, 1, 8, 12)
+    expected = torch.zeros(2, 8, 12)
+    expected[0, 1:5, 2:10] = expected[1, :4, :4] = 1
     # Corners are rounded to whole pixels, outwards: a border of one pixel may be more.
-    inside = (found[:, 0] > 0.5).float()
-    border = torch.nn.functional.max_pool2d(wanted, 3, 1, 1)
-    assert (wanted <= inside).all() and (inside <= border).all()
-    assert not found[0, 0, 6:].any() and not found[1, 0, 6:].any()
+    inside = (pasted[:, 0] > 0.5).float()
+    border = torch.nn.functional.max_pool2d(expected, 3, 1, 1)
+    assert (expected <= inside).all() and (inside <= border).all()
+    assert not pasted[0, 0, 6:].any() and not pasted[1, 0, 6:].any()

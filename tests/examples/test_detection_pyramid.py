@@ -35,7 +35,7 @@ def test_maps_have_strides_4_to_32_and_learn(family):
     ):
         assert features.shape == (2, channels, 64 // stride, 96 // stride)
     assert pyramid.strides == [4, 8, 16, 32][: len(maps)]
-    sum(each.square().sum() for each in maps.values()).backward()
+    sum(feature_map.square().sum() for feature_map in maps.values()).backward()
     # With several processes every parameter must have a gradient.
     assert not [name for name, p in pyramid.named_parameters() if p.grad is None]
 
@@ -53,12 +53,12 @@ def test_the_maps_are_those_of_the_blocks(family):
     torch.manual_seed(1)
     config = VisionTransformerConfig.of(family=family, **SMALL[family])
     model, images = build_vision_model(config, 7).eval(), torch.randn(1, 3, 64, 96)
-    whole = model(images, blocks=range(config.num_blocks)).intermediate
+    expected = model(images, blocks=range(config.num_blocks)).intermediate
     pyramid = FeaturePyramid(model).eval()
-    made = itertools.islice(pyramid.model.encode(images), pyramid.blocks[-1] + 1)
-    own = [map_of(x, grid) for x, grid in made]
+    states = itertools.islice(pyramid.model.encode(images), pyramid.blocks[-1] + 1)
+    maps = [map_of(x, grid) for x, grid in states]
     for block in pyramid.blocks:
-        assert torch.equal(own[block], whole[block])
+        assert torch.equal(maps[block], expected[block])
 
 
 def test_the_backbone_of_xcit_small_has_the_published_parameter_count():

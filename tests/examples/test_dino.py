@@ -73,17 +73,17 @@ def test_the_examples_of_the_docstrings_hold(dino, name):
 
 
 def test_the_settings_are_the_published_ones(dino):
-    known = dino.train.DinoSettings.of(data="x", setting="paper")
-    assert (known.model.family, known.model.embed_dim, known.model.image_size) == (
+    settings = dino.train.DinoSettings.of(data="x", setting="paper")
+    assert (settings.model.family, settings.model.embed_dim, settings.model.image_size) == (
         "xcit",
         384,
         (224,),
     )
-    run, schedule = known.trainer, known.trainer.schedule
-    assert (known.task.batch_size, run.max_epoch, run.clip_norm) == (256, 100, 3.0)
-    assert (schedule.lr, schedule.min_lr, known.trainer.warmup_epochs) == ((2.5e-4,), 1e-6, 10.0)
-    assert known.trainer.optimizer.weight_decay == 0.04
-    views, config = known.views, known.distillation
+    run, schedule = settings.trainer, settings.trainer.schedule
+    assert (settings.task.batch_size, run.max_epoch, run.clip_norm) == (256, 100, 3.0)
+    assert (schedule.lr, schedule.min_lr, settings.trainer.warmup_epochs) == ((2.5e-4,), 1e-6, 10.0)
+    assert settings.trainer.optimizer.weight_decay == 0.04
+    views, config = settings.views, settings.distillation
     assert (views.local_crops, views.local_size) == (8, 96)
     assert (views.global_areas, views.local_areas) == ((0.4, 1.0), (0.05, 0.4))
     assert (config.head_dim, config.bottleneck_dim, config.outputs) == (2048, 256, 65_536)
@@ -140,8 +140,8 @@ def test_temperatures_and_cosines(dino):
     config = dino.distillation.DistillationConfig(
         teacher_temperature=0.07, teacher_warmup_temperature=0.04, teacher_warmup_epochs=4
     )
-    found = [config.teacher_temperature_of(epoch) for epoch in (1, 2, 4, 5, 100)]
-    assert found == pytest.approx([0.04, 0.05, 0.07, 0.07, 0.07])
+    temperatures = [config.teacher_temperature_of(epoch) for epoch in (1, 2, 4, 5, 100)]
+    assert temperatures == pytest.approx([0.04, 0.05, 0.07, 0.07, 0.07])
     values = [dino.distillation.cosine(0.04, 0.4, share) for share in (0, 0.5, 1)]
     assert values == pytest.approx([0.04, 0.22, 0.4])
 
@@ -224,8 +224,8 @@ def test_student_and_teacher_start_alike_with_every_attention(dino, attention):
     config = {**SMALL["vit"], "attention": attention, "drop_path": 0.5, "dropout": 0.5}
     trainer, objective = trainer_of(dino, config, OneBatch(batch_of(dino, 8, 4)), 1)
     student, teacher = objective.model.student, objective.model.teacher
-    for own, other in zip(student.parameters(), teacher.parameters(), strict=True):
-        assert own.equal(other) and own is not other and not other.requires_grad
+    for weight, other in zip(student.parameters(), teacher.parameters(), strict=True):
+        assert weight.equal(other) and weight is not other and not other.requires_grad
     assert trainer.train().num_updates == 1
     views = batch_of(dino, 8, 4).large
     assert teacher.features(views).equal(teacher.features(views))  # no dropout
@@ -249,7 +249,7 @@ def test_every_family_of_models_can_be_distilled(dino, family, attention):
 def test_after_each_update_teacher_center_and_decay_are_as_in_the_paper(dino):
     epochs, batch = 4, batch_of(dino, 8, 4)
     trainer, objective = trainer_of(dino, SMALL["vit"], OneBatch(batch), epochs)
-    model, seen = objective.model, []
+    model, updates = objective.model, []
     expected = {name: p.double().clone() for name, p in model.teacher.named_parameters()}
     last = model.student.head.last.weight.clone()
     center = torch.zeros(32, dtype=torch.float64)
@@ -263,22 +263,22 @@ def test_after_each_update_teacher_center_and_decay_are_as_in_the_paper(dino):
     def look(optimizer, args, kwargs):
         students = {n: p.detach().double().clone() for n, p in model.student.named_parameters()}
         decays = [group["weight_decay"] for group in optimizer.param_groups]
-        seen.append((students, model.centre.clone(), decays))
+        updates.append((students, model.centre.clone(), decays))
         means.append(outputs())
 
     trainer.parts.optimizer.register_step_post_hook(look)
     trainer.train()
-    for number, (students, found, decays) in enumerate(seen):
+    for number, (students, center_now, decays) in enumerate(updates):
         wave = math.cos(math.pi * number / epochs)
         momentum = 1 - 0.5 * (1 - 0.996) * (1 + wave)
         for name, teacher in expected.items():
             expected[name] = momentum * teacher + (1 - momentum) * students[name]
         center = 0.9 * center + 0.1 * means[number]
-        torch.testing.assert_close(found.double(), center, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(center_now.double(), center, rtol=1e-5, atol=1e-7)
         assert decays == pytest.approx([0.4 + 0.5 * (0.04 - 0.4) * (1 + wave), 0.0])
         is_frozen = students["head.last.weight"].equal(last.double())
         assert is_frozen == (number == 0)  # in the first epoch, of one update
-    assert len(seen) == epochs
+    assert len(updates) == epochs
     for name, parameter in model.teacher.named_parameters():
         torch.testing.assert_close(parameter.double(), expected[name], rtol=1e-5, atol=1e-7)
 
@@ -323,8 +323,8 @@ def test_distillation_learns_without_collapse(dino):
     assert last["mean_entropy"] == pytest.approx(math.log(6), abs=0.3)
     teacher = objective.model.teacher.eval()
     noise = torch.randn(6, 20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    found = teacher.head(teacher.features(kinds.kinds[:, None] + 0.7 * noise))
-    best = (found - objective.model.centre).argmax(-1).view(6, 20)
+    scores = teacher.head(teacher.features(kinds.kinds[:, None] + 0.7 * noise))
+    best = (scores - objective.model.centre).argmax(-1).view(6, 20)
     pure = [(row == row.mode().values).float().mean().item() for row in best]
     assert min(pure) > 0.6 and len(best.mode().values.unique()) >= 3, best
 
@@ -334,18 +334,18 @@ def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
 ):
     common = "--max-epoch 3 --lr-period-updates 9 --freeze-last-layer 1 --warmup-epochs 1 "
     common += "--drop-path 0.2 --telemetry-interval 4 --teacher-warmup-epochs 2"
-    whole, parts, board = (tmp_path / name for name in ("whole", "parts", "board"))
-    code, lines, _ = command(dino, images, whole, capsys, common, f"--tensorboard-logdir {board}")
+    full, parts, board = (tmp_path / name for name in ("whole", "parts", "board"))
+    code, lines, _ = command(dino, images, full, capsys, common, f"--tensorboard-logdir {board}")
     assert code == 0 and any("telemetry" in line for line in lines)
     assert list(board.rglob("events*"))
     for limit in ("--max-update 2", "--max-update 5", ""):
         code, _, error = command(dino, images, parts, capsys, common, limit)
         assert code == 0, error
-    one, other = weights(whole), weights(parts)
-    assert one.keys() == other.keys() and all(t.equal(other[name]) for name, t in one.items())
-    file = whole / "teacher.safetensors"
-    made = load_checkpoint(file).model_tensors
-    assert all(t.equal(one[f"teacher.backbone.{name}"]) for name, t in made.items())
+    ours, parted = weights(full), weights(parts)
+    assert ours.keys() == parted.keys() and all(t.equal(parted[name]) for name, t in ours.items())
+    file = full / "teacher.safetensors"
+    exported = load_checkpoint(file).model_tensors
+    assert all(t.equal(ours[f"teacher.backbone.{name}"]) for name, t in exported.items())
     assert (parts / "teacher.safetensors").read_bytes() != b""
 
     sets = f"--train {images}/train --test {images}/test --method knn --eval-crop-ratio 1".split()
@@ -355,11 +355,11 @@ def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
     tuned += f" --save-dir {tmp_path}/tuned --batch-size 24 --no-epoch-checkpoints"
     run_here("vision_train", *tuned.split())
     for name, tensor in weights(tmp_path / "tuned").items():
-        torch.testing.assert_close(tensor, made[name], rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(tensor, exported[name], rtol=1e-5, atol=1e-7)
 
     copied = tmp_path / "copy.safetensors"
     assert dino.teacher.main([str(parts / "checkpoint_last.safetensors"), str(copied)]) == 0
-    assert all(t.equal(made[name]) for name, t in load_checkpoint(copied).model_tensors.items())
+    assert all(t.equal(exported[name]) for name, t in load_checkpoint(copied).model_tensors.items())
     capsys.readouterr()
     assert dino.teacher.main([str(file), str(copied)]) == 2
     assert "not the checkpoint of a self-distillation" in capsys.readouterr().err
@@ -382,9 +382,9 @@ def test_two_processes_train_as_one_with_accumulation(dino, images, tmp_path, ca
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\nteacher: ") == 1
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
+    single, double = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name, tensor in single.items():
+        torch.testing.assert_close(double[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

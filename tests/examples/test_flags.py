@@ -53,9 +53,9 @@ def recorded_commands(script, folder):
 
 def commands_of_models(flags):
     """Return the flags of relu-nmt-train of a sweep: for all models, and with each variant's."""
-    own, common = flags[: flags.index("--")], flags[flags.index("--") + 1 :]
+    variant_flags, common = flags[: flags.index("--")], flags[flags.index("--") + 1 :]
     common = ["data", "--max-doc-tokens", "9", *common]
-    variants = [word for word in own if re.match(r"[\w.+-]+:\s", word)]
+    variants = [word for word in variant_flags if re.match(r"[\w.+-]+:\s", word)]
     return [common, *([*common, *shlex.split(text.partition(":")[2])] for text in variants)]
 
 
@@ -66,7 +66,7 @@ def test_every_flag_of_an_example_has_an_effect(script, tmp_path, monkeypatch, c
     for name, flags in recorded_commands(script, tmp_path):
         commands = [(name, flags)]
         if name == "sweep":
-            commands = [("train", one) for one in commands_of_models(flags)]
+            commands = [("train", model_flags) for model_flags in commands_of_models(flags)]
         for program, words in commands:
             if program not in CHECKED:
                 continue
@@ -117,7 +117,7 @@ def test_every_command_of_the_documentation_is_accepted(page, capsys):
             continue  # the command reads files of the reader, or has no settings
         commands = [(name, flags)]
         if name == "sweep":
-            commands = [("train", one) for one in commands_of_models(flags)]
+            commands = [("train", model_flags) for model_flags in commands_of_models(flags)]
         for program, words in commands:
             main = importlib.import_module(f"relu_nmt.cli.{program}").main
             with pytest.raises(SystemExit) as end:

@@ -65,20 +65,20 @@ def test_the_models_have_the_published_sizes(lra, task, size):
 
 
 def test_the_presets_are_the_published_ones(lra):
-    known = {name: lra.train.LraSettings.of(data="x", task=name) for name in lra.train.PRESETS}
+    presets = {name: lra.train.LraSettings.of(data="x", task=name) for name in lra.train.PRESETS}
     steps = {"listops": 5_000, "text": 20_000, "retrieval": 30_000, "image": 35_000}
     steps |= {"pathfinder": 62_400}
-    for name, settings in known.items():
+    for name, settings in presets.items():
         schedule, run = settings.trainer.schedule, settings.trainer
         assert schedule.total_num_update == run.max_update
         if name in steps:
             assert run.max_update == steps[name] and schedule.lr == (1e-4,)
-    assert known["listops"].task.width == 2048 and known["text"].task.width == 4096
-    assert known["listops-small"].task.width == 512
-    assert lra.train.LraSettings.of(data="x").task == known["listops-small"].task
-    optimizer = known["image"].trainer.optimizer
+    assert presets["listops"].task.width == 2048 and presets["text"].task.width == 4096
+    assert presets["listops-small"].task.width == 512
+    assert lra.train.LraSettings.of(data="x").task == presets["listops-small"].task
+    optimizer = presets["image"].trainer.optimizer
     assert (optimizer.adam_betas, optimizer.adam_eps) == ((0.9, 0.999), 1e-6)
-    assert known["image"].task.batch_size == 256 and known["image"].model.dropout == 0.1
+    assert presets["image"].task.batch_size == 256 and presets["image"].model.dropout == 0.1
 
 
 def by_recursion(tokens):
@@ -97,33 +97,33 @@ def by_recursion(tokens):
 
 
 def test_listops_are_expressions_with_their_values(lra):
-    seen = set()
+    symbols = set()
     for seed in range(40):
         ids, value = lra.listops.make_expression(np.random.default_rng(seed), 15, 60)
         tokens = [lra.listops.TOKENS[i] for i in ids]
         assert 15 < len(tokens) < 60 and 0 not in ids
         assert lra.listops.evaluate(tokens) == by_recursion(list(tokens)) == value
-        seen |= {*tokens, value}
-    assert seen >= {*lra.listops.OPERATORS, *map(str, range(10)), *range(10)}
+        symbols |= {*tokens, value}
+    assert symbols >= {*lra.listops.OPERATORS, *map(str, range(10)), *range(10)}
     tokens = ["[MED", "2", "[SM", "9", "4", "]", "8", "1", "]"]
     assert lra.listops.evaluate(tokens) == 2  # the median of 1 2 3 8
 
 
 def test_pathfinder_discs_are_on_one_path_or_on_two(lra, monkeypatch):
-    drawn, seen = lra.pathfinder._drawn, []
-    monkeypatch.setattr(lra.pathfinder, "_drawn", lambda *what: seen.append(what) or drawn(*what))
+    drawn, calls = lra.pathfinder._drawn, []
+    monkeypatch.setattr(lra.pathfinder, "_drawn", lambda *what: calls.append(what) or drawn(*what))
     labels = []
     for seed in range(30):
         pixels, label = lra.pathfinder.make_image(random.Random(seed))
-        paths, discs = seen[-1]
+        paths, discs = calls[-1]
         ends = [{path[0], path[-1]} for path in paths]
-        owners = [next(i for i, both in enumerate(ends) if disc in both) for disc in discs]
+        owners = [next(i for i, pair in enumerate(ends) if disc in pair) for disc in discs]
         assert discs[0] != discs[1] and max(owners) < 2
         assert (owners[0] == owners[1]) == bool(label)
         assert [len(path) for path in paths[:2]] == [15, 15]
         for index, path in enumerate(paths):
-            others = np.concatenate([*paths[:index], *paths[index + 1 :]])
-            apart = np.linalg.norm(np.array(path)[:, None] - others[None], axis=-1)
+            other_discs = np.concatenate([*paths[:index], *paths[index + 1 :]])
+            apart = np.linalg.norm(np.array(path)[:, None] - other_discs[None], axis=-1)
             assert apart.min() > lra.pathfinder.GAP
         assert pixels.shape == (1024,) and pixels.dtype == np.uint8 and pixels.max() == 255
         column, row = (round(value - 0.5) for value in discs[0])
@@ -133,11 +133,11 @@ def test_pathfinder_discs_are_on_one_path_or_on_two(lra, monkeypatch):
 
 
 def test_generated_samples_are_stored_and_a_damaged_file_is_named(lra, tmp_path):
-    said = []
-    first = lra.tasks.open_task("listops", tmp_path, 40, COUNTS, said.append)
-    assert len(said) == 3
-    again = lra.tasks.open_task("listops", tmp_path, 40, COUNTS, said.append)
-    assert len(said) == 3
+    notes = []
+    first = lra.tasks.open_task("listops", tmp_path, 40, COUNTS, notes.append)
+    assert len(notes) == 3
+    again = lra.tasks.open_task("listops", tmp_path, 40, COUNTS, notes.append)
+    assert len(notes) == 3
     for split, count in COUNTS.items():
         assert len(first[split]) == count
         for (ours,), (theirs,) in zip(first[split].sequences, again[split].sequences, strict=True):
@@ -147,7 +147,7 @@ def test_generated_samples_are_stored_and_a_damaged_file_is_named(lra, tmp_path)
     [path] = tmp_path.iterdir()
     path.write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"listops-40-6-3-3\.npz: damaged"):
-        lra.tasks.open_task("listops", tmp_path, 40, COUNTS, said.append)
+        lra.tasks.open_task("listops", tmp_path, 40, COUNTS, notes.append)
 
 
 def save_images(folder, counts):
@@ -164,7 +164,7 @@ def test_images_are_rows_of_gray_values(lra, tmp_path):
     save_images(tmp_path, {"train": 10, "test": 2})
     counts = {"train": 100, "valid": 100, "test": 3}
     samples = lra.tasks.open_task("image", tmp_path, 1024, counts, print)
-    assert {split: len(found) for split, found in samples.items()} == {
+    assert {split: len(examples) for split, examples in samples.items()} == {
         "train": 18,
         "valid": 2,
         "test": 3,
@@ -233,9 +233,9 @@ def test_zeros_are_padding_unless_all_tokens_are_visible(lra):
     with torch.no_grad():
         model.embedding.weight[0] += 100.0
     torch.testing.assert_close(model(tokens), before)
-    seen = small_model(lra, "softmax", mask="all")
-    seen.load_state_dict(model.state_dict())
-    assert not seen(tokens).allclose(before)
+    unmasked = small_model(lra, "softmax", mask="all")
+    unmasked.load_state_dict(model.state_dict())
+    assert not unmasked(tokens).allclose(before)
     # The mean is over the padded length: three tokens of sixteen.
     states = []
     model.norm.register_forward_hook(lambda module, args, output: states.append(output))
@@ -308,14 +308,14 @@ def test_a_training_resumes_and_the_table_shows_its_results(lra, tmp_path, capsy
             lra, tmp_path, capsys, f"--max-update {updates} --save-dir {tmp_path}/parts"
         )
         assert code == 0
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
-    assert all(weight.equal(parts[name]) for name, weight in whole.items())
+    full, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(weight.equal(parts[name]) for name, weight in full.items())
     assert lra.table.main([str(tmp_path / "whole")]) == 0
     printed = capsys.readouterr().out
     [cells] = list(csv.reader(io.StringIO(printed.splitlines()[2]), delimiter="|"))
     results = json.loads((tmp_path / "whole" / "results.json").read_text())
     accuracy = {
-        split: {one["num_updates"]: one["accuracy"] for one in results["valid"][split]}
+        split: {record["num_updates"]: record["accuracy"] for record in results["valid"][split]}
         for split in ("valid", "test")
     }
     best = results["best"]["num_updates"]
@@ -356,8 +356,8 @@ def test_polynomial_landmarks_with_a_convolution_train_and_resume(lra, tmp_path,
         losses = [float(line["loss"]) for line in lines if "loss" in line]
         assert losses and np.isfinite(losses).all()
         stored[folder, updates] = weights(tmp_path / folder)
-    whole, half, parts = stored.values()
-    assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
-    own = [name for name in whole if re.search(r"attention\.(convolution|scale)", name)]
-    assert len(own) == (4 if scale == "dynamic" else 2)
-    assert not any(torch.equal(whole[name], half[name]) for name in own)
+    full, half, parts = stored.values()
+    assert all(torch.equal(tensor, parts[name]) for name, tensor in full.items())
+    names = [name for name in full if re.search(r"attention\.(convolution|scale)", name)]
+    assert len(names) == (4 if scale == "dynamic" else 2)
+    assert not any(torch.equal(full[name], half[name]) for name in names)

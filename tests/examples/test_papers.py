@@ -45,9 +45,9 @@ def test_every_table_and_figure_has_an_entry():
             f"Table {number}" in e.title for e in ENTRIES.values() if e.paper == "reluformer"
         )
     for paper, figures in (("reluformer", 5), ("reluvit", 4), ("polynomials", 7)):
-        own = [entry.title for entry in ENTRIES.values() if entry.paper == paper]
+        titles = [entry.title for entry in ENTRIES.values() if entry.paper == paper]
         for number in range(1, figures + 1):
-            assert any(f"Figure {number}" in title for title in own), (paper, number)
+            assert any(f"Figure {number}" in title for title in titles), (paper, number)
     assert len(ENTRIES) >= 82
 
 
@@ -56,8 +56,8 @@ def test_names_are_unique_and_begin_with_the_paper():
         entry for paper in paper_registry.read_papers().values() for entry in paper["entries"]
     ]
     assert len(values) == len(ENTRIES)
-    places = [(entry.paper, entry.values["place"]) for entry in ENTRIES.values()]
-    assert len(set(places)) == len(places)
+    locations = [(entry.paper, entry.values["place"]) for entry in ENTRIES.values()]
+    assert len(set(locations)) == len(locations)
     for entry in ENTRIES.values():
         assert entry.id.startswith(f"{entry.paper}-")
 
@@ -71,26 +71,26 @@ def test_an_entry_has_commands_in_both_forms_and_a_number_or_a_reason(entry):
             assert re.fullmatch(r"~?\d+(\.\d+)?", number)
     keys = ("measured", "measured_elsewhere", "command_only", "gap")
     assert sum(key in entry.values for key in keys) == 1
-    shown = ("published", "published_file", "published_note")
-    assert sum(key in entry.values for key in shown) == 1
+    names = ("published", "published_file", "published_note")
+    assert sum(key in entry.values for key in names) == 1
     assert ("columns" in entry.values) == ("published" in entry.values)
     if table := write_papers.published_of(entry):
         assert all(len(row) == len(table["columns"]) for row in table["rows"].values())
 
 
 def test_measurements_are_whole_and_shown():
-    found = paper_registry.read_measurements()
+    measurements = paper_registry.read_measurements()
     used = set()
     for entry in ENTRIES.values():
         for name in entry.values.get("measured", ()):
             used.add(name)
             rows = set(entry.values.get("rows", ()))
-            assert rows & found[name]["rows"].keys() or not rows, entry.id
+            assert rows & measurements[name]["rows"].keys() or not rows, entry.id
         rows = set(entry.values.get("rows", ()))
         for name in entry.values.get("measured", ())[:1]:
-            assert rows <= found[name]["rows"].keys(), entry.id
-    assert used == found.keys()
-    for name, table in found.items():
+            assert rows <= measurements[name]["rows"].keys(), entry.id
+    assert used == measurements.keys()
+    for name, table in measurements.items():
         assert all(len(row) == len(table["columns"]) for row in table["rows"].values()), name
         assert {"seeds", "interval", "date", "machine", "revision"} <= table.keys(), name
         assert table["spread"] in papers.SPREADS, name
@@ -130,9 +130,9 @@ def recorded(commands, folder):
         (folder / name).write_text(STUB)
         (folder / name).chmod(0o755)
     for size in ("small", "paper"):  # of trainings, for loops over their checkpoints
-        made = folder / f"vision-study/sizes-{size}/one/checkpoints"
-        made.mkdir(parents=True)
-        (made / "checkpoint_last.safetensors").touch()
+        checkpoints = folder / f"vision-study/sizes-{size}/one/checkpoints"
+        checkpoints.mkdir(parents=True)
+        (checkpoints / "checkpoint_last.safetensors").touch()
     for part in ("examples", "data_prep", "relu_nmt"):
         (folder / part).symlink_to(ROOT / part)
     settings = {"RECORD": str(folder / "record"), "PYTHON": "python", "TEXT": str(folder)}
@@ -148,8 +148,8 @@ def recorded(commands, folder):
         )
     words = (folder / "record").read_text().split("\0")
     for is_end, call in itertools.groupby(words, lambda word: word == "\n"):
-        if not is_end and any(own := [*call]):
-            yield own
+        if not is_end and any(call_words := [*call]):
+            yield call_words
 
 
 def program_of(call):
@@ -173,9 +173,9 @@ def test_the_flags_of_every_command_are_accepted(tmp_path, monkeypatch):
     commands = {c for e in ENTRIES.values() for form in e.forms.values() for c in form.commands}
     calls = {}
     for call in recorded(sorted(map(papers.expanded, commands)), tmp_path):
-        if (found := program_of(call)) is None:
+        if (program := program_of(call)) is None:
             continue
-        folder, module, words = found
+        folder, module, words = program
         if module == "table":  # its arguments are files
             continue
         # Print the settings, or end where the data folder is missing.
@@ -275,12 +275,12 @@ def test_a_run_goes_on_where_it_stopped_and_writes_its_result(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "[1/2] done before: echo x" in output and output.endswith(f"result: {path}\n")
     assert count.read_text() == "x\n"
-    found = json.loads(path.read_text("utf-8"))
-    assert found["results"] == {
+    record = json.loads(path.read_text("utf-8"))
+    assert record["results"] == {
         str(table): [{"a": "1", "b": "2"}],
         str(tmp_path / "two.json"): {"c": 3},
     }
-    assert len(found["commands"]) == 2
+    assert len(record["commands"]) == 2
 
 
 def test_a_run_without_its_results_fails(tmp_path, capsys):

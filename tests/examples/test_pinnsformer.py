@@ -114,40 +114,40 @@ def test_a_stopped_training_resumes_exactly(example, tmp_path, capsys):
     capsys.readouterr()
     assert command(example, tmp_path / "parts", "--steps", "2") == 0
     assert capsys.readouterr().out.count("softmax: go on from step 1\n") == 1
-    place = Path("reaction/softmax")
+    case = Path("reaction/softmax")
     states = [
-        torch.load(tmp_path / name / place / "checkpoint.pt", weights_only=True)
+        torch.load(tmp_path / name / case / "checkpoint.pt", weights_only=True)
         for name in ("whole", "parts")
     ]
     for name, weight in states[0]["model"].items():
         assert weight.equal(states[1]["model"][name]), name
-    whole, parts = (
-        json.loads((tmp_path / name / place / "results.json").read_text())
+    full, parts = (
+        json.loads((tmp_path / name / case / "results.json").read_text())
         for name in ("whole", "parts")
     )
-    for timed in (whole, parts):
+    for timed in (full, parts):
         assert timed.pop("seconds") > 0
-    assert whole == parts and whole["steps"] == 2
-    assert whole["course"][1]["loss"] < whole["course"][0]["loss"]
-    assert whole["loss"] == pytest.approx(
-        sum(whole["course"][1][part] for part in ("residual", "boundary", "initial"))
+    assert full == parts and full["steps"] == 2
+    assert full["course"][1]["loss"] < full["course"][0]["loss"]
+    assert full["loss"] == pytest.approx(
+        sum(full["course"][1][part] for part in ("residual", "boundary", "initial"))
     )
     report = (tmp_path / "parts" / "report.md").read_text()
-    assert f"{whole['rMAE']:.1e}" in report and "3.8e-06 | 3.1e-02 | 5.8e-02" in report
+    assert f"{full['rMAE']:.1e}" in report and "3.8e-06 | 3.1e-02 | 5.8e-02" in report
     capsys.readouterr()
     assert command(example, tmp_path / "parts", "--seed", "2") == 2
     assert "made with seed 1, not 2; choose another --out" in capsys.readouterr().err
 
 
 def test_a_training_continues_in_float64(example, tmp_path):
-    found = {}
+    results = {}
     for name, flags in (("single", []), ("double", ["--double"])):
         assert command(example, tmp_path / name, "--steps", "1") == 0
         assert command(example, tmp_path / name, "--steps", "2", *flags) == 0
         folder = tmp_path / name / "reaction" / "softmax"
-        found[name] = json.loads((folder / "results.json").read_text())
-    assert [own["double"] for own in found.values()] == [False, True]
-    single, double = (own["course"] for own in found.values())
+        results[name] = json.loads((folder / "results.json").read_text())
+    assert [result["double"] for result in results.values()] == [False, True]
+    single, double = (result["course"] for result in results.values())
     assert single[0] == double[0]
     assert double[1]["loss"] == pytest.approx(single[1]["loss"], rel=0.05)
     assert double[1]["loss"] != single[1]["loss"]

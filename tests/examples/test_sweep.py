@@ -91,10 +91,10 @@ def test_published_figures_name_models_of_the_document_sweep(
     assert words[1] == "relu_nmt.cli.analyze"
     parser = make_parser("relu-nmt-sweep", "", user_modules=False)
     add_settings(parser, SweepSettings)
-    own = parser.parse_args([*trained[2 : trained.index("--")], "--train-flags", ""])
-    steps = plan_steps(read_settings(SweepSettings, own))
+    options = parser.parse_args([*trained[2 : trained.index("--")], "--train-flags", ""])
+    steps = plan_steps(read_settings(SweepSettings, options))
     evaluations = [step.commands[0] for step in steps if not step.is_training]
-    checkpoints = {Path(own[own.index("--path") + 1]) for own in evaluations}
+    checkpoints = {Path(call[call.index("--path") + 1]) for call in evaluations}
     first = tmp_path / "out/sweep/models" / f"{model}.safetensors"
     second = Path(str(first).replace("softmax", "reluformer_paper"))
     paths = words[words.index("--path") + 1 : words.index("--names")]

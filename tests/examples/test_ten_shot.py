@@ -40,7 +40,7 @@ def make_archives(root):
     for number, name in enumerate(CLASSES):
         for n in range(1, 4):
             value = 60 + 130 * number + n
-            for place in (
+            for path in (
                 f"birds/images/{name}/{n}.jpg",
                 f"caltech101/101_ObjectCategories/{name}/{n}.jpg",
                 f"dtd/images/{name}/{n}.jpg",
@@ -48,7 +48,7 @@ def make_archives(root):
                 f"pets/images/{name}_{n}.jpg",
                 f"ucmerced/UCMerced_LandUse/Images/{name}/{n}.tif",
             ):
-                picture(root / place, value)
+                picture(root / path, value)
     lists(root / "birds/lists", "{name}/{n}.jpg")
     lists(root / "dtd/labels", "{name}/{n}.jpg", "1.txt")
     lists(root / "pets/annotations", "{name}_{n} 1 1 1")
@@ -69,8 +69,8 @@ def make_archives(root):
 def tiny(example, tmp_path, monkeypatch):
     """Two classes, a training and two test images each; sets drawn at random take as many."""
     make_archives(tmp_path / "archives")
-    for name, own in example.SETS.items():
-        monkeypatch.setitem(example.SETS, name, replace(own, classes=2, train=2, test=4))
+    for name, data_set in example.SETS.items():
+        monkeypatch.setitem(example.SETS, name, replace(data_set, classes=2, train=2, test=4))
     genuine = example.divided
 
     def one_of_each_class(paths, train):

@@ -65,22 +65,22 @@ def test_the_table_and_the_page_have_the_times_of_all_attentions(example, tmp_pa
     assert example.timings.main([*words, str(tmp_path)]) == 0, capsys.readouterr()
     rows = list(csv.DictReader((tmp_path / "timings.csv").open()))
     assert {row["attention"] for row in rows} == set(example.timings.SPECS)
-    places = {(row["part"], row["tokens"], row["width"]) for row in rows}
-    assert places >= {("D of all heads", "256", "64"), ("D of each head", "256", "512")}
-    assert places >= {("by N", "9", "16"), ("by N", "200", "16"), ("by D", "200", "24")}
+    sizes = {(row["part"], row["tokens"], row["width"]) for row in rows}
+    assert sizes >= {("D of all heads", "256", "64"), ("D of each head", "256", "512")}
+    assert sizes >= {("by N", "9", "16"), ("by N", "200", "16"), ("by D", "200", "24")}
     assert all(float(row["median"]) > 0 for row in rows)
     assert all(float(row["ratio_low"]) <= float(row["ratio_high"]) for row in rows)
     assert {row["ratio"] for row in rows if row["attention"] == "softmax"} == {"1.0"}
     assert example.timings.median_interval(range(30)) == (9, 20)
     page = (tmp_path / "timings.html").read_text("utf-8")
-    [own] = [
+    [time] = [
         row["median"]
         for row in rows
         if (row["attention"], row["part"], row["tokens"]) == ("softmax", "D of each head", "256")
     ]
     row = re.search(r'<th scope="row">softmax</th>(.*)</tr>', page)[1]
     assert re.findall("<td>(.*?)</td>", row)[1:] == [
-        f"{float(own):.2f}",
+        f"{float(time):.2f}",
         *("177.40", "35.80", "180.60"),
     ]
     assert page.count("<img") == 1
@@ -103,10 +103,10 @@ def test_lengths_cover_all_channels_of_the_patches(example):
     q, k = torch.randn(2, 1, 2, 7, 3)
     kinds = example.timings.TokensFirst(SimAAttention.Config(), 2, 3, 0.0), torch.nn.Identity()
     for attention, divisor in zip(kinds, (q.abs().sum(2, keepdim=True), 1.0), strict=True):
-        found = example.pictures.lengths(attention, q, k, (2, 3))
+        maps = example.pictures.lengths(attention, q, k, (2, 3))
         joined = (q / divisor)[0, :, 1:].transpose(0, 1).flatten(1)  # token 0 is no patch
-        torch.testing.assert_close(found[0, 0].flatten(), joined.norm(dim=1))
-        assert found.shape == (2, 1, 2, 3)
+        torch.testing.assert_close(maps[0, 0].flatten(), joined.norm(dim=1))
+        assert maps.shape == (2, 1, 2, 3)
 
 
 def test_overlays_range_from_0_to_1_in_each_image(example):
@@ -136,9 +136,9 @@ def test_pictures_of_several_models(example, trained, tmp_path, capsys):
     assert pixels.shape == (12, 3, 32, 32)
     with record_attention(classifier.model, Need(weights=True)) as records:
         classifier.outputs(pixels)
-    own = [float(row["weight"]) for row in weights if (row["layer"], row["head"]) == ("1", "2")]
+    numbers = [float(row["weight"]) for row in weights if (row["layer"], row["head"]) == ("1", "2")]
     expected = records[0].weights[:, 1].mean(0).flatten().tolist()
-    assert own == pytest.approx(expected, rel=1e-4, abs=1e-8)
+    assert numbers == pytest.approx(expected, rel=1e-4, abs=1e-8)
 
 
 @pytest.mark.parametrize("count", [5, 8, 20])
@@ -146,9 +146,9 @@ def test_images_come_from_all_parts_of_the_set(example, trained, count):
     images, paths = trained
     classifier = ImageClassifier.from_checkpoint(paths["sima"])
     pixels = example.norms.pixels_of(classifier, str(images), count)
-    [found] = open_images(images).values()
-    wanted = {5: [0, 2, 4, 7, 9], 8: [0, 1, 3, 4, 6, 7, 9, 10], 20: range(12)}[count]
-    expected = [classifier.transform.evaluation(found.read(index)) for index in wanted]
+    [image_set] = open_images(images).values()
+    indices = {5: [0, 2, 4, 7, 9], 8: [0, 1, 3, 4, 6, 7, 9, 10], 20: range(12)}[count]
+    expected = [classifier.transform.evaluation(image_set.read(index)) for index in indices]
     assert np.array_equal(pixels.numpy(), expected)
 
 

@@ -73,8 +73,8 @@ def trained(step):
     """Return all settings of a training by name."""
     parser = make_parser("relu-nmt-vision-train", "")
     add_settings(parser, ImageTrainingSettings)
-    found = read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
-    return flat(to_dict(found))
+    config = read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
+    return flat(to_dict(config))
 
 
 def names_of_studies():
@@ -95,8 +95,8 @@ def test_every_flag_is_accepted_and_has_an_effect(example, images, tmp_path, cap
     assert len(steps) == len(example.studies.STUDIES[name].names(setting))
     assert len({step.folder for step in steps}) == len(steps)
     for step in steps:
-        train, evaluate, *others = step.commands
-        assert len(others) == example.studies.STUDIES[name].norms
+        train, evaluate, *norms = step.commands
+        assert len(norms) == example.studies.STUDIES[name].norms
         for command, words in ((vision_train, train), (vision_evaluate, evaluate)):
             with pytest.raises(SystemExit) as end:
                 raise SystemExit(command.main([*arguments_of(words), "--dump-config"]))
@@ -116,12 +116,12 @@ def test_the_names_of_studies_are_in_the_readme(example):
 def test_variants_of_a_model_differ_only_in_the_attention(example, images, name, setting):
     study = example.studies.STUDIES[name]
     steps = example.run.plan(settings_of(example, name, str(images), "--setting", setting))
-    found = {step.model.attention: trained(step) for step in steps}
-    for variant, values in found.items():
-        baseline = found[study.baselines[study.variants[variant].model]]
+    by_name = {step.model.attention: trained(step) for step in steps}
+    for variant, values in by_name.items():
+        baseline = by_name[study.baselines[study.variants[variant].model]]
         assert {key for key in values if values[key] != baseline[key]} <= {*OWN}
-    kinds = [{k: v for k, v in values.items() if k not in OWN[2:]} for values in found.values()]
-    assert all(one not in kinds[:number] for number, one in enumerate(kinds))
+    kinds = [{k: v for k, v in values.items() if k not in OWN[2:]} for values in by_name.values()]
+    assert all(kind not in kinds[:number] for number, kind in enumerate(kinds))
 
 
 @pytest.mark.parametrize("name", names_of_studies())
@@ -131,8 +131,8 @@ def test_every_attention_fits_its_model(example, images, name):
     steps = example.run.plan(settings_of(example, name, str(images)))
     # For a study over an axis, check one variant per line.
     variants = example.studies.STUDIES[name].variants
-    wanted = {variants[s.model.attention].line or s.model.attention: s for s in steps}
-    for step in wanted.values():
+    chosen = {variants[s.model.attention].line or s.model.attention: s for s in steps}
+    for step in chosen.values():
         words = arguments_of(step.commands[0])
         words += [] if {"swin_tiny", "cvt_13"} & {*words} else ["--layers", "1"]
         config = read_settings(ImageTrainingSettings, parser.parse_args(words)).model
@@ -166,8 +166,8 @@ def test_updates_of_the_paper_setting_have_the_papers_images_and_rates(example, 
     expected = dict.fromkeys(("sizes", "alpha", "alpha-raw", "alpha-gate", "alpha-unit"), 4096)
     expected |= {"scale": 512, "norms": 512}
     for step in example.run.plan(settings_of(example, *words)):
-        found = parser.parse_args(arguments_of(step.commands[0]))
-        values = read_settings(ImageTrainingSettings, found)
+        options = parser.parse_args(arguments_of(step.commands[0]))
+        values = read_settings(ImageTrainingSettings, options)
         batch = values.batch_size
         trainer = config_for_data(values.trainer, batch, 1000, processes, lambda line: None)
         count = batch * processes * trainer.update_freq_of(1)
@@ -195,8 +195,8 @@ def make_training(folder, name, seed, accuracy, status=DONE, entropy=None):
         log.append(json.dumps({"epoch": 1, "num_updates": 10, "telemetry": telemetry}))
     step.path(".log").write_text("\n".join(log))
     if status == DONE:
-        found = {"accuracies": [{"top1": accuracy, "images": 99}]}
-        (step.folder / "accuracy.json").write_text(json.dumps(found))
+        evaluation = {"accuracies": [{"top1": accuracy, "images": 99}]}
+        (step.folder / "accuracy.json").write_text(json.dumps(evaluation))
     return step
 
 
@@ -230,8 +230,8 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     assert means["XCiT SimA"]["gain"] == ""  # its baseline is missing
     page = (tmp_path / "report.html").read_text("utf-8")
     # Three seeds are listed, as their interval would be wider than the differences.
-    shown = "85.00<small>seeds 83.00, 84.00, 88.00</small>"
-    assert re.search(rf'<th scope="row">SimA</th>\s*<td>{shown}</td>', page)
+    cell = "85.00<small>seeds 83.00, 84.00, 88.00</small>"
+    assert re.search(rf'<th scope="row">SimA</th>\s*<td>{cell}</td>', page)
     assert "<td>+3.00<small>seeds +3.00, +2.00, +4.00</small></td>" in page
     assert "±" not in page and "less the baseline" not in page
     assert "training loss, bits per image" in page
@@ -333,15 +333,15 @@ def test_the_divisors_match_the_names(example, images):
 def test_degrees_and_their_numbers_match_the_paper(example, images):
     study = example.studies.STUDIES["degrees"]
     steps = example.run.plan(settings_of(example, "degrees", str(images), "--setting", "paper"))
-    found = {step.model.attention: trained(step) for step in steps}
+    by_name = {step.model.attention: trained(step) for step in steps}
     for scale in ("fixed", "dynamic"):
-        spec = Spec.parse(found[f"Swin-B x^3 {scale}"]["attention"])
+        spec = Spec.parse(by_name[f"Swin-B x^3 {scale}"]["attention"])
         attention = build_attention(spec, "encoder", 0, 1, 4, dropout=0.0)
         factor = attention.row_scale(torch.full((1,), 49.0))
         factor = factor if attention.gain() is None else factor * attention.gain()
         assert factor.item() == pytest.approx(1 / 14)
     for model in ("ViT", "Swin-B"):
-        assert found[f"{model} softmax"]["eval_crop_ratio"] == 0.875
+        assert by_name[f"{model} softmax"]["eval_crop_ratio"] == 0.875
     published = {name: variant.published for name, variant in study.variants.items()}
     assert published["ViT softmax"] == "81.5, DeiT-B; 80.3, ViT-B"
     assert published["ViT x^1 none"] == "77.9, DeiT-B; 74.1, ViT-B"
@@ -376,18 +376,18 @@ def test_norms_match_the_jacobian_by_autograd(example, spec):
         wide.load_state_dict(attention.state_dict())
         wide.double()
         unit = torch.eye(7).double().expand(3, 2, 7, 7) * 7**0.5
-        with record_attention(wide, Need(weights=True)) as found:
+        with record_attention(wide, Need(weights=True)) as records:
             wide(scores, unit, torch.zeros(3, 2, 7, 7).double(), Visibility(7, 7))
-        return found[0].weights
+        return records[0].weights
 
     with torch.no_grad(), record_attention(attention, Need(weights=True)) as records:
         attention(q, torch.randn(3, 2, 7, 5), v, Visibility(7, 7))
     scores = torch.randn(3, 2, 7, 7).double()
     records[0].weights = weights(scores).detach()
     full = torch.autograd.functional.jacobian(weights, scores)
-    own = [full[b, h, :, :, b, h].square().sum().sqrt() for b in range(3) for h in range(2)]
+    norms = [full[b, h, :, :, b, h].square().sum().sqrt() for b in range(3) for h in range(2)]
     size, slope = example.norms.norms(attention, records[0])
-    assert slope == pytest.approx(torch.stack(own).mean().item(), rel=1e-5)
+    assert slope == pytest.approx(torch.stack(norms).mean().item(), rel=1e-5)
     expected = torch.linalg.matrix_norm(records[0].weights).mean().item()
     assert size == pytest.approx(expected, rel=1e-6)
 
@@ -395,20 +395,20 @@ def test_norms_match_the_jacobian_by_autograd(example, spec):
 def test_the_report_has_the_norms_of_all_checkpoints(example, images, tmp_path, capsys):
     words = ["norms", str(images), "--updates", "20", "--save-dir", str(tmp_path)]
     words += ["--variants", "x^3 unscaled", "--", *TINY.replace("--layers 1", "--layers 2").split()]
-    own = [word for word in words if word != "--"]
-    split = own.index("--cpu")
-    flags = " ".join(own[split:])
-    [step] = example.run.plan(settings_of(example, *own[:split], "--train-flags", flags))
+    arguments = [word for word in words if word != "--"]
+    split = arguments.index("--cpu")
+    flags = " ".join(arguments[split:])
+    [step] = example.run.plan(settings_of(example, *arguments[:split], "--train-flags", flags))
     train, _, measure = step.commands
     assert vision_train.main(arguments_of(train)) == 0
     assert example.norms.main(list(measure[2:])) == 0
     replace(step, status=STARTED).write()
     study = example.studies.STUDIES["norms"]
-    [found] = example.report.read_trainings(step.folder.parent, study)
-    curve = found.curves["norms", "jacobian of layer 2"]
+    [training] = example.report.read_trainings(step.folder.parent, study)
+    curve = training.curves["norms", "jacobian of layer 2"]
     assert set(curve) >= {2, 4, 8, 10, 14, 16, 20}  # the others end an epoch of 3
     assert all(value > 0 for value in curve.values())
-    assert found.curves["norms", "weights of layer 1"].keys() == curve.keys()
+    assert training.curves["norms", "weights of layer 1"].keys() == curve.keys()
     example.report.write_report(step.folder.parent, study)
     page = (step.folder.parent / "report.html").read_text("utf-8")
     assert "norms. Frobenius norms" in page
@@ -527,36 +527,36 @@ def test_missing_images_are_an_error(example, tmp_path, capsys):
 def test_identity_in_linear_order_is_that_of_pointwise(example, alpha, monkeypatch):
     monkeypatch.setattr(attentions, "_entries", dict(attentions._entries))
     with example_modules("vision_study", "linear_identity"):
-        made = [
+        mechanisms = [
             build_attention(Spec.parse(f"{name},alpha={alpha}"), "encoder", 0, 2, 8, 0.0)
             for name in ("linear_identity:h=identity", "pointwise:h=identity")
         ]
     torch.manual_seed(1)
     q, k, v = torch.randn(3, 2, 2, 10, 8)
     mask = torch.arange(10) < torch.tensor([[10], [7]])
-    both = [attention(q, k, v, Visibility(10, 10, key_mask=mask)) for attention in made]
-    assert both[0].values == pytest.approx(both[1].values, abs=1e-5)
+    outputs = [attention(q, k, v, Visibility(10, 10, key_mask=mask)) for attention in mechanisms]
+    assert outputs[0].values == pytest.approx(outputs[1].values, abs=1e-5)
     codes = torch.arange(10)[None]
     bias = ScoreBias(torch.randn(2, 19), codes, codes, 9)
-    both = [attention(q, k, v, Visibility(10, 10), bias=bias).values for attention in made]
-    assert torch.equal(*both)
+    outputs = [attention(q, k, v, Visibility(10, 10), bias=bias).values for attention in mechanisms]
+    assert torch.equal(*outputs)
     weights = [
-        attention(q, k, v, Visibility(10, 10), need=Need(weights=True)) for attention in made
+        attention(q, k, v, Visibility(10, 10), need=Need(weights=True)) for attention in mechanisms
     ]
     assert torch.equal(weights[0].weights, weights[1].weights)
 
 
 def test_the_operations_are_those_of_the_paper(tmp_path, capsys):
     with example_modules("vision_study", "operations") as modules:
-        found = {
-            name: modules.operations.counts(arch, own, 224, **others)
-            for name, (arch, own, others) in modules.operations.MODELS.items()
+        counted = {
+            name: modules.operations.counts(arch, options, 224, **changes)
+            for name, (arch, options, changes) in modules.operations.MODELS.items()
         }
         sima = modules.operations.counts("xcit_nano_12", "sima", 32)
         sima_deit = modules.operations.counts("deit_s", "sima", 224)
         sima_xcit = modules.operations.counts("xcit_small_12", "sima", 224)
     published = {row: float(number) for row, [number] in published_rows("sima-operations").items()}
-    for name, counts in found.items():
+    for name, counts in counted.items():
         number = published.get(f"{name}, softmax", published.get(f"{name}, XCA"))
         if number is not None:
             assert counts["multiply_adds"] / 1e9 == pytest.approx(number, abs=0.1)
@@ -565,7 +565,7 @@ def test_the_operations_are_those_of_the_paper(tmp_path, capsys):
     assert published["XCiT-S12/16, SimA"] == pytest.approx(
         sima_xcit["multiply_adds"] / 1e9, abs=0.1
     )
-    assert found["XCiT-T20/16"]["parameters"] / 1e6 == pytest.approx(10.3, abs=0.05)
-    assert found["DeiT-S"]["exponentials"] == 12 * 6 * 197**2
-    assert found["XCiT-S12/16"]["exponentials"] == 12 * 8 * 48**2 + 2 * 8 * 197
+    assert counted["XCiT-T20/16"]["parameters"] / 1e6 == pytest.approx(10.3, abs=0.05)
+    assert counted["DeiT-S"]["exponentials"] == 12 * 6 * 197**2
+    assert counted["XCiT-S12/16"]["exponentials"] == 12 * 8 * 48**2 + 2 * 8 * 197
     assert sima["exponentials"] == 0

@@ -133,11 +133,11 @@ def test_a_scorer_of_ones_own_ranks_translations(command):
     generate += [*GENERATE.split(), "--nbest", 2, "--scorer", "reward:reward=0.25"]
     output = command("generate", *generate, "--user-module", PARTS / "scorer.py")
     for number in re.findall(r"^H-(\d+)\t", output, re.MULTILINE):
-        found = re.findall(rf"^([HP])-{number}\t(.*)$", output, re.MULTILINE)
-        scores = [float(line.split("\t")[0]) for kind, line in found if kind == "H"]
-        by_token = [list(map(float, line.split())) for kind, line in found if kind == "P"]
+        columns = re.findall(rf"^([HP])-{number}\t(.*)$", output, re.MULTILINE)
+        scores = [float(line.split("\t")[0]) for kind, line in columns if kind == "H"]
+        by_token = [list(map(float, line.split())) for kind, line in columns if kind == "P"]
         # Printed scores are in base 2.
-        expected = [sum(own) + 0.25 / math.log(2) * len(own) for own in by_token]
+        expected = [sum(row) + 0.25 / math.log(2) * len(row) for row in by_token]
         assert scores == pytest.approx(expected, abs=2e-3)
         assert scores == sorted(scores, reverse=True)
     assert "unknown scorer 'reward'" in command("generate", *generate, code=2)
@@ -193,11 +193,11 @@ def test_a_training_with_a_schedule_or_optimizer_of_ones_own_goes_on(
     assert "(epoch 1 @ 2 updates)" in log
     if flag == "--lr-scheduler":
         assert "lr=0.000125" in log
-    own, unknown = (
+    known_error, unknown_error = (
         command("train", *flags, *user, flag, wrong, code=2),
         command("train", *flags, flag, text, code=2),
     )
-    for error in (own, unknown):
+    for error in (known_error, unknown_error):
         assert error.count("\n") == 1
         assert flag in error
 

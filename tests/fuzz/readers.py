@@ -257,19 +257,19 @@ def _read_journal(path: Path) -> None:
 
 def _of_values(
     file: str,
-    whole: Callable[[], Path],
+    make_file: Callable[[], Path],
     read: Callable[[Path], object],
     prepare: Callable[[Path], object] = lambda folder: None,
 ) -> Reader:
     """Return a reader of files with changed values of JSON; ``whole`` is one without changes."""
 
     def build(seed: bytes) -> bytes:
-        path = whole()
+        path = make_file()
         if path.suffix == ".safetensors":
             return checkpoint_with_changes(path, seed)
         return changed(json.loads(path.read_bytes()), seed).encode("utf-8", "surrogatepass")
 
-    return Reader(file, lambda: [whole().read_bytes()], read, prepare, build)
+    return Reader(file, lambda: [make_file().read_bytes()], read, prepare, build)
 
 
 def _training_state(path: Path) -> None:
@@ -279,8 +279,8 @@ def _training_state(path: Path) -> None:
 
 
 def _read_settings(path: Path) -> None:
-    found = read_settings_file(TranslationTrainingSettings, path)
-    merged(TranslationTrainingSettings, {"data": "data-bin"}, found)
+    settings = read_settings_file(TranslationTrainingSettings, path)
+    merged(TranslationTrainingSettings, {"data": "data-bin"}, settings)
 
 
 def _read_images(path: Path) -> None:

@@ -43,12 +43,12 @@ def fuzz(folder: Path, flags: list[str], chosen: list[str]) -> None:
     corpus.mkdir()
     paths = {}
     for number, (name, reader) in enumerate(READERS.items()):
-        own = folder / str(number)
-        own.mkdir()
-        reader.prepare(own)
-        paths[name] = own / reader.file
-        for index, whole in enumerate(reader.wholes() if name in (chosen or names) else []):
-            (corpus / f"{number}-{index}").write_bytes(bytes([number]) + whole)
+        reader_folder = folder / str(number)
+        reader_folder.mkdir()
+        reader.prepare(reader_folder)
+        paths[name] = reader_folder / reader.file
+        for index, contents in enumerate(reader.wholes() if name in (chosen or names) else []):
+            (corpus / f"{number}-{index}").write_bytes(bytes([number]) + contents)
 
     def one_input(content: bytes) -> None:
         name = names[content[0] % len(names)] if content else names[0]
@@ -75,15 +75,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31 or 1)
     parser.add_argument("--input", help="a file that is read once")
     parser.add_argument("readers", nargs="*")
-    given = parser.parse_args()
+    options = parser.parse_args()
     FAILURES.mkdir(exist_ok=True)
     flags = [f"-timeout={TIMEOUT_SECONDS}", f"-rss_limit_mb={MEMORY_MB}", "-print_final_stats=1"]
-    flags += [f"-runs={given.inputs}", f"-seed={given.seed}", f"-artifact_prefix={FAILURES}/"]
-    if given.input:
-        flags = [given.input]
-    print(f"{given.inputs:,} inputs, --seed {given.seed}", flush=True)
+    flags += [f"-runs={options.inputs}", f"-seed={options.seed}", f"-artifact_prefix={FAILURES}/"]
+    if options.input:
+        flags = [options.input]
+    print(f"{options.inputs:,} inputs, --seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        task = json.dumps([folder, flags, given.readers])
+        task = json.dumps([folder, flags, options.readers])
         program = [sys.executable, "-m", "tests.fuzz.run", "--in-this-process", task]
         start = time.monotonic()
         done = subprocess.run(program, stderr=subprocess.PIPE, text=True, check=False)
@@ -91,10 +91,10 @@ def main() -> None:
         counts = json.loads(counted.read_text()) if counted.exists() else {}
     for name, count in counts.items():
         print(f"  {name}: {count:,}")
-    found = dict(re.findall(r"stat::(\w+): +(\d+)", done.stderr))
+    stats = dict(re.findall(r"stat::(\w+): +(\d+)", done.stderr))
     print(
-        f"{found.get('number_of_executed_units', '?')} inputs in {time.monotonic() - start:.0f} "
-        f"seconds, at most {found.get('peak_rss_mb', '?')} MB, "
+        f"{stats.get('number_of_executed_units', '?')} inputs in {time.monotonic() - start:.0f} "
+        f"seconds, at most {stats.get('peak_rss_mb', '?')} MB, "
         f"{'FAILED' if done.returncode else 'documented errors only'}"
     )
     sys.exit(done.stderr[-4000:] if done.returncode else 0)

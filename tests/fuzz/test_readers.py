@@ -27,12 +27,12 @@ JSON = st.recursive(
 @st.composite
 def damages(draw):
     """A change of a file's bytes: overwritten, cut off, or with bytes put in."""
-    place = draw(st.floats(0, 1))
+    share = draw(st.floats(0, 1))
     junk = draw(st.binary(min_size=1, max_size=9) | st.sampled_from([b"\0" * 8, b"\xff" * 8]))
     kind = draw(st.sampled_from(["overwrite", "cut", "insert", "replace all"]))
 
     def damage(content):
-        at = int(place * len(content))
+        at = int(share * len(content))
         if kind == "overwrite":
             return content[:at] + junk + content[at + len(junk) :]
         if kind == "cut":
@@ -54,8 +54,8 @@ def path(reader, tmp_path):
 
 
 def test_whole_files_are_read(reader, path):
-    for whole in reader.wholes():
-        path.write_bytes(whole)
+    for content in reader.wholes():
+        path.write_bytes(content)
         if reader.read is not READERS["checkpoint"].read:  # some are of images, some of text
             reader.read(path)
 
@@ -88,8 +88,8 @@ def test_any_text(tmp_path, name, text):
 @pytest.mark.parametrize("start", [b"[", b'{"a":', b"- "])
 def test_deep_nesting(tmp_path, name, start):
     read_or_refuse(READERS[name], tmp_path / READERS[name].file, start * 50_000)
-    whole = start * 900 + (b"]" if start == b"[" else b"1" + b"}") * 900
-    read_or_refuse(READERS[name], tmp_path / READERS[name].file, b'{"lr": ' + whole + b"}")
+    nested = start * 900 + (b"]" if start == b"[" else b"1" + b"}") * 900
+    read_or_refuse(READERS[name], tmp_path / READERS[name].file, b'{"lr": ' + nested + b"}")
 
 
 BOMB = b"a: &a [1,1,1,1,1,1,1,1,1,1]\n" + b"".join(
@@ -128,8 +128,8 @@ def test_contrasts_with_values_of_other_kinds(tmp_path, changes):
 def test_manifest_with_any_value(tmp_path, value, where):
     reader = READERS["data folder: manifest.json"]
     reader.prepare(tmp_path)
-    [whole] = reader.wholes()
-    read_or_refuse(reader, tmp_path / "manifest.json", with_value(whole, where, value))
+    [manifest] = reader.wholes()
+    read_or_refuse(reader, tmp_path / "manifest.json", with_value(manifest, where, value))
 
 
 def with_value(text, where, value):
@@ -158,22 +158,22 @@ def test_behind_the_check_of_sizes(tmp_path, name, damage):
 def test_metadata_of_a_checkpoint_with_any_value(tmp_path, data):
     """Behind the checksums."""
     path = tmp_path / "checkpoint_last.safetensors"
-    whole = load_checkpoint(OLD_FILES / "checkpoints/ema.safetensors", with_training_state=True)
-    inner, name = whole.metadata, data.draw(st.sampled_from(sorted(whole.metadata)))
+    model = load_checkpoint(OLD_FILES / "checkpoints/ema.safetensors", with_training_state=True)
+    inner, name = model.metadata, data.draw(st.sampled_from(sorted(model.metadata)))
     while isinstance(inner[name], dict) and inner[name] and data.draw(st.booleans()):
         inner = inner[name]
         name = data.draw(st.sampled_from(sorted(inner)))
     inner[name] = data.draw(JSON)
-    save_checkpoint(path, whole)
+    save_checkpoint(path, model)
     read_or_refuse(READERS["checkpoint"], path, path.read_bytes())
 
 
 @fresh(50)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_checkpoint_cut_off_never_goes_unnoticed(tmp_path, share):
-    whole = (OLD_FILES / "checkpoints/ema.safetensors").read_bytes()
+    contents = (OLD_FILES / "checkpoints/ema.safetensors").read_bytes()
     path = tmp_path / "checkpoint_last.safetensors"
-    path.write_bytes(whole[: int(share * len(whole))])
+    path.write_bytes(contents[: int(share * len(contents))])
     with pytest.raises(CheckpointError):
         load_checkpoint(path)
 

@@ -39,8 +39,8 @@ def changed(value, seed):
 
 def _change(holder, draws):
     """Replace, drop, add or repeat something at a place of any depth."""
-    places = [(holder, "value")]
-    for outer, key in places:
+    holders = [(holder, "value")]
+    for outer, key in holders:
         inner = outer[key]
         keys = (
             inner
@@ -49,9 +49,9 @@ def _change(holder, draws):
             if isinstance(inner, list)
             else ()
         )
-        places += [(inner, key) for key in keys]
+        holders += [(inner, key) for key in keys]
     # Draw the depth first, since most places are deep.
-    outer, key = draws.choice(places[: draws.choice((2, 12, len(places)))] or places)
+    outer, key = draws.choice(holders[: draws.choice((2, 12, len(holders)))] or holders)
     kind = draws.choice(("replace", "replace", "replace", "drop", "add"))
     if kind == "drop" and outer is not holder:
         del outer[key]

@@ -97,10 +97,10 @@ def images_of(page):
     """Return caption and SVG of each figure, and see that nothing else is loaded."""
     assert not re.search(r'(?:src|href)="(?!data:|[\w.-]+\.csv")', page)
     figures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]*)" alt="([^"]*)">', page)
-    found = {caption: base64.b64decode(image).decode() for image, caption in figures}
-    for svg in found.values():
+    pictures = {caption: base64.b64decode(image).decode() for image, caption in figures}
+    for svg in pictures.values():
         assert not re.search(r'(?:href="|url\()(?!#|data:)', svg)
-    return found
+    return pictures
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +120,8 @@ def test_the_page_and_its_csv_files_are_written(analyzed):
     assert "<title>Attention of relu, softmax</title>" in page
     assert all(f'href="{file.name}"' in page for file in files[1:])
     captions = "\n".join(images_of(page))
-    for shown in ("Entropy by layer", "exactly zero", "Row sums", "Mean distance"):
-        assert shown in captions
+    for text in ("Entropy by layer", "exactly zero", "Row sums", "Mean distance"):
+        assert text in captions
     assert "outside the own sentence" not in captions  # of single sentences
     # Of up to ten keys the largest 1.5 % are one: lines without anything to see.
     assert "Figure 4" not in captions and "there is no curve to draw" in page
@@ -136,15 +136,15 @@ def test_the_page_and_its_csv_files_are_written(analyzed):
 def test_the_csv_files_have_their_columns(analyzed):
     output, _ = analyzed
     attention = table(output.with_name("report_attention.csv"))
-    place = ["checkpoint", "slot", "sees", "layer", "head"]
-    assert list(attention[0]) == [*place, "rows", *ANALYZED]
+    columns = ["checkpoint", "slot", "sees", "layer", "head"]
+    assert list(attention[0]) == [*columns, "rows", *ANALYZED]
     # Two models, three slots: two layers of two heads and their mean, and the mean of the layers.
     assert len(attention) == 2 * 3 * (2 * 3 + 1)
     assert {row["sees"] for row in attention} == {"all"}
     sums = {row["checkpoint"]: float(row["sum"]) for row in attention if row["layer"] == "mean"}
     assert sums["softmax"] == pytest.approx(1) and sums["relu"] != pytest.approx(1)
     ranks = table(output.with_name("report_top_sums.csv"))
-    assert list(ranks[0]) == [*place, "percent", "top_sum", "share_at_rank", "beyond"]
+    assert list(ranks[0]) == [*columns, "percent", "top_sum", "share_at_rank", "beyond"]
     assert len(ranks) == len(attention) * len(PERCENTS)
     for row in ranks:
         assert float(row["top_sum"]) + float(row["beyond"]) == pytest.approx(1)
@@ -165,8 +165,8 @@ def test_the_numbers_agree_with_the_attention_maps(analyzed, folder):
     split, values = task.load_split("test"), []
     for number in range(len(split)):
         source, target = (task.source_tokens(ids) for ids in split.pair(number))
-        found = translator.attention(source, target, slot="cross", layer=1, head=0)
-        for row in found.weights.astype(np.float64):
+        attention_map = translator.attention(source, target, slot="cross", layer=1, head=0)
+        for row in attention_map.weights.astype(np.float64):
             shares = row[row > 0] / row.sum() if row.sum() > 1e-6 else np.ones(1)
             values.append(-(shares * np.log(shares)).sum())
     where = {"checkpoint": "relu", "slot": "cross", "layer": "1", "head": "0"}
@@ -185,11 +185,11 @@ def test_the_memory_numbers_agree_with_the_memory_statistics(analyzed, folder):
     pairs = [split.pair(number) for number in range(len(split))]
     statistics.add([source for source, _ in pairs], [target for _, target in pairs])
     expected = statistics.report()["modules"]
-    own = {f"{row['side']}.{row['layer']}": row for row in rows if row["checkpoint"] == "softmax"}
-    assert own.keys() == expected.keys()
+    parts = {f"{row['side']}.{row['layer']}": row for row in rows if row["checkpoint"] == "softmax"}
+    assert parts.keys() == expected.keys()
     for name, part in expected.items():
-        assert float(own[name]["variance_ratio"]) == pytest.approx(part["variance_ratio"])
-        assert float(own[name]["top_sum_10"]) == pytest.approx(part["top_sums"]["10"])
+        assert float(parts[name]["variance_ratio"]) == pytest.approx(part["variance_ratio"])
+        assert float(parts[name]["top_sum_10"]) == pytest.approx(part["top_sums"]["10"])
 
 
 def test_models_with_and_without_separators_are_compared(folder, tmp_path):

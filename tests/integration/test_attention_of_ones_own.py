@@ -80,14 +80,14 @@ def test_weights_are_printed_for_every_sentence(trained, registered, capsys):
     rows = {kind: [line for line in lines if line.startswith(f"{kind}-")] for kind in "SHA"}
     assert len(rows["S"]) == len(rows["H"]) == len(rows["A"]) > 0
     for source, hypothesis, attention in zip(*rows.values(), strict=True):
-        number, found = attention.split("\t")
+        number, record = attention.split("\t")
         assert number[2:] == source.split("\t")[0][2:]
-        found = json.loads(found)
-        assert (found["slot"], found["layer"], found["head"]) == ("cross", 1, None)
-        assert found["keys"] == [*source.split("\t")[1].split(), "</s>"]
-        assert found["queries"] == [*hypothesis.split("\t")[2].split(), "</s>"]
-        shape = (2, len(found["queries"]), len(found["keys"]))
-        assert np.shape(found["weights"]) == shape
+        record = json.loads(record)
+        assert (record["slot"], record["layer"], record["head"]) == ("cross", 1, None)
+        assert record["keys"] == [*source.split("\t")[1].split(), "</s>"]
+        assert record["queries"] == [*hypothesis.split("\t")[2].split(), "</s>"]
+        shape = (2, len(record["queries"]), len(record["keys"]))
+        assert np.shape(record["weights"]) == shape
 
 
 @pytest.mark.parametrize(

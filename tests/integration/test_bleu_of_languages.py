@@ -46,7 +46,7 @@ def test_validation_is_not_0_and_says_how_it_was_measured(folder, tmp_path, caps
     results = json.loads((folder / "model/results.json").read_text())
     validations = results["valid"]["valid"]
     assert results["best"]["value"] > 5
-    assert all("|tok:zh|" in one["bleu_signature"] for one in validations)
+    assert all("|tok:zh|" in record["bleu_signature"] for record in validations)
     flags = [*TRAIN.split(), "--max-update", "1", "--save-dir"]
     assert train.main([str(folder / "data"), *flags, str(tmp_path / "chosen")]) == 0
     out = capsys.readouterr().out

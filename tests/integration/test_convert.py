@@ -46,8 +46,8 @@ def scored(translator):
         SourceSentence(s.ids, s.tokens, task.encode_target(target))
         for s, target in zip(encoded(translator, LINES), TARGETS, strict=True)
     ]
-    found = translator.searcher(GenerationConfig(score_reference=True))(sources)
-    return sources, [own[0].hypothesis.positional_scores for own in found]
+    translations = translator.searcher(GenerationConfig(score_reference=True))(sources)
+    return sources, [nbest[0].hypothesis.positional_scores for nbest in translations]
 
 
 def test_a_conversion_gives_the_same_bytes_each_time(tmp_path):
@@ -62,8 +62,8 @@ def test_a_checkpoint_for_decoding_alone_is_smaller_and_translates_the_same(tmp_
     done = converted("softmax", small)
     assert done.stdout == f"written: {small} ({small.stat().st_size:,} bytes)\n"
     assert small.stat().st_size < path.stat().st_size / 2
-    found = load_checkpoint(small, with_training_state=True)
-    assert not found.training_tensors and "training_state" not in found.metadata
+    small_file = load_checkpoint(small, with_training_state=True)
+    assert not small_file.training_tensors and "training_state" not in small_file.metadata
     first, second = (Translator.from_checkpoint(p, "cpu").translate(LINES) for p in (path, small))
     assert first == second
 
@@ -76,17 +76,17 @@ def test_ctranslate2_computes_the_same(name, tmp_path):
     other = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
     sources, scores = scored(translator)
     targets = [translator.task.target_text.encode(target) for target in TARGETS]
-    for found, own in zip(
+    for result, expected in zip(
         other.score_batch([s.tokens for s in sources], targets), scores, strict=True
     ):
-        np.testing.assert_allclose(found.log_probs, own, atol=1e-5)
+        np.testing.assert_allclose(result.log_probs, expected, atol=1e-5)
     best = translator.searcher(GenerationConfig(beam=1, max_len_b=20))(sources)
-    for found, own in zip(
+    for result, expected in zip(
         other.translate_batch([s.tokens for s in sources], beam_size=1, max_decoding_length=20),
         best,
         strict=True,
     ):
-        assert found.hypotheses[0] == own[0].tokens
+        assert result.hypotheses[0] == expected[0].tokens
 
 
 @pytest.mark.parametrize("chosen", [{}, {"alignment_layer": 0, "alignment_heads": 1}])
@@ -102,12 +102,12 @@ def test_ctranslate2_aligns_the_same(chosen, tmp_path):
     search = GenerationConfig(beam=1, max_len_b=20, print_alignment="hard")
     best = translator.searcher(search)(sources)
     other = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
-    found = other.translate_batch(
+    results = other.translate_batch(
         [s.tokens for s in sources], beam_size=1, max_decoding_length=20, return_attention=True
     )
-    for theirs, own in zip(found, best, strict=True):
-        places = np.array(theirs.attention[0]).argmax(1)
-        assert places.tolist() == own[0].hypothesis.alignment[: len(places)].tolist()
+    for theirs, nbest in zip(results, best, strict=True):
+        positions = np.array(theirs.attention[0]).argmax(1)
+        assert positions.tolist() == nbest[0].hypothesis.alignment[: len(positions)].tolist()
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,13 @@ def test_onnx_graphs_compute_the_same(name, tmp_path):
     converted(name, tmp_path / "out", "--to", "onnx")
     translator = Translator.from_checkpoint(CHECKPOINTS / f"{name}.safetensors", "cpu")
     sources, scores = scored(translator)
-    for found, own in zip(onnx_scores(tmp_path / "out", sources), scores, strict=True):
-        np.testing.assert_allclose(found, own, atol=1e-4)
-    [one] = onnx_scores(tmp_path / "out", sources[1:2])
-    np.testing.assert_allclose(one, scores[1], atol=1e-4)
-    told = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
-    assert told["target_symbols"][:4] == ["<s>", "<pad>", "</s>", "<unk>"]
-    assert len(told["source_symbols"]) == len(translator.task.source_dictionary)
+    for result, expected in zip(onnx_scores(tmp_path / "out", sources), scores, strict=True):
+        np.testing.assert_allclose(result, expected, atol=1e-4)
+    [single] = onnx_scores(tmp_path / "out", sources[1:2])
+    np.testing.assert_allclose(single, scores[1], atol=1e-4)
+    config = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert config["target_symbols"][:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert len(config["source_symbols"]) == len(translator.task.source_dictionary)
 
 
 POINTWISE = "pointwise:h=relu2,alpha=0.5,gate=silu"
@@ -194,10 +194,10 @@ def compare_at_all_lengths(model, task, folder):
             )
         ]
         translator = Translator([model], task, "cpu")
-        found = translator.searcher(GenerationConfig(score_reference=True))(sources)
-        expected = [own.hypothesis.positional_scores for [own] in found]
-        for found, own in zip(onnx_scores(folder, sources), expected, strict=True):
-            np.testing.assert_allclose(found, own, atol=1e-4)
+        translations = translator.searcher(GenerationConfig(score_reference=True))(sources)
+        expected = [best.hypothesis.positional_scores for [best] in translations]
+        for translations, scores in zip(onnx_scores(folder, sources), expected, strict=True):
+            np.testing.assert_allclose(translations, scores, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -222,12 +222,12 @@ def test_settings_of_graphs_name_the_symbols_that_begin_source_and_target(tmp_pa
     for code in (None, ">>fra<<"):
         text = replace(task.source_text, first_symbol=code)
         exports.save_onnx(model, replace(task, source_text=text), tmp_path)
-        told = json.loads((tmp_path / "config.json").read_text("utf-8"))
-        assert (told["source_first_symbol"], told["target_first_symbol"]) == (code, None)
+        config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+        assert (config["source_first_symbol"], config["target_first_symbol"]) == (code, None)
 
 
 def test_every_attention_is_compared():
-    compared = {Spec.parse(text).name for *own, _ in SLOTS for text in own} | {*MODELS}
+    compared = {Spec.parse(text).name for *specs, _ in SLOTS for text in specs} | {*MODELS}
     assert compared >= {name for name in attentions.names() if attentions.is_built_in(name)}
 
 
@@ -252,8 +252,8 @@ def test_an_image_classifier_is_one_graph(tmp_path):
     session = runtime.InferenceSession(tmp_path / "out" / "model.onnx")
     [logits] = session.run(None, {"images": images.numpy()})
     np.testing.assert_allclose(logits, classifier.outputs(images).logits, atol=1e-4)
-    told = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
-    assert (tuple(told["classes"]), told["size"]) == (classifier.classes, [8, 8])
+    config = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert (tuple(config["classes"]), config["size"]) == (classifier.classes, [8, 8])
 
 
 def test_a_model_that_no_graph_can_express_is_refused(tmp_path):

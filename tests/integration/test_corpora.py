@@ -26,11 +26,11 @@ def folders(tmp_path_factory):
     write(folder, "back", BACK)
     words = ["-s", "de", "-t", "en", "--validpref", folder / "real"]
     real, back = folder / "real-bin", folder / "back-bin"
-    given = ["--trainpref", folder / "real", "--document-separator", "blank", "--destdir", real]
-    run_here("preprocess", *words, *given, "--padding-factor", "16")
-    given = ["--trainpref", folder / "back", "--validpref", folder / "back", "--destdir", back]
-    known = ["--srcdict", real / "dict.de.txt", "--tgtdict", real / "dict.en.txt"]
-    run_here("preprocess", *words, *given, *known)
+    files = ["--trainpref", folder / "real", "--document-separator", "blank", "--destdir", real]
+    run_here("preprocess", *words, *files, "--padding-factor", "16")
+    files = ["--trainpref", folder / "back", "--validpref", folder / "back", "--destdir", back]
+    dictionaries = ["--srcdict", real / "dict.de.txt", "--tgtdict", real / "dict.en.txt"]
+    run_here("preprocess", *words, *files, *dictionaries)
     return real, back
 
 
@@ -40,7 +40,7 @@ def train(folders, save_dir, *flags, check=True):
     logged = "--log-format json --log-interval 1"
     done = run_here("train", *words.split(), *logged.split(), *flags, check=check)
     lines = json_lines(done.stdout)
-    return done, [one["bsz"] for one in lines if "wpb" in one and "update" in one], lines
+    return done, [line["bsz"] for line in lines if "wpb" in line and "update" in line], lines
 
 
 def test_weights_say_how_often_an_epoch_reads_a_corpus(folders, tmp_path):
@@ -55,8 +55,8 @@ def test_sentences_beside_documents(folders, tmp_path):
     flags += ["--sentence-separator", "--tag-extra-data"]
     _, sizes, lines = train(folders, tmp_path, *flags)
     assert sum(sizes) == 2 + 3  # groups: two documents, three sentences
-    said = " ".join(one.get("message", "") for one in lines)
-    assert "back-bin/train.de-en: no document boundaries, so that each sentence is one" in said
+    messages = " ".join(line.get("message", "") for line in lines)
+    assert "back-bin/train.de-en: no document boundaries, so that each sentence is one" in messages
 
 
 def test_a_dictionary_without_room_for_tags_is_told_how_to_get_it(folders, tmp_path):
@@ -66,11 +66,11 @@ def test_a_dictionary_without_room_for_tags_is_told_how_to_get_it(folders, tmp_p
     run_here("preprocess", *words, "1")
     full = tmp_path / "bin", tmp_path / "bin"
     done, _, _ = train(full, tmp_path, "--tag-extra-data", check=False)
-    found = re.search(
+    advice = re.search(
         r"has 0 unused entries for 1 tags; preprocess with (.*) ([0-9]+)$", done.stderr
     )
-    assert done.returncode == 2 and found and found[1] == "--padding-factor"
-    run_here("preprocess", *words, found[2])
+    assert done.returncode == 2 and advice and advice[1] == "--padding-factor"
+    run_here("preprocess", *words, advice[2])
     assert len(Dictionary.load(tmp_path / "bin" / "dict.de.txt").fillers) == 1
 
 

@@ -61,28 +61,28 @@ def assert_same(sentences, documents, lines, **search):
     """Compare tokens and scores of all hypotheses."""
     free = [{"free_sentence_count": True}] * (documents.task.separators is not None)
     for settings in ({"beam": 1}, {"nbest": 3}, *free):
-        given = {**SEARCH, **search, **settings}
-        found = documents.translate_nbest(lines, **given)
-        given.pop("free_sentence_count", None)
-        for old, new in zip(sentences.translate_nbest(lines, **given), found, strict=True):
+        options = {**SEARCH, **search, **settings}
+        translations = documents.translate_nbest(lines, **options)
+        options.pop("free_sentence_count", None)
+        for old, new in zip(sentences.translate_nbest(lines, **options), translations, strict=True):
             for before, after in zip(old, new, strict=True):
-                own, other = before.hypothesis, after.hypothesis
+                first, second = before.hypothesis, after.hypothesis
                 assert after.text == before.text
-                assert other.tokens.tolist() == own.tokens.tolist()
-                assert other.score == pytest.approx(own.score, abs=2e-5)
-                assert other.positional_scores == pytest.approx(own.positional_scores, abs=2e-5)
+                assert second.tokens.tolist() == first.tokens.tolist()
+                assert second.score == pytest.approx(first.score, abs=2e-5)
+                assert second.positional_scores == pytest.approx(first.positional_scores, abs=2e-5)
 
 
 def reference_scores(translator, lines):
     """Return the scores of lines as translations of themselves, by token."""
     task, config = translator.task, GenerationConfig(score_reference=True)
     sources = translator.sources.sentences(TranslationRequest(lines))
-    given = [
+    sentences = [
         replace(source, reference=task.encode_target(line))
         for source, line in zip(sources, lines, strict=True)
     ]
-    found = translator.searcher(config)(given)
-    return [score for [own] in found for score in own.hypothesis.positional_scores]
+    translations = translator.searcher(config)(sentences)
+    return [score for [best] in translations for score in best.hypothesis.positional_scores]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -93,9 +93,9 @@ def test_single_sentences_are_translated_as_before(kind, form, tmp_path):
     save_tiny_model(path, task, seed=5, shape={"layers": 2}, **KINDS[kind])
     models = (path, document_model(path, tmp_path, **FORMS[form]))
     lines = ["a b c", "d", "", "e f g h a b", "unknown k"]
-    sentences, documents = (Translator.from_checkpoint(one, "cpu") for one in models)
+    sentences, documents = (Translator.from_checkpoint(file, "cpu") for file in models)
     assert_same(sentences, documents, lines)
-    before, after = (reference_scores(one, lines) for one in (sentences, documents))
+    before, after = (reference_scores(translator, lines) for translator in (sentences, documents))
     assert after == pytest.approx(before, abs=2e-5)
 
 
@@ -103,11 +103,11 @@ def test_single_sentences_are_translated_as_before(kind, form, tmp_path):
 def test_trained_models_translate_single_sentences_as_before(name, tmp_path):
     path = COMPAT / f"files/checkpoints/{name}.safetensors"
     models = (path, document_model(path, tmp_path, **FORMS["aligned"]))
-    sentences, documents = (Translator.from_checkpoint(one, "cpu") for one in models)
+    sentences, documents = (Translator.from_checkpoint(file, "cpu") for file in models)
     assert_same(sentences, documents, LINES, max_len_b=12)
     search = {"max_len_a": 1, "max_len_b": 20, "beam": 2}
     texts = documents.translate_documents([LINES, LINES[:1]], **search)
-    assert [len(own) for own in texts] == [4, 1]
+    assert [len(lines) for lines in texts] == [4, 1]
     assert texts[1] == sentences.translate(LINES[:1], **search)
 
 
@@ -122,7 +122,9 @@ def test_imported_models_translate_single_sentences_as_before(origin, form, tmp_
         words = [file, "--data", COMPAT / "files/data-fairseq", "--output", path, "--trust-pickle"]
         run_here("import_fairseq", *words)
     models = (path, document_model(path, tmp_path, **FORMS[form]))
-    assert_same(*(Translator.from_checkpoint(one, "cpu") for one in models), LINES, max_len_b=12)
+    assert_same(
+        *(Translator.from_checkpoint(model, "cpu") for model in models), LINES, max_len_b=12
+    )
 
 
 QUICK = "--arch transformer_tiny --cpu --max-tokens 64 --no-epoch-checkpoints --lr 1e-9"
@@ -164,7 +166,7 @@ def test_the_first_update_translates_as_the_sentence_model(folder, tmp_path, for
     run_here("train", *command(folder, started(folder, form), tmp_path))
     path = tmp_path / "checkpoint_last.safetensors"
     models = (folder / "sentences/checkpoint_last.safetensors", path)
-    sentences, documents = (Translator.from_checkpoint(one, "cpu") for one in models)
+    sentences, documents = (Translator.from_checkpoint(file, "cpu") for file in models)
     assert_same(sentences, documents, ["1 2 3", "", "4 5"])
     # Commands read documents with it.
     text = tmp_path / "in.de"
@@ -181,9 +183,9 @@ def test_going_on_from_a_started_training_changes_no_bit(folder, tmp_path):
     run_here("train", *command(folder, flags, tmp_path / "whole", 6))
     for last in (2, 6):
         run_here("train", *command(folder, flags, tmp_path / "parts", last))
-    whole, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert whole.keys() == parts.keys()
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    full, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
+    assert full.keys() == parts.keys()
+    assert all(torch.equal(full[name], parts[name]) for name in full)
 
 
 def test_an_imported_model_starts_documents(tmp_path):
@@ -194,7 +196,7 @@ def test_an_imported_model_starts_documents(tmp_path):
     flags += f" {ALIGNED} --max-doc-tokens 1 --max-update 1 --no-epoch-checkpoints"
     run_here("train", *flags.split(), "--disable-validation", "--save-dir", tmp_path)
     models = (path, tmp_path / "checkpoint_last.safetensors")
-    assert_same(*(Translator.from_checkpoint(one, "cpu") for one in models), LINES, max_len_b=12)
+    assert_same(*(Translator.from_checkpoint(file, "cpu") for file in models), LINES, max_len_b=12)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_longer_tables_of_positions_repeat_the_shorter_ones(tmp_path):
     path = tmp_path / "sentences.safetensors"
     save_tiny_model(path, tiny_task(WORDS), **KINDS["learned"])
     longer = document_model(path, tmp_path, max_source_positions=20)
-    before, after = (load_checkpoint(one).model_tensors for one in (path, longer))
+    before, after = (load_checkpoint(file).model_tensors for file in (path, longer))
     name = "encoder.embedding.positions.weight"
     assert torch.equal(after[name], before[name][torch.arange(20) % 9])
 
@@ -241,5 +243,5 @@ def test_the_separator_comes_behind_all_symbols_and_cannot_be_chosen(tmp_path):
     with torch.no_grad():
         translator.models[0].output_projection.bias[separator] = 9.0
     assert "<sep>" not in translator.translate_nbest(["a b"], **SEARCH)[0][0].tokens
-    [found] = translator.translate_documents([["a b", "", "c"]], max_len_b=5)
-    assert len(found) == 3
+    [translations] = translator.translate_documents([["a b", "", "c"]], max_len_b=5)
+    assert len(translations) == 3

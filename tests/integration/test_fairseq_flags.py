@@ -35,8 +35,8 @@ def data(tmp_path_factory):
 
 
 def train(data, folder, *flags, check=True):
-    own = ("--batch-size", "4", "--no-epoch-checkpoints")
-    return tiny.train(data, folder, *own, *flags, check=check)
+    options = ("--batch-size", "4", "--no-epoch-checkpoints")
+    return tiny.train(data, folder, *options, *flags, check=check)
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +67,15 @@ def test_no_line_of_generate_but_targets_begins_with_t(data, model):
 @pytest.mark.parametrize("flags", [(), ("--max-doc-tokens", "12")])
 def test_shards_are_the_whole_in_order(data, model, flags, tmp_path):
     folder = tmp_path / "shards"
-    whole = numbered(generate(data, model, *flags).stdout)
+    full = numbered(generate(data, model, *flags).stdout)
     shards = [
         generate(data, model, *flags, "--num-shards", "3", "--shard-id", str(i)).stdout
         for i in range(3)
     ]
     parts = [line for shard in shards for line in numbered(shard)]
     # Scores differ in their last digits by what else is in the batch.
-    fields = ([line.split("\t") for line in lines] for lines in (parts, whole))
-    texts = ([(first, last) for first, *_, last in own if first[0] != "P"] for own in fields)
+    fields = ([line.split("\t") for line in lines] for lines in (parts, full))
+    texts = ([(first, last) for first, *_, last in rows if first[0] != "P"] for rows in fields)
     assert next(texts) == next(texts)
     assert "Generate test, shard 2 of 3, with beam=2" in shards[2]
     for i in range(2):  # none takes the place of another
@@ -91,8 +91,8 @@ def test_shards_are_the_whole_in_order(data, model, flags, tmp_path):
 def test_train1_belongs_to_train(data, tmp_path):
     done = train(data, tmp_path, "--max-epoch", "1")
     lines = json_lines(done.stdout)
-    assert sum(one["bsz"] for one in lines if "wpb" in one and "update" in one) == 20
-    assert any("train1.de-en.de: 10 sentence pairs" in one.get("message", "") for one in lines)
+    assert sum(line["bsz"] for line in lines if "wpb" in line and "update" in line) == 20
+    assert any("train1.de-en.de: 10 sentence pairs" in line.get("message", "") for line in lines)
     train(data, tmp_path / "documents", "--max-epoch", "1", "--max-doc-tokens", "12")
     only = tmp_path / "only"
     shutil.copytree(data, only)
@@ -106,13 +106,13 @@ def test_settings_of_the_model_can_be_overridden(data, model):
     assert numbered(same) == numbered(plain)
     changed = generate(data, model, "--model-overrides", '{"no_scale_embedding": true}').stdout
     assert numbered(changed) != numbered(plain)
-    for text, told in (
+    for text, message in (
         ("{'dropuot': 1}", "did you mean dropout"),
         ("__import__('os')", "expected settings such as"),
         ("{'encoder_layers': 3}", "does not fit the model"),
     ):
         done = generate(data, model, "--model-overrides", text, check=False)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and told in done.stderr
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr
 
 
 def test_progress_may_be_hidden(data, model, tmp_path):
@@ -166,7 +166,7 @@ def test_long_sources_are_cut_in_training(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ("--left-pad-source True", "expected False, or leave it out: padding stands on the right"),
         ('--eval-bleu --eval-bleu-detok-args {"target_lang":"fr"}', "but the data's is en"),
@@ -185,10 +185,10 @@ def test_long_sources_are_cut_in_training(data, tmp_path):
         ("--nonsense", "unrecognized arguments: --nonsense; see --help"),
     ],
 )
-def test_others_are_refused_with_what_there_is(data, tmp_path, flags, told):
+def test_others_are_refused_with_what_there_is(data, tmp_path, flags, message):
     done = train(data, tmp_path, *flags.split(), check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def test_a_dictionary_of_alignments_is_refused():
@@ -222,16 +222,16 @@ def test_what_is_refused_is_no_flag_of_ours():
     classes = [train.TranslationTrainingSettings, PreprocessSettings]
     classes += [generate.TranslateSplitSettings, score.ScoreSettings]
     classes += [TranslateLinesSettings]
-    own = set()
+    ours = set()
     for kind in classes:
         for entry in all_options(kind).values():
-            own |= {f"--{entry.name.replace('_', '-')}", *entry.flags, *entry.constants}
+            ours |= {f"--{entry.name.replace('_', '-')}", *entry.flags, *entry.constants}
     refused = " ".join(parse_yaml(ADVICE.read_text("utf-8"))["nowhere"]).split()
-    assert not [flag for flag in own if any(fnmatchcase(flag, pattern) for pattern in refused)]
+    assert not [flag for flag in ours if any(fnmatchcase(flag, pattern) for pattern in refused)]
 
 
 @pytest.mark.parametrize(
-    ("command", "words", "told"),
+    ("command", "words", "message"),
     [
         ("generate", "--format json", "--format: relu-nmt-interactive --format json prints"),
         ("interactive", "--num-shards 2", "--num-shards: relu-nmt-generate has it"),
@@ -251,9 +251,9 @@ def test_what_is_refused_is_no_flag_of_ours():
         ("generate", "--attention-pictures d", "--attention-pictures: relu-nmt-interactive draws"),
     ],
 )
-def test_a_flag_of_another_command_is_told_whose_it_is(command, words, told):
+def test_a_flag_of_another_command_is_told_whose_it_is(command, words, message):
     done = run_here(command, "data", "--path", "x", *words.split(), check=False)
-    assert done.returncode == 2 and f"error: {told}" in done.stderr
+    assert done.returncode == 2 and f"error: {message}" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "generate", "translate_document", "sweep"])
@@ -281,10 +281,10 @@ def test_help_shows_no_flag_that_is_refused(command, hidden, capsys):
 
     with pytest.raises(SystemExit):
         import_module(f"relu_nmt.cli.{command}").main(["--help"])
-    shown = capsys.readouterr().out
-    assert all(flag not in shown for flag in hidden)
-    every = {"--nbest", "--print-alignment", "--score-reference", "--prefix-size"}
-    assert all(flag in shown for flag in every - {*hidden, "--prefix-size"})
+    text = capsys.readouterr().out
+    assert all(flag not in text for flag in hidden)
+    all_flags = {"--nbest", "--print-alignment", "--score-reference", "--prefix-size"}
+    assert all(flag in text for flag in all_flags - {*hidden, "--prefix-size"})
 
 
 def test_refusals_give_the_line_to_type():
@@ -292,8 +292,8 @@ def test_refusals_give_the_line_to_type():
         done = run_here("train", "data", *words.split(), check=False)
         assert "relu-nmt-train DATA --extra-data OTHER --corpus-weights 16,1" in done.stderr
     words = ["text", "--path", "x", "--print-alignment"]
-    told = run_here("translate_document", *words, check=False).stderr
-    assert "relu-nmt-generate prints alignments" in told and "one translation" not in told
+    error = run_here("translate_document", *words, check=False).stderr
+    assert "relu-nmt-generate prints alignments" in error and "one translation" not in error
 
 
 @pytest.mark.parametrize(
@@ -307,15 +307,15 @@ def test_refusals_give_the_line_to_type():
 )
 def test_fairseqs_defaults_are_accepted_where_they_do_nothing(flags, tmp_path):
     flags = ["--max-tokens", 9, "--save-dir", tmp_path, *flags.split()]
-    told = run_here("train", "nowhere", *flags, check=False).stderr
-    assert "does nothing" not in told and "nowhere" in told
+    error = run_here("train", "nowhere", *flags, check=False).stderr
+    assert "does nothing" not in error and "nowhere" in error
 
 
 def test_what_the_needed_flag_was_typed_with_is_told():
     flags = ["--keep-interval-updates", 3, "--save-interval-updates", 0]
-    told = run_here("train", "data", "--max-tokens", 9, *flags, check=False).stderr
-    assert "--keep-interval-updates 3 does nothing with --save-interval-updates 0" in told
-    assert "give both" not in told
+    error = run_here("train", "data", "--max-tokens", 9, *flags, check=False).stderr
+    assert "--keep-interval-updates 3 does nothing with --save-interval-updates 0" in error
+    assert "give both" not in error
 
 
 @pytest.mark.parametrize(
@@ -335,5 +335,5 @@ def test_what_the_needed_flag_was_typed_with_is_told():
     ],
 )
 def test_a_flag_that_the_shape_has_set_is_told_to_be_its_default(flags, note):
-    told = run_here("train", "data", "--max-tokens", 9, *flags.split(), check=False).stderr
-    assert note in told
+    error = run_here("train", "data", "--max-tokens", 9, *flags.split(), check=False).stderr
+    assert note in error

@@ -61,8 +61,8 @@ def folder(tmp_path_factory):
     raw = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 20}
     preprocessed(folder, "raw-bin", splits, joined_dictionary=True, **raw)
     preprocessed(folder, "plain-bin", splits, joined_dictionary=True)
-    for kept in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
-        kept.unlink()  # the remaining files are those of fairseq-preprocess
+    for path in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
+        path.unlink()  # the remaining files are those of fairseq-preprocess
     task = TranslationTask.from_data_folder(folder / "raw-bin")
     for seed in (1, 2, 3):
         save_model(folder / f"checkpoint{seed}.safetensors", task, seed)
@@ -136,22 +136,22 @@ def test_batch_size_changes_nothing(generated, folder):
         20,
     ).stdout
     for kind in "STHDP":
-        for (_, fields), (_, others) in zip(
+        for (_, fields), (_, other_fields) in zip(
             lines_of(generated, kind), lines_of(small, kind), strict=True
         ):
             if kind in "HD":
-                assert float(fields[0]) == pytest.approx(float(others[0]), abs=1e-5)
-                fields, others = fields[1:], others[1:]
+                assert float(fields[0]) == pytest.approx(float(other_fields[0]), abs=1e-5)
+                fields, other_fields = fields[1:], other_fields[1:]
             if kind != "P":
-                assert fields == others
+                assert fields == other_fields
 
 
 def test_processes_translate_as_one_does(folder):
     model = folder / "checkpoint1.safetensors"
     words = ["generate", folder / "raw-bin", "--path", model, *SHORT, "--cpu", "--batch-size", 2]
-    one, three = (run(*words, "--workers", number).stdout for number in (1, 3))
+    single, three = (run(*words, "--workers", number).stdout for number in (1, 3))
     for kind in "STHDP":
-        assert lines_of(one, kind) == lines_of(three, kind)
+        assert lines_of(single, kind) == lines_of(three, kind)
 
 
 def test_damaged_references_are_an_error_before_the_search(folder, tmp_path):
@@ -215,8 +215,8 @@ def test_statistics_of_memories_are_those_of_the_references(folder, tmp_path, se
     assert report["sentences"] == attention["sentences"] and "slots" in attention
     assert report["modules"].keys() == {"encoder.0", "decoder.0"}
     assert report["modules"]["decoder.0"]["tokens"] == sum(b[1].numel() for b in batches)
-    for name, found in report["overall"].items():
-        assert found == pytest.approx(expected["overall"][name], rel=1e-4), name
+    for name, statistics in report["overall"].items():
+        assert statistics == pytest.approx(expected["overall"][name], rel=1e-4), name
 
 
 def test_an_ensemble_translates_and_quiet_prints_the_score_only(folder):
@@ -299,12 +299,12 @@ def test_interactive_gives_one_line_for_each_line(folder):
     twice = run("interactive", folder / "raw-bin", *model, *flags).stdout.split("\n")
     assert len(twice) == 11
     # fairseq's D- lines: number, score in base 2, text; padded, so that there are two a line.
-    shown = [line.split("\t") for line in twice[:10]]
-    assert [name for name, _, _ in shown] == [f"D-{number}" for number in range(5) for _ in "ab"]
-    assert [text for _, _, text in shown[::2]] == lines[:5]
+    fields = [line.split("\t") for line in twice[:10]]
+    assert [name for name, _, _ in fields] == [f"D-{number}" for number in range(5) for _ in "ab"]
+    assert [text for _, _, text in fields[::2]] == lines[:5]
     best = translator.translate_nbest(text.split("\n"), nbest=2, max_len_b=8)
-    expected = [own.score / 0.6931471805599453 for own in (best[0][0], best[0][1], best[2][0])]
-    scores = [float(shown[i][1]) for i in (0, 1, 4)]
+    expected = [t.score / 0.6931471805599453 for t in (best[0][0], best[0][1], best[2][0])]
+    scores = [float(fields[i][1]) for i in (0, 1, 4)]
     assert scores == pytest.approx(expected, abs=1e-5)
 
     (folder / "input.de.gz").write_bytes(gzip.compress(text.encode()))
@@ -323,10 +323,10 @@ def test_interactive_reads_the_table_of_unknown_words_once(folder, tmp_path, mon
         lambda path: read.append(path) or load_translations(path),
     )
     (tmp_path / "table").write_text("haus house\n")
-    given = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
+    options = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
     (tmp_path / "text").write_text("ein haus\nein hund\n\nbrot\n")
     flags = {"input": tmp_path / "text", "buffer_size": 1, "replace_unk": tmp_path / "table"}
-    settings = translate_text.TranslateLinesSettings.of(**given, **flags)
+    settings = translate_text.TranslateLinesSettings.of(**options, **flags)
     assert len(translate_text.translate_lines(settings, progress=False)) == 4
     assert len(read) == 1
 
@@ -335,22 +335,23 @@ def test_interactive_gives_json(folder):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     text = "Das Haus\n\nein Hund ist rot"
     flags = ["--nbest", 2, "--format", "json", "--print-alignment"]
-    found = [
+    answers = [
         json.loads(line)
         for line in run("interactive", *model, *flags, stdin=text).stdout.splitlines()
     ]
-    assert {one["score_unit"] for one in found} == {"nats"}
-    assert [(one["id"], one["source"]) for one in found] == list(enumerate(text.split("\n")))
+    assert {answer["score_unit"] for answer in answers} == {"nats"}
+    pairs = [(answer["id"], answer["source"]) for answer in answers]
+    assert pairs == list(enumerate(text.split("\n")))
     translator = Translator.from_checkpoint(folder / "checkpoint1.safetensors", device="cpu")
     expected = translator.translate_nbest(text.split("\n"), nbest=2, max_len_b=8)
-    for one, translations in zip(found, expected, strict=True):
-        shown = one["translations"]
-        assert [own["text"] for own in shown] == [own.text for own in translations]
-        for own, other in zip(shown, translations, strict=True):
-            assert own["score"] == pytest.approx(other.score, abs=1e-5)
-            assert len(own["token_scores"]) == len(own["tokens"]) + 1  # of </s>, too
-    assert len(found[0]["translations"][0]["alignment"]) == len(
-        found[0]["translations"][0]["tokens"]
+    for answer, translations in zip(answers, expected, strict=True):
+        nbest = answer["translations"]
+        assert [t["text"] for t in nbest] == [t.text for t in translations]
+        for entry, other in zip(nbest, translations, strict=True):
+            assert entry["score"] == pytest.approx(other.score, abs=1e-5)
+            assert len(entry["token_scores"]) == len(entry["tokens"]) + 1  # of </s>, too
+    assert len(answers[0]["translations"][0]["alignment"]) == len(
+        answers[0]["translations"][0]["tokens"]
     )
     refused = run("interactive", *model, "--format", "json", "--max-source-length", 2, stdin=text)
     assert json.loads(refused.stdout.splitlines()[0])["translations"][0]["score"] is None
@@ -365,8 +366,8 @@ def test_interactive_reads_prefixes_and_banned_terms_from_files(folder):
     (folder / "banned").write_text(f"{word.upper()}\n\n", "utf-8")
     flags = ["--prefixes", folder / "prefixes"]
     done = run("interactive", *model, *flags, "--buffer-size", 2, stdin="\n".join(lines))
-    found = done.stdout.split("\n")
-    assert found[0].startswith("house") and found[1:] == plain[1:]
+    outputs = done.stdout.split("\n")
+    assert outputs[0].startswith("house") and outputs[1:] == plain[1:]
     flags = ["--banned-terms", folder / "banned"]
     other = run("interactive", *model, *flags, stdin="\n".join(lines)).stdout.split("\n")
     assert word.lower() not in other[2].lower().split()
@@ -378,7 +379,7 @@ def test_interactive_reads_prefixes_and_banned_terms_from_files(folder):
     assert done.returncode == 2 and "prefixes: 1 line, but the input has more" in done.stderr
     (folder / "prefixes").write_text("house\n\n\nhouse\n", "utf-8")
     done = run("interactive", *model, *flags, stdin="\n".join(lines), check=False)
-    assert done.returncode == 2 and done.stdout.split("\n") == found
+    assert done.returncode == 2 and done.stdout.split("\n") == outputs
     assert "prefixes: 4 lines, but the input has only 3; give one for each" in done.stderr
 
 
@@ -387,9 +388,9 @@ def test_generate_writes_no_banned_term(folder):
     plain = lines_of(run("generate", *arguments).stdout, "D")
     words = {word.lower() for _, (_, text) in plain for word in text.split() if word.isalpha()}
     (folder / "never").write_text("\n".join(words), "utf-8")
-    found = lines_of(run("generate", *arguments, "--banned-terms", folder / "never").stdout, "D")
-    assert len(words) > 1 and len(found) == len(plain)
-    for _, (_, text) in found:
+    printed = lines_of(run("generate", *arguments, "--banned-terms", folder / "never").stdout, "D")
+    assert len(words) > 1 and len(printed) == len(plain)
+    for _, (_, text) in printed:
         assert words.isdisjoint(text.lower().split())
 
 
@@ -398,17 +399,17 @@ def test_interactive_forces_the_terms_behind_the_tabs(folder, flags):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     text = "Das Haus\thouse\tdog\n\nein Hund ist rot\nein\t\thouse"
     flags = [*flags, "--format", "fairseq"]
-    shown = run("interactive", *model, *flags, stdin=text).stdout.splitlines()
-    found = {number: [line for line in shown if line[1:3] == f"-{number}"] for number in range(4)}
-    assert [line[0] for line in found[0]] == list("SCCHDP")
-    assert found[0][0].split("\t")[1].split() == ["das", "haus"]
-    words = found[0][4].split("\t")[2].split()
+    printed = run("interactive", *model, *flags, stdin=text).stdout.splitlines()
+    lines = {number: [line for line in printed if line[1:3] == f"-{number}"] for number in range(4)}
+    assert [line[0] for line in lines[0]] == list("SCCHDP")
+    assert lines[0][0].split("\t")[1].split() == ["das", "haus"]
+    words = lines[0][4].split("\t")[2].split()
     assert "house" in words and "dog" in words
     last = len(words) - 1 - words[::-1].index("dog")
     assert "unordered" in flags or words.index("house") < last
     plain = run("interactive", *model, stdin="\n\nein Hund ist rot").stdout.splitlines()
-    assert found[2][2].split("\t")[2] == plain[2]
-    assert [line[0] for line in found[3]] == list("SCHDP") and "house" in found[3][3]
+    assert lines[2][2].split("\t")[2] == plain[2]
+    assert [line[0] for line in lines[3]] == list("SCHDP") and "house" in lines[3][3]
     done = run("interactive", *model, *flags, "--sampling", stdin=text, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--sampling:" in done.stderr
     text, flags = "Das Haus\n\n\thouse", [*flags, "--buffer-size", 2]
@@ -440,11 +441,11 @@ def test_interactive_reports_translations_that_reached_the_limit(folder):
     for longest in (1, 400):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = translator.translate(lines, max_len_b=longest)
-        cut = [number + 1 for number in found.at_limit]
+            translations = translator.translate(lines, max_len_b=longest)
+        cut = [number + 1 for number in translations.at_limit]
         flags = ["--max-len-b", longest, "--buffer-size", 2]
         done = run("interactive", *model, *flags, stdin="\n".join(lines))
-        assert done.stdout.split("\n")[:-1] == found
+        assert done.stdout.split("\n")[:-1] == translations
         notes = [line for line in done.stderr.split("\n") if "NOTE" in line]
         assert len(notes) == len(caught) == bool(cut)
         if cut:
@@ -466,33 +467,33 @@ def test_a_result_keeps_no_model(folder, monkeypatch):
         return translator
 
     monkeypatch.setattr(translate_split, "load_translator", noted)
-    given = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
-    settings = translate_split.Settings.of(data=folder / "raw-bin", **given)
-    found = translate_split.run(settings, progress=False)
+    options = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
+    settings = translate_split.Settings.of(data=folder / "raw-bin", **options)
+    result = translate_split.run(settings, progress=False)
     gc.collect()
-    assert len(found.groups) == NUM_TEST
+    assert len(result.groups) == NUM_TEST
     assert [model() for model in models] == [None]
 
 
 def test_recipes_return_the_translations_that_the_commands_print(folder, capfd):
     flags = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     printed = run("generate", folder / "raw-bin", *flags).stdout
-    given = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
-    found = translate_split.run(
-        translate_split.Settings.of(data=folder / "raw-bin", **given), progress=False
+    options = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
+    result = translate_split.run(
+        translate_split.Settings.of(data=folder / "raw-bin", **options), progress=False
     )
     texts = [text for _, [_, text] in lines_of(printed, "D")]
-    assert [line.text for line in found.groups] == texts
-    (score,) = found.scores.values()
+    assert [line.text for line in result.groups] == texts
+    (score,) = result.scores.values()
     assert printed.rstrip().endswith(f"with beam=5: {score}")
-    assert found.counts == [1] * NUM_TEST
-    assert f"{found.num_at_limit} translations reached" in printed or not found.num_at_limit
+    assert result.counts == [1] * NUM_TEST
+    assert f"{result.num_at_limit} translations reached" in printed or not result.num_at_limit
     (folder / "lines.de").write_text("Das Haus\n\nBrot\n", encoding="utf-8")
-    settings = translate_text.TranslateLinesSettings.of(input=folder / "lines.de", **given)
+    settings = translate_text.TranslateLinesSettings.of(input=folder / "lines.de", **options)
     lines = translate_text.translate_lines(settings, progress=False)
     text, documents = translate_text.translate_documents(
         translate_text.TranslateDocumentsSettings.of(
-            file=folder / "lines.de", max_doc_tokens=1, max_len_a=0, **given
+            file=folder / "lines.de", max_doc_tokens=1, max_len_a=0, **options
         ),
         progress=False,
     )
@@ -580,9 +581,9 @@ def test_the_score_command_prints_the_score(tmp_path):
     assert not output.startswith("BLEU = 100")
     flags = ["--ref", tmp_path / "ref", "--ignore-case"]
     text = (tmp_path / "sys").read_text(encoding="utf-8")
-    both = run("score", *flags, "--metrics", "bleu,chrf", stdin=text).stdout.split("\n")
-    assert both[0].startswith("BLEU = 100.00")
-    assert both[1].startswith("chrF2 = 100.00")
+    lines = run("score", *flags, "--metrics", "bleu,chrf", stdin=text).stdout.split("\n")
+    assert lines[0].startswith("BLEU = 100.00")
+    assert lines[1].startswith("chrF2 = 100.00")
     by_line = run("score", *flags, "--sentence-bleu", "-s", tmp_path / "sys").stdout.split("\n")
     assert [line.split(" ")[0] for line in by_line[:2]] == ["0", "1"]
     assert by_line[2].startswith("signature: ")

@@ -33,12 +33,12 @@ def begun(data, tmp_path_factory):
 
 
 def train(data, folder, *flags, check=True):
-    own = "--batch-size 10 --log-interval 100 --disable-validation --no-epoch-checkpoints"
-    return tiny.train(data, folder, *own.split(), *flags, check=check)
+    options = "--batch-size 10 --log-interval 100 --disable-validation --no-epoch-checkpoints"
+    return tiny.train(data, folder, *options.split(), *flags, check=check)
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ("--source-lang en --target-lang de", "was trained on de-en, not en-de"),
         ("--attention rela", "--encoder-attention softmax"),
@@ -50,11 +50,11 @@ def train(data, folder, *flags, check=True):
         ("--optimizer adafactor", "state of --optimizer adam, which adafactor cannot use"),
     ],
 )
-def test_another_model_direction_or_optimizer_is_refused(data, begun, flags, told):
+def test_another_model_direction_or_optimizer_is_refused(data, begun, flags, message):
     before = (begun / "checkpoint_last.safetensors").read_bytes()
     done = train(data, begun, "--max-update", "2", *flags.split(), check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert told in done.stderr and "--save-dir" in done.stderr
+    assert message in done.stderr and "--save-dir" in done.stderr
     assert (begun / "checkpoint_last.safetensors").read_bytes() == before
 
 
@@ -63,13 +63,13 @@ def test_parts_may_be_frozen_and_trained_one_after_the_other(data, tmp_path):
     was = tiny.weights(tmp_path)
     done = train(data, tmp_path, "--freeze", "encoder,embeddings", "--max-update", "2")
     assert "--freeze encoder,embeddings (was '')" in done.stdout
-    now = tiny.weights(tmp_path)
-    changed = {name for name in now if not torch.equal(now[name], was[name])}
+    last = tiny.weights(tmp_path)
+    changed = {name for name in last if not torch.equal(last[name], was[name])}
     assert changed and not any(name.startswith("encoder.") for name in changed)
     train(data, tmp_path, "--freeze", "decoder", "--max-update", "3")
-    then = tiny.weights(tmp_path)
-    assert any(not torch.equal(then[n], now[n]) for n in then if n.startswith("encoder."))
-    assert all(torch.equal(then[n], now[n]) for n in then if n.startswith("decoder."))
+    first = tiny.weights(tmp_path)
+    assert any(not torch.equal(first[n], last[n]) for n in first if n.startswith("encoder."))
+    assert all(torch.equal(first[n], last[n]) for n in first if n.startswith("decoder."))
 
 
 def test_its_weights_may_start_another(data, begun, tmp_path):
@@ -91,15 +91,15 @@ def test_everything_else_is_told_in_one_note(data, begun, tmp_path):
     )
     flags = "--lr 1e-3 --warmup-updates 5 --seed 3 --batch-size 7 --dropout 0.2 --max-update 2"
     lines = [json.loads(line) for line in train(data, tmp_path, *flags.split()).stdout.splitlines()]
-    [note] = [one["message"] for one in lines if one.get("message", "").startswith("note: ")]
-    for told in (
+    [note] = [line["message"] for line in lines if line.get("message", "").startswith("note: ")]
+    for text in (
         "--lr 0.001 (was 0.0005)",
         "--warmup-updates 5 (was not given)",
         "--seed 3 (was 1)",
         "--batch-size 7 (was 10)",
         "--dropout 0.2 (was 0.1)",
     ):
-        assert told in note
+        assert text in note
     assert note.count("(was") == 5
 
 
@@ -118,15 +118,15 @@ def contents(folder):
 )
 @pytest.mark.parametrize("kind", ["another training's", "weights alone", "no checkpoint"])
 def test_checkpoints_of_something_else_are_not_written_over(data, begun, tmp_path, name, kind):
-    own = begun / "checkpoint_last.safetensors"
+    last = begun / "checkpoint_last.safetensors"
     if kind == "no checkpoint":
         (tmp_path / name).write_bytes(b"mine")
     elif kind == "weights alone":
-        run_here("convert", own, "--output", tmp_path / name)
+        run_here("convert", last, "--output", tmp_path / name)
     else:
-        (tmp_path / name).write_bytes(own.read_bytes())
+        (tmp_path / name).write_bytes(last.read_bytes())
     before = contents(tmp_path)
-    for flags in ("--lr 3e-4", f"--lr 3e-4 --restore-file {own}", f"--finetune-from-model {own}"):
+    for flags in ("--lr 3e-4", f"--lr 3e-4 --restore-file {last}", f"--finetune-from-model {last}"):
         flags = f"{flags} --max-update 2 --seed 5".split()
         done = train(data, tmp_path, *flags, check=False)
         assert done.returncode == 2 and done.stderr.count("\n") == 1
@@ -174,12 +174,12 @@ def test_results_of_something_else(data, tmp_path):
 
 
 def test_other_files_and_folders_that_are_not_written_do_not_matter(data, begun, tmp_path):
-    own = begun / "checkpoint_last.safetensors"
+    last = begun / "checkpoint_last.safetensors"
     for name in ("average.safetensors", "checkpoint_mine.safetensors", "checkpoint1.pt"):
-        (tmp_path / name).write_bytes(own.read_bytes())
+        (tmp_path / name).write_bytes(last.read_bytes())
     train(data, tmp_path, "--max-update", "1")
     train(data, tmp_path / "new" / "folder", "--max-update", "1")
-    (tmp_path / "checkpoint1.safetensors").write_bytes(own.read_bytes())
+    (tmp_path / "checkpoint1.safetensors").write_bytes(last.read_bytes())
     train(data, tmp_path, "--max-update", "2")  # it goes on from its own
     (tmp_path / "checkpoint_last.safetensors").unlink()
     before = contents(tmp_path)
@@ -189,8 +189,8 @@ def test_other_files_and_folders_that_are_not_written_do_not_matter(data, begun,
 
 
 def test_a_training_of_images_replaces_nothing_either(begun, tmp_path):
-    own = begun / "checkpoint_last.safetensors"
-    (tmp_path / "checkpoint1.safetensors").write_bytes(own.read_bytes())
+    last = begun / "checkpoint_last.safetensors"
+    (tmp_path / "checkpoint1.safetensors").write_bytes(last.read_bytes())
     flags = "--cpu --image-size 8 --patch-size 4 --max-update 1 --disable-validation"
     words = [FILES.parent / "images.zip", *flags.split(), "--save-dir", tmp_path]
     done = run_here("vision_train", *words, check=False)
@@ -200,18 +200,18 @@ def test_a_training_of_images_replaces_nothing_either(begun, tmp_path):
 
 @pytest.mark.parametrize("command", ["average", "convert"])
 def test_an_output_replaces_only_its_like(data, begun, tmp_path, command):
-    own, images = begun / "checkpoint_last.safetensors", FILES / "vit-class.safetensors"
+    last, images = begun / "checkpoint_last.safetensors", FILES / "vit-class.safetensors"
     output = tmp_path / "out.safetensors"
-    words = ["--inputs", own] if command == "average" else [own]
-    for earlier, told in (
-        (own.read_bytes(), "holds the state that a training goes on from, and would be lost"),
+    words = ["--inputs", last] if command == "average" else [last]
+    for earlier, message in (
+        (last.read_bytes(), "holds the state that a training goes on from, and would be lost"),
         (b"mine", "is there already; give another name"),
         (weights_of(images, tmp_path), "a checkpoint of image_classification, not of translation"),
     ):
         output.write_bytes(earlier)
         done = run_here(command, *words, "--output", output, check=False)
         assert done.returncode == 2 and done.stderr.count("\n") == 1
-        assert f"--output {output}: " in done.stderr and told in done.stderr
+        assert f"--output {output}: " in done.stderr and message in done.stderr
         assert output.read_bytes() == earlier
     output.unlink()
     for _ in range(2):  # an earlier output is replaced
@@ -226,13 +226,13 @@ def weights_of(path, folder):
 def test_another_attention_starts_calibrated_once(data, begun, tmp_path):
     start = ("--finetune-from-model", begun / "checkpoint_last.safetensors", "--attention")
     first = train(data, tmp_path / "run", *start, "reluformer", "--max-update", "1").stdout
-    whole = train(data, tmp_path / "whole", *start, "reluformer", "--max-update", "2").stdout
+    full = train(data, tmp_path / "whole", *start, "reluformer", "--max-update", "2").stdout
     again = train(data, tmp_path / "run", *start, "reluformer", "--max-update", "2").stdout
-    for output in (first, whole):
+    for output in (first, full):
         assert output.count("attention softmax to reluformer: rows sum to 1 with queries") == 3
     assert "reluformer:" not in again
-    own, other = (tiny.weights(tmp_path / name) for name in ("run", "whole"))
-    assert all(torch.equal(own[name], other[name]) for name in other)
+    run_weights, whole_weights = (tiny.weights(tmp_path / name) for name in ("run", "whole"))
+    assert all(torch.equal(run_weights[name], whole_weights[name]) for name in whole_weights)
 
 
 def test_a_start_is_calibrated_whatever_back_end_the_training_has(data, begun, tmp_path):
@@ -252,9 +252,9 @@ def test_every_process_starts_calibrated_in_the_same_way(data, begun, tmp_path, 
     command += ["--save-dir", tmp_path / "two", "--ddp-backend", "fully_sharded"]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     train(data, tmp_path / "one", *flags.split())
-    one, two = (tiny.weights(tmp_path / name) for name in ("one", "two"))
-    for name, tensor in one.items():
-        torch.testing.assert_close(tensor, two[name], atol=1e-6, rtol=1e-4)
+    single, double = (tiny.weights(tmp_path / name) for name in ("one", "two"))
+    for name, tensor in single.items():
+        torch.testing.assert_close(tensor, double[name], atol=1e-6, rtol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -317,8 +317,8 @@ def test_a_model_that_goes_on_is_refused_with_advice_that_works(data, begun, tmp
     start = begun / "checkpoint_last.safetensors"
     flags = ("--attention", "rela", "--max-update", "2")
     done = train(data, begun, *flags, check=False)
-    told = "choose another --save-dir for a fresh start; if the weights fit, start from"
-    assert told in done.stderr
+    message = "choose another --save-dir for a fresh start; if the weights fit, start from"
+    assert message in done.stderr
     assert f"with --finetune-from-model {start} in another --save-dir" in done.stderr
     train(data, tmp_path, *flags, "--finetune-from-model", start)
 

@@ -44,8 +44,8 @@ def preprocess(folder, dest, *flags):
 
 
 def train(data, save_dir, flags, check=True):
-    own = "--max-tokens 300 --lr 4e-3 --warmup-updates 20 --no-epoch-checkpoints"
-    done = tiny.train(data, save_dir, *own.split(), *flags.split(), check=check)
+    options = "--max-tokens 300 --lr 4e-3 --warmup-updates 20 --no-epoch-checkpoints"
+    done = tiny.train(data, save_dir, *options.split(), *flags.split(), check=check)
     return done, json_lines(done.stdout)
 
 
@@ -62,19 +62,19 @@ def agreement(data, model):
 
 
 @pytest.mark.parametrize(
-    ("attention", "updates", "least"), [("softmax", 60, 0.9), ("reluformer:gamma=8", 110, 0.5)]
+    ("attention", "updates", "lowest"), [("softmax", 60, 0.9), ("reluformer:gamma=8", 110, 0.5)]
 )
-def test_the_chosen_head_learns_what_it_is_given(folder, tmp_path, attention, updates, least):
+def test_the_chosen_head_learns_what_it_is_given(folder, tmp_path, attention, updates, lowest):
     flags = f"--max-update {updates} --save-interval 99 --validate-interval 9 "
     flags += f"--cross-attention {attention} "
     _, lines = train(folder / "bin", tmp_path / "guided", flags + LEARNED)
     losses = values(lines, "alignment_loss")
     valid = values(lines, "valid_alignment_loss")
     assert losses[-1] < 0.5 * losses[0] and valid[-1] < valid[0]
-    own = agreement(folder / "bin", tmp_path / "guided/checkpoint_last.safetensors")
+    guided = agreement(folder / "bin", tmp_path / "guided/checkpoint_last.safetensors")
     train(folder / "bin", tmp_path / "free", flags + "--alignment-layer 0 --alignment-heads 1")
     free = agreement(folder / "bin", tmp_path / "free/checkpoint_last.safetensors")
-    assert own > least and free < 0.4
+    assert guided > lowest and free < 0.4
 
 
 @pytest.mark.parametrize(
@@ -85,15 +85,15 @@ def test_the_chosen_head_learns_what_it_is_given(folder, tmp_path, attention, up
     ],
 )
 def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, flags):
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    full, halves = tmp_path / "whole", tmp_path / "halves"
     flags = f"{GUIDED} --disable-validation {flags} --max-update"
-    _, lines = train(folder / "bin", whole, f"{flags} 6")
+    _, lines = train(folder / "bin", full, f"{flags} 6")
     assert all(loss > 0 for loss in values(lines, "alignment_loss"))
     train(folder / "bin", halves, f"{flags} 3")
     train(folder / "bin", halves, f"{flags} 6")
     first, second = (
-        load_checkpoint(own / "checkpoint_last.safetensors").model_tensors
-        for own in (whole, halves)
+        load_checkpoint(folder_name / "checkpoint_last.safetensors").model_tensors
+        for folder_name in (full, halves)
     )
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -116,7 +116,7 @@ def test_validation_text_may_be_without(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "flags", "told"),
+    ("data", "flags", "message"),
     [
         ("plain", GUIDED, "train.de-en: no word alignments of it; run relu-nmt-preprocess with"),
         ("bin", "--load-alignments", "does nothing with --criterion label_smoothed_cross_entropy;"),
@@ -134,11 +134,11 @@ def test_validation_text_may_be_without(folder, tmp_path):
         ("bin", f"{GUIDED} --extra-data plain", "plain/train.de-en: no word alignments of it"),
     ],
 )
-def test_mistakes_are_one_line(folder, tmp_path, monkeypatch, data, flags, told):
+def test_mistakes_are_one_line(folder, tmp_path, monkeypatch, data, flags, message):
     monkeypatch.chdir(folder)
     done, _ = train(data, tmp_path / "run", flags, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def test_what_aligns_may_be_changed_and_is_fairseqs_by_name(folder, tmp_path):

@@ -16,10 +16,10 @@ CACHES = (".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 
 def files():
     """Return the files of the folders, by their names in the repository."""
-    found = (path for folder in SCRIPT_FOLDERS for path in (ROOT / folder).rglob("*"))
+    paths = (path for folder in SCRIPT_FOLDERS for path in (ROOT / folder).rglob("*"))
     return {
         path.relative_to(ROOT).as_posix(): path
-        for path in sorted(found)
+        for path in sorted(paths)
         if path.is_file() and "__pycache__" not in path.parts
     }
 

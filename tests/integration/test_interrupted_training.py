@@ -122,8 +122,8 @@ def test_two_trainings_in_one_folder_are_refused(data, tmp_path):
 
 def test_a_training_that_writes_nothing_leaves_no_folder(data, tmp_path):
     folder = tmp_path / "checkpoints"
-    for place, given in ((folder, tmp_path / "none"), (tmp_path, data)):
-        flags = [given, *FLAGS.split(), "--source-lang", "none", "--save-dir", place]
+    for save_dir, data_folder in ((folder, tmp_path / "none"), (tmp_path, data)):
+        flags = [data_folder, *FLAGS.split(), "--source-lang", "none", "--save-dir", save_dir]
         assert run_here("train", *flags, check=False).returncode == 2
     assert not folder.exists() and tmp_path.exists()
 

@@ -53,9 +53,9 @@ def made_data(folder):
 
 
 def tiny(folder, save_dir, **values):
-    own = {"arch": "reluformer_tiny", "max_tokens": 100, "cpu": True, "warmup_updates": 9}
+    options = {"arch": "reluformer_tiny", "max_tokens": 100, "cpu": True, "warmup_updates": 9}
     return train_translation.Settings.of(
-        data=folder / "data-bin", save_dir=save_dir, **{**own, **values}
+        data=folder / "data-bin", save_dir=save_dir, **{**options, **values}
     )
 
 
@@ -66,13 +66,13 @@ def test_translation_trains_goes_on_and_is_averaged(folder, tmp_path):
     for updates in (4, 7):
         settings = tiny(folder, tmp_path / "parts", max_update=updates, save_interval_updates=2)
         result = train_translation.run(settings, progress=False)
-    whole = train_translation.run(tiny(folder, tmp_path / "whole", max_update=7), progress=False)
-    assert result.num_updates == whole.num_updates == 7
-    validated = [one["num_updates"] for one in result.valid["valid"]]
+    full = train_translation.run(tiny(folder, tmp_path / "whole", max_update=7), progress=False)
+    assert result.num_updates == full.num_updates == 7
+    validated = [record["num_updates"] for record in result.valid["valid"]]
     assert validated == sorted(set(validated)) and {2, 4, 6, 7} <= set(validated)
-    weights = [load_checkpoint(each.last_checkpoint).model_tensors for each in (result, whole)]
-    for name, own in weights[0].items():
-        assert torch.equal(own, weights[1][name]), name
+    weights = [load_checkpoint(outcome.last_checkpoint).model_tensors for outcome in (result, full)]
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
     mean = convert.average(
         convert.AverageSettings.of(
             inputs=[tmp_path / "parts"], num_update_checkpoints=2, output=tmp_path / "mean"
@@ -97,7 +97,7 @@ def test_images_train_and_are_classified(tmp_path):
         **shape,
     )
     result = train_images.run(settings, progress=False)
-    accuracies = [one["accuracy"] for one in result.valid["valid"]]
+    accuracies = [record["accuracy"] for record in result.valid["valid"]]
     assert result.best_score == max(accuracies)
     assert ImageClassifier.from_checkpoint(result.best_checkpoint).classes == (
         "blue",

@@ -29,8 +29,8 @@ def numbered_lines(word, seed):
 
 def with_mark(lines, number, mark):
     """Return the lines with a mark inside the line of this number, from 1."""
-    first, rest = lines[number - 1].split(" ", 1)
-    return [*lines[: number - 1], f"{first} {mark} {rest}", *lines[number:]]
+    first, last = lines[number - 1].split(" ", 1)
+    return [*lines[: number - 1], f"{first} {mark} {last}", *lines[number:]]
 
 
 def write(path, lines, end="\n"):
@@ -108,8 +108,8 @@ def test_bleu_equals_that_of_sacrebleu(tmp_path, mark):
     write(tmp_path / "ref", with_mark(reference, 200, mark))
     write(tmp_path / "sys", with_mark(reference, 10, mark), "\r\n")
     flags = ("--sys", tmp_path / "sys", "--ref", tmp_path / "ref", "--format", "json")
-    [found] = json.loads(run_here("score", *flags).stdout)
-    assert found["score"] == pytest.approx(100.0)
+    [score] = json.loads(run_here("score", *flags).stdout)
+    assert score["score"] == pytest.approx(100.0)
     if mark != "\r":  # the command takes half a second
         return
     other = [line.replace("Brot", "rot") for line in reference]
@@ -141,11 +141,11 @@ def translated(model, name, *words, stdin=""):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_each_typed_line_has_one_translation(model, mark, end):
     text = f"Haus {mark} Hund{end}rot .{end}"
-    found = translated(model, "interactive", stdin=text)
-    assert found.count("\n") == 2 and not re.search(f"[{''.join(WITHIN_LINES)}]", found)
-    assert found == translated(model, "interactive", stdin="Haus Hund\nrot .\n")
-    shown = translated(model, "interactive", "--format", "json", stdin=text)
-    assert [json.loads(line)["id"] for line in shown.rstrip("\n").split("\n")] == [0, 1]
+    output = translated(model, "interactive", stdin=text)
+    assert output.count("\n") == 2 and not re.search(f"[{''.join(WITHIN_LINES)}]", output)
+    assert output == translated(model, "interactive", stdin="Haus Hund\nrot .\n")
+    printed = translated(model, "interactive", "--format", "json", stdin=text)
+    assert [json.loads(line)["id"] for line in printed.rstrip("\n").split("\n")] == [0, 1]
     document = translated(model, "translate_document", "-", stdin=text)
     assert document.count("\n") == 2
 
@@ -154,18 +154,18 @@ def test_a_line_given_in_python_has_one_line_as_translation(model):
     translator = Translator.from_checkpoint(model / "model.safetensors", device="cpu")
     lines = [f"Haus{mark}Hund{mark}" for mark in ("\n", *WITHIN_LINES)]
     with warnings.catch_warnings(action="ignore"):
-        found = translator.translate([*lines, "Haus Hund"], max_len_b=5)
-    assert found == [found[-1]] * (len(lines) + 1) and found[-1].isprintable()
+        translations = translator.translate([*lines, "Haus Hund"], max_len_b=5)
+    assert translations == [translations[-1]] * (len(lines) + 1) and translations[-1].isprintable()
 
 
 def test_files_beside_the_input_have_the_same_lines(model, tmp_path):
     write(tmp_path / "prefixes", ["Brot \r rot", ""])
     text = "Haus Hund\nrot .\n"
-    found = translated(model, "interactive", "--prefixes", tmp_path / "prefixes", stdin=text)
-    assert found.count("\n") == 2 and found.startswith("Brot rot")
+    output = translated(model, "interactive", "--prefixes", tmp_path / "prefixes", stdin=text)
+    assert output.count("\n") == 2 and output.startswith("Brot rot")
     write(tmp_path / "banned", ["Brot \x0b rot", "ein"])
-    found = translated(model, "interactive", "--banned-terms", tmp_path / "banned", stdin=text)
-    assert found.count("\n") == 2
+    output = translated(model, "interactive", "--banned-terms", tmp_path / "banned", stdin=text)
+    assert output.count("\n") == 2
 
 
 def test_results_and_split_have_the_same_number_of_lines(model, tmp_path):

@@ -15,23 +15,23 @@ SHORT = ("--max-len-b", "4", "--cpu")
 @pytest.fixture(scope="module", params=["plain", "separated", "unread"])
 def model(tmp_path_factory, request):
     """An untrained model that reads at most MOST tokens, and a separator if it is read."""
-    task, most = tiny_task("12345"), MOST
+    task, limit = tiny_task("12345"), MOST
     if request.param == "separated":
-        task, most = task.with_sentence_separator(), MOST + 1
+        task, limit = task.with_sentence_separator(), MOST + 1
     if request.param == "unread":  # a model that starts from one without the symbol
         task = task.with_sentence_separator(task)
     path = tmp_path_factory.mktemp("long") / "model.safetensors"
-    save_tiny_model(path, task, encoder_positions="learned", max_source_positions=most)
-    return path, most
+    save_tiny_model(path, task, encoder_positions="learned", max_source_positions=limit)
+    return path, limit
 
 
 def test_interactive_gives_one_empty_line_and_tells_of_it(model):
-    path, most = model
+    path, limit = model
     apart = run_here("interactive", "--path", path, *SHORT, stdin="1 2 3\n4 5\n").stdout
     first, second, _ = apart.split("\n")
     done = run_here("interactive", "--path", path, *SHORT, stdin=TEXT)
     assert done.stdout == f"{first}\n\n{second}\n"
-    note = f"NOTE: 1 line of more than {most} tokens: their translation is empty (line 2)"
+    note = f"NOTE: 1 line of more than {limit} tokens: their translation is empty (line 2)"
     assert note in done.stderr
 
 
@@ -42,8 +42,8 @@ def test_a_line_of_the_longest_length_is_translated(model, tmp_path):
     (tmp_path / "text").write_text(f"{fits}\n1 2\n")
     flags = ("--path", model[0], "--max-doc-tokens", model[1], *SHORT)
     assert all(run_here("translate_document", tmp_path / "text", *flags).stdout.split("\n")[:2])
-    found = Translator.from_checkpoint(model[0], device="cpu").translate([fits], max_len_b=4)
-    assert found == [done.stdout.strip()]
+    translations = Translator.from_checkpoint(model[0], device="cpu").translate([fits], max_len_b=4)
+    assert translations == [done.stdout.strip()]
 
 
 def test_fairseqs_lines_mark_it_by_its_score(model):
@@ -65,8 +65,8 @@ def test_the_user_may_bound_and_cut_lines(model):
     flags = ("--path", model[0], *SHORT, "--max-source-length", "5")
     done = run_here("interactive", *flags, stdin=TEXT)
     assert "NOTE: 1 line of more than 5 tokens" in done.stderr
-    kept = " ".join(LONG.split()[: 4 - (model[1] > MOST)])
-    expected = run_here("interactive", "--path", model[0], *SHORT, stdin=f"{kept}\n").stdout
+    words = " ".join(LONG.split()[: 4 - (model[1] > MOST)])
+    expected = run_here("interactive", "--path", model[0], *SHORT, stdin=f"{words}\n").stdout
     done = run_here("interactive", *flags, "--truncate-source", stdin=TEXT)
     assert done.stdout.split("\n")[1] == expected.split("\n")[0]
     assert "only their beginning is translated (line 2)" in done.stderr

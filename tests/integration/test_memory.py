@@ -37,36 +37,36 @@ def messages(done):
 @pytest.fixture
 def shapes(monkeypatch):
     """The source shapes that the model is given, in order; memory ends at a call."""
-    found, forward = [], EncoderDecoder.forward
+    sizes, forward = [], EncoderDecoder.forward
 
     def limited(self, src_tokens, prev_output_tokens):
-        found.append(tuple(src_tokens.shape))
-        if limited.calls is not None and len(found) > limited.calls:
+        sizes.append(tuple(src_tokens.shape))
+        if limited.calls is not None and len(sizes) > limited.calls:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return forward(self, src_tokens, prev_output_tokens)
 
     limited.calls = None
     monkeypatch.setattr(EncoderDecoder, "forward", limited)
-    return found, limited
+    return sizes, limited
 
 
 @pytest.mark.parametrize("limits", [("--max-tokens", 60), ("--batch-size", 6)])
 def test_the_largest_batch_comes_first(data, tmp_path, shapes, limits):
-    found, _ = shapes
+    sizes, _ = shapes
     done = train(data, tmp_path, *limits, "--max-epoch", 1, "--disable-validation")
-    first, *others = found
-    assert first in others
-    costs = [rows * width * (width + 1024) for rows, width in found]
+    first, *later = sizes
+    assert first in later
+    costs = [rows * width * (width + 1024) for rows, width in sizes]
     assert max(costs) == costs[0]
     rows, width = first
     assert width == 25 or "--max-tokens" in limits  # a batch of the longest may have few rows
-    [told] = [text for text in messages(done) if text.startswith("preflight")]
-    assert f"src_tokens {rows} x {width}, tgt_tokens {rows} x {width}" in told
-    assert "predicted peak memory" in told
-    before = len(found)
+    [message] = [text for text in messages(done) if text.startswith("preflight")]
+    assert f"src_tokens {rows} x {width}, tgt_tokens {rows} x {width}" in message
+    assert "predicted peak memory" in message
+    before = len(sizes)
     off = train(data, tmp_path / "off", *limits, "--max-epoch", 1, "--no-preflight")
     assert not any("preflight" in text for text in messages(off))
-    assert len(found) > before
+    assert len(sizes) > before
 
 
 def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path, monkeypatch):
@@ -74,17 +74,17 @@ def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path
 
     sources, translate = [], Generator.translate
 
-    def noted(self, own, *args, **kwargs):
-        found = translate(self, own, *args, **kwargs)
-        written = max(len(best.tokens) for best, *_ in found)
-        sources.append((sorted(len(one.ids) for one in own), written))
-        return found
+    def noted(self, sentences, *args, **kwargs):
+        translations = translate(self, sentences, *args, **kwargs)
+        written = max(len(best.tokens) for best, *_ in translations)
+        sources.append((sorted(len(sentence.ids) for sentence in sentences), written))
+        return translations
 
     monkeypatch.setattr(Generator, "translate", noted)
     flags = ("--max-tokens", 60, "--max-update", 1, "--eval-bleu")
     train(data, tmp_path, *flags)
-    (shortest, _), (longest, written), (whole, most_written) = sources
-    assert len(shortest) == 2 and longest[-1] == 25 == whole[-1]
+    (shortest, _), (longest, written), (full, most_written) = sources
+    assert len(shortest) == 2 and longest[-1] == 25 == full[-1]
     # What has learned nothing goes on to the limit: of the trial to about the source's length.
     assert written <= 25 + 1 + 1 < most_written  # at least one word, and the end symbol
     sources.clear()
@@ -93,22 +93,22 @@ def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (("--max-tokens", 60), "try --max-tokens 45 instead of 60"),
         (("--batch-size", 6), "try --batch-size 4 instead of 6"),
     ],
 )
 @pytest.mark.parametrize(("calls", "when"), [(0, "preflight"), (3, "update 3")])
-def test_out_of_memory_is_one_line(data, tmp_path, shapes, flags, told, calls, when):
-    found, limited = shapes
+def test_out_of_memory_is_one_line(data, tmp_path, shapes, flags, message, calls, when):
+    sizes, limited = shapes
     limited.calls = calls
     flags = (*flags, "--disable-validation", "--save-interval-updates", 1)
     done = train(data, tmp_path, *flags, check=False)
-    rows, width = found[-1]
+    rows, width = sizes[-1]
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert f"{when}: out of memory with a batch of src_tokens {rows} x {width}" in done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
     result = tmp_path / "results.json"
     assert not result.exists() or json.loads(result.read_text())["diverged"] is False
     limited.calls = None
@@ -159,14 +159,14 @@ def arguments(folder):
     return args["batching"] | {"update_freq": args["trainer"]["update_freq"]}
 
 
-def told(done, start):
+def notes_of(done, start):
     return [text for text in messages(done) if text.startswith(start)]
 
 
 def test_the_largest_batch_that_fits_is_told_stored_and_the_same_on_resume(data, tmp_path, sized):
     sized(420_000)
     flags = ("--max-tokens", "auto", *FITTED)
-    [line] = told(train(data, tmp_path, *flags), "--max-tokens auto: ")
+    [line] = notes_of(train(data, tmp_path, *flags), "--max-tokens auto: ")
     tokens = arguments(tmp_path)["max_tokens"]
     assert line == f"--max-tokens auto: {tokens}" and 256 <= tokens <= 336
     # The training is that of the number.
@@ -177,8 +177,8 @@ def test_the_largest_batch_that_fits_is_told_stored_and_the_same_on_resume(data,
     sized(10**9)
     done = train(data, tmp_path, *flags, "--max-epoch", 3)
     path = tmp_path / "checkpoint_last.safetensors"
-    assert told(done, "--max-tokens auto: ") == [f"--max-tokens auto: {tokens}, as in {path}"]
-    assert not told(done, "note: settings are changed")
+    assert notes_of(done, "--max-tokens auto: ") == [f"--max-tokens auto: {tokens}, as in {path}"]
+    assert not notes_of(done, "note: settings are changed")
     assert arguments(tmp_path)["max_tokens"] == tokens
     # Less memory: an error that names the remedy, which is taken.
     sized(200_000)
@@ -188,7 +188,7 @@ def test_the_largest_batch_that_fits_is_told_stored_and_the_same_on_resume(data,
     assert "--max-tokens" in refused.stderr and "--update-freq" in refused.stderr
     train(data, tmp_path, *flags, "--max-epoch", 4, "--no-preflight")
     done = train(data, tmp_path, "--max-tokens", 40, *FITTED, "--max-epoch", 5)
-    assert told(
+    assert notes_of(
         done, f"note: settings are changed since the checkpoint: --max-tokens 40 (was {tokens})"
     )
 
@@ -196,15 +196,15 @@ def test_the_largest_batch_that_fits_is_told_stored_and_the_same_on_resume(data,
 def test_updates_of_a_wanted_size_set_the_frequency(data, tmp_path, sized):
     sized(420_000)
     flags = ("--max-tokens", "auto", "--update-tokens", 600, *FITTED)
-    [line] = told(train(data, tmp_path, *flags), "--max-tokens auto: ")
+    [line] = notes_of(train(data, tmp_path, *flags), "--max-tokens auto: ")
     tokens, frequency = (arguments(tmp_path)[k] for k in ("max_tokens", "update_freq"))
     assert frequency == [2] and tokens == 300
     assert line.endswith("300; --update-freq 2 for updates of 600 tokens")
     done = train(data, tmp_path, *flags, "--max-epoch", 3)
-    assert not told(done, "note: settings are changed")
+    assert not notes_of(done, "note: settings are changed")
     # A typed number needs no trial.
     done = train(data, tmp_path / "typed", "--max-tokens", 190, *flags[2:])
-    assert told(done, "--update-freq 3 for updates of 570 tokens")
+    assert notes_of(done, "--update-freq 3 for updates of 570 tokens")
     assert arguments(tmp_path / "typed")["update_freq"] == [3]
 
 
@@ -219,8 +219,8 @@ def test_the_longest_sentence_of_any_folder_fits(data, tmp_path, sized):
 
 def test_batches_that_fit_this_machine_are_trained_on(data, tmp_path):
     done = train(data, tmp_path, "--max-tokens", "auto", "--max-update", 1)
-    assert told(done, "--max-tokens auto: 4,096")
-    assert told(done, "training on 1 device(s) (cpu); max tokens per device = 4096")
+    assert notes_of(done, "--max-tokens auto: 4,096")
+    assert notes_of(done, "training on 1 device(s) (cpu); max tokens per device = 4096")
 
 
 @pytest.mark.parametrize(
@@ -244,4 +244,4 @@ def test_a_dump_of_settings_says_auto(data, tmp_path):
     assert "max_tokens: auto\n" in text
     (tmp_path / "own.yaml").write_text(text)
     done = train(data, tmp_path / "run", "--config", tmp_path / "own.yaml", "--max-update", 1)
-    assert told(done, "--max-tokens auto: 4,096")
+    assert notes_of(done, "--max-tokens auto: 4,096")

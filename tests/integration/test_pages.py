@@ -82,7 +82,7 @@ NAMED = {
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory):
+def page_files(tmp_path_factory):
     """Return files and folders by the names by which the pages read them."""
     folder = tmp_path_factory.mktemp("given")
     text, data, best = folder / "text", folder / "data", "checkpoint_best.safetensors"
@@ -140,13 +140,13 @@ def given(tmp_path_factory):
     return {name: path for path, names in files.items() for name in names.split()}
 
 
-def give(names, given):
+def give(names, page_files):
     """Put the files with these names into the folder, unless they are there."""
     for name in names:
-        if name in given and not Path(name).exists():
+        if name in page_files and not Path(name).exists():
             Path(name).parent.mkdir(exist_ok=True)
-            copy = shutil.copytree if given[name].is_dir() else shutil.copy
-            copy(given[name], name)
+            copy = shutil.copytree if page_files[name].is_dir() else shutil.copy
+            copy(page_files[name], name)
 
 
 def quick(name, flags):
@@ -160,16 +160,16 @@ def quick(name, flags):
     return [*flags, *SMALL.get(name, "").split()]
 
 
-def run_line(line, given, environment):
+def run_line(line, page_files, environment):
     """Run a line of commands in the working directory."""
     if "import-fairseq" in line:  # the model's own
-        given = {**given, "data-bin": COMPAT / "files/data-fairseq"}
+        page_files = {**page_files, "data-bin": COMPAT / "files/data-fairseq"}
     parts = parts_of_line(line)
-    words = [word for sign, found in parts for word in (sign, *found)]
+    words = [word for sign, words_behind in parts for word in (sign, *words_behind)]
     outputs = [word for flag, word in itertools.pairwise(words) if flag in OUTPUTS]
     names = [n for w in words for n in (w, *w.split(","), w.split("/")[0], f"{w}.de", f"{w}.en")]
-    give([name for name in names if name not in outputs], given)
-    files = {sign: found[0] for sign, found in parts if sign in ("<", ">")}
+    give([name for name in names if name not in outputs], page_files)
+    files = {sign: words_behind[0] for sign, words_behind in parts if sign in ("<", ">")}
     text = Path(files["<"]).read_text("utf-8") if "<" in files else ""
     for sign, (program, *flags) in parts:
         if sign in files:
@@ -188,10 +188,10 @@ def run_line(line, given, environment):
         assert Path(path).is_dir() or Path(path).stat().st_size, path
 
 
-def run_python(text, given):
+def run_python(text, page_files):
     """Run a Python block in the working directory."""
-    give(re.findall(r'"(\S+)"', text), given)
-    translator = Translator.from_checkpoint(given["CKPT"], "cpu")
+    give(re.findall(r'"(\S+)"', text), page_files)
+    translator = Translator.from_checkpoint(page_files["CKPT"], "cpu")
     exec(text, {"translator": translator, "lines": ["Sie ist neu.", "Er ist alt."]})
 
 
@@ -214,19 +214,19 @@ def left_out(line):
 @pytest.mark.parametrize(
     ("page", "number"), [(page, n) for page in PAGES for n in range(len(grouped(page)))]
 )
-def test_a_block_runs(page, number, given, tmp_path, monkeypatch, quick_python):
+def test_a_block_runs(page, number, page_files, tmp_path, monkeypatch, quick_python):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", quick_python)
     environment = with_commands(tmp_path / "bin", quick_python)
-    give(["text", "train.de", "train.en"], given)
+    give(["text", "train.de", "train.en"], page_files)
     for block in grouped(page)[number]:
         if block.language in ("", "sh"):
             for line in command_lines(block.text):
                 if not left_out(line):
-                    run_line(line, given, environment)
+                    run_line(line, page_files, environment)
         elif block.language != "output" and not any(map(left_out, block.text.splitlines())):
             assert block.language == "python", "neither run nor in NOT_RUN"
-            run_python(block.text, given)
+            run_python(block.text, page_files)
 
 
 def test_every_block_listed_as_not_run_is_in_the_pages():

@@ -42,7 +42,7 @@ def translator(model):
 @pytest.fixture(scope="module")
 def expected(translator):
     """Return the joined translations of the sentences of each line."""
-    return [" ".join(translator.translate(own, **SEARCH)) for own in PARTS]
+    return [" ".join(translator.translate(part, **SEARCH)) for part in PARTS]
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
@@ -55,11 +55,11 @@ def test_commands_keep_lines_and_translate_their_sentences(model, tmp_path, expe
         if words[0] == "interactive":
             assert done.stdout.split("\n") == [*expected, ""]
         assert f"{NOTE} (lines 1, 4); --no-split-sentences keeps" in done.stderr
-        whole = run_here(*words, "--path", model, *FLAGS, "--no-split-sentences", stdin=stdin)
-        assert done.stdout.count("\n") == whole.stdout.count("\n") == 4
-        assert done.stdout != whole.stdout and "NOTE: 2 lines of several" not in whole.stderr
-        asked = run_here(*words, "--path", model, *FLAGS, "--split-sentences", stdin=stdin)
-        assert asked.stdout == done.stdout and "NOTE: 2 lines of several" not in asked.stderr
+        unsplit = run_here(*words, "--path", model, *FLAGS, "--no-split-sentences", stdin=stdin)
+        assert done.stdout.count("\n") == unsplit.stdout.count("\n") == 4
+        assert done.stdout != unsplit.stdout and "NOTE: 2 lines of several" not in unsplit.stderr
+        split = run_here(*words, "--path", model, *FLAGS, "--split-sentences", stdin=stdin)
+        assert split.stdout == done.stdout and "NOTE: 2 lines of several" not in split.stderr
     done = run_here("interactive", "--path", model, *FLAGS, "--buffer-size", 1, stdin=TEXT)
     assert done.stdout.split("\n") == [*expected, ""]
 
@@ -75,14 +75,14 @@ def test_fairseqs_lines_are_those_of_a_line(model, translator, expected):
         tokens = texts[number][-1].split()
         assert len(values) == len(tokens) + 1
         assert float(texts[number][0]) == pytest.approx(np.mean(values), abs=1e-4)
-        found = translator.translate_nbest(parts, **SEARCH)
-        total = sum(own[0].hypothesis.positional_scores.sum() for own in found)
+        translations = translator.translate_nbest(parts, **SEARCH)
+        total = sum(nbest[0].hypothesis.positional_scores.sum() for nbest in translations)
         assert sum(values) == pytest.approx(total / math.log(2), abs=1e-3)
         # Each token is aligned with its own sentence.
         pairs = [pair.split("-") for pair in alignments[number][-1].split()]
         assert [int(target) for _, target in pairs] == list(range(len(tokens)))
         begins = np.cumsum([0, *(len(part.split()) for part in parts)])
-        owners = [i for i, own in enumerate(found) for _ in own[0].tokens]
+        owners = [i for i, nbest in enumerate(translations) for _ in nbest[0].tokens]
         for owner, (source, _) in zip(owners, pairs, strict=True):
             assert begins[owner] <= int(source) <= begins[owner + 1]
 
@@ -93,50 +93,50 @@ def test_json_has_the_hypotheses_of_the_line(model, expected, flags):
     done = run_here("interactive", "--path", model, *flags, stdin=TEXT)
     for line, text in zip(map(json.loads, done.stdout.splitlines()), LINES, strict=True):
         assert line["source"] == text and line["source_tokens"] == text.split()
-        scores = [own["score"] for own in line["translations"]]
+        scores = [hypothesis["score"] for hypothesis in line["translations"]]
         assert scores == sorted(scores, reverse=True) and len(scores) == (2 if text else 1)
-        for own in line["translations"]:
-            assert len(own["token_scores"]) == len(own["tokens"]) + 1
+        for h in line["translations"]:
+            assert len(h["token_scores"]) == len(h["tokens"]) + 1
             if "--unnormalized" in flags:
-                assert own["score"] == pytest.approx(sum(own["token_scores"]), abs=1e-4)
+                assert h["score"] == pytest.approx(sum(h["token_scores"]), abs=1e-4)
 
 
 def test_python_and_the_server_translate_sentences_too(translator, expected):
     assert translator.translate(LINES, **SEARCH) == expected
-    assert [own[0].text for own in translator.translate_nbest(LINES, **SEARCH)] == expected
-    found = translator.translate_documents([LINES[:2], LINES[2:]], **SEARCH, max_len_a=0)
-    assert [line for own in found for line in own] == expected
-    assert found.mismatch_rate == 0 and found.num_groups == 4
+    assert [nbest[0].text for nbest in translator.translate_nbest(LINES, **SEARCH)] == expected
+    translations = translator.translate_documents([LINES[:2], LINES[2:]], **SEARCH, max_len_a=0)
+    assert [line for document in translations for line in document] == expected
+    assert translations.mismatch_rate == 0 and translations.num_groups == 4
     with client_of(translator, {**SEARCH, "max_len_a": 0}) as client:
         answer = client.post("/translate", json={"lines": LINES}).json()
     assert answer["lines"] == expected
     assert [group["lines"] for group in answer["groups"]] == [[text] for text in expected]
-    whole = translator.translate(LINES, split_sentences=False, **SEARCH)
-    assert whole != expected and whole[2] == expected[2]
+    unsplit = translator.translate(LINES, split_sentences=False, **SEARCH)
+    assert unsplit != expected and unsplit[2] == expected[2]
     with client_of(translator, {**SEARCH, "max_len_a": 0}, split_sentences=False) as client:
-        assert client.post("/translate", json={"lines": LINES}).json()["lines"] == whole
+        assert client.post("/translate", json={"lines": LINES}).json()["lines"] == unsplit
 
 
 def test_lines_of_one_sentence_are_translated_as_before(translator):
-    plain, found = (
+    plain, results = (
         translator.translate_nbest(SENTENCES, **SEARCH, nbest=3, split_sentences=split)
         for split in (False, True)
     )
-    pairs = zip(itertools.chain(*plain), itertools.chain(*found), strict=True)
-    for one, other in pairs:
-        assert (one.text, one.tokens, one.score) == (other.text, other.tokens, other.score)
-        assert np.array_equal(one.hypothesis.tokens, other.hypothesis.tokens)
+    pairs = zip(itertools.chain(*plain), itertools.chain(*results), strict=True)
+    for first, second in pairs:
+        assert (first.text, first.tokens, first.score) == (second.text, second.tokens, second.score)
+        assert np.array_equal(first.hypothesis.tokens, second.hypothesis.tokens)
 
 
 def test_lines_with_a_prefix_or_terms_stay_whole(translator):
     terms = {"prefixes": ["Das Haus", ""], "split_sentences": True}
-    found = translator.translate([PARAGRAPH, PARAGRAPH], **SEARCH, **terms)
+    texts = translator.translate([PARAGRAPH, PARAGRAPH], **SEARCH, **terms)
     terms["split_sentences"] = False
-    whole = translator.translate([PARAGRAPH, PARAGRAPH], **SEARCH, **terms)
-    assert found[0] == whole[0] and found[0].startswith("Das Haus") and found[1] != whole[1]
+    unsplit = translator.translate([PARAGRAPH, PARAGRAPH], **SEARCH, **terms)
+    assert texts[0] == unsplit[0] and texts[0].startswith("Das Haus") and texts[1] != unsplit[1]
     forced = {"forced": [["rot"], []], "beam": 3, "max_len_b": 4}
-    found = translator.translate([PARAGRAPH, PARAGRAPH], **forced)
-    assert "rot" in found[0] and found[1] == translator.translate([PARAGRAPH], **SEARCH)[0]
+    texts = translator.translate([PARAGRAPH, PARAGRAPH], **forced)
+    assert "rot" in texts[0] and texts[1] == translator.translate([PARAGRAPH], **SEARCH)[0]
 
 
 @pytest.mark.parametrize("truncate", [False, True])
@@ -149,7 +149,7 @@ def test_the_longest_source_is_that_of_a_sentence(tmp_path, truncate):
     assert "NOTE: 1 line of more than 6 tokens" in done.stderr and "(line 2)" in done.stderr
     translator = Translator.from_checkpoint(path, "cpu")
     cut = ["Ein Haus ist Haus ist", "Das Haus!"]
-    joined = [" ".join(translator.translate(own, **SEARCH)) for own in (SENTENCES, cut)]
+    joined = [" ".join(translator.translate(sentences, **SEARCH)) for sentences in (SENTENCES, cut)]
     assert done.stdout.split("\n") == [joined[0], joined[1] * truncate, ""]
 
 
@@ -159,9 +159,9 @@ def test_a_model_of_documents_keeps_lines_whole_unless_asked(tmp_path):
         path, tiny_task(WORDS), metadata={"args": {"documents": {"max_doc_tokens": 50}}}
     )
     translator = Translator.from_checkpoint(path, "cpu")
-    whole = translator.translate(LINES, **SEARCH)
-    assert whole == translator.translate(LINES, **SEARCH, split_sentences=False)
-    assert whole != translator.translate(LINES, **SEARCH, split_sentences=True)
+    unsplit = translator.translate(LINES, **SEARCH)
+    assert unsplit == translator.translate(LINES, **SEARCH, split_sentences=False)
+    assert unsplit != translator.translate(LINES, **SEARCH, split_sentences=True)
 
 
 def test_without_the_library_a_note_says_what_to_install(model, monkeypatch, tmp_path, translator):
@@ -171,8 +171,8 @@ def test_without_the_library_a_note_says_what_to_install(model, monkeypatch, tmp
     for stdin, words in ((TEXT, ["interactive"]), ("", ["translate_document", tmp_path / "text"])):
         done = run_here(*words, "--path", model, *FLAGS, stdin=stdin)
         assert done.stderr.count("pip install 'relu-nmt[sentences]'") == 1
-        whole = run_here(*words, "--path", model, *FLAGS, "--no-split-sentences", stdin=stdin)
-        assert whole.stdout == done.stdout and "pip install" not in whole.stderr
+        unsplit = run_here(*words, "--path", model, *FLAGS, "--no-split-sentences", stdin=stdin)
+        assert unsplit.stdout == done.stdout and "pip install" not in unsplit.stderr
         done = run_here(
             *words, "--path", model, *FLAGS, "--split-sentences", stdin=stdin, check=False
         )

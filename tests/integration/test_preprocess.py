@@ -234,9 +234,9 @@ def test_a_subword_model_of_the_user_is_learned(corpus, capsys):
         assert len(tokens) >= len(line.split())
         assert task.source_text.decode(tokens) == line
         assert stored.source_text.encode(line) == tokens
-    given = ["--subword", "letters", "--user-module", str(module)]
-    given += ["--subword-model", str(corpus / "data" / "letters.de.txt")]
-    assert run(corpus, *given, dest="given") == 0
+    options = ["--subword", "letters", "--user-module", str(module)]
+    options += ["--subword-model", str(corpus / "data" / "letters.de.txt")]
+    assert run(corpus, *options, dest="given") == 0
     assert (corpus / "given" / "letters.txt").exists()
 
 

@@ -19,8 +19,8 @@ def test_a_run_after_dict_only_makes_the_rest(corpus):
     assert run(corpus, "--dict-only") == 0
     assert sorted(p.name for p in (corpus / "data").iterdir()) == ["dict.de.txt", "dict.en.txt"]
     data = corpus / "data"
-    given = ["--srcdict", f"{data}/dict.de.txt", "--tgtdict", f"{data}/dict.en.txt"]
-    assert run(corpus, *given) == 0
+    files = ["--srcdict", f"{data}/dict.de.txt", "--tgtdict", f"{data}/dict.en.txt"]
+    assert run(corpus, *files) == 0
     assert run(corpus, dest="direct") == 0
     assert contents(data) == contents(corpus / "direct")
 
@@ -82,12 +82,12 @@ def test_nothing_of_an_unfinished_run_with_other_settings_stays(corpus, monkeypa
             )
         assert run(corpus, *flags) == 130
     assert (corpus / "data/train.de-en.documents").exists()
-    given = ["--lowercase", "--srcdict", str(corpus / "data/dict.de.txt")]
-    assert run(corpus, *given, splits=("train",)) == 0
-    assert run(corpus, *given, splits=("train",), dest="direct") == 0
-    found = contents(corpus / "data")
-    assert found.pop("notes")
-    assert found == contents(corpus / "direct")
+    options = ["--lowercase", "--srcdict", str(corpus / "data/dict.de.txt")]
+    assert run(corpus, *options, splits=("train",)) == 0
+    assert run(corpus, *options, splits=("train",), dest="direct") == 0
+    files = contents(corpus / "data")
+    assert files.pop("notes")
+    assert files == contents(corpus / "direct")
 
 
 def test_a_complete_folder_is_not_changed(corpus, capsys):
@@ -101,16 +101,16 @@ def test_a_complete_folder_is_not_changed(corpus, capsys):
 
 def test_a_damaged_folder_is_made_again(corpus):
     assert run(corpus) == 0
-    whole = contents(corpus / "data")
+    complete = contents(corpus / "data")
     (corpus / "data/train.de-en.de.bin").write_bytes(b"")
     assert run(corpus) == 0
-    assert contents(corpus / "data") == whole
+    assert contents(corpus / "data") == complete
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_other_settings_need_overwrite(corpus, capsys, whole):
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_other_settings_need_overwrite(corpus, capsys, is_complete):
     assert run(corpus) == 0
-    if not whole:
+    if not is_complete:
         (corpus / "data/valid.de-en.en.raw").unlink()
     assert run(corpus, "--lowercase", "--thresholdsrc", "2", splits=("train",)) == 2
     assert "holds data made from other text or settings" in capsys.readouterr().err
@@ -133,8 +133,8 @@ def test_another_kind_of_manifest_is_not_replaced(corpus, capsys):
 
 def test_overwrite_keeps_the_given_files(corpus):
     assert run(corpus) == 0
-    given = ["--srcdict", str(corpus / "data/dict.de.txt"), "--overwrite"]
-    assert run(corpus, *given, "--thresholdtgt", "2", splits=("train",)) == 0
+    flags = ["--srcdict", str(corpus / "data/dict.de.txt"), "--overwrite"]
+    assert run(corpus, *flags, "--thresholdtgt", "2", splits=("train",)) == 0
     assert sorted(path.name for path in (corpus / "data").glob("*.bin")) == [
         "train.de-en.de.bin",
         "train.de-en.en.bin",

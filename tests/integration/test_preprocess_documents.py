@@ -47,7 +47,7 @@ def write_alignments(corpus, split, separator="none"):
     lines = (corpus / f"{split}.de").read_text("utf-8").split("\n")
     counts = [0 if line.strip() == "<d>" else len(line.split()) for line in lines]
     pairs = [[f"{i}-{i}" for i in range(count)] for count in counts]
-    (corpus / f"{split}.align").write_text("\n".join(" ".join(own) for own in pairs))
+    (corpus / f"{split}.align").write_text("\n".join(" ".join(links) for links in pairs))
     is_apart = {"none": lambda line: False, "blank": lambda line: not line, "tag": "<d>".__eq__}
     return [
         [(i, i) for i in range(count)]
@@ -97,10 +97,10 @@ def test_alignments_follow_the_lines_of_the_source(corpus, separator):
     flags = ["--document-separator", separator, "--align-suffix", "align", "--lowercase"]
     assert run(corpus, *flags, splits=("train", "valid")) == 0
     for split, pairs in expected.items():
-        found = AlignmentDataset(corpus / f"data/{split}.align.de-en")
-        assert [list(map(tuple, found[i])) for i in range(len(found))] == pairs
+        alignments = AlignmentDataset(corpus / f"data/{split}.align.de-en")
+        assert [list(map(tuple, alignments[i])) for i in range(len(alignments))] == pairs
         swapped = AlignmentDataset(corpus / f"data/{split}.align.de-en", swapped=True)
-        assert (swapped[0] == found[0][:, ::-1]).all()
+        assert (swapped[0] == alignments[0][:, ::-1]).all()
 
 
 def test_interrupted_alignments_are_continued(corpus, monkeypatch):
@@ -125,10 +125,10 @@ def test_blank_lines_that_become_sentences_are_reported_first(tmp_path, capsys):
     words = ["--source-lang", "de", "--target-lang", "en", *texts]
     words += ["--destdir", str(tmp_path / "data")]
     assert main(words) == 0
-    first, *others = capsys.readouterr().out.splitlines()
+    first, *later = capsys.readouterr().out.splitlines()
     assert first.startswith(f"NOTE: {tmp_path / 'train.de'}: 2 blank lines become sentences")
     assert "--document-separator blank" in first
-    assert not any("NOTE" in line for line in others)
+    assert not any("NOTE" in line for line in later)
     words[words.index(str(tmp_path / "data"))] = str(tmp_path / "documents")
     assert main([*words, "--document-separator", "blank"]) == 0
     assert "NOTE" not in capsys.readouterr().out

@@ -71,8 +71,8 @@ def test_data_like_that_of_our_model_is_what_its_files_give(texts, ours, tmp_pat
     steps = [*STEPS[:5], "--joined-dictionary", *by_hand]
     preprocess(tmp_path / "hand", *files(texts), *GIVEN, *steps)
     assert contents(tmp_path / "like") == contents(tmp_path / "hand")
-    own, other = (TranslationTask.from_data_folder(tmp_path / x) for x in ("like", "hand"))
-    assert describe_task(own) == describe_task(other)
+    like, hand = (TranslationTask.from_data_folder(tmp_path / x) for x in ("like", "hand"))
+    assert describe_task(like) == describe_task(hand)
     # Flags that repeat the model's steps are accepted, and a second run finds its work done.
     done = preprocess(tmp_path / "like", *files(texts), "--like", path, *GIVEN, *steps[:6])
     assert "complete already" in done.stdout
@@ -119,8 +119,8 @@ def test_two_models_of_pieces_and_names_of_languages(marian, tmp_path):
     words = ["--path", marian, "--cpu", "--gen-subset", "valid", "--beam", 2, "--max-len-b", 9]
     done = run_here("generate", tmp_path / "data", *words)
     config = GenerationConfig(beam=2, max_len_b=9)
-    found = {number: fields[-1] for number, fields in lines_of(done.stdout, "D")}
-    assert [found[i] for i in range(len(LINES))] == model.translate(LINES, config)
+    printed = {number: fields[-1] for number, fields in lines_of(done.stdout, "D")}
+    assert [printed[i] for i in range(len(LINES))] == model.translate(LINES, config)
 
 
 def test_two_subword_models_are_given_as_marian_has_them(texts, tmp_path):
@@ -149,9 +149,9 @@ def test_a_code_of_the_target_language_begins_each_source(texts, tmp_path):
     (tmp_path / "new.en").write_text("das Haus\nrot\nrot das\n", "utf-8")
     flags = ["--trainpref", tmp_path / "new", "--validpref", tmp_path / "new"]
     preprocess(tmp_path / "data", *flags, "--like", tmp_path / "model.safetensors")
-    found = TranslationTask.from_data_folder(tmp_path / "data")
-    assert found.source_text.first_symbol == ">>fra<<" and found.target_text.first_symbol is None
-    split = found.load_split("train")
+    built = TranslationTask.from_data_folder(tmp_path / "data")
+    assert built.source_text.first_symbol == ">>fra<<" and built.target_text.first_symbol is None
+    split = built.load_split("train")
     assert [split.source[i].tolist() for i in range(3)] == [[7, 5, 4, 2], [2], [7, 6, 5, 2]]
     flags = [*QUICK, "--finetune-from-model", tmp_path / "model.safetensors"]
     shape = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16"
@@ -178,14 +178,14 @@ def test_the_place_of_the_separator_is_free_again(tmp_path, symbols):
 
 def test_shards_sampling_and_source_alone(texts, ours, tmp_path):
     data, path = ours
-    both = f"{texts / 'new'},{texts / 'train'}"
-    shards = ["--trainpref", both, "--validpref", texts / "valid", "--like", path]
+    paths = f"{texts / 'new'},{texts / 'train'}"
+    shards = ["--trainpref", paths, "--validpref", texts / "valid", "--like", path]
     sampled = ["--subword", "subword-nmt", "--subword-sampling", 0.5]
     preprocess(tmp_path, *shards, *sampled)
-    own = contents(data)
+    files_made = contents(data)
     for number in (0, 1):
         shard = contents(tmp_path / f"shard{number}")
-        assert all(shard[name] == own[name] for name in ("dict.de.txt", "subword.codes"))
+        assert all(shard[name] == files_made[name] for name in ("dict.de.txt", "subword.codes"))
     # A source without target has the model's steps, too.
     flags = ["--testpref", texts / "new", "--only-source", "--like", path, "--destdir", tmp_path]
     run_here("preprocess", *flags)
@@ -194,7 +194,7 @@ def test_shards_sampling_and_source_alone(texts, ours, tmp_path):
     words = ["--path", path, "--cpu", "--max-len-b", 3]
     run_here("generate", tmp_path, *words, "-s", "de", "-t", "en")
     preprocess(tmp_path / "words", *files(texts), "--like", path, "--dict-only")
-    assert contents(tmp_path / "words")["dict.en.txt"] == own["dict.en.txt"]
+    assert contents(tmp_path / "words")["dict.en.txt"] == files_made["dict.en.txt"]
 
 
 def test_text_that_arrives_in_pieces_is_told(texts, tmp_path):
@@ -228,14 +228,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_flags_that_contradict_the_model_are_refused(name, texts, ours, tmp_path):
-    flags, told = REFUSED[name]
-    refused(tmp_path, [*files(texts), "--like", ours[1], *flags], told)
+    flags, message = REFUSED[name]
+    refused(tmp_path, [*files(texts), "--like", ours[1], *flags], message)
 
 
-def refused(folder, flags, told):
+def refused(folder, flags, message):
     done = preprocess(folder / "data", *flags, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert told in done.stderr, done.stderr
+    assert message in done.stderr, done.stderr
     assert not (folder / "data").exists()
 
 

@@ -33,12 +33,12 @@ def write_formats(folder, split, documents):
             (folder / f"{name}.{language}").write_text(text + "\n", "utf-8")
     units, rows = [], []
     for number, document in enumerate(documents):
-        for place, (source, target) in enumerate(document):
+        for position, (source, target) in enumerate(document):
             units.append(
                 f'<tu><prop type="x-document">{number}</prop><tuv xml:lang="EN_us"><seg>{target}'
                 f'</seg></tuv><tuv xml:lang="de-AT"><seg>\n{source}\n</seg></tuv></tu>'
             )
-            rows.append(f"{number}\t{place}\t{source}\t{target}\n")
+            rows.append(f"{number}\t{position}\t{source}\t{target}\n")
     units.append('<tu><tuv xml:lang="de"><seg>allein</seg></tuv></tu>')
     text = f'<tmx version="1.4"><header/><body>{"".join(units)}</body></tmx>'
     (folder / f"{split}.tmx").write_bytes(text.encode("utf-16"))
@@ -86,9 +86,9 @@ def test_each_pair_file_is_parsed_once(corpus, ending, monkeypatch):
 
     def read_pairs(path, *arguments):
         parsed.append(path)
-        return given(path, *arguments)
+        return original(path, *arguments)
 
-    given = pair_files.read_pairs
+    original = pair_files.read_pairs
     monkeypatch.setattr(pair_files, "read_pairs", read_pairs)
     assert run(corpus, ending, "data", *TEXT_STEPS, "--workers", "2") == 0
     assert parsed == [f"{corpus}/train{ending}", f"{corpus}/valid{ending}"]
@@ -99,8 +99,8 @@ def test_the_source_side_alone_can_be_read(corpus):
     flags = ["-s", "de", "--only-source", "--trainpref"]
     assert main([*flags, f"{corpus}/train.tmx", "--destdir", f"{corpus}/data"]) == 0
     assert main([*flags, f"{corpus}/train", "--destdir", f"{corpus}/plain"]) == 0
-    found, plain = (sentences_of(corpus / dest / "train.de-None.de") for dest in ("data", "plain"))
-    assert len(found) == len(plain) + 1  # the unit without a target
+    lines, plain = (sentences_of(corpus / dest / "train.de-None.de") for dest in ("data", "plain"))
+    assert len(lines) == len(plain) + 1  # the unit without a target
 
 
 def test_plain_files_beside_it_come_first(corpus):

@@ -23,21 +23,21 @@ def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypat
     flags = ["-s", "de", "-t", "en", "--trainpref", ",".join(texts), *SHARDED]
     flags += ["--validpref", str(corpus / "valid"), "--subword-size", "20", "--destdir"]
     assert main([*flags, str(corpus / "here")]) == 0
-    monkeypatch.setattr(job, "cluster_queue", lambda _, *rest: cluster_queue("debug", *rest))
+    monkeypatch.setattr(job, "cluster_queue", lambda _, *args: cluster_queue("debug", *args))
     assert main([*flags, str(corpus / "jobs"), "--cluster", "local"]) == 0
     assert "shard1: made by job " in capsys.readouterr().out
     for shard in ("shard0", "shard1"):
         assert contents(corpus / "here" / shard) == contents(corpus / "jobs" / shard)
-    one, two = (contents(corpus / f"here/shard{i}") for i in range(2))
-    assert "valid.de-en.de.bin" in one and "valid.de-en.de.bin" not in two
-    shared = [name for name in one if name in two and not name.startswith("train")]
-    assert len(shared) == 3 and all(one[name] == two[name] for name in shared)
+    first, second = (contents(corpus / f"here/shard{i}") for i in range(2))
+    assert "valid.de-en.de.bin" in first and "valid.de-en.de.bin" not in second
+    shared = [name for name in first if name in second and not name.startswith("train")]
+    assert len(shared) == 3 and all(first[name] == second[name] for name in shared)
     # It is what a user makes by hand.
     by_hand = ["--srcdict", str(corpus / "here/shard0/dict.de.txt"), *SHARDED]
     by_hand += ["--subword-model", str(next((corpus / "here/shard0").glob("*code*")))]
     by_hand += ["--trainpref", texts[1], "--destdir", str(corpus / "hand")]
     assert main([*flags[:4], *by_hand]) == 0
-    assert contents(corpus / "hand") == two
+    assert contents(corpus / "hand") == second
 
 
 def test_a_text_with_a_comma_in_its_name_is_no_shards(corpus):
@@ -76,18 +76,18 @@ def test_training_text_is_split_at_random(corpus, subword):
     assert run(corpus, *common, "1", dest="usual", splits=splits) == 0
     assert run(corpus, *common, "1", *sampled, dest="one", splits=splits) == 0
     assert run(corpus, *common, "3", *sampled, dest="two", splits=splits) == 0
-    usual, one, two = (contents(corpus / name) for name in ("usual", "one", "two"))
-    assert one == two
-    [model] = [name for name in one if name.startswith(("subword.", "sentencepiece."))]
-    assert usual[model] == one[model]
-    assert usual["train.de-en.de.bin"] != one["train.de-en.de.bin"]
-    given = ["--subword-model", corpus / "one" / model, "--srcdict", corpus / "one" / "dict.de.txt"]
-    flags = [*common[:3], *map(str, given), *sampled, "--seed", "2"]
+    usual, first, second = (contents(corpus / name) for name in ("usual", "one", "two"))
+    assert first == second
+    [model] = [name for name in first if name.startswith(("subword.", "sentencepiece."))]
+    assert usual[model] == first[model]
+    assert usual["train.de-en.de.bin"] != first["train.de-en.de.bin"]
+    files = ["--subword-model", corpus / "one" / model, "--srcdict", corpus / "one" / "dict.de.txt"]
+    flags = [*common[:3], *map(str, files), *sampled, "--seed", "2"]
     assert run(corpus, *flags, dest="other", splits=splits) == 0
     other = contents(corpus / "other")
-    assert other["train.de-en.de.bin"] != one["train.de-en.de.bin"]
-    assert other["valid.de-en.de.bin"] == one["valid.de-en.de.bin"]
-    assert other["dict.de.txt"] == one["dict.de.txt"]
+    assert other["train.de-en.de.bin"] != first["train.de-en.de.bin"]
+    assert other["valid.de-en.de.bin"] == first["valid.de-en.de.bin"]
+    assert other["dict.de.txt"] == first["dict.de.txt"]
     texts = []
     for name in ("usual", "one", "other"):
         task = TranslationTask.from_data_folder(corpus / name)
@@ -102,18 +102,18 @@ def test_each_shard_of_one_text_has_its_own_random_split(corpus):
     flags = ["--joined-dictionary", "--subword", "subword-nmt", "--subword-size", "60"]
     assert main([*words, *flags, "--subword-sampling", "0.2"]) == 0
     folders = [corpus / f"samples/shard{i}" for i in range(3)]
-    found = [contents(folder) for folder in folders]
+    shards = [contents(folder) for folder in folders]
     for language in ("de", "en"):
-        assert len({own[f"train.de-en.{language}.bin"] for own in found}) == 3
-    assert len({own["dict.de.txt"] for own in found}) == 1
+        assert len({shard[f"train.de-en.{language}.bin"] for shard in shards}) == 3
+    assert len({shard["dict.de.txt"] for shard in shards}) == 1
     tasks = list(map(TranslationTask.from_data_folder, folders))
-    first, *others = [
+    first, *later = [
         [task.decode_target(ids) for ids in task.load_split("train").targets()] for task in tasks
     ]
-    assert all(own == first for own in others)
+    assert all(shard == first for shard in later)
     # Without draws the folders are the same, whatever their number.
     words[-1] = str(corpus / "usual-shards")
     assert main([*words, *flags]) == 0
     usual = [contents(corpus / f"usual-shards/shard{i}") for i in range(2)]
     name = "train.de-en.de.bin"
-    assert usual[0][name] == usual[1][name] != found[0][name]
+    assert usual[0][name] == usual[1][name] != shards[0][name]

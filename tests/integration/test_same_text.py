@@ -47,9 +47,9 @@ def train(data, save_dir, *flags, check=True):
     return run_here("train", data, *words, check=check)
 
 
-def refused(done, *told):
+def refused(done, *texts):
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done
-    assert all(map(done.stderr.__contains__, map(str, told))), done.stderr
+    assert all(map(done.stderr.__contains__, map(str, texts))), done.stderr
 
 
 LAST = "checkpoint_last.safetensors"
@@ -57,23 +57,23 @@ LAST = "checkpoint_last.safetensors"
 
 @pytest.mark.parametrize("name", OTHER_STEPS)
 def test_data_prepared_in_another_way_is_refused(folder, tmp_path, name):
-    _, value, own = OTHER_STEPS[name]
+    _, value, own_value = OTHER_STEPS[name]
     path, data = folder / "model" / LAST, folder / name
-    told = (
+    message = (
         f"{data}: the {value}",
-        f"but in {path} {own}; make the data with relu-nmt-preprocess --like {path}, or ",
+        f"but in {path} {own_value}; make the data with relu-nmt-preprocess --like {path}, or ",
     )
     before = path.read_bytes()
-    refused(train(data, folder / "model", "--max-update", 2, check=False), *told)
+    refused(train(data, folder / "model", "--max-update", 2, check=False), *message)
     start = ["--finetune-from-model", path]
-    refused(train(data, tmp_path / "new", *start, check=False), *told)
+    refused(train(data, tmp_path / "new", *start, check=False), *message)
     model = ["--path", path, "--cpu", "--max-len-b", 3]
-    refused(run_here("generate", data, *model, check=False), *told)
-    refused(run_here("interactive", data, *model, stdin="ein\n", check=False), *told)
+    refused(run_here("generate", data, *model, check=False), *message)
+    refused(run_here("interactive", data, *model, stdin="ein\n", check=False), *message)
     refused(
         train(folder / "plain", tmp_path / "more", "--extra-data", data, check=False),
         f"{data}: the {value}",
-        f"but in {folder / 'plain'} {own}",
+        f"but in {folder / 'plain'} {own_value}",
     )
     assert path.read_bytes() == before and not list(tmp_path.rglob("*.safetensors"))
     # The way back is refused alike.
@@ -85,25 +85,25 @@ def test_data_prepared_in_another_way_is_refused(folder, tmp_path, name):
 
 @pytest.mark.parametrize("name", OTHER_STEPS)
 def test_models_of_other_text_are_no_ensemble_and_no_average(folder, tmp_path, name):
-    _, value, own = OTHER_STEPS[name]
+    _, value, own_value = OTHER_STEPS[name]
     train(folder / name, tmp_path)
     first, second = folder / "model" / LAST, tmp_path / LAST
-    told = f"{second}: the {value}", f"but in {first} {own}"
+    message = f"{second}: the {value}", f"but in {first} {own_value}"
     model = ["--path", f"{first}:{second}", "--cpu", "--max-len-b", 3]
     (tmp_path / "text").write_text("ein\n")
-    refused(run_here("generate", folder / "plain", *model, check=False), *told)
-    refused(run_here("interactive", *model, stdin="ein\n", check=False), *told)
-    refused(run_here("translate_document", tmp_path / "text", *model, check=False), *told)
+    refused(run_here("generate", folder / "plain", *model, check=False), *message)
+    refused(run_here("interactive", *model, stdin="ein\n", check=False), *message)
+    refused(run_here("translate_document", tmp_path / "text", *model, check=False), *message)
     serving = [f"{first}:{second}", "--cpu", "--port", 0]
-    refused(run_here("serve", *serving, check=False), *told)
+    refused(run_here("serve", *serving, check=False), *message)
     contrast = {"source_language": "de", "source": "ein", "reference": "ein", "contrasts": ["rot"]}
     contrast |= {"source_context": [], "reference_context": []}
     (tmp_path / "contrasts").write_text(json.dumps(contrast))
     scored = ["--contrastive", tmp_path / "contrasts", *model[:3]]
-    refused(run_here("score", *scored, check=False), *told)
+    refused(run_here("score", *scored, check=False), *message)
     output = tmp_path / "mean.safetensors"
     words = ["--inputs", first, second, "--output", output]
-    refused(run_here("average", *words, check=False), *told)
+    refused(run_here("average", *words, check=False), *message)
     assert not output.exists()
 
 
@@ -112,35 +112,35 @@ def test_the_other_direction_with_one_joined_dictionary(folder, tmp_path):
     train(folder / "plain", tmp_path / "turned", *turned)
     first, second = folder / "model" / LAST, tmp_path / "turned" / LAST
     model = ["--path", f"{first}:{second}", "--cpu"]
-    told = f"{second}: the source language is en, but in {first} it is de"
-    refused(run_here("interactive", *model, stdin="ein\n", check=False), told)
+    message = f"{second}: the source language is en, but in {first} it is de"
+    refused(run_here("interactive", *model, stdin="ein\n", check=False), message)
     # The weights may start a model of it, which is told.
     done = train(folder / "plain", tmp_path / "new", "--finetune-from-model", first, *turned)
     assert f"note: {first} translates de-en, and learns en-de now" in done.stdout
     # A shortlist is of one direction, too.
-    own, other = tmp_path / "own", tmp_path / "other"
-    run_here("shortlist", folder / "plain", "--output", own)
-    run_here("shortlist", folder / "plain", "--output", other, *turned)
+    de_list, en_list = tmp_path / "own", tmp_path / "other"
+    run_here("shortlist", folder / "plain", "--output", de_list)
+    run_here("shortlist", folder / "plain", "--output", en_list, *turned)
     words = ["--path", first, "--cpu", "--max-len-b", 3, "--shortlist"]
-    run_here("interactive", *words, own, stdin="ein\n")
-    done = run_here("interactive", *words, other, stdin="ein\n", check=False)
-    refused(done, f"{other}: the shortlist is for en-de, but the model translates de-en")
+    run_here("interactive", *words, de_list, stdin="ein\n")
+    done = run_here("interactive", *words, en_list, stdin="ein\n", check=False)
+    refused(done, f"{en_list}: the shortlist is for en-de, but the model translates de-en")
     # One of an earlier version does not tell.
-    other.write_text(other.read_text().replace(" #languages:en-de", ""))
-    run_here("interactive", *words, other, stdin="ein\n")
+    en_list.write_text(en_list.read_text().replace(" #languages:en-de", ""))
+    run_here("interactive", *words, en_list, stdin="ein\n")
 
 
 def test_a_checkpoint_that_lacks_a_field_is_not_refused_for_it(folder, tmp_path):
-    own = folder / "model" / LAST
-    checkpoint = load_checkpoint(own, with_training_state=True)
+    path = folder / "model" / LAST
+    checkpoint = load_checkpoint(path, with_training_state=True)
     for side in ("source_text", "target_text"):
         for name in ("first_symbol", "sentence_separator", "detokenizer"):
             del checkpoint.metadata["task"][side][name]
     del checkpoint.metadata["model_config"]["output_bias"]
     old = tmp_path / LAST
     save_checkpoint(old, checkpoint)
-    run_here("average", "--inputs", own, old, "--output", tmp_path / "mean.safetensors")
-    run_here("generate", folder / "plain", "--path", f"{own}:{old}", "--cpu", "--max-len-b", 3)
+    run_here("average", "--inputs", path, old, "--output", tmp_path / "mean.safetensors")
+    run_here("generate", folder / "plain", "--path", f"{path}:{old}", "--cpu", "--max-len-b", 3)
     train(folder / "plain", tmp_path, "--max-update", 2)
 
 

@@ -77,41 +77,41 @@ def test_document_scores_do_not_depend_on_the_form_of_boundaries(files, capsys, 
         ("tag", ["--document-separator", "tag"]),
         ("plain", ["--documents", "ref.counts", "--sys-documents", f"{system}.counts"]),
     ):
-        shown = lines_of(
+        texts = lines_of(
             capsys, "--sys", f"{system}.{kind}", "--ref", f"ref.{kind}", *flags, *separator
         )
-        assert shown[0] == f"d-{expected.text} documents = 2 signature: {expected.signature}"
+        assert texts[0] == f"d-{expected.text} documents = 2 signature: {expected.signature}"
         if system == "groups":
-            assert shown[1] == "s-BLEU: none, no document has as many lines as its reference"
+            assert texts[1] == "s-BLEU: none, no document has as many lines as its reference"
         else:
             by_lines = MetricConfig().score(flat(SENTENCES), [flat(REFERENCES)])
-            assert shown[1].startswith(f"s-{by_lines.text} segments = 5 mismatched documents = 0/2")
-        assert len(shown) == 2
+            assert texts[1].startswith(f"s-{by_lines.text} segments = 5 mismatched documents = 0/2")
+        assert len(texts) == 2
 
 
 def test_baseline_and_buckets_are_written_as_json(files, capsys):
     arguments = ["--sys", "groups.blank", "--ref", "ref.blank", "--document-separator", "blank"]
     arguments += ["--metrics", "bleu,chrf", "--length-buckets", "8,64", "--baseline", "worse.blank"]
     arguments += ["--paired-bs-n", "50"]
-    shown = lines_of(capsys, *arguments)
-    names = [line.split(" = ")[0].split(":")[0] for line in shown]
+    lines = lines_of(capsys, *arguments)
+    names = [line.split(" = ")[0].split(":")[0] for line in lines]
     assert names == [
         *("d-BLEU", "s-BLEU", "d-chrF2", "s-chrF2"),
         *("d-BLEU[0-8]", "d-BLEU[9-64]", "d-chrF2[0-8]", "d-chrF2[9-64]"),
         *("NOTE", "d-BLEU", "d-chrF2"),
     ]
-    assert "bs:50|seed:12345" in shown[-1]
-    assert " baseline = " in shown[-1]
-    assert "only 2 documents" in shown[-3]
+    assert "bs:50|seed:12345" in lines[-1]
+    assert " baseline = " in lines[-1]
+    assert "only 2 documents" in lines[-3]
     assert main([*arguments, "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [entry["name"] for entry in found[:8]] == names[:8]
-    assert found[1]["score"] is None
-    assert found[4]["bucket"] == "0-8"
-    comparison = found[9]["paired bootstrap"]
-    assert comparison["system"]["value"] == pytest.approx(found[0]["score"])
+    entries = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in entries[:8]] == names[:8]
+    assert entries[1]["score"] is None
+    assert entries[4]["bucket"] == "0-8"
+    comparison = entries[9]["paired bootstrap"]
+    assert comparison["system"]["value"] == pytest.approx(entries[0]["score"])
     assert comparison["difference"] > 0
-    assert f"d-BLEU = {found[0]['score']:.2f} (mean = " in shown[9]
+    assert f"d-BLEU = {entries[0]['score']:.2f} (mean = " in lines[9]
 
 
 @pytest.mark.parametrize("system", ["sys", "sep"])
@@ -119,45 +119,45 @@ def test_sentences_are_scored_by_position(files, capsys, system):
     arguments = ["--sys", f"{system}.blank", "--ref", "ref.blank", "--document-separator", "blank"]
     arguments += ["--sentence-separator"] if system == "sep" else []
     arguments += ["--metrics", "bleu,chrf", "--position-buckets"]
-    shown = lines_of(capsys, *arguments, "1,3,9")
-    assert [line.split(" = ")[0].split(": ")[0] for line in shown] == [
-        f"{prefix}{name}{place}"
+    printed = lines_of(capsys, *arguments, "1,3,9")
+    assert [line.split(" = ")[0].split(": ")[0] for line in printed] == [
+        f"{prefix}{name}{positions}"
         for name in ("BLEU", "chrF2")
-        for prefix, places in (
+        for prefix, ranges in (
             ("d-", [""]),
             ("s-", ["", *(f"[position {bucket}]" for bucket in ("1", "2-3", "4-9", ">9"))]),
         )
-        for place in places
+        for positions in ranges
     ]
     firsts, later = (
-        [[line for lines in side for line in lines[own]] for side in (SENTENCES, REFERENCES)]
-        for own in (slice(0, 1), slice(1, 3))
+        [[line for lines in side for line in lines[part]] for side in (SENTENCES, REFERENCES)]
+        for part in (slice(0, 1), slice(1, 3))
     )
-    for text, (own, references) in zip(shown[2:4], (firsts, later), strict=True):
-        expected = sacrebleu.corpus_bleu(own, [references])
+    for text, (hypotheses, references) in zip(printed[2:4], (firsts, later), strict=True):
+        expected = sacrebleu.corpus_bleu(hypotheses, [references])
         assert str(expected).removeprefix("BLEU") in text
-        assert f" sentences = {len(own)} signature: nrefs:1" in text
-    assert shown[4] == "s-BLEU[position 4-9]: none, no aligned document is that long"
+        assert f" sentences = {len(hypotheses)} signature: nrefs:1" in text
+    assert printed[4] == "s-BLEU[position 4-9]: none, no aligned document is that long"
     assert main([*arguments, "--format", "json"]) == 0
-    found = [one for one in json.loads(capsys.readouterr().out) if "position" in one]
-    assert [one["position"] for one in found] == ["1", "2-4", "5-9", "10-19", ">19"] * 2
-    assert [one["segments"] for one in found] == [2, 3, 0, 0, 0] * 2
-    assert found[4]["score"] is None
+    entries = [entry for entry in json.loads(capsys.readouterr().out) if "position" in entry]
+    assert [entry["position"] for entry in entries] == ["1", "2-4", "5-9", "10-19", ">19"] * 2
+    assert [entry["segments"] for entry in entries] == [2, 3, 0, 0, 0] * 2
+    assert entries[4]["score"] is None
 
 
 def test_without_aligned_documents_no_position_has_a_score(files, capsys):
     arguments = ["--sys", "groups.blank", "--ref", "ref.blank", "--document-separator", "blank"]
-    shown = lines_of(capsys, *arguments, "--position-buckets")
-    assert shown[1:] == ["s-BLEU: none, no document has as many lines as its reference"]
+    lines = lines_of(capsys, *arguments, "--position-buckets")
+    assert lines[1:] == ["s-BLEU: none, no document has as many lines as its reference"]
 
 
 def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
     text = (files / "sys.plain").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    shown = lines_of(capsys, "--ref", "ref.plain", "--baseline", "sys.plain", "--paired-bs-n", "9")
-    assert shown[0].startswith("BLEU = ")
-    assert "only 5 lines" in shown[1]
-    assert "difference = +0.00 p = 1.0000 resampled = 5" in shown[2]
+    lines = lines_of(capsys, "--ref", "ref.plain", "--baseline", "sys.plain", "--paired-bs-n", "9")
+    assert lines[0].startswith("BLEU = ")
+    assert "only 5 lines" in lines[1]
+    assert "difference = +0.00 p = 1.0000 resampled = 5" in lines[2]
 
 
 @pytest.mark.parametrize(
@@ -221,23 +221,23 @@ def test_contrasts(tmp_path, capsys):
     save_tiny_model(Path(path), tiny_task(WORDS, ("en", "de")), attention="reluformer")
     write_contrasts(tmp_path / "c.jsonl")
     arguments = ["--contrastive", str(tmp_path / "c.jsonl"), "--path", path, "--cpu"]
-    note, *shown = lines_of(capsys, *arguments)
+    note, *lines = lines_of(capsys, *arguments)
     assert note == "NOTE: left out 1 in de: the model translates from en"
     categories = ["all", "form of address", "thing pronoun", "distance 1", "distance 2"]
-    assert [line.split(" = ")[0] for line in shown] == 2 * [f"accuracy[{c}]" for c in categories]
-    assert all("context = all signature: context:all|" in line for line in shown[:5])
-    assert all("context = 0 signature: context:0|" in line for line in shown[5:])
-    assert all("/2) chance = 41.67" in line for line in (shown[0], shown[5]))
+    assert [line.split(" = ")[0] for line in lines] == 2 * [f"accuracy[{c}]" for c in categories]
+    assert all("context = all signature: context:all|" in line for line in lines[:5])
+    assert all("context = 0 signature: context:0|" in line for line in lines[5:])
+    assert all("/2) chance = 41.67" in line for line in (lines[0], lines[5]))
     results = ["--results", str(tmp_path / "results.json")]
     assert main([*arguments, "--context-sentences", "1", "--format", "json", *results]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert json.loads((tmp_path / "results.json").read_text("utf-8")) == found
-    assert found[0] == {"left out": {"de": 1}}
+    entries = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "results.json").read_text("utf-8")) == entries
+    assert entries[0] == {"left out": {"de": 1}}
     # One sentence of context is all there is.
-    assert [e["right"] for e in found[1:6]] == [
-        int(line.split("(")[1].split("/")[0]) for line in shown[:5]
+    assert [e["right"] for e in entries[1:6]] == [
+        int(line.split("(")[1].split("/")[0]) for line in lines[:5]
     ]
-    assert [e["context"] for e in found[1:]] == ["1"] * 5 + ["0"] * 5
+    assert [e["context"] for e in entries[1:]] == ["1"] * 5 + ["0"] * 5
 
     german = (tmp_path / "c.jsonl").read_text("utf-8").splitlines()[2]
     (tmp_path / "c.jsonl").write_text(german + "\n", encoding="utf-8")
@@ -262,27 +262,27 @@ def test_compressed_texts_have_the_same_scores(files, capsys):
 
 def test_comet_is_computed_if_it_is_installed(files, monkeypatch, capsys):
     """A stand-in takes the place of the library, whose models are gigabytes."""
-    seen = {}
+    calls = {}
 
     class Model:
         def predict(self, data, batch_size, gpus, progress_bar):
-            seen.update(data=data)
+            calls.update(data=data)
             return types.SimpleNamespace(system_score=0.5, scores=[0.5] * len(data))
 
     library = types.ModuleType("comet")
     library.download_model = lambda name: f"{name}.ckpt"
-    library.load_from_checkpoint = lambda path: seen.update(path=path) or Model()
+    library.load_from_checkpoint = lambda path: calls.update(path=path) or Model()
     monkeypatch.setitem(sys.modules, "comet", library)
     monkeypatch.setattr("importlib.metadata.version", lambda package: "2.2.6")
     flags = "--sys sys.plain --ref ref.plain --src worse.plain --metrics bleu,comet"
     assert main(flags.split()) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("BLEU = ")
-    shown = "COMET = 0.5000 signature: model:Unbabel/wmt22-comet-da|version:2.2.6"
-    assert second == shown
-    assert seen["path"] == "Unbabel/wmt22-comet-da.ckpt"
+    line = "COMET = 0.5000 signature: model:Unbabel/wmt22-comet-da|version:2.2.6"
+    assert second == line
+    assert calls["path"] == "Unbabel/wmt22-comet-da.ckpt"
     expected = {"src": WORSE[0][0], "mt": SENTENCES[0][0], "ref": REFERENCES[0][0]}
-    assert (seen["data"][0], len(seen["data"])) == (expected, 5)
+    assert (calls["data"][0], len(calls["data"])) == (expected, 5)
 
 
 @pytest.mark.parametrize(

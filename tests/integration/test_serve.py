@@ -48,8 +48,8 @@ class Server:
         self.lines = []
         for line in self.process.stderr:
             self.lines.append(line)
-            if found := re.search(r"http://\S+/", line):
-                self.url = found[0]
+            if match := re.search(r"http://\S+/", line):
+                self.url = match[0]
                 break
         else:
             raise AssertionError("".join(self.lines))
@@ -108,13 +108,13 @@ def weights_of(words, tokens, weights):
     """Return the weight of each word: those of its tokens, divided where a token has several."""
     totals = [0.0] * len(words)
     for token, weight in zip(tokens, weights, strict=True):
-        own = [
+        numbers = [
             number
             for number, (line, begin, end) in enumerate(words)
             if line == token["line"] and begin < token["end"] and end > token["begin"]
         ]
-        for number in own:
-            totals[number] += weight / len(own)
+        for number in numbers:
+            totals[number] += weight / len(numbers)
     # The end symbol and separators stand for themselves.
     free = [w for t, w in zip(tokens, weights, strict=True) if t["begin"] == t["end"]]
     return totals + free
@@ -155,16 +155,16 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         browser.until(f"{shaded}.length && {shaded}.every(own => own.closest('.source'))")
         browser.run("document.querySelectorAll('#heads button')[3].click()")
         browser.until("document.getElementById('where').textContent.endsWith('layer 2, head 2')")
-        asked, line = browser.run("[current.row.shared, current.row.number]")
-        _, found = server.ask("attention", {**asked, "slot": "encoder", "line": line})
-        query = [token["text"] for token in found["queries"]].index("Haus")
-        row = found["weights"][1][1][query]
+        request, line = browser.run("[current.row.shared, current.row.number]")
+        _, answer = server.ask("attention", {**request, "slot": "encoder", "line": line})
+        query = [token["text"] for token in answer["queries"]].index("Haus")
+        row = answer["weights"][1][1][query]
         words = browser.run(
             "rows.filter(row => row.shared === current.row.shared).flatMap("
             "row => row.sides.source.map(own => [own.line, own.begin, own.end]))"
         )
-        shown = browser.run("document.querySelector('#top dd').textContent")
-        assert float(shown) == pytest.approx(max(weights_of(words, found["keys"], row)), abs=2e-3)
+        weight = browser.run("document.querySelector('#top dd').textContent")
+        assert float(weight) == pytest.approx(max(weights_of(words, answer["keys"], row)), abs=2e-3)
         browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
         assert browser.run(f"{shaded}.length") == 0
         # A dropped file, on a phone: nothing is wider than it.
@@ -188,15 +188,15 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
 def test_every_client_is_answered_under_load(serve):
     lines = [["ein Haus ist klein ."] * 4, ["das Haus ist gross ."] * 20, ["klein"]]
     with serve("--max-waiting", "6") as server, ThreadPoolExecutor(24) as pool:
-        alone = [server.ask("translate", {"lines": own})[1]["lines"] for own in lines]
+        alone = [server.ask("translate", {"lines": texts})[1]["lines"] for texts in lines]
 
         def ask(number):
             for _ in range(200):
-                status, found = server.ask("translate", {"lines": lines[number % 3]})
+                status, answer = server.ask("translate", {"lines": lines[number % 3]})
                 statuses[status] += 1
                 if status == 200:
-                    return found["lines"] == alone[number % 3]
-                assert status == 429, found
+                    return answer["lines"] == alone[number % 3]
+                assert status == 429, answer
                 time.sleep(0.05)
 
         statuses = Counter()
@@ -224,12 +224,12 @@ def test_a_client_that_disconnects_frees_its_place(server):
 
 
 def test_a_head_that_does_not_arrive_ends_the_connection(serve):
-    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serve("--request-seconds", "1") as server, ExitStack() as connections:
         # All wait at once, as each lasts a second.
         waiting = []
         for begun in (b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: "):
-            for before in (b"", whole):
+            for before in (b"", request):
                 connection = connections.enter_context(server.connect(timeout=20))
                 connection.sendall(before)
                 connection.sendall(begun)
@@ -293,13 +293,13 @@ def test_head_over_a_connection_has_the_length_and_no_body(server):
 
 @pytest.mark.slow
 def test_clients_that_do_not_read_do_not_block_others(serve):
-    asked = raw_request("/attention", {"lines": ["ein " * 400], "translation": ["the " * 400]})
+    request = raw_request("/attention", {"lines": ["ein " * 400], "translation": ["the " * 400]})
     limits = ("--max-waiting", "2", "--request-seconds", "3")
     with serve(*limits) as server, ExitStack() as connections:
         unread = []
         for _ in range(10):
             connection = connections.enter_context(server.connect(receive_buffer=2048))
-            connection.sendall(asked)
+            connection.sendall(request)
             if connection.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200":
                 unread.append(connection)
             assert server.ask("health")[0] == 200
@@ -334,15 +334,15 @@ def test_silent_connections_do_not_block_others(serve):
 def test_after_a_signal_the_server_finishes_its_requests(serve):
     with serve() as server:
         body = {"lines": ["ein Haus ist klein ."] * 100}
-        found = []
-        asking = threading.Thread(target=lambda: found.append(server.ask("translate", body)))
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(server.ask("translate", body)))
         asking.start()
         while not server.ask("health")[1]["waiting"] and asking.is_alive():
             time.sleep(0.005)
         server.process.send_signal(signal.SIGTERM)
         asking.join(120)
         assert server.process.wait(120) == -signal.SIGTERM
-        assert found[0][0] == 200 and len(found[0][1]["lines"]) == 100
+        assert answers[0][0] == 200 and len(answers[0][1]["lines"]) == 100
         assert "Traceback" not in server.process.stderr.read()
 
 
@@ -359,8 +359,8 @@ def test_names_of_a_checkpoint_command_no_terminal(quick_python, tmp_path):
 
 
 def test_errors_at_the_start_are_one_line(checkpoint, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         done = run_here("serve", checkpoint, "--port", port, check=False)
     assert done.returncode == 2
     assert f"--port {port}: cannot listen there: Address already in use" in done.stderr

@@ -43,8 +43,8 @@ def make_data(folder, between, **options):
 
 
 def words(data, folder, flags, train=""):
-    own = ["--save-dir", str(folder), "--seeds", "1", "--generate-flags", GENERATE]
-    return [str(data), *own, *shlex.split(flags), "--", *TRAIN.split(), *train.split()]
+    options = ["--save-dir", str(folder), "--seeds", "1", "--generate-flags", GENERATE]
+    return [str(data), *options, *shlex.split(flags), "--", *TRAIN.split(), *train.split()]
 
 
 def records(folder):
@@ -82,12 +82,12 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys, monkeypatch):
         assert float(row["train_memory_bytes"]) > 5e7
         assert float(row["encoder_entropy"]) > 0
         assert f"<td>{float(row['chrf']):.2f}</td>" in page
-        found = json.loads((folder / "contrasts.results.json").read_text())
-        assert [one["context"] for one in found] == ["all"] * 2 + ["0"] * 2
-        for one, name in ((found[1], "context"), (found[3], "alone")):
-            assert float(row[f"accuracy_{name}[order]"]) == one["score"]
-            assert row["chance[order]"] == str(one["chance"]) == "50.0"
-        assert f"<td>{found[0]['score']:.1f}<small>alone {found[2]['score']:.1f}</small>" in page
+        scores = json.loads((folder / "contrasts.results.json").read_text())
+        assert [record["context"] for record in scores] == ["all"] * 2 + ["0"] * 2
+        for total, name in ((scores[1], "context"), (scores[3], "alone")):
+            assert float(row[f"accuracy_{name}[order]"]) == total["score"]
+            assert row["chance[order]"] == str(total["chance"]) == "50.0"
+        assert f"<td>{scores[0]['score']:.1f}<small>alone {scores[2]['score']:.1f}</small>" in page
     # Scoring the text again gives the same d-BLEU.
     references = tmp_path / "reference.en"
     raw = iter((data / "test.de-en.en.raw").read_text().split("\n"))
@@ -276,8 +276,8 @@ def test_results_of_another_task_are_not_mixed(data, tmp_path, capsys, monkeypat
     data.rename(moved)
     other.rename(data)  # made again under the same name
     try:
-        for more in ("", " --attentions softmax,reluformer"):
-            assert sweep.main(words(data, folder, flags + more)) == 2
+        for changes in ("", " --attentions softmax,reluformer"):
+            assert sweep.main(words(data, folder, flags + changes)) == 2
             error = capsys.readouterr().err
             assert f"{data}: the source lower-casing is on, but in {folder} it is off;" in error
     finally:
@@ -292,25 +292,25 @@ def test_results_of_another_task_are_not_mixed(data, tmp_path, capsys, monkeypat
 
 
 def sweep_settings(data, folder, flags):
-    found = []
+    settings_seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "relu_nmt.jobs.sweep.job.run", lambda settings: found.append(settings) or 1 / 0
+            "relu_nmt.jobs.sweep.job.run", lambda settings: settings_seen.append(settings) or 1 / 0
         )
         with pytest.raises(ZeroDivisionError):
             sweep.main(words(data, folder, flags))
-    return found[0]
+    return settings_seen[0]
 
 
 def test_a_slash_behind_the_data_folder_is_the_same_command(tmp_path, monkeypatch):
-    found = []
+    received = []
 
-    monkeypatch.setattr("relu_nmt.jobs.sweep.job.run", found.append)
+    monkeypatch.setattr("relu_nmt.jobs.sweep.job.run", received.append)
     for data in ("data-bin", "data-bin/", "./data-bin"):
         assert sweep.main(words(data, tmp_path, "--budget 4u --lengths 32")) == 0
-    first, *others = map(plan_steps, found)
-    assert others == [first, first]
-    assert {settings.data for settings in found} == {"data-bin"}
+    first, *later = map(plan_steps, received)
+    assert later == [first, first]
+    assert {settings.data for settings in received} == {"data-bin"}
 
 
 def test_a_folder_without_documents_and_no_folder(data, tmp_path, capsys):
@@ -341,10 +341,10 @@ def test_variants_are_compared_on_sentences_without_boundaries(tmp_path, capsys,
     variant = "pre: --encoder-normalize-before --cross-attention mine"
     flags = f"--user-module {user} --lengths 1 --attentions softmax --budget 4u --variants"
     command = words(folder, tmp_path / "out", flags)
-    place = command.index("--variants") + 1
-    assert sweep.main([*command[:place], "fixed: --seed 3", *command[place:]]) == 2
+    position = command.index("--variants") + 1
+    assert sweep.main([*command[:position], "fixed: --seed 3", *command[position:]]) == 2
     assert "--seed in --variants fixed: it is set by --seeds" in capsys.readouterr().err
-    assert sweep.main([*command[:place], variant, *command[place:]]) == 0
+    assert sweep.main([*command[:position], variant, *command[position:]]) == 0
     cells = [row for row in records(tmp_path / "out") if row["row"] == "cell"]
     assert [row["attention"] for row in cells] == ["softmax", "pre"]
     lines = (folder / "test.de-en.de.raw").read_text("utf-8").splitlines()

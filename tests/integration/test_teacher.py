@@ -60,15 +60,15 @@ def test_an_ensemble_teaches_and_the_training_resumes_exactly(data, teachers, tm
     flags = f"--teacher {teachers[0]}:{teachers[1]} --attention reluformer --bf16 --update-freq 2"
     flags += " --teacher-weight 0.7 --teacher-temperature 2 --teacher-top-k 3"
     for name in ("once", "twice"):
-        own = f"{flags} --teacher-cache {tmp_path / name}.cache".split()
+        options = f"{flags} --teacher-cache {tmp_path / name}.cache".split()
         if name == "twice":
-            train(data, tmp_path / name, *own, "--max-update", 3)
-        done = train(data, tmp_path / name, *own, "--max-update", 5)
+            train(data, tmp_path / name, *options, "--max-update", 3)
+        done = train(data, tmp_path / name, *options, "--max-update", 5)
         assert f"teacher: 2 model(s), {teachers[0]}:{teachers[1]}" in done.stdout
         assert all(float(x) > 0 for x in values(json_lines(done.stdout), "teacher_loss"))
-    once, twice = (tensors(tmp_path / name) for name in ("once", "twice"))
-    assert once.keys() == twice.keys()
-    assert all(torch.equal(once[name], twice[name]) for name in once)
+    uninterrupted, resumed = (tensors(tmp_path / name) for name in ("once", "twice"))
+    assert uninterrupted.keys() == resumed.keys()
+    assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
 
 
 def test_a_model_that_is_its_own_teacher_has_nothing_to_learn(data, teachers, tmp_path):
@@ -104,16 +104,16 @@ def test_two_processes_learn_as_one_does(data, teachers, tmp_path, backend, quic
     flags += " --max-update 2 --attention reluformer"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     command = [quick_python, *launcher, "relu_nmt.cli.train", data, *flags.split()]
-    own = ["--save-dir", tmp_path / "two", "--ddp-backend", backend]
-    subprocess.run([*command, *own], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    options = ["--save-dir", tmp_path / "two", "--ddp-backend", backend]
+    subprocess.run([*command, *options], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     train(data, tmp_path / "one", *flags.split(), "--update-freq", 2)
-    one, two = (tiny.weights(tmp_path / name) for name in ("one", "two"))
-    for name, tensor in one.items():
-        torch.testing.assert_close(tensor, two[name], atol=1e-5, rtol=1e-3)
+    single, double = (tiny.weights(tmp_path / name) for name in ("one", "two"))
+    for name, tensor in single.items():
+        torch.testing.assert_close(tensor, double[name], atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ("--teacher {0} --encoder-layers 1 --teacher-attention-weight 1", "layers of width 64"),
         ("--teacher nowhere.safetensors", "nowhere.safetensors: no such checkpoint"),
@@ -122,10 +122,10 @@ def test_two_processes_learn_as_one_does(data, teachers, tmp_path, backend, quic
         ("--teacher {0} --teacher-cache {0}", "checkpoint_last.safetensors"),
     ],
 )
-def test_bad_flags_are_one_line(data, teachers, tmp_path, flags, told):
+def test_bad_flags_are_one_line(data, teachers, tmp_path, flags, message):
     words = flags.format(*teachers).split()
     done = train(data, tmp_path / "run", *words, "--max-update", 1, check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and told in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr
 
 
 def test_a_teacher_of_other_words_is_refused(data, teachers, tmp_path):
@@ -160,7 +160,7 @@ def test_a_teacher_of_documents_gives_its_separator_to_a_new_model(documents, tm
 
 def test_a_teacher_with_another_separator_is_refused(documents, tmp_path):
     data, plain, long = documents
-    for teacher, flags, told in (
+    for teacher, flags, message in (
         (
             plain,
             GROUPS,
@@ -169,7 +169,7 @@ def test_a_teacher_with_another_separator_is_refused(documents, tmp_path):
         (long, (), "trained with --sentence-separator; give it here too"),
     ):
         done = train(data, tmp_path, "--teacher", teacher, *flags, "--max-update", 1, check=False)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and told in done.stderr
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr
 
 
 def test_sentences_beyond_the_positions_of_an_aligned_teacher_are_left_out(documents, tmp_path):

@@ -45,8 +45,8 @@ def folder(tmp_path_factory):
         write_lines(folder, split, lines, [f"{line} ." for line in lines])
     for name, joined in (("joined", True), ("apart", False)):
         preprocessed(folder, name, joined_dictionary=joined)
-    for kept in [*(folder / "apart").glob("*.raw"), folder / "apart/manifest.json"]:
-        kept.unlink()  # what is left is what fairseq-preprocess makes
+    for path in [*(folder / "apart").glob("*.raw"), folder / "apart/manifest.json"]:
+        path.unlink()  # what is left is what fairseq-preprocess makes
     return folder
 
 
@@ -128,10 +128,10 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, flags):
     run(folder / "joined", f"{flags}/whole --max-update 13")
     for last in (3, 7, 13):
         run(folder / "joined", f"{flags}/parts --max-update {last}")
-    whole, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert whole.keys() == parts.keys()
-    for name in whole:
-        assert torch.equal(whole[name], parts[name]), name
+    full, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
+    assert full.keys() == parts.keys()
+    for name in full:
+        assert torch.equal(full[name], parts[name]), name
 
 
 @pytest.mark.parametrize("name", ["softmax:temperature=2", "relu-ln"])
@@ -173,19 +173,19 @@ def test_the_seed_decides(folder, tmp_path):
 def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further, quick_python):
     flags = f"{QUICK} --max-tokens 60 --max-epoch 2 --dropout 0 --eval-bleu {further}"
     flags += f" --best-checkpoint-metric bleu --save-dir {tmp_path}"
-    _, one = run(folder / "joined", f"{flags}/one --update-freq 2", capsys)
+    _, single = run(folder / "joined", f"{flags}/one --update-freq 2", capsys)
     words = f"{flags}/two"
     if further:
-        two = json_lines(forked_twice(folder / "joined", words, tmp_path))
+        double = json_lines(forked_twice(folder / "joined", words, tmp_path))
     else:
         process = start(quick_python, folder / "joined", words, processes=2)
         out, error = process.communicate(timeout=120)
-        two = json_lines(out)
-        assert two, error
-    assert len(values(one, "update")) >= 6
+        double = json_lines(out)
+        assert double, error
+    assert len(values(single, "update")) >= 6
     for name in ("loss", "nll_loss", "attention_norm", "gnorm", "wpb", "bsz", "valid_loss", "lr"):
-        assert values(one, name) == pytest.approx(values(two, name), rel=2e-3), name
-    assert values(one, "valid_bleu") == pytest.approx(values(two, "valid_bleu"), abs=1)
+        assert values(single, name) == pytest.approx(values(double, name), rel=2e-3), name
+    assert values(single, "valid_bleu") == pytest.approx(values(double, "valid_bleu"), abs=1)
     # What two processes stored is what one stores, and one goes on from it.
     alone, together = tensors(tmp_path / "one"), tensors(tmp_path / "two")
     assert alone.keys() == together.keys()
@@ -215,8 +215,8 @@ def test_each_epoch_trains_on_one_of_several_folders(folder, shard, tmp_path, ca
     # It is resumed in the second folder.
     for last in (updates[0] + 1, sum(updates)):
         run(data, f"{flags}/parts --max-epoch 3 --max-update {last}")
-    whole, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    full, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
+    assert all(torch.equal(full[name], parts[name]) for name in full)
     assert run(f"{folder / 'joined'}:{folder / 'apart'}", f"{flags}/other")[0] == 2
     error = capsys.readouterr().err
     assert f"apart/dict.de.txt: not the dictionary of {folder / 'joined'}; preprocess" in error
@@ -339,8 +339,8 @@ def test_a_changed_setting_is_noted_when_going_on(folder, tmp_path, capsys):
     flags = f"{QUICK} --max-tokens 100 --save-dir {tmp_path}"
     run(folder / "joined", f"{flags} --max-update 1 --dropout 0.1", capsys)
     _, lines = run(folder / "joined", f"{flags} --max-update 2 --dropout 0.3", capsys)
-    told = [text for text in values(lines, "message") if text.startswith("note: ")]
-    assert told == ["note: settings are changed since the checkpoint: --dropout 0.3 (was 0.1)"]
+    notes = [text for text in values(lines, "message") if text.startswith("note: ")]
+    assert notes == ["note: settings are changed since the checkpoint: --dropout 0.3 (was 0.1)"]
 
 
 def test_help_is_quick():
@@ -361,19 +361,19 @@ def test_a_bleu_that_takes_long_is_told_while_it_is_computed(folder, tmp_path, c
     monkeypatch.setattr("relu_nmt.io.work.SECONDS_UNTIL_WAITING", 0.001)
     flags = f"{QUICK} --max-tokens 60 --max-update 1 --eval-bleu --save-dir {tmp_path}"
     _, lines = run(folder / "joined", flags, capsys)
-    told = [line["message"] for line in lines if "message" in line]
-    assert any(text.startswith("BLEU: translate valid: 0% of 8 sentences") for text in told)
+    messages = [line["message"] for line in lines if "message" in line]
+    assert any(text.startswith("BLEU: translate valid: 0% of 8 sentences") for text in messages)
 
 
 def test_frozen_parts_keep_their_weights(folder, tmp_path):
     flags = f"{QUICK} --max-tokens 500 --no-epoch-checkpoints --optimizer adafactor"
-    found = []
+    weights_of = []
     for updates in (1, 3):
         name = tmp_path / str(updates)
         parts = "--freeze encoder,decoder.layers.0 --lr-scales decoder=0.5"
         assert run(folder / "apart", f"{flags} {parts} --max-update {updates} --save-dir {name}")
-        found.append(weights(name))
-    one, three = found
-    for name in one:
+        weights_of.append(weights(name))
+    first, third = weights_of
+    for name in first:
         frozen = name.startswith(("encoder.", "decoder.layers.0."))
-        assert torch.equal(one[name], three[name]) == frozen, name
+        assert torch.equal(first[name], third[name]) == frozen, name

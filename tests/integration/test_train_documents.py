@@ -47,10 +47,10 @@ def test_lengths_are_printed_and_stored(folder, tmp_path, capsys):
     flags = f"--max-tokens 64 --max-doc-tokens 32 --max-update 2 --save-dir {tmp_path}"
     code, _, messages = run(folder / "data", flags, capsys)
     assert code == 0
-    told = next(i for i, m in enumerate(messages) if m.startswith("train: groups of up to 32"))
-    assert "1 longer sentence left out" in messages[told]
+    index = next(i for i, m in enumerate(messages) if m.startswith("train: groups of up to 32"))
+    assert "1 longer sentence left out" in messages[index]
     assert any(m.startswith("valid: ") and m.endswith("kept whole") for m in messages)
-    assert told < next(i for i, m in enumerate(messages) if m.startswith("training on"))
+    assert index < next(i for i, m in enumerate(messages) if m.startswith("training on"))
     stored = json.loads((tmp_path / "document_lengths.json").read_text())
     (lengths,) = stored["splits"]["train"]
     assert lengths["documents"] == 20
@@ -71,10 +71,10 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, capsys, mixture)
         epochs |= {line["epoch"] for line in lines if "update" in line}
         assert not any("carried over" in message for message in messages)
     assert len(epochs) > 1
-    whole, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert whole.keys() == parts.keys()
-    for name in whole:
-        assert torch.equal(whole[name], parts[name]), name
+    full, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
+    assert full.keys() == parts.keys()
+    for name in full:
+        assert torch.equal(full[name], parts[name]), name
 
 
 def test_validation_translates_groups_and_scores_documents(folder, tmp_path, capsys, monkeypatch):
@@ -82,11 +82,11 @@ def test_validation_translates_groups_and_scores_documents(folder, tmp_path, cap
     counts, translate = [], Generator.translate
 
     def count(self, sources, *arguments):
-        found = translate(self, sources, *arguments)
-        for source, (best, *_) in zip(sources, found, strict=True):
+        translations = translate(self, sources, *arguments)
+        for source, (best, *_) in zip(sources, translations, strict=True):
             sides = zip((source.ids, best.tokens), task.separators[:2], strict=True)
             counts.append([int((ids == separator).sum()) for ids, separator in sides])
-        return found
+        return translations
 
     monkeypatch.setattr(Generator, "translate", count)
     flags = "--max-tokens 64 --max-doc-tokens 32 --sentence-separator --max-update 2 --eval-bleu"
@@ -169,13 +169,13 @@ def test_a_document_model_starts_as_the_sentence_model(folder, tmp_path, capsys)
         logits = model.logits(states)
         assert torch.equal(logits[:, separator], logits[:, 2])
         alone = [torch.tensor([ids]) for ids in words]
-        whole = torch.cat([sentences(ids, torch.tensor([[2, *ids[0, :-1]]]))[0] for ids in alone])
+        full = torch.cat([sentences(ids, torch.tensor([[2, *ids[0, :-1]]]))[0] for ids in alone])
         if layers == 0:
-            torch.testing.assert_close(states[: len(whole)], whole)
+            torch.testing.assert_close(states[: len(full)], full)
         else:
-            assert (states[: len(whole)] - whole).abs().mean() < 0.2 * whole.abs().mean()
-        one = model(alone[0], torch.tensor([[2, *words[0][:-1]]]))[0]
-        torch.testing.assert_close(one, whole[: len(one)])
+            assert (states[: len(full)] - full).abs().mean() < 0.2 * full.abs().mean()
+        first = model(alone[0], torch.tensor([[2, *words[0][:-1]]]))[0]
+        torch.testing.assert_close(first, full[: len(first)])
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def data(tmp_path_factory):
 
 
 def train(data, folder, *flags, check=True):
-    own = "--max-tokens 60 --max-epoch 1"
-    return tiny.train(data, folder, *own.split(), *flags, check=check)
+    options = "--max-tokens 60 --max-epoch 1"
+    return tiny.train(data, folder, *options.split(), *flags, check=check)
 
 
 LEARNED = ("--positions", "learned")
@@ -37,8 +37,8 @@ def test_they_are_refused_before_the_first_update(data, tmp_path, side, position
     done = train(data, tmp_path, *positions, flag, LONG[side] - 1, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     sentence = {"source": 30, "target": 35}[side]
-    told = rf"train\.de-en: sentence {sentence} has {LONG[side]} {side} tokens, but .*{flag}"
-    assert re.search(told, done.stderr), done.stderr
+    message = rf"train\.de-en: sentence {sentence} has {LONG[side]} {side} tokens, but .*{flag}"
+    assert re.search(message, done.stderr), done.stderr
     assert "num_updates" not in done.stdout
     train(data, tmp_path, *positions, flag, LONG[side])
 
@@ -56,7 +56,7 @@ def test_they_are_left_out_on_request(data, tmp_path):
     skip = "--skip-invalid-size-inputs-valid-test"
     done = train(data, tmp_path, *LEARNED, *limits, skip, "--eval-bleu")
     lines = json_lines(done.stdout)
-    left_out = [one["message"] for one in lines if "left out" in one.get("message", "")]
+    left_out = [line["message"] for line in lines if "left out" in line.get("message", "")]
     assert len(left_out) == 2 and all(text.startswith("2 of them") for text in left_out)
-    assert sum(one.get("bsz", 0) for one in lines if "wpb" in one) == 38
-    assert any("valid_bleu" in one for one in lines)
+    assert sum(line.get("bsz", 0) for line in lines if "wpb" in line) == 38
+    assert any("valid_bleu" in line for line in lines)

@@ -25,9 +25,9 @@ def masked(line):
     return re.sub(r"((?<= )[+-])?\d+(\.\d+)?", "N", line.strip())
 
 
-def is_printed(shown, lines):
+def is_printed(text, lines):
     """Whether a line of the page is there, with other numbers; ``...`` stands for anything."""
-    pattern = re.compile(re.escape(masked(shown)).replace(r"\.\.\.", ".*"))
+    pattern = re.compile(re.escape(masked(text)).replace(r"\.\.\.", ".*"))
     return any(pattern.fullmatch(masked(line)) for line in lines)
 
 
@@ -35,10 +35,10 @@ def test_the_tutorial_runs_and_prints_what_it_says(tmp_path, quick_python):
     # The test's own environment is what the first block makes.
     install, *blocks = code_blocks(PAGE, "sh", "python", "output")
     assert "pip install -c constraints.txt -e ." in install.text
-    script, shown = "set -e\n", {}
+    script, expected = "set -e\n", {}
     for number, (language, file, text) in enumerate(blocks):
         if language == "output":
-            shown[number - 1] = text.splitlines()
+            expected[number - 1] = text.splitlines()
         elif language == "python":
             command = f"cat > {file}" if file else "python -"
             script += f"echo '@{number}'\n{command} <<'END'\n{text}END\n"
@@ -59,7 +59,7 @@ def test_the_tutorial_runs_and_prints_what_it_says(tmp_path, quick_python):
     assert done.returncode == 0, done.stdout
     _, *parts = re.split(r"^@(\d+)\n", done.stdout, flags=re.MULTILINE)
     printed = dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
-    for number, lines in shown.items():
+    for number, lines in expected.items():
         for line in lines:
             # Translations, which have no number, are not yet what they will be.
             if re.search(r"\d", line):

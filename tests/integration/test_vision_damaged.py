@@ -51,19 +51,19 @@ def weights(folder):
 
 def test_classify_prints_results_of_undamaged_pictures(trained, images, tmp_path):
     photos = sorted((images / "train").glob("*/*.png"))
-    whole = run_here("vision_classify", trained / "checkpoint_last.safetensors", *photos)
+    undamaged = run_here("vision_classify", trained / "checkpoint_last.safetensors", *photos)
     cut(photos[33])
     photos[2].write_bytes(b"")
     done = run_here(
         "vision_classify", trained / "checkpoint_last.safetensors", *photos, check=False
     )
-    lines = whole.stdout.splitlines()
+    lines = undamaged.stdout.splitlines()
     assert done.stdout.splitlines() == [line for i, line in enumerate(lines) if i not in (2, 33)]
     assert done.returncode == 2
-    told = done.stderr.splitlines()
-    assert told[0].startswith(f"{photos[2]}: cannot be read as an image (the file is empty)")
-    assert told[1].startswith(f"{photos[33]}: cannot be read as an image (image file is truncated")
-    assert told[2:] == ["2 of 45 pictures cannot be read"]
+    notes = done.stderr.splitlines()
+    assert notes[0].startswith(f"{photos[2]}: cannot be read as an image (the file is empty)")
+    assert notes[1].startswith(f"{photos[33]}: cannot be read as an image (image file is truncated")
+    assert notes[2:] == ["2 of 45 pictures cannot be read"]
     words = [photos[2], photos[3], "nowhere.png", "--json"]
     done = run_here("vision_classify", trained / "checkpoint_last.safetensors", *words, check=False)
     first, second, third = json.loads(done.stdout)
@@ -79,7 +79,7 @@ def test_evaluation_can_skip_damaged_images(trained, images, tmp_path, zipped):
     model, data = trained / "checkpoint_last.safetensors", images / "val"
     for name in ("blue/0000", "red/0003"):
         (data / f"{name}.png").unlink()
-    rest = run_here("vision_evaluate", model, "--data", data)
+    undamaged = run_here("vision_evaluate", model, "--data", data)
     for name in ("blue/0000", "red/0003"):
         (data / f"{name}.png").write_text("<html>404</html>")
     if zipped:
@@ -90,12 +90,12 @@ def test_evaluation_can_skip_damaged_images(trained, images, tmp_path, zipped):
     for size in ("1", "7"):  # of batches; with 1 some are empty
         flags = [f"--batch-size={size}", "--skip-damaged-images", f"--results={tmp_path}/r"]
         done = run_here("vision_evaluate", model, "--data", data, *flags)
-        assert done.stdout == rest.stdout.replace("\n", " (2 damaged ones left out)\n")
+        assert done.stdout == undamaged.stdout.replace("\n", " (2 damaged ones left out)\n")
         for number, name in enumerate(("blue/0000", "red/0003"), 1):
             assert f"{data}: {name}.png: cannot be read" in done.stderr
             assert f"({number} so far, --skip-damaged-images)" in done.stderr
-        [found] = json.loads((tmp_path / "r").read_text())["accuracies"]
-        assert (found["images"], found["damaged"]) == (13, 2)
+        [result] = json.loads((tmp_path / "r").read_text())["accuracies"]
+        assert (result["images"], result["damaged"]) == (13, 2)
 
 
 @pytest.mark.parametrize("method", ["knn", "ridge --shots=3", "linear --epochs=1"])
@@ -113,11 +113,11 @@ def test_ridge_regression_learns_from_undamaged_images(trained, images):
     words = ["--method=ridge", "--shots=15", "--seeds=0", "--eval-crop-ratio=1"]
     sets = ["--train", images / "train", "--test", images / "val"]
     (images / "train/red/0003.png").unlink()
-    rest = run_here("vision_probe", trained / "checkpoint_last.safetensors", *sets, *words)
+    undamaged = run_here("vision_probe", trained / "checkpoint_last.safetensors", *sets, *words)
     (images / "train/red/0003.png").write_bytes(b"damaged")
     words.append("--skip-damaged-images")
     done = run_here("vision_probe", trained / "checkpoint_last.safetensors", *sets, *words)
-    assert done.stdout == rest.stdout.splitlines()[-1] + "\n"
+    assert done.stdout == undamaged.stdout.splitlines()[-1] + "\n"
 
 
 def test_damaged_images_are_found_before_the_first_update(images, tmp_path):
@@ -138,16 +138,16 @@ def test_training_can_skip_damaged_images(images, tmp_path, check):
     shutil.copytree(images, tmp_path / "repaired")
     for number in (3, 4):  # the next one that is whole takes their places
         cut(images / f"train/red/000{number}.png")
-        place = tmp_path / f"repaired/train/red/000{number}.png"
-        shutil.copy(images / "train/red/0005.png", place)
+        path = tmp_path / f"repaired/train/red/000{number}.png"
+        shutil.copy(images / "train/red/0005.png", path)
     for number in range(5):  # a whole batch
         cut(images / f"val/blue/000{number}.png")
         (tmp_path / f"repaired/val/blue/000{number}.png").unlink()
     flags = [*check.split(), "--train-crop=none"]
     done = train(images, tmp_path / "run", "--skip-damaged-images", *flags)
     train(tmp_path / "repaired", tmp_path / "other", *flags)
-    own, others = weights(tmp_path / "run"), weights(tmp_path / "other")
-    assert all(torch.equal(own[name], others[name]) for name in others)
+    weights_here, other_weights = weights(tmp_path / "run"), weights(tmp_path / "other")
+    assert all(torch.equal(weights_here[name], other_weights[name]) for name in other_weights)
     for name in ("train/red/0003", "train/red/0004", "val/blue/0002"):
         assert done.stdout.count(f"{name}.png: cannot be read") == 1
     assert "left out (7 so far, --skip-damaged-images)" in done.stdout
@@ -155,26 +155,26 @@ def test_training_can_skip_damaged_images(images, tmp_path, check):
     assert losses[0]["valid"] == losses[1]["valid"]
 
 
-@pytest.mark.parametrize("place", ["train/red/0003.png", "val/red/0003.png"])
+@pytest.mark.parametrize("path", ["train/red/0003.png", "val/red/0003.png"])
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_damaged_image_during_training_loses_no_progress(
-    images, trained, tmp_path, place, zipped, monkeypatch
+    images, trained, tmp_path, path, zipped, monkeypatch
 ):
     monkeypatch.setattr(train_images, "check_images", lambda *_: [])
-    cut(images / place)
+    cut(images / path)
     data = zip_folder(images, tmp_path / "images.zip") if zipped else images
     stopped = train(data, tmp_path / "run", "--no-preflight", check=False)
     assert stopped.returncode == 2 and stopped.stderr.count("\n") == 1
-    assert f"{place}: cannot be read" in stopped.stderr
+    assert f"{path}: cannot be read" in stopped.stderr
     done = int(stopped.stderr.split("goes on from update ")[1].split(",")[0])
     assert 0 < done <= 9
-    shutil.copy(trained / "images" / place, images / place)
+    shutil.copy(trained / "images" / path, images / path)
     train(zip_folder(images, data) if zipped else images, tmp_path / "run")
-    own, others = weights(tmp_path / "run"), weights(trained)
-    assert all(torch.equal(own[name], others[name]) for name in others)
+    resumed, expected = weights(tmp_path / "run"), weights(trained)
+    assert all(torch.equal(resumed[name], expected[name]) for name in expected)
     results = [json.loads((f / "results.json").read_text()) for f in (tmp_path / "run", trained)]
-    assert [each["num_updates"] for each in results] == [18, 18]
-    assert [len(each["epochs"]) for each in results] == [2, 2]
+    assert [result["num_updates"] for result in results] == [18, 18]
+    assert [len(result["epochs"]) for result in results] == [2, 2]
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")

@@ -45,8 +45,8 @@ def checkpoint(folder):
 def expected_accuracy(folder, images):
     """Top-1 accuracy, one image at a time."""
     classifier = ImageClassifier.from_checkpoint(checkpoint(folder), device="cpu")
-    found = [classifier.classify([images.read(i)])[0] for i in range(len(images))]
-    guesses = [classifier.classes.index(next(iter(each))) for each in found]
+    shares = [classifier.classify([images.read(i)])[0] for i in range(len(images))]
+    guesses = [classifier.classes.index(next(iter(ranked))) for ranked in shares]
     return 100 * np.mean(np.array(guesses) == images.labels)
 
 
@@ -61,15 +61,16 @@ def test_all_sets_except_train_are_evaluated(trained, tmp_path):
     done = evaluate(trained, "--data", trained / "images", tmp_path / "t.zip", *flags)
     lines = done.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["val", "test", "t"]
-    found = json.loads(file.read_text())
+    record = json.loads(file.read_text())
     sets = open_images(trained / "images")
-    for line, entry, name in zip(lines, found["accuracies"], ("val", "test", "train"), strict=True):
+    names = "val", "test", "train"
+    for line, entry, name in zip(lines, record["accuracies"], names, strict=True):
         top1 = expected_accuracy(trained, sets[name])
         assert entry["top1"] == pytest.approx(top1)
         assert entry["top5"] is None  # of three classes
         assert line.endswith(f"{len(sets[name])} images at 12x12: top-1 {top1:.2f}")
-    assert found["settings"]["path"] == str(checkpoint(trained))
-    assert found["absent"] == []
+    assert record["settings"]["path"] == str(checkpoint(trained))
+    assert record["absent"] == []
 
 
 def test_evaluation_at_other_sizes_and_dtypes(trained):
@@ -104,14 +105,14 @@ def test_top_5_counts_the_five_best(trained, tmp_path):
     run_here(
         "vision_evaluate", checkpoint(tmp_path), "--data", tmp_path / "eight", "--results", file
     )
-    [found] = json.loads(file.read_text())["accuracies"]
+    [record] = json.loads(file.read_text())["accuracies"]
     classifier = ImageClassifier.from_checkpoint(checkpoint(tmp_path))
     [images] = open_images(tmp_path / "eight").values()
     ranked = classifier.classify([images.read(i) for i in range(len(images))], batch_size=5)
-    places = [list(r).index(classes[label]) for r, label in zip(ranked, images.labels, strict=True)]
-    assert found["top1"] == pytest.approx(100 * np.mean(np.array(places) < 1))
-    assert found["top5"] == pytest.approx(100 * np.mean(np.array(places) < 5))
-    assert found["top1"] < found["top5"] < 100
+    ranks = [list(r).index(classes[label]) for r, label in zip(ranked, images.labels, strict=True)]
+    assert record["top1"] == pytest.approx(100 * np.mean(np.array(ranks) < 1))
+    assert record["top5"] == pytest.approx(100 * np.mean(np.array(ranks) < 5))
+    assert record["top1"] < record["top5"] < 100
 
 
 def test_evaluation_can_be_restricted_to_a_list_of_classes(trained, tmp_path):
@@ -126,8 +127,8 @@ def test_evaluation_can_be_restricted_to_a_list_of_classes(trained, tmp_path):
     done = evaluate(trained, "--data", two, "--classes", file, "--results", results)
     expected = "does not have 2 of the classes, whose images count as wrong: violet, sky blue"
     assert expected in done.stdout
-    found = json.loads(results.read_text())
-    assert found["absent"] == ["violet", "sky blue"]
+    result = json.loads(results.read_text())
+    assert result["absent"] == ["violet", "sky blue"]
     classifier = ImageClassifier.from_checkpoint(checkpoint(trained))
     [images] = open_images(two).values()
     right = 0
@@ -135,7 +136,7 @@ def test_evaluation_can_be_restricted_to_a_list_of_classes(trained, tmp_path):
         [probabilities] = classifier.classify([images.read(index)])
         best = "blue" if probabilities["blue"] > probabilities["red"] else "red"
         right += best == images.classes[images.labels[index]]
-    assert found["accuracies"][0]["top1"] == pytest.approx(100 * right / 32)
+    assert result["accuracies"][0]["top1"] == pytest.approx(100 * right / 32)
 
     file.write_text("blue\n")
     refused = evaluate(trained, "--data", two, "--classes", file, check=False)
@@ -160,17 +161,17 @@ def test_classify_prints_the_likeliest_classes(trained):
     photos = [trained / "images/test/red/0001.png", trained / "images/test/blue/0000.png"]
     done = run_here("vision_classify", checkpoint(trained), "--top-k=2", *photos, "--cpu")
     expected = ImageClassifier.from_checkpoint(checkpoint(trained), "cpu").classify(photos, 2)
-    for line, photo, own in zip(done.stdout.splitlines(), photos, expected, strict=True):
+    for line, photo, shares in zip(done.stdout.splitlines(), photos, expected, strict=True):
         name, *pairs = line.split("\t")
         assert name == str(photo)
-        assert pairs == [f"{label} {share:.1%}" for label, share in own.items()]
+        assert pairs == [f"{label} {share:.1%}" for label, share in shares.items()]
         assert len(pairs) == 2
     done = run_here("vision_classify", checkpoint(trained), photos[0], "--json", photos[1])
-    found = json.loads(done.stdout)
-    assert [each["image"] for each in found] == [str(photo) for photo in photos]
-    for each in found:
-        assert list(each["classes"].values()) == sorted(each["classes"].values(), reverse=True)
-        assert sum(each["classes"].values()) == pytest.approx(1, abs=1e-5)
+    entries = json.loads(done.stdout)
+    assert [entry["image"] for entry in entries] == [str(photo) for photo in photos]
+    for image in entries:
+        assert list(image["classes"].values()) == sorted(image["classes"].values(), reverse=True)
+        assert sum(image["classes"].values()) == pytest.approx(1, abs=1e-5)
 
 
 def test_data_and_checkpoint_are_arguments_or_flags_in_every_command(trained):
@@ -179,8 +180,8 @@ def test_data_and_checkpoint_are_arguments_or_flags_in_every_command(trained):
         file = checkpoint(trained)
         forms = [(file, images), (images, model, file), (model, file, images)]
         forms += [(file, "--data", images), (model, file, "--data", images)]
-        found = {run_here(command, *words, "--cpu").stdout for words in forms}
-        assert len(found) == 1
+        outputs = {run_here(command, *words, "--cpu").stdout for words in forms}
+        assert len(outputs) == 1
         twice = run_here(command, model, file, images, "--data", images, check=False)
         assert "--data" in twice.stderr and "is given too; leave one out" in twice.stderr
     sets = ["--train", data, "--test", data, "--method", "knn", "--cpu"]
@@ -216,8 +217,8 @@ def test_classifying_pictures_and_files_from_python(trained, tmp_path):
     gray = Image.new("L", (40, 30), 128)
     gray.save(tmp_path / "gray.gif")
     deep = Image.fromarray(np.full((30, 40), 128 * 257, dtype=np.uint16))
-    one, *others = classifier.classify([gray, tmp_path / "gray.gif", deep])
-    assert others == [one, one]
+    first, *later = classifier.classify([gray, tmp_path / "gray.gif", deep])
+    assert later == [first, first]
     assert classifier.classify([]) == []
     with pytest.raises(DataError, match="no such image file"):
         classifier.classify([tmp_path / "nowhere.png"])
@@ -229,8 +230,8 @@ def test_another_size_keeps_the_same_share_of_a_picture():
     """The share differs from the default of the new size."""
     transform = ImageTransform(PreprocessingConfig(), 64).with_size(128)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8))
-    whole = ImageTransform(PreprocessingConfig(eval_crop_ratio=1.0), 128)
-    assert np.array_equal(transform.evaluation(image), whole.evaluation(image))
+    uncropped = ImageTransform(PreprocessingConfig(eval_crop_ratio=1.0), 128)
+    assert np.array_equal(transform.evaluation(image), uncropped.evaluation(image))
     default = ImageTransform(PreprocessingConfig(), 128)
     assert not np.array_equal(transform.evaluation(image), default.evaluation(image))
 
@@ -253,8 +254,8 @@ def test_images_of_one_class_of_the_model_are_evaluated(trained, tmp_path, form)
 def expected_accuracy_of(folder, images, name):
     """Return top-1 accuracy on images of one class."""
     classifier = ImageClassifier.from_checkpoint(checkpoint(folder), device="cpu")
-    found = [classifier.classify(images.read(i))[0] for i in range(len(images))]
-    return 100 * np.mean([next(iter(each)) == name for each in found])
+    shares = [classifier.classify(images.read(i))[0] for i in range(len(images))]
+    return 100 * np.mean([next(iter(ranked)) == name for ranked in shares])
 
 
 @pytest.mark.parametrize("pictures", [{"a.png"}, {"a.png": "b"}])

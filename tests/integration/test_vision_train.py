@@ -51,10 +51,10 @@ def run(data, flags, capsys=None):
     return code, json_lines(out)
 
 
-def assert_same(one, other):
-    assert one.keys() == other.keys()
-    for name in one:
-        assert torch.equal(one[name], other[name]), name
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer:gamma=2"])
@@ -71,8 +71,8 @@ def test_training_learns_colors_that_the_checkpoint_classifies(
     classifier = ImageClassifier.from_checkpoint(tmp_path / "checkpoint_best.safetensors")
     assert classifier.classes == ("blue", "green", "red")
     images = open_images(squares)["val"]
-    found = classifier.classify([images.read(i) for i in range(len(images))])
-    guesses = [classifier.classes.index(next(iter(each))) for each in found]
+    shares = classifier.classify([images.read(i) for i in range(len(images))])
+    guesses = [classifier.classes.index(next(iter(ranked))) for ranked in shares]
     right = np.mean(np.array(guesses) == images.labels)
     assert right * 100 == pytest.approx(values(lines, "val_best_accuracy")[-1], abs=0.01)
 
@@ -110,8 +110,8 @@ def test_an_xcit_resumes_with_its_batchnorm_statistics(squares, tmp_path, attent
     assert tensors(tmp_path / "whole")["blocks.0.local.norm.running_var"].std() > 0
     classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
     images = open_images(squares)["val"]
-    [found] = classifier.classify([images.read(0)])
-    assert sum(found.values()) == pytest.approx(1)
+    [shares] = classifier.classify([images.read(0)])
+    assert sum(shares.values()) == pytest.approx(1)
 
 
 SWIN = "--arch swin_tiny_patch2_window2_12 --stage-layers 2,1 --stage-heads 2,4"
@@ -136,8 +136,8 @@ def test_swin_and_cvt_resume_bit_for_bit(squares, tmp_path, shape):
         run(squares, f"{flags}/parts --max-update {last}")
     assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
     classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
-    [found] = classifier.classify([open_images(squares)["val"].read(0)])
-    assert sum(found.values()) == pytest.approx(1)
+    [shares] = classifier.classify([open_images(squares)["val"].read(0)])
+    assert sum(shares.values()) == pytest.approx(1)
 
 
 def test_training_starts_from_public_weights_and_resumes_without_them(squares, tmp_path, capsys):
@@ -147,8 +147,8 @@ def test_training_starts_from_public_weights_and_resumes_without_them(squares, t
     flags += f"--lr-period-updates 9 --init {public} --save-dir {tmp_path}/run --batch-size 40"
     code, lines = run(squares, f"{flags} --max-update 1", capsys)
     assert code == 0
-    told = [text for text in values(lines, "message") if "start from the weights" in text]
-    assert told == [f"start from the weights of {public}"]
+    notes = [text for text in values(lines, "message") if "start from the weights" in text]
+    assert notes == [f"start from the weights of {public}"]
     stored = tensors(tmp_path / "run")
     theirs = load_file(public)
     assert torch.equal(stored["blocks.0.attention.qkv.weight"], theirs["blocks.0.attn.qkv.weight"])
@@ -277,10 +277,10 @@ def test_the_cosine_ends_with_the_training():
     ):
         config = with_cosine_period(replace(limits, schedule=schedule), 7, 1)
         rates = build_schedule(config.schedule)
-        found = [rates.learning_rate(update, 1) for update in range(5, last + 1)]
-        assert found[0] == 1.0
-        assert found == sorted(found, reverse=True)
-        assert found[-1] == pytest.approx(0.125, abs=0.1)
+        rates_of = [rates.learning_rate(update, 1) for update in range(5, last + 1)]
+        assert rates_of[0] == 1.0
+        assert rates_of == sorted(rates_of, reverse=True)
+        assert rates_of[-1] == pytest.approx(0.125, abs=0.1)
         assert rates.learning_rate(last + 1, 1) == pytest.approx(0.1)  # the next period
 
 
@@ -296,11 +296,11 @@ def test_a_recipe_is_printed_without_overridden_settings(squares, capsys):
     flags = flags.replace("--lr 5e-3 --warmup-updates 4", "--update-freq 2")
     code, lines = run(squares, flags, capsys)
     assert code == 0
-    [said] = [text for text in values(lines, "message") if text.startswith("--recipe")]
-    assert said.startswith("--recipe swin: --rand-augment 2 --rand-augment-magnitude 9 ")
-    assert "--cutmix 1 --label-smoothing 0.1 --eval-crop-ratio 0.875 --max-epoch 300" in said
-    assert "--warmup-epochs 20" in said and "--clip-norm 5" in said
-    assert "--mixup" not in said and "--batch-size" not in said
+    [note] = [text for text in values(lines, "message") if text.startswith("--recipe")]
+    assert note.startswith("--recipe swin: --rand-augment 2 --rand-augment-magnitude 9 ")
+    assert "--cutmix 1 --label-smoothing 0.1 --eval-crop-ratio 0.875 --max-epoch 300" in note
+    assert "--warmup-epochs 20" in note and "--clip-norm 5" in note
+    assert "--mixup" not in note and "--batch-size" not in note
     messages = "\n".join(values(lines, "message"))
     assert (
         "learning rates --lr 3.125e-05 --warmup-init-lr 3.125e-08 --min-lr 3.125e-07: --lr 0.0005 "
@@ -322,11 +322,11 @@ def test_learning_rates_scale_with_the_batch_size(batch_size):
 
 
 def test_rates_that_are_not_set_are_not_scaled():
-    said = []
+    notes = []
     settings = ImageTrainingSettings.of(data="d", lr=1, lr_batch_size=4, max_epoch=3)
-    schedule = config_for_data(settings.trainer, 2, 9, 1, said.append).schedule
+    schedule = config_for_data(settings.trainer, 2, 9, 1, notes.append).schedule
     assert (schedule.lr, schedule.warmup_init_lr, schedule.min_lr) == ((0.5,), -1, 0)
-    assert said == ["learning rates --lr 0.5: --lr 1 for 4 images, of which an update has 2"]
+    assert notes == ["learning rates --lr 0.5: --lr 1 for 4 images, of which an update has 2"]
 
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "none"])
@@ -345,11 +345,11 @@ def test_sigmoid_losses_learn_independent_probabilities(squares, tmp_path, capsy
     assert max(values(lines, "val_accuracy")) > 90
     classifier = ImageClassifier.from_checkpoint(tmp_path / "checkpoint_last.safetensors")
     images = open_images(squares)["val"]
-    [found] = classifier.classify([images.read(0)])
+    [shares] = classifier.classify([images.read(0)])
     view = torch.from_numpy(classifier.transform.evaluation(images.read(0)))[None]
     logits = classifier.outputs(view).logits[0]
     expected = dict(zip(classifier.classes, logits.sigmoid().tolist(), strict=True))
-    assert found == pytest.approx(expected)
+    assert shares == pytest.approx(expected)
 
 
 def test_a_numpy_archive_trains_the_same_model(squares, tmp_path):
@@ -399,17 +399,17 @@ def test_help_is_quick():
 
 
 def test_enlarged_images_are_reported_before_the_training(squares, tmp_path, capsys):
-    for size, told in ((24, True), (20, False)):
+    for size, is_reported in ((24, True), (20, False)):
         flags = f"{TINY} --image-size {size} --max-update 1 --save-dir {tmp_path / str(size)}"
         _, lines = run(squares, flags, capsys)
-        said = [line["message"] for line in lines if "message" in line]
-        notes = [text for text in said if text.startswith("NOTE: images")]
-        assert bool(notes) == told
-        if told:
+        messages = [line["message"] for line in lines if "message" in line]
+        notes = [text for text in messages if text.startswith("NOTE: images")]
+        assert bool(notes) == is_reported
+        if is_reported:
             longest = max(max(picture.size) for picture in pictures(squares / "train"))
             assert f"images of {longest} pixels a side are enlarged to 24x24" in notes[0]
             assert f"{24**2 / longest**2:.0f} times as many pixels" in notes[0]
-            assert said.index(notes[0]) < len(said) - 1
+            assert messages.index(notes[0]) < len(messages) - 1
 
 
 def pictures(folder):

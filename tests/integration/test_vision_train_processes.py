@@ -78,17 +78,17 @@ def statistics(name):
 
 @pytest.mark.parametrize("family", SHAPES)
 def test_two_processes_have_the_same_weights_as_one(squares, tmp_path, family):
-    one, alone = trained(squares, tmp_path / "one", f"{SHAPES[family]} --update-freq 2", 1)
+    single, alone = trained(squares, tmp_path / "one", f"{SHAPES[family]} --update-freq 2", 1)
     two, together = trained(squares, tmp_path / "two", SHAPES[family], 2)
     first, second = (load_file(tmp_path / f"two/rank-{rank}.safetensors") for rank in (0, 1))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-    for name, tensor in one.items():
+    for name, tensor in single.items():
         # One process updates the statistics of BatchNorm one batch after the other, two at once.
         if not statistics(name):
             torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-5)
     losses = [[entry["loss"] for entry in result["epochs"]] for result in (alone, together)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    if not any(map(statistics, one)):  # otherwise validation differs
+    if not any(map(statistics, single)):  # otherwise validation differs
         losses = [result["valid"]["val"][-1]["loss"] for result in (alone, together)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
@@ -96,11 +96,11 @@ def test_two_processes_have_the_same_weights_as_one(squares, tmp_path, family):
 @pytest.mark.parametrize("family", ["vit", "cvt"])
 def test_sharding_changes_no_weight(squares, tmp_path, family):
     """Weight decay spares norms, biases and tokens in shards, too."""
-    whole, _ = trained(squares, tmp_path / "whole", SHAPES[family], 2)
+    full, _ = trained(squares, tmp_path / "whole", SHAPES[family], 2)
     flags = f"{SHAPES[family]} --ddp-backend fully_sharded"
     sharded, _ = trained(squares, tmp_path / "sharded", flags, 2)
-    assert whole.keys() == sharded.keys()
-    for name, tensor in whole.items():
+    assert full.keys() == sharded.keys()
+    for name, tensor in full.items():
         torch.testing.assert_close(sharded[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
 
 

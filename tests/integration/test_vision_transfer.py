@@ -58,8 +58,8 @@ def features(trained, name, numbers=None):
     images = open_images(trained / "images")[name]
     numbers = range(len(images)) if numbers is None else numbers
     views = (torch.from_numpy(transform.evaluation(images.read(i))) for i in numbers)
-    found = torch.cat([classifier.outputs(view[None]).features for view in views])
-    return found, torch.from_numpy(images.labels)[list(numbers)]
+    rows = torch.cat([classifier.outputs(view[None]).features for view in views])
+    return rows, torch.from_numpy(images.labels)[list(numbers)]
 
 
 def right(scores, labels):
@@ -70,13 +70,13 @@ def test_nearest_neighbours(trained, tmp_path):
     file = tmp_path / "knn.json"
     flags = ["--neighbours=7", "--temperature=0.1", "--eval-crop-ratio=1", "--batch-size=7"]
     done = probe(trained, "knn", *flags, "--results", file)
-    known, test = features(trained, "train"), features(trained, "test")
-    expected = right(neighbor_scores(*known, test[0], 3, 7, 0.1), test[1])
+    training, test = features(trained, "train"), features(trained, "test")
+    expected = right(neighbor_scores(*training, test[0], 3, 7, 0.1), test[1])
     values = json.loads(file.read_text())
-    [found] = values["results"]
-    assert found["top1"] == values["top1"] == pytest.approx(expected)
-    assert (found["classes"], found["train_images"], found["test_images"]) == (3, 45, 24)
-    assert found["top5"] is None  # of three classes
+    [result] = values["results"]
+    assert result["top1"] == values["top1"] == pytest.approx(expected)
+    assert (result["classes"], result["train_images"], result["test_images"]) == (3, 45, 24)
+    assert result["top5"] is None  # of three classes
     assert values["settings"]["neighbours"] == 7
     path = trained / "images/test"
     assert done.stdout == f"{path}: knn: 24 images of 3 classes: top-1 {expected:.2f}\n"
@@ -86,15 +86,15 @@ def test_ridge_regression_from_a_few_images(trained, tmp_path):
     file = tmp_path / "ridge.json"
     flags = ["--shots=4", "--seeds=0,5", "--l2=10", "--eval-crop-ratio=1"]
     done = probe(trained, "ridge", *flags, "--results", file)
-    [found] = json.loads(file.read_text())["results"]
+    [result] = json.loads(file.read_text())["results"]
     labels = open_images(trained / "images")["train"].labels
     test = features(trained, "test")
     expected = []
     for seed in (0, 5):
-        known = features(trained, "train", choose_shots(labels, 3, 4, seed).tolist())
-        expected.append(right(ridge_scores(*known, test[0], 3, 10.0), test[1]))
-    assert found["by_seed"] == pytest.approx(expected)
-    assert found["top1"] == pytest.approx(np.mean(expected))
+        training = features(trained, "train", choose_shots(labels, 3, 4, seed).tolist())
+        expected.append(right(ridge_scores(*training, test[0], 3, 10.0), test[1]))
+    assert result["by_seed"] == pytest.approx(expected)
+    assert result["top1"] == pytest.approx(np.mean(expected))
     assert f"({expected[0]:.2f}, {expected[1]:.2f})" in done.stdout
     assert "have fewer" not in done.stdout
 
@@ -107,9 +107,9 @@ def test_classes_with_fewer_images_than_shots_are_reported(trained):
 
 def test_a_linear_classifier_learns_on_random_views(trained):
     flags = ["--lr=0.03", "--batch-size=15", "--epochs=20", "--eval-crop-ratio=1"]
-    one, two = (probe(trained, "linear", *flags, "--num-workers=2").stdout for _ in range(2))
-    assert one == two  # to the last digit printed
-    assert float(one.split("top-1 ")[1]) > 90
+    first, second = (probe(trained, "linear", *flags, "--num-workers=2").stdout for _ in range(2))
+    assert first == second  # to the last digit printed
+    assert float(first.split("top-1 ")[1]) > 90
     flags = ["--epochs=1", "--seed=2", "--bf16", "--features=joined", "--image-size=16x9"]
     other = probe(trained, "linear", *flags).stdout
     assert "linear: 24 images of 3 classes" in other
@@ -129,7 +129,7 @@ def test_several_data_sets_are_probed_separately_and_averaged(trained, tmp_path)
     *lines, mean = probe(trained, "knn", *flags, "--results", file).stdout.splitlines()
     assert [float(line.split("top-1 ")[1]) for line in lines] == single
     assert mean.startswith("mean of 2 data sets: top-1 ")
-    assert [one["test"] for one in json.loads(file.read_text())["results"]] == list(
+    assert [record["test"] for record in json.loads(file.read_text())["results"]] == list(
         map(str, (trained / "images/test", tmp_path / "test"))
     )
     assert json.loads(file.read_text())["top1"] == pytest.approx(np.mean(single), abs=0.01)

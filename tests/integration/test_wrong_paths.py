@@ -162,8 +162,8 @@ def test_an_empty_argument_is_one_line(command, flags, name):
 )
 @pytest.mark.parametrize("value", [10**20, 10**400])
 def test_an_absurd_number_is_one_line(command, flags, value):
-    given = ["--ref", __file__] if command == "score" else [DATA, "--cpu", "--path", MODEL]
-    error = error_of(command, *given, *flags, str(value))
+    files = ["--ref", __file__] if command == "score" else [DATA, "--cpu", "--path", MODEL]
+    error = error_of(command, *files, *flags, str(value))
     assert flags[-1] in error and "expected" in error
 
 

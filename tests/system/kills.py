@@ -82,13 +82,13 @@ class KilledFolder:
         self.in_file = self.in_file or getattr(called, "__name__", "") == "serialize_file"
         self.calls -= self.in_file  # before, nothing of it is on the disk
         if self.calls == 0:
-            own = os.getpid()
+            pid = os.getpid()
             if self.delay:
                 if os.fork():
                     return
                 os.closerange(3, 1024)  # or this one would hold the folder's lock a little longer
             time.sleep(self.delay)
-            os.kill(own, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             os._exit(0)
 
 
@@ -155,11 +155,11 @@ def killed_at_each_file(parent: Path, write: Callable[[Path], None]) -> Iterator
     for number in itertools.count(1):
         folder = parent / str(number)
         folder.mkdir()
-        process, seen, ended = child(write, folder), set(), 0
+        process, paths, ended = child(write, folder), set(), 0
         while not ended:
-            for place, folders, files in os.walk(folder):
-                seen.update(os.path.join(place, name) for name in (*folders, *files))
-            if len(seen) >= number:
+            for directory, folders, files in os.walk(folder):
+                paths.update(os.path.join(directory, name) for name in (*folders, *files))
+            if len(paths) >= number:
                 os.kill(process, signal.SIGKILL)
             ended, status = os.waitpid(process, os.WNOHANG)
         assert os.WIFSIGNALED(status) or status == 0, "it failed"
@@ -187,7 +187,7 @@ def run(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
     """
     begun = mmap.mmap(-1, 8)
     counts = {"within a file": 0, "between two": 0}
-    parts, made = folder / "parts", 0
+    parts, num_made = folder / "parts", 0
     for done in range(kills):
         if done and done % 5 == 0:
             print(f"{done} kills: {counts}", flush=True)
@@ -196,10 +196,10 @@ def run(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
         number = child(train, parts, 10**6, begun, (calls, delay))
         _, status = os.waitpid(number, 0)
         assert os.WIFSIGNALED(status), "it ended before it was killed"
-        [made] = struct.unpack("<q", begun[:8])
-        counts[check(parts, made)] += 1
-    for part, interval in (("parts", 1), ("whole", made + 3)):
-        _, status = os.waitpid(child(train, folder / part, made + 3, begun, None, interval), 0)
+        [num_made] = struct.unpack("<q", begun[:8])
+        counts[check(parts, num_made)] += 1
+    for part, interval in (("parts", 1), ("whole", num_made + 3)):
+        _, status = os.waitpid(child(train, folder / part, num_made + 3, begun, None, interval), 0)
         assert status == 0, f"{part}: the training failed"
     assert not list(parts.glob("*.tmp")), "what was left half is still there"
     left, right = (
@@ -207,10 +207,10 @@ def run(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
         for part in ("parts", "whole")
     )
     for kind in ("model_tensors", "training_tensors"):
-        one, other = getattr(left, kind), getattr(right, kind)
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
-    return {**counts, "updates": made}
+        first, second = getattr(left, kind), getattr(right, kind)
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+    return {**counts, "updates": num_made}
 
 
 def main() -> None:
@@ -218,10 +218,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = run(Path(folder), given.kills, random.Random(given.seed))
-    print(f"{given.kills} kills, --seed {given.seed}: {found}; none unreadable, at most one")
+        counts = run(Path(folder), options.kills, random.Random(options.seed))
+    print(f"{options.kills} kills, --seed {options.seed}: {counts}; none unreadable, at most one")
     print("interval lost, and in the end bit for bit the weights of an uninterrupted training")
 
 

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes
 def test_what_a_kill_leaves_is_whole(tmp_path):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
-    found = kills.run(tmp_path, 5, random.Random(seed))
-    assert found["within a file"] + found["between two"] == 5
+    counts = kills.run(tmp_path, 5, random.Random(seed))
+    assert counts["within a file"] + counts["between two"] == 5
 
 
 def test_what_is_lost_or_damaged_is_found(tmp_path):
@@ -59,18 +59,18 @@ def test_the_next_training_removes_whatever_a_kill_leaves_of_checkpoints(tmp_pat
     for path in kills.killed_at_each_file(tmp_path, save):
         half += any(name.endswith(".tmp") for name in names_in(path))
         with folder_at(path).owned():
-            found = names_in(path) - {".lock"}
-            assert found <= {*names, "results.json"}
-            for name in found - {"results.json"}:
+            names_found = names_in(path) - {".lock"}
+            assert names_found <= {*names, "results.json"}
+            for name in names_found - {"results.json"}:
                 load_checkpoint(path / name, with_training_state=True)
     assert half > 3
-    assert found == {*names, "results.json"}
+    assert names_found == {*names, "results.json"}
 
 
 def write_onnx():
     pytest.importorskip("onnxscript")
-    one = (torch.ones(1, 1),)
-    program = torch.onnx.export(torch.nn.Linear(1, 1).eval(), one, dynamo=True, verbose=False)
+    inputs = (torch.ones(1, 1),)
+    program = torch.onnx.export(torch.nn.Linear(1, 1).eval(), inputs, dynamo=True, verbose=False)
     return lambda folder: program.save(folder / "model.onnx")
 
 
@@ -96,6 +96,6 @@ def test_a_model_for_another_library_is_whole_or_absent(library, tmp_path):
         with contextlib.suppress(ConfigError):  # it is there already
             convert(path)
         assert {name.partition("/")[0] for name in names_in(path)} <= {"model"}
-        whole = names_in(path / "model")
+        names = names_in(path / "model")
     for path in tmp_path.iterdir():
-        assert names_in(path / "model") == whole
+        assert names_in(path / "model") == names

@@ -84,15 +84,15 @@ def write_outputs() -> None:
 
     model = MarianMTModel.from_pretrained(HERE).eval()
     tokenizer = MarianTokenizer.from_pretrained(HERE)
-    pad, found, logits = model.config.pad_token_id, [], {}
+    pad, cases, logits = model.config.pad_token_id, [], {}
     for number, line in enumerate(LINES):
         ids = torch.tensor([tokenizer.encode(line)])
         case = {"line": line, "ids": ids[0].tolist()}
         for beams in (1, BEAMS):
-            given = {"num_beams": beams, "max_length": LONGEST, "bad_words_ids": [[pad]]}
-            given |= {"early_stopping": True} if beams > 1 else {}
+            options = {"num_beams": beams, "max_length": LONGEST, "bad_words_ids": [[pad]]}
+            options |= {"early_stopping": True} if beams > 1 else {}
             out = model.generate(
-                ids, **given, do_sample=False, return_dict_in_generate=True, output_scores=True
+                ids, **options, do_sample=False, return_dict_in_generate=True, output_scores=True
             )
             tokens = out.sequences[0]
             case[f"beam{beams}"] = {
@@ -103,8 +103,8 @@ def write_outputs() -> None:
         with torch.no_grad():
             read = tokens[None, :-1]
             logits[str(number)] = model(input_ids=ids, decoder_input_ids=read).logits[0]
-        found.append(case)
-    lines = [json.dumps(case, ensure_ascii=False) for case in found]
+        cases.append(case)
+    lines = [json.dumps(case, ensure_ascii=False) for case in cases]
     (HERE / "outputs.jsonl").write_text("\n".join([*lines, ""]), "utf-8")
     save_file(logits, HERE / "logits.safetensors")
 

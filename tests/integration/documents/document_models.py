@@ -55,13 +55,13 @@ def copy_sources(monkeypatch):
     def copy(self, sources):
         dictionary = self.task.target_dictionary
         wrong = {dictionary.index("3"): dictionary.index("4")}
-        found = []
+        lists = []
         for source in sources:
             ids = np.array([wrong.get(i, i) for i in source.ids[len(source.context) :].tolist()])
             hypothesis = Hypothesis(ids, -1.0, -np.ones(len(ids), dtype=np.float32))
             tokens = dictionary.symbols_of(ids)
-            found.append([Translation(self.task.target_text.decode(tokens), tokens, hypothesis)])
-        return found
+            lists.append([Translation(self.task.target_text.decode(tokens), tokens, hypothesis)])
+        return lists
 
     monkeypatch.setattr(Translator, "searcher", lambda self, *_, **__: partial(copy, self))
 

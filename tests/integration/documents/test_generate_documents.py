@@ -44,8 +44,8 @@ def test_the_speed_does_not_include_the_first_sentence(folder, capsys, copying, 
         return searcher(self)(sources)
 
     monkeypatch.setattr(Translator, "searcher", lambda self, *_, **__: partial(slow_at_first, self))
-    told = SimpleNamespace(perf_counter=lambda: clock[0])
-    monkeypatch.setattr("relu_nmt.jobs.translate.split.time", told)
+    fake_time = SimpleNamespace(perf_counter=lambda: clock[0])
+    monkeypatch.setattr("relu_nmt.jobs.translate.split.time", fake_time)
     _, results = generate_documents(folder, capsys, "sep", 12)
     assert sizes[0] == 1 < sizes[1]
     assert results["seconds"] == len(sizes) - 1
@@ -119,7 +119,7 @@ def test_sentences_are_scored_by_position(folder, capsys, copying, overlap):
     output, results = generate_documents(folder, capsys, "sep", 24, *flags)
     lines = [line for line in path.read_text().splitlines() if line != "<d>"]
     references = (folder / "flat-text/test.en").read_text().splitlines()
-    in_document = [place + 1 for i in range(NUM_DOCUMENTS) for place in range(i + 1)]
+    in_document = [position + 1 for i in range(NUM_DOCUMENTS) for position in range(i + 1)]
     in_group = []
     for (_, [source]), (_, [target]) in zip(
         lines_of(output, "S"), lines_of(output, "T"), strict=True
@@ -127,28 +127,28 @@ def test_sentences_are_scored_by_position(folder, capsys, copying, overlap):
         read, new = (text.split().count("<sep>") for text in (source, target))
         in_group += range(read - new + 1, read + 1)
     assert in_document != in_group
-    found = results["s_bleu_by_position"]
-    assert list(found) == ["position", "group position"]
+    scores = results["s_bleu_by_position"]
+    assert list(scores) == ["position", "group position"]
     for name, positions in (("position", in_document), ("group position", in_group)):
-        assert list(found[name]) == ["1", "2-4", "5-9", "10-19", ">19"]
+        assert list(scores[name]) == ["1", "2-4", "5-9", "10-19", ">19"]
         ranges = ((1, 1), (2, 4), (5, 9), (10, 19), (20, 99))
-        for (low, high), values in zip(ranges, found[name].values(), strict=True):
-            own = [i for i, position in enumerate(positions) if low <= position <= high]
-            assert values["sentences"] == len(own)
+        for (low, high), values in zip(ranges, scores[name].values(), strict=True):
+            sentences = [i for i, position in enumerate(positions) if low <= position <= high]
+            assert values["sentences"] == len(sentences)
             expected = None
-            if own:
-                texts = [lines[i] for i in own], [[references[i] for i in own]]
+            if sentences:
+                texts = [lines[i] for i in sentences], [[references[i] for i in sentences]]
                 expected = sacrebleu.corpus_bleu(*texts, tokenize="none", force=True).score
             assert values["score"] == expected
-        assert sum(one["sentences"] for one in found[name].values()) == results["sentences"]
-        assert found[name]["1"]["score"] > 20
-        assert found[name]["1"]["signature"] == results["s_bleu"]["signature"]
+        assert sum(bucket["sentences"] for bucket in scores[name].values()) == results["sentences"]
+        assert scores[name]["1"]["score"] > 20
+        assert scores[name]["1"]["signature"] == results["s_bleu"]["signature"]
 
 
 def test_sentences_of_mismatched_groups_have_no_position(folder, capsys):
     _, results = generate_documents(folder, capsys, "sep", 24, "--free-sentence-count")
     numbers = [
-        sum(one["sentences"] for one in buckets.values())
+        sum(bucket["sentences"] for bucket in buckets.values())
         for buckets in results["s_bleu_by_position"].values()
     ]
     assert numbers[0] == numbers[1] < results["sentences"]

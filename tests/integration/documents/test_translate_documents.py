@@ -88,8 +88,8 @@ def test_python_gives_the_same_documents_as_the_command(folder, capsys):
         translator = Translator.from_checkpoint(folder / "sep.safetensors", "cpu")
         documents = [document.split("\n") for document in text.rstrip("\n").split("\n\n")]
         search = {"beam": 2, "max_len_a": 0.5, "max_len_b": 4}
-        found = translator.translate_documents(documents, **settings, **search)
-        assert "\n\n".join("\n".join(lines) for lines in found) + "\n" == out
+        translations = translator.translate_documents(documents, **settings, **search)
+        assert "\n\n".join("\n".join(lines) for lines in translations) + "\n" == out
 
 
 def test_python_gets_the_counts_that_the_command_reports(folder, capsys, recwarn):
@@ -100,28 +100,28 @@ def test_python_gets_the_counts_that_the_command_reports(folder, capsys, recwarn
         _, err = translate(folder, capsys, text, *flags)
         translator = Translator.from_checkpoint(folder / "sep.safetensors", "cpu")
         search = {"beam": 2, "max_len_a": 0.5, "max_len_b": 4, **search}
-        found = translator.translate_documents(documents, **search)
-        assert [len(lines) for lines in found] == [4, 1]
-        assert found == [list(lines) for lines in found]
-        assert (found.num_groups, found.num_undivided) == (2, 0)
-        assert f"{found.num_mismatched} of 2 ({found.mismatch_rate:.2%}) groups had" in err
-        assert f"{found.num_repeated} translated again in halves" in err
+        result = translator.translate_documents(documents, **search)
+        assert [len(lines) for lines in result] == [4, 1]
+        assert result == [list(lines) for lines in result]
+        assert (result.num_groups, result.num_undivided) == (2, 0)
+        assert f"{result.num_mismatched} of 2 ({result.mismatch_rate:.2%}) groups had" in err
+        assert f"{result.num_repeated} translated again in halves" in err
         messages = [str(warning.message) for warning in recwarn]
-        assert len(messages) == bool(found.num_at_limit)
-        told = f"NOTE: {found.num_at_limit} translations reached the longest output"
-        assert (told in err) == bool(messages)
+        assert len(messages) == bool(result.num_at_limit)
+        note = f"NOTE: {result.num_at_limit} translations reached the longest output"
+        assert (note in err) == bool(messages)
         assert all(warning.filename == __file__ for warning in recwarn)
         if not flags:
-            number = f"{found.num_at_limit} of {len(found.windows)}"
+            number = f"{result.num_at_limit} of {len(result.windows)}"
             assert messages[0].startswith(f"{number} translations reached the longest output")
             assert "0.5 * source + 4 tokens" in messages[0]
 
 
 def test_the_mismatch_rate_is_none_without_separators(folder, copying):
     translator = Translator.from_checkpoint(folder / "joined.safetensors", "cpu")
-    found = translator.translate_documents([["1 2", "3"], ["4"], []])
-    assert found == [["1 2 4"], ["4"], []]
-    assert (found.mismatch_rate, found.num_undivided, found.num_groups) == (None, 1, 2)
+    result = translator.translate_documents([["1 2", "3"], ["4"], []])
+    assert result == [["1 2 4"], ["4"], []]
+    assert (result.mismatch_rate, result.num_undivided, result.num_groups) == (None, 1, 2)
     alone = translator.translate_documents([["1 2", "3"]], max_doc_tokens=1)
     assert (alone.mismatch_rate, alone.num_groups, alone.num_at_limit) == (0, 2, 0)
     assert translator.translate_documents([]).mismatch_rate == 0
