@@ -81,7 +81,7 @@ def test_terms_of_a_request_do_not_affect_other_requests():
 
 
 @pytest.mark.parametrize(
-    ("request", "status", "expected"),
+    ("fields", "status", "expected"),
     [
         ({"prefixes": ["a"]}, 422, "1 prefix, but 2 lines; give one for each"),
         ({"forced": [["a"]] * 3}, 422, "3 term lists, but 2 lines; give one"),
@@ -96,8 +96,8 @@ def test_terms_of_a_request_do_not_affect_other_requests():
         ({"forced": [["a " * 40] * 10, []]}, 413, "more than 200 tokens, at line 1 of 2"),
     ],
 )
-def test_wrong_prefixes_and_terms_are_errors_with_a_reason(client, request, status, expected):
-    answer = client.post("/translate", json={"lines": ["ein Haus", ""], **request})
+def test_wrong_prefixes_and_terms_are_errors_with_a_reason(client, fields, status, expected):
+    answer = client.post("/translate", json={"lines": ["ein Haus", ""], **fields})
     assert answer.status_code == status and answer.json()["error"].startswith(expected)
 
 
