@@ -7,13 +7,7 @@ import pytest
 import torch
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import (
-    AttentionConfig,
-    Backend,
-    Need,
-    build_attention,
-    using_backend,
-)
+from relu_nmt.attention.base import AttentionConfig, Backend, Need, build_attention, using_backend
 from relu_nmt.attention.kernels import blockwise, reference
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention

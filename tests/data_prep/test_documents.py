@@ -71,10 +71,7 @@ def test_near_copies_on_either_side_leave_the_held_out_sets():
     ],
 )
 def test_separators_stand_between_documents(separator, expected):
-    documents = [
-        docs.Document("1", (("a", "A"), ("b", "B"))),
-        docs.Document("2", (("c", "C"),)),
-    ]
+    documents = [docs.Document("1", (("a", "A"), ("b", "B"))), docs.Document("2", (("c", "C"),))]
     assert docs.document_lines(documents, 0, separator) == expected
 
 

@@ -350,11 +350,7 @@ READERS = {
         "published.yaml", lambda: [PUBLISHED], lambda path: read_published(str(path))
     ),
     "results": Reader("results.json", lambda: [json.dumps(RESULTS).encode()], _read_settings),
-    "course": Reader(
-        "course.log",
-        lambda: [json.dumps(RESULTS).encode(), LOG],
-        read_curves,
-    ),
+    "course": Reader("course.log", lambda: [json.dumps(RESULTS).encode(), LOG], read_curves),
     "contrasts": Reader(
         "contrasts.jsonl", lambda: [json.dumps(CONTRAST).encode() + b"\n"], read_contrasts
     ),

@@ -243,10 +243,7 @@ def test_a_data_folder_of_fairseq_is_scored_on_its_tokens(folder):
     [
         (["raw-bin"], "--path"),
         (["raw-bin", "--path", "nothing.safetensors"], "nothing.safetensors: no such checkpoint"),
-        (
-            ["plain-bin", "--path", "checkpoint1.safetensors"],
-            "not the dictionary of ",
-        ),
+        (["plain-bin", "--path", "checkpoint1.safetensors"], "not the dictionary of "),
         (["raw-bin", "--path", "checkpoint1.safetensors", "--gen-subset", "test7"], "no split"),
         (["raw-bin", "--path", "checkpoint1.safetensors", "-s", "fr"], "--source-lang fr"),
         (["raw-bin", "--path", "checkpoint1.safetensors", "--nbest", "9"], "--nbest 9"),

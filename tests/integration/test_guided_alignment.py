@@ -79,10 +79,7 @@ def test_the_chosen_head_learns_what_it_is_given(folder, tmp_path, attention, up
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        "--update-freq 2",
-        "--doc-mixture 1,12,40 --sentence-separator --checkpoint-activations",
-    ],
+    ["--update-freq 2", "--doc-mixture 1,12,40 --sentence-separator --checkpoint-activations"],
 )
 def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, flags):
     full, halves = tmp_path / "whole", tmp_path / "halves"
@@ -126,11 +123,7 @@ def test_validation_text_may_be_without(folder, tmp_path):
         ("bin", f"{GUIDED} --alignment-layer 2", "layer 2: the decoder's layers are 0 to 1"),
         ("bin", f"{GUIDED} --alignment-heads 3", "is more than --decoder-attention-heads 2"),
         ("bin", f"{GUIDED} --cross-attention polynomial", "polynomial has no weights that are"),
-        (
-            "bin",
-            f"{GUIDED} --full-context-alignment",
-            "the alignment of a token depends on",
-        ),
+        ("bin", f"{GUIDED} --full-context-alignment", "the alignment of a token depends on"),
         ("bin", f"{GUIDED} --extra-data plain", "plain/train.de-en: no word alignments of it"),
     ],
 )

@@ -11,12 +11,7 @@ import pytest
 
 from relu_nmt.cli.preprocess import main
 from relu_nmt.translation.task import TranslationTask
-from tests.integration.spoken_digits import (
-    contents,
-    run,
-    sentences_of,
-    write_corpora,
-)
+from tests.integration.spoken_digits import contents, run, sentences_of, write_corpora
 
 
 @pytest.fixture
@@ -143,12 +138,7 @@ def test_source_only_data_has_no_target_files(corpus):
     arguments = ["-s", "de", "--only-source", "--trainpref", str(corpus / "train")]
     assert main([*arguments, "--destdir", str(corpus / "data")]) == 0
     names = sorted(path.name for path in (corpus / "data").iterdir())
-    assert names == [
-        "dict.de.txt",
-        "manifest.json",
-        "train.de-None.de.bin",
-        "train.de-None.de.idx",
-    ]
+    assert names == ["dict.de.txt", "manifest.json", "train.de-None.de.bin", "train.de-None.de.idx"]
 
 
 def test_fairseqs_other_flags_are_accepted(corpus):

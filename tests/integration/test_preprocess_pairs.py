@@ -54,8 +54,7 @@ def run(corpus, ending, dest, *flags):
 
 @pytest.mark.parametrize("ending", [".tmx", ".tsv"])
 @pytest.mark.parametrize(
-    "flags",
-    [[], ["--workers", "2", *TEXT_STEPS], ["--joined-dictionary", *TEXT_STEPS]],
+    "flags", [[], ["--workers", "2", *TEXT_STEPS], ["--joined-dictionary", *TEXT_STEPS]]
 )
 def test_sentences_of_a_pair_file_equal_those_of_two_files(corpus, ending, flags, capsys):
     assert run(corpus, ending, "data", *flags) == 0

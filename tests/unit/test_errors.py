@@ -21,10 +21,7 @@ def test_the_system_s_error_becomes_one_line_with_its_reason(tmp_path):
     with pytest.raises(DataError, match=text), reporting("the text"):
         (tmp_path / "absent").read_text()
     text = r"^the model: cut short$"
-    with (
-        pytest.raises(CheckpointError, match=text),
-        reporting("the model", CheckpointError),
-    ):
+    with pytest.raises(CheckpointError, match=text), reporting("the model", CheckpointError):
         raise OSError("cut short")
     text = r"^line 3: a mistake of two lines$"
     with pytest.raises(DataError, match=text), reporting("line 3", caught=(KeyError, ValueError)):

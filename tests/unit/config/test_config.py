@@ -14,10 +14,7 @@ from relu_nmt.config.registry import Registry
 from relu_nmt.errors import ConfigError
 
 SHAPES = Registry("shape", {"square": "nowhere", "circle": "nowhere"})
-PRESETS = {
-    "small": {"width": 8, "style": "plain"},
-    "big": {"width": 64, "style": "striped"},
-}
+PRESETS = {"small": {"width": 8, "style": "plain"}, "big": {"width": 64, "style": "striped"}}
 
 
 @c.settings

@@ -11,12 +11,7 @@ from relu_nmt.config.shared import BatchingConfig, BatchLimits
 from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.documents import write_documents
 from relu_nmt.data.split import Split
-from relu_nmt.data.translation_batches import (
-    TranslationBatches,
-    collate,
-    plan_batches,
-    shift_right,
-)
+from relu_nmt.data.translation_batches import TranslationBatches, collate, plan_batches, shift_right
 from relu_nmt.errors import ConfigError, DataError
 
 
@@ -119,10 +114,7 @@ def test_an_empty_selection_is_an_error(split):
         TranslationBatches(split, BatchLimits(max_tokens=64), (2,), seed=1)
 
 
-PAIRS = [
-    (np.array([4, 5, 6, 2]), np.array([7, 2])),
-    (np.array([4, 2]), np.array([8, 9, 2])),
-]
+PAIRS = [(np.array([4, 5, 6, 2]), np.array([7, 2])), (np.array([4, 2]), np.array([8, 9, 2]))]
 
 
 def test_padding_is_on_the_right():

@@ -44,12 +44,7 @@ def test_raw_text_is_compared_with_the_raw_references(corpus):
     assert score.value == pytest.approx(100)
     assert "case:lc" in score.signature
     assert "tok:13a" in score.signature
-    cased = scored(
-        task,
-        texts,
-        tokens,
-        ScoringConfig(sacrebleu_lowercase=False),
-    )
+    cased = scored(task, texts, tokens, ScoringConfig(sacrebleu_lowercase=False))
     assert cased.value < 100
     assert "case:mixed" in cased.signature
     other = ScoringConfig(sacrebleu_tokenizer="char")
@@ -64,13 +59,7 @@ def test_whole_documents_are_compared_with_joined_references(corpus):
     texts = [REFERENCES[0], f"{REFERENCES[1]} {REFERENCES[2]}"]
     tokens = [task.target_text.encode(text) for text in texts]
     for scoring in ("sacrebleu", "bleu", "chrf"):
-        score = scored(
-            task,
-            texts,
-            tokens,
-            ScoringConfig(scoring=scoring),
-            documents,
-        )
+        score = scored(task, texts, tokens, ScoringConfig(scoring=scoring), documents)
         assert score.value == pytest.approx(100)
 
 

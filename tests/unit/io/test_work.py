@@ -207,10 +207,7 @@ def test_quick_work_may_print_nothing(capsys):
 
 def test_hidden_progress_prints_no_waiting(capsys, monkeypatch):
     monkeypatch.setattr(work, "SECONDS_UNTIL_WAITING", 0.02)
-    with (
-        work.hidden_progress(),
-        work.progress_bar("one line", 1, "lines", shows_waiting=True),
-    ):
+    with work.hidden_progress(), work.progress_bar("one line", 1, "lines", shows_waiting=True):
         time.sleep(0.1)
     assert capsys.readouterr().err == ""
 

@@ -6,12 +6,7 @@ import torch
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.jobs.score.job import (
-    Contrast,
-    accuracies,
-    contrast_scores,
-    read_contrasts,
-)
+from relu_nmt.jobs.score.job import Contrast, accuracies, contrast_scores, read_contrasts
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask

@@ -25,12 +25,7 @@ from tests.unit.training.toy import Toy, ToyModel, ToyObjective, ToySource
 CPU = torch.device("cpu")
 
 
-@given(
-    st.integers(0, 40),
-    st.integers(0, 40),
-    st.integers(1, 5),
-    st.integers(1, 4),
-)
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 5), st.integers(1, 4))
 def test_shares_cover_the_rest_of_the_epoch_once(num_batches, offset, update_freq, world_size):
     offset = min(offset, num_batches)
     shares = [

@@ -12,12 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from relu_nmt.errors import CheckpointError
-from relu_nmt.training.checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    read_metadata,
-    save_checkpoint,
-)
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, read_metadata, save_checkpoint
 
 
 def example() -> Checkpoint:

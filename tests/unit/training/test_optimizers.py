@@ -159,10 +159,7 @@ def test_options_after_the_colon_are_those_of_the_flags():
     [
         (["--optimizer", "adam:beta2=0.9", "--adam-betas", "0.9,0.98"], "differ; leave one"),
         (["--optimizer", "adam:beta3=0.9"], r"adam:beta3=0.9: unknown option 'beta3'.*beta1"),
-        (
-            ["--optimizer", "adam:beta2=1"],
-            r"adam:beta2=1: beta2=1: expected 0 to below",
-        ),
+        (["--optimizer", "adam:beta2=1"], r"adam:beta2=1: beta2=1: expected 0 to below"),
         (["--optimizer", "adam:beta2"], "--optimizer: 'adam:beta2': expected NAME or NAME:option"),
     ],
 )

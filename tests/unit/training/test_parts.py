@@ -53,11 +53,7 @@ def test_whether_more_is_better_follows_from_the_metric():
         (TrainerConfig, {"finetune_from_model": "x", "restore_file": "y"}, "leave one out"),
         (
             TrainerConfig,
-            {
-                "no_epoch_checkpoints": True,
-                "no_last_checkpoints": True,
-                "disable_validation": True,
-            },
+            {"no_epoch_checkpoints": True, "no_last_checkpoints": True, "disable_validation": True},
             "or say --no-save",
         ),
         (TrainerConfig, {"log_interval": 0}, "--log-interval 0"),
@@ -263,11 +259,7 @@ def stems(names):
             (3, 300, True),
             ["checkpoint_3_300", "checkpoint_last"],
         ),
-        (
-            {"save_interval_updates": 100},
-            (3, 300, False),
-            ["checkpoint_3_300", "checkpoint_last"],
-        ),
+        ({"save_interval_updates": 100}, (3, 300, False), ["checkpoint_3_300", "checkpoint_last"]),
         ({"save_interval_updates": 70}, (3, 300, False), ["checkpoint_last"]),
     ],
 )

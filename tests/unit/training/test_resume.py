@@ -44,7 +44,7 @@ MODES = {
         }
     },
     "adafactor, rates by part": {
-        "optimizer": {"optimizer": "adafactor", "lr_scales": ("output=0.5",)},
+        "optimizer": {"optimizer": "adafactor", "lr_scales": ("output=0.5",)}
     },
     "bfloat16": {"run": {"bf16": True, "clip_norm": 0.5}},
     "workers": {"run": {"num_workers": 2}},

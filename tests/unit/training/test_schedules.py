@@ -10,12 +10,7 @@ from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError
 from relu_nmt.jobs.vision_train.settings import VisionTrainerConfig
 from relu_nmt.training import SCHEDULES
-from relu_nmt.training.schedules import (
-    Schedule,
-    ScheduleConfig,
-    WarmupConfig,
-    build_schedule,
-)
+from relu_nmt.training.schedules import Schedule, ScheduleConfig, WarmupConfig, build_schedule
 from tests.unit.training.toy import parsed
 
 

@@ -69,10 +69,7 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
 
     for name, source, freq in (("two", ToySource(6), 2), ("one", Joined(3), 1)):
         Toy(
-            tmp_path / name,
-            run={"max_epoch": 2, "update_freq": (freq,)},
-            train=source,
-            dropout=0.0,
+            tmp_path / name, run={"max_epoch": 2, "update_freq": (freq,)}, train=source, dropout=0.0
         ).trainer().train()
     halves, full = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name in halves:

@@ -101,10 +101,7 @@ class ToyObjective(nn.Module):
         return LossOutput(
             loss,
             size,
-            {
-                "nll_loss": (loss.detach(), size),
-                "bias": (self.model.output.bias.detach().sum(), 1),
-            },
+            {"nll_loss": (loss.detach(), size), "bias": (self.model.output.bias.detach().sum(), 1)},
             scalars,
         )
 

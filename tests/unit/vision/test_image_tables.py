@@ -77,10 +77,7 @@ def test_labels_may_be_class_names(tmp_path):
     [
         ({}, "has nothing; expected images and labels"),
         ({"pixels": pixels(2)}, "has pixels; expected images and labels"),
-        (
-            {"images": pixels(2) / 255, "labels": [0, 1]},
-            r"is float64 \[2, 6, 5, 3\]; expected",
-        ),
+        ({"images": pixels(2) / 255, "labels": [0, 1]}, r"is float64 \[2, 6, 5, 3\]; expected"),
         ({"images": pixels(2, shape=(6, 5, 4)), "labels": [0, 1]}, "expected uint8"),
         ({"images": pixels(2), "labels": [0]}, r"has 2 images, but its labels are \[1\]"),
         ({"images": pixels(2), "labels": [0, -1]}, "the label -1 stands for no class"),

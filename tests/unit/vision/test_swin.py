@@ -263,10 +263,7 @@ def test_contradicting_settings_are_errors(settings, message):
 
 def test_position_biases_are_interpolated_to_another_window():
     trained, model = small_model(), small_model(window_size=4)
-    metadata = {
-        "task": {"classes": list("abcde")},
-        "model_config": to_dict(trained.config),
-    }
+    metadata = {"task": {"classes": list("abcde")}, "model_config": to_dict(trained.config)}
     checkpoint = SimpleNamespace(model_tensors=trained.state_dict(), metadata=metadata)
     notes = []
     weights = start_weights(model, checkpoint, list("abcde"), notes.append)

@@ -217,10 +217,7 @@ def test_attention_of_a_line_within_its_document(document_attention):
 
 def test_attention_without_weights_is_an_error_with_a_reason():
     request = {"lines": ["das"], "translation": ["the"]}
-    for translator in (
-        make_translator(encoder_attention="xca"),
-        make_translator(num_models=2),
-    ):
+    for translator in (make_translator(encoder_attention="xca"), make_translator(num_models=2)):
         with client_of(translator) as client:
             slots = client.get("/model").json()["attention"]
             answer = client.post("/attention", json={**request, "slot": "encoder"})

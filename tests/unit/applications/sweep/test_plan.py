@@ -51,10 +51,7 @@ def test_a_model_for_each_attention_length_and_seed():
     assert len(models) == len(set(models)) == 8
     assert {t.seed for t in models[:4]} == {1}
     assert len({t.name for t in models}) == 8
-    assert [step.path(".log").name for step in plan[models[1]]] == [
-        "train.log",
-        "evaluate-128.log",
-    ]
+    assert [step.path(".log").name for step in plan[models[1]]] == ["train.log", "evaluate-128.log"]
 
 
 def test_a_mixture_is_one_model_evaluated_at_every_length():

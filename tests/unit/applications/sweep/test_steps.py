@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relu_nmt.applications.sweep.steps import (
-    DONE,
-    FAILED,
-    STARTED,
-    Step,
-    SweepModel,
-    gpu_names,
-)
+from relu_nmt.applications.sweep.steps import DONE, FAILED, STARTED, Step, SweepModel, gpu_names
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import acquire_lock
 

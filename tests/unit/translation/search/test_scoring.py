@@ -84,10 +84,7 @@ def test_the_coverage_penalty_is_that_of_the_paper():
     is_word = torch.tensor([[True, True, True, False]])
     totals = torch.tensor([[-4.0, -4.0]])
     scores = scorer.score(Outputs(totals, np.array([4]), attention, is_word))
-    expected = [
-        -2 + 0.3 * (math.log(0.5) + math.log(0.25)),
-        -2 + 0.3 * math.log(LEAST_COVERAGE),
-    ]
+    expected = [-2 + 0.3 * (math.log(0.5) + math.log(0.25)), -2 + 0.3 * math.log(LEAST_COVERAGE)]
     np.testing.assert_allclose(scores[0], expected, rtol=1e-6)
     bound = scorer.bound(totals, np.array([4]), np.array([4]))
     assert (scores <= bound).all()
