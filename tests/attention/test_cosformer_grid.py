@@ -17,7 +17,7 @@ from tests.attention.oracle import assert_is_formula, formula
 NAME = "cosformer:grid=true"
 ROWS, COLUMNS = GRID = (2, 3)
 ALL = Need(statistics=True, telemetry=True, weights=True)
-some_with_class_token = pytest.mark.parametrize("others", [0, 1])
+some_with_class_token = pytest.mark.parametrize("prefix", [0, 1])
 
 
 def masked(prefix):
