@@ -24,7 +24,7 @@ from tests.unit.applications.sweep.report_pages import (
     varied,
 )
 
-pytestmark = pytest.mark.usefixtures("no_pictures")  # but in ``made``, which comes first
+pytestmark = pytest.mark.usefixtures("no_pictures")  # but in ``report``, which comes first
 
 
 def test_the_main_table_has_the_numbers_of_the_csv(report):
