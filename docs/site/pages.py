@@ -90,20 +90,20 @@ def commands() -> dict[str, Command]:
         for node in tree.body
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "COMMANDS"
     )
-    found = []
+    commands_by_name = []
     for name in names:
         main = importlib.import_module(f"relu_nmt.cli.{name}").main
-        found.append(Command(main.parser(), main.job))
-    return {command.parser.prog: command for command in found}
+        commands_by_name.append(Command(main.parser(), main.job))
+    return {command.parser.prog: command for command in commands_by_name}
 
 
 def sources() -> dict[str, str]:
     """Return the pages made of files outside docs/: places in the site and in the repository."""
     readmes = sorted((ROOT / "examples").glob("*/README.md"))
-    found = {f"examples/{file.parent.name}.md": file for file in readmes}
-    found["examples/corpora.md"] = ROOT / "data_prep/README.md"
-    found["index.md"] = ROOT / "README.md"
-    return {page: file.relative_to(ROOT).as_posix() for page, file in found.items()}
+    pages = {f"examples/{file.parent.name}.md": file for file in readmes}
+    pages["examples/corpora.md"] = ROOT / "data_prep/README.md"
+    pages["index.md"] = ROOT / "README.md"
+    return {page: file.relative_to(ROOT).as_posix() for page, file in pages.items()}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -124,15 +124,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages."""
     texts = {page: (ROOT / file).read_text("utf-8") for page, file in sources().items()}
-    texts |= {f"commands/{name}.md": command_page(own) for name, own in commands().items()}
+    texts |= {f"commands/{name}.md": command_page(command) for name, command in commands().items()}
     texts |= {f"api/{slug(title)}.md": api_page(title, names) for title, names in API.items()}
     texts["api/jobs.md"] = jobs_page()
     texts["reference/presets.md"] = presets_page()
     for page, text in texts.items():
         files.append(File.generated(config, page, content=text))
     for name in ("style.css", "worker.js"):
-        own = Path(__file__).with_name(name).read_text("utf-8")
-        files.append(File.generated(config, f"assets/{name}", content=own))
+        content = Path(__file__).with_name(name).read_text("utf-8")
+        files.append(File.generated(config, f"assets/{name}", content=content))
     return files
 
 
@@ -203,9 +203,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(replace, markdown)
 
 
-def relative(page: str, here: str) -> str:
+def relative(page: str, base: str) -> str:
     """Return the way from one page to another."""
-    return posixpath.relpath(page, posixpath.dirname(here) or ".")
+    return posixpath.relpath(page, posixpath.dirname(base) or ".")
 
 
 def slug(title: str) -> str:
@@ -222,10 +222,10 @@ def command_page(command: Command) -> str:
     first = ["positional arguments", "options"]
     groups = sorted(parser._action_groups, key=lambda group: group.title == first[1])
     for group in groups:
-        actions = [own for own in group._group_actions if own.help != SUPPRESS]
+        actions = [action for action in group._group_actions if action.help != SUPPRESS]
         if actions:
-            own = str(group.title)
-            title = {first[0]: "Arguments", first[1]: "Common to all commands"}.get(own, own)
+            heading = str(group.title)
+            title = {first[0]: "Arguments", first[1]: "Common to all commands"}.get(heading, heading)
             title = title[0].upper() + title[1:].replace("_", " ")
             parts += [f"## {title}", flags(parser, actions)]
     return "\n\n".join(parts)

@@ -261,7 +261,7 @@ def _of_values(
     read: Callable[[Path], object],
     prepare: Callable[[Path], object] = lambda folder: None,
 ) -> Reader:
-    """Return a reader of files with changed values of JSON; ``whole`` is one without changes."""
+    """Return a reader of files with changed values of JSON; ``make_file`` is one without changes."""
 
     def build(seed: bytes) -> bytes:
         path = make_file()

@@ -51,8 +51,8 @@ def test_each_line_is_aligned_by_the_attention_over_its_window(packed, overlap):
         # Compute the weights again for the whole translation, context included.
         hypothesis = result.translations[0].hypothesis
         target = np.concatenate([source.context, hypothesis.tokens])
-        place = AttentionPlace("cross", -1)
-        weights = translator.attention_at(place, source, target).weights.mean(0)
+        slot = AttentionPlace("cross", -1)
+        weights = translator.attention_at(slot, source, target).weights.mean(0)
         # No token is aligned to the end of a sentence.
         weights[:, np.isin(source.ids, [separators.source, Dictionary.eos_index])] = -np.inf
         positions = weights.argmax(1)

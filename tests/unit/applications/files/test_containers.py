@@ -147,9 +147,9 @@ def test_spans_notes_and_frames_of_a_text():
 
 def test_a_book_is_read_in_its_order():
     assert parts_after(BOOK, "epub", identity) == BOOK
-    seen = []
-    written = parts_after(BOOK, "epub", lambda s: seen.extend(s) or upper(s))
-    texts = [segment.text for segment in seen]
+    segments = []
+    written = parts_after(BOOK, "epub", lambda s: segments.extend(s) or upper(s))
+    texts = [segment.text for segment in segments]
     assert texts == ["Das Buch", "Erste Seite x", "Zweite Seite x", "Eins"]
     assert "<p>ERSTE <em>SEITE</em>&#160;X</p>" in written["OPS/eins.xhtml"]
     assert "<dc:title>DAS BUCH</dc:title><dc:language>de<" in written["OPS/p.opf"]

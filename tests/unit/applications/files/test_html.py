@@ -44,9 +44,9 @@ def test_only_text_changes():
 
 
 def test_segments_come_in_reading_order():
-    seen = []
-    translate(PAGE, "html", lambda segments: seen.extend(segments) or identity(segments))
-    texts = [segment.text for segment in seen]
+    received = []
+    translate(PAGE, "html", lambda segments: received.extend(segments) or identity(segments))
+    texts = [segment.text for segment in received]
     assert texts[:5] == ["Das & mehr", "Eine Seite", 'Ein "Haus"', "ein Bild", "rot"]
     assert texts[5] == "Das große rote Haus ist schön, und ls x auch."
     assert texts[6:10] == ["Eins", "Zwei", "Drei", "Alles fett nicht © 5 km"]

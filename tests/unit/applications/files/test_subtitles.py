@@ -54,14 +54,14 @@ def test_the_identity_keeps_every_byte(source):
 
 
 def test_a_sentence_is_translated_whole_and_divided_over_its_cues():
-    seen = []
+    texts = []
 
     def translator(segments):
-        seen.extend(segment.text for segment in segments)
+        texts.extend(segment.text for segment in segments)
         return [upper_of(segment) for segment in segments]
 
     written = translate(SRT, "subtitles", translator)
-    assert seen == [
+    assert texts == [
         "Das ist ein sehr langer Satz, der weiter geht und hier endet.",
         "Wer ist da?",
         "Ich.",

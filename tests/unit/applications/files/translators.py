@@ -27,7 +27,7 @@ def dropping(segments):
 
 def reordered(segment, order, change=str):
     """Return the words of a segment in another order, each with its link."""
-    kept = {(entry.begin, entry.end) for entry in segment.kept}
+    kept_spans = {(entry.begin, entry.end) for entry in segment.kept}
     spans = source_spans(segment)
     text, links = "", []
     end_before = 0
@@ -35,7 +35,7 @@ def reordered(segment, order, change=str):
     for begin, end in ordered:
         space = segment.text[end_before:begin] if ordered == spans else " " * bool(text)
         word = segment.text[begin:end]
-        if (begin, end) not in kept:
+        if (begin, end) not in kept_spans:
             # Letters that would become several stay.
             word = "".join(change(x) if len(change(x)) == 1 else x for x in word)
         text += space
