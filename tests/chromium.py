@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over a pipe by the DevTools protocol; no other package is needed."""
+"""A headless Chromium, driven over a pipe by the DevTools protocol. No other package is needed."""
 
 import base64
 import json
@@ -99,7 +99,7 @@ class Chromium:
         return json.loads(message)
 
     def resize(self, width, height, touch=False):
-        """Set the size of the page; a phone is touched instead of pointed at."""
+        """Set the size of the page. A phone is touched instead of pointed at."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
         self.call("Emulation.setDeviceMetricsOverride", **size)
 

@@ -33,7 +33,7 @@ def run_here(name, *arguments, stdin="", check=True):
 
     Args:
         name: name of the command's module.
-        arguments: words; paths and numbers become text.
+        arguments: words. Paths and numbers become text.
         stdin: text on standard input.
         check: assert that the exit code is 0.
     """
@@ -129,7 +129,7 @@ def _end_with(work, cwd, environment, files):
 
 
 def with_commands(folder, python=sys.executable):
-    """Write all commands to a folder; return a shell's environment with them and one thread."""
+    """Write all commands to a folder and return a shell's environment with them and one thread."""
     modules = [path.stem for path in (ROOT / "relu_nmt/cli").glob("[a-z]*.py")]
     programs = {f"relu-nmt-{name.replace('_', '-')}": f"-m relu_nmt.cli.{name}" for name in modules}
     folder.mkdir(exist_ok=True)

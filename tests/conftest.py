@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Tiny models are fastest on one thread; what a test starts inherits it. Before PyTorch is imported.
+# Tiny models are fastest on one thread. What a test starts inherits it. Before PyTorch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
@@ -32,7 +32,7 @@ settings.load_profile("relu_nmt")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
-    """Draw the seed of the examples that are new in each run; worker processes get it, too."""
+    """Draw the seed of the examples that are new in each run. Worker processes get it, too."""
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
 

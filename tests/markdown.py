@@ -38,7 +38,7 @@ def code_blocks(page, *languages):
 
 
 def command_lines(text):
-    """Return the lines of a block of commands; one that goes on in the next is one with it."""
+    """Return the lines of a block of commands. One that goes on in the next is one with it."""
     return [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
 
 

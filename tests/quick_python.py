@@ -1,6 +1,6 @@
 """A Python that has imported PyTorch and relu_nmt already, for tests that start processes.
 
-Each import takes seconds. ``start()`` writes a program that takes the words of ``python``; it asks
+Each import takes seconds. ``start()`` writes a program that takes the words of ``python``. It asks
 a server for a fork, lends it its streams, folder and environment, passes signals on, and ends as
 the fork does. Tests of imports, memory and closed streams start ``sys.executable`` instead.
 """
@@ -130,7 +130,7 @@ def _import_all():
 
 
 def _answer(connection):
-    """Run the request in another fork, tell its number and its end; kill it with who asked."""
+    """Run the request in another fork, tell its number and its end. Kill it with who asked."""
     size, streams, _, _ = socket.recv_fds(connection, SIZE, 3)
     data = connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL)
     number = os.fork()

@@ -9,7 +9,7 @@ from relu_nmt.training.distributed import join_processes
 
 
 def run_ranks(work, count, folder, seconds=90, joined=True):
-    """Call ``work(process)`` in so many processes on the CPU; return their exit codes.
+    """Call ``work(process)`` in so many processes on the CPU and return their exit codes.
 
     What a process raises is written to ``folder/rank.N``. Unless they are ``joined`` here, it is
     ``work()``, which joins them.

@@ -33,7 +33,7 @@ def digit_documents(rng, count):
 
 
 def write_lines(folder, split, lines, target=None):
-    """Write the lines of a split in German and English; by default both are the same."""
+    """Write the lines of a split in German and English. By default both are the same."""
     for language, side_lines in zip(LANGUAGES, (lines, target or lines), strict=True):
         (folder / f"{split}.{language}").write_text("".join(f"{x}\n" for x in side_lines), "utf-8")
 
@@ -44,7 +44,7 @@ def write_documents(folder, split, documents, between="\n\n"):
 
 
 def preprocessed(folder, name="bin", splits=("train", "valid"), **settings):
-    """Preprocess the texts of a folder in this process; return the data folder below it.
+    """Preprocess the texts of a folder in this process and return the data folder below it.
 
     The folder has the files ``train.de``, ``train.en`` and so on.
     """
@@ -59,7 +59,7 @@ def preprocessed(folder, name="bin", splits=("train", "valid"), **settings):
 
 
 def tiny_task(symbols, languages=LANGUAGES, **options):
-    """Return a task with one dictionary for both sides; ``options`` belong to the pipelines."""
+    """Return a task with one dictionary for both sides. ``options`` belong to the pipelines."""
     words = Dictionary(list(symbols))
     source, target = (TextPipeline(language, **options) for language in languages)
     return TranslationTask(source, target, words, words)
@@ -82,7 +82,7 @@ def tiny_model(task, seed=1, shape=(), **settings):
 
 
 def save_tiny_model(path, task, seed=1, shape=(), metadata=(), **settings):
-    """Write the checkpoint of an untrained model; ``metadata`` holds more entries than needed."""
+    """Write the checkpoint of an untrained model. ``metadata`` holds more entries than needed."""
     model = tiny_model(task, seed, shape, **settings)
     fields = {"model_config": to_dict(model.config), "task": task.to_state(), "args": {}}
     path.parent.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ def save_tiny_model(path, task, seed=1, shape=(), metadata=(), **settings):
 
 
 def train(data, folder, *flags, check=True):
-    """Run relu-nmt-train with a small model and JSON lines; later flags win."""
+    """Run relu-nmt-train with a small model and JSON lines. Later flags win."""
     words = [*TRAIN.split(), "--save-dir", folder, *flags]
     return run_here("train", data, *words, check=check)
 

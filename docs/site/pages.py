@@ -90,11 +90,11 @@ def commands() -> dict[str, Command]:
         for node in tree.body
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "COMMANDS"
     )
-    commands_by_name = []
+    described_commands = []
     for name in names:
         main = importlib.import_module(f"relu_nmt.cli.{name}").main
-        commands_by_name.append(Command(main.parser(), main.job))
-    return {command.parser.prog: command for command in commands_by_name}
+        described_commands.append(Command(main.parser(), main.job))
+    return {command.parser.prog: command for command in described_commands}
 
 
 def sources() -> dict[str, str]:
@@ -224,8 +224,8 @@ def command_page(command: Command) -> str:
     for group in groups:
         actions = [action for action in group._group_actions if action.help != SUPPRESS]
         if actions:
-            heading = str(group.title)
-            title = {first[0]: "Arguments", first[1]: "Common to all commands"}.get(heading, heading)
+            head = str(group.title)
+            title = {first[0]: "Arguments", first[1]: "Common to all commands"}.get(head, heading)
             title = title[0].upper() + title[1:].replace("_", " ")
             parts += [f"## {title}", flags(parser, actions)]
     return "\n\n".join(parts)

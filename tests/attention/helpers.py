@@ -24,7 +24,7 @@ VARIANTS = [
     "xca:kernel=polynomial,count=channels",
     "xca:kernel=polynomial,scale=fixed,unit_norm=false",
 ]
-"""Options that change the abilities of a mechanism; all tests run them beside the defaults."""
+"""Options that change the abilities of a mechanism. All tests run them beside the defaults."""
 
 FORMS = [
     "cosformer:horizon=70",
@@ -78,7 +78,7 @@ def random_qkv(batch, queries, keys, *, heads=2, dim=4, seed=0, dtype=torch.floa
 
 
 def can(name: str, capability: str) -> bool:
-    """Return a capability of the class; options may change that of an instance."""
+    """Return a capability of the class. Options may change that of an instance."""
     return getattr(attentions.get(Spec.parse(name).name).capabilities, capability)
 
 

@@ -98,7 +98,7 @@ FORMULAS = {
 
 
 def formula(attend, q, k, v, visibility):
-    """The outputs [B, H, Nq, dv] by the formula; those of padded queries mean nothing.
+    """The outputs [B, H, Nq, dv] by the formula. Those of padded queries mean nothing.
 
     Mechanisms of whole sequences get each sample without its padding.
     """

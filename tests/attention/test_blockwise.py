@@ -43,7 +43,7 @@ def test_gradcheck_with_statistics_and_a_learned_bias(name, causal, dropout, sma
         total, logs, *_ = answer.sums
         return answer.values, total, *(() if logs is None else (logs,))
 
-    # Check random projections of the Jacobian; test_backends.py compares every entry.
+    # Check random projections of the Jacobian. test_backends.py compares every entry.
     assert torch.autograd.gradcheck(outputs, (*qkv, bias.table), fast_mode=True)
 
 
@@ -80,7 +80,7 @@ def test_short_samples_are_computed_together(causal, bias, monkeypatch):
 @pytest.mark.parametrize("name", ["relu", "relu2", "relu6"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, monkeypatch):
-    # Queries 0-3 of both heads see positive scores at keys 4-5 only; queries 4-7 at none.
+    # Queries 0-3 of both heads see positive scores at keys 4-5 only. Queries 4-7 see none.
     q, k = torch.ones(1, 2, 8, 1).double(), -torch.ones(1, 2, 8, 1).double()
     k[..., :2, :] = 0.5
     q[..., 4:, :] = 0.0
@@ -114,7 +114,9 @@ def test_scores_are_kept_up_to_the_limit_in_bytes(name, causal, small_blocks, mo
     monkeypatch.setattr(tuned, "KEPT_BYTES", int(sum(shares) * num_bytes) + num_bytes // 2)
     parts = blockwise.pointwise(problem).values.grad_fn.parts
     blocks = [block for part in parts for block in part.blocks]
-    fourth = {False: 0, True: num_bytes // 3}[causal]  # of the second head; it fits if it is short
+    fourth = {False: 0, True: num_bytes // 3}[
+        causal
+    ]  # of the second head, which fits if it is short
     sizes = [
         0 if block.scores is None else block.scores.untyped_storage().nbytes() for block in blocks
     ]

@@ -1,4 +1,4 @@
-"""Visible keys against counting the mask; a bias of the scores against its definition."""
+"""Visible keys against counting the mask. A bias of the scores against its definition."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_counts_equal_those_of_the_mask_and_make_none(queries, keys, causal, pad
 
 
 def test_counts_and_positions_of_a_tree():
-    # Hypotheses of the slots 0 1 4 and 0 2 5; slot 3 belongs to none.
+    # Hypotheses of the slots 0 1 4 and 0 2 5. Slot 3 belongs to none.
     ancestry = torch.tensor([[[1, 1, 0, 0, 1, 0], [1, 0, 1, 0, 0, 1]]], dtype=torch.bool)
     tree = TreeVisibility(ancestry, length=3)
     assert tree.counts.item() == 3 and tree.longest == 3

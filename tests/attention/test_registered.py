@@ -1,4 +1,4 @@
-"""Requirements of every registered attention; a registered name is tested here without more."""
+"""Requirements of every registered attention. A registered name is tested here without more."""
 
 import math
 

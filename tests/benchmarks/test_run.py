@@ -172,7 +172,7 @@ def test_text_is_split_into_subwords_and_documents_have_their_length(modules, tm
     for length in arguments.lengths:
         lines = (text / f"{modules.corpus.document_split(length)}.de").read_text().splitlines()
         assert [len(line.split()) for line in lines] == [length] * 3
-    # The same arguments change nothing; others make the text again.
+    # The same arguments change nothing. Others make the text again.
     stamp = (text / "train.de").stat().st_mtime_ns
     modules.corpus.prepare(arguments, tmp_path, text)
     assert (text / "train.de").stat().st_mtime_ns == stamp

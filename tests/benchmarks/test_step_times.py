@@ -33,7 +33,7 @@ def test_a_row_for_each_attention(step_times, tmp_path, monkeypatch, capsys, wor
 
 
 def test_ratios_are_of_the_same_turn(step_times):
-    """A slow turn of both does not count; a single slow step of one hardly does."""
+    """A slow turn of both does not count. A single slow step of one hardly does."""
     first = np.array([1.0, 5.0, 1.0, 1.0, 1.0])
     seconds = {"a": first, "b": 2 * first, "c": np.array([3.0, 15.0, 3.0, 3.0, 30.0])}
     rows = {row["attention"]: row for row in step_times.table(seconds)}

@@ -114,7 +114,7 @@ def expected_file(name: str) -> Path:
 
 
 def run_command(name: str, flags: str, *words: str) -> list[str]:
-    """Run a command here, in the folder of the files; return the lines of its standard output.
+    """Run a command here, in the folder of the files and return the lines of its standard output.
 
     Args:
         name: of the command's module.
@@ -135,7 +135,7 @@ def run_command(name: str, flags: str, *words: str) -> list[str]:
 
 
 def logged(lines: list[str]) -> list[dict[str, float]]:
-    """Return the losses, norms and rates of JSON log lines; times are left out."""
+    """Return the losses, norms and rates of JSON log lines. Times are left out."""
     records = []
     for line in lines:
         entry = json.loads(line) if line.startswith("{") else {}

@@ -5,7 +5,7 @@
 
 The files in the repository were made so, at that revision: the last one before the layers, the
 settings and the data of documents were rewritten. They are never made again with newer code, which
-would compare it with itself; what a later revision adds gets files and cases of its own:
+would compare it with itself. What a later revision adds gets files and cases of its own:
 ``python tests/compat/make_fixtures.py NAME`` makes those of one.
 
 ``version2``, with checksums in the file, is of revision 4ffc2a7.
@@ -80,7 +80,7 @@ def write_images(file: Path) -> None:
 
 
 def train(command: str, flags: str, max_update: int, name: str) -> None:
-    """Run a training command as a program; keep its last checkpoint.
+    """Run a training command as a program. Keep its last checkpoint.
 
     Relative paths only, since checkpoints store the flags.
     """

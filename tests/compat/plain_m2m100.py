@@ -1,4 +1,4 @@
-"""M2M100 by its formulas, one sentence at a time, under Hugging Face's names; and its folder.
+"""M2M100 by its formulas, one sentence at a time, under Hugging Face's names, and its folder.
 
 Written from the papers and the files' format, with nothing of relu_nmt: Vaswani et al. 2017 with
 norms before the sublayers, Fan et al. 2021 for the codes of languages, fairseq's positions.
@@ -169,7 +169,7 @@ class PlainM2M100:
         """Return the best tokens behind the start, and their score, by beam search.
 
         The first token is the code, which costs nothing but counts as a token (transformers'
-        ``forced_bos_token_id``). It ends with as many ended hypotheses as beams; behind the longest
+        ``forced_bos_token_id``). It ends with as many ended hypotheses as beams. Behind the longest
         output comes the end.
         """
         live, ended = [(0.0, [self.ids[code]])], []
@@ -196,7 +196,7 @@ class PlainM2M100:
     # ------------------------------------------------------------------- the folder
 
     def save(self, folder, nllb=False):
-        """Write the folder; that of NLLB has no vocab.json, and lists its codes elsewhere."""
+        """Write the folder. That of NLLB has no vocab.json, and lists its codes elsewhere."""
         folder.mkdir()
         config = CONFIG | {"vocab_size": self.size}
         (folder / "config.json").write_text(json.dumps(config))

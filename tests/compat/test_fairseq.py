@@ -1,4 +1,4 @@
-"""Transformers that fairseq trained translate here as there; and nothing in their files is run."""
+"""Transformers that fairseq trained translate here as there, and nothing in their files is run."""
 
 import argparse
 import os

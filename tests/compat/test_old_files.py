@@ -15,7 +15,7 @@ CLOSE = 1e-5
 SIZES_OF_GROUPS = "; tokens mean"
 ILL_CONDITIONED = {"soft": 5e-3}
 """The same where training goes on, by case: the iterations that invert the landmarks' matrix
-multiply rounding errors, which differ by processor; 4e-3 was seen in a norm of gradients."""
+multiply rounding errors, which differ by processor. 4e-3 was seen in a norm of gradients."""
 
 
 def expected(name):

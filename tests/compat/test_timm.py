@@ -1,6 +1,6 @@
 """Public weights as timm stores them: models here make the same of images as timm does.
 
-timm_files/make_files.py made the small files; where timm is installed, it is asked itself.
+timm_files/make_files.py made the small files. Where timm is installed, it is asked itself.
 """
 
 import pytest
@@ -94,7 +94,7 @@ def test_positions_are_interpolated_to_another_grid_of_as_many_patches():
 
 
 def test_files_of_the_authors_of_xcit_and_deit(tmp_path):
-    """One dictionary in another; another name of the positions; one matrix for q, k and v."""
+    """One dictionary in another. Another name of the positions. One matrix for q, k and v."""
     stored = load_file(FILES / "xcit.safetensors")
     for name in list(stored):
         if name.startswith("pos_embed."):
@@ -112,7 +112,7 @@ def test_files_of_the_authors_of_xcit_and_deit(tmp_path):
 
 
 def test_files_of_the_authors_of_swin(tmp_path):
-    """One head; patches are merged at the end of a stage; tables that are no weights."""
+    """One head. Patches are merged at the end of a stage. Tables that are no weights."""
     stored = load_file(FILES / "swin.safetensors")
     authors = {"layers.0.blocks.1.attn_mask": torch.zeros(16, 9, 9)}
     for name, tensor in stored.items():

@@ -111,7 +111,7 @@ def run(out, *flags):
 
 @pytest.fixture
 def scratch(tmp_path, monkeypatch):
-    """A folder with made packages of two manuals; no others exist."""
+    """A folder with made packages of two manuals. No others exist."""
     if shutil.which("dpkg-deb") is None:
         pytest.skip("needs dpkg-deb to make packages")
     folder = tmp_path / "scratch"

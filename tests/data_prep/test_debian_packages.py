@@ -3,7 +3,7 @@ import os
 import pytest
 from prep_tools.debian_packages import NoPackages, download_packages, unpack
 
-# Knows "a" at once, "b" after an update, and no other; a package is an empty file.
+# Knows "a" at once, "b" after an update, and no other. A package is an empty file.
 APT_GET = """#!/bin/sh
 echo "$1" >> {log}
 if [ "$1" = update ]; then touch {log}.updated; exit; fi
@@ -31,7 +31,7 @@ mkdir -p "$3/usr"
 
 @pytest.fixture
 def log(tmp_path, monkeypatch):
-    """Programs that stand for apt-get and dpkg-deb; the file lists what apt-get was asked."""
+    """Programs that stand for apt-get and dpkg-deb. The file lists what apt-get was asked."""
     programs = tmp_path / "bin"
     programs.mkdir()
     path = tmp_path / "log"

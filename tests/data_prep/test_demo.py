@@ -1,4 +1,4 @@
-"""The demo's own logic; the whole of it runs in continuous integration (make demo)."""
+"""The demo's own logic. The whole of it runs in continuous integration (make demo)."""
 
 import importlib.util
 import shlex

@@ -8,7 +8,7 @@ WORDS = ["ab", "cd", "ef"]
 
 
 def made_documents(number: int) -> list[docs.Document]:
-    """Documents of three lines; no two lines share a word pair."""
+    """Documents of three lines. No two lines share a word pair."""
     return [
         docs.Document(
             f"page{d}",

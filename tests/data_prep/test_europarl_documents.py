@@ -120,7 +120,7 @@ def in_release(documents):
 
 
 def rebuild(folder, documents, valid, *flags):
-    """Rebuild from a release of one sitting; ``valid`` is one document."""
+    """Rebuild from a release of one sitting. ``valid`` is one document."""
     make_release(folder / "europarl.tgz", {"ep-96-04-15": documents})
     write_split(folder / "valid", [valid])
     write_split(folder / "test", [made_document(900, 6)])

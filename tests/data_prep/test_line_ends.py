@@ -50,7 +50,7 @@ def test_a_line_feed_within_a_sentence_ends_no_line(tmp_path):
 
 
 def made_pairs(mark):
-    """300 pairs; the mark is inside source line 10 and target line 200."""
+    """300 pairs. The mark is inside source line 10 and target line 200."""
     letters = str.maketrans("0123456789", "abcdefghij")
     names = [str(number).translate(letters) for number in range(300)]
     pairs = [[f"q{n} r{n} s{n}", f"x{n} y{n}"] for n in names]

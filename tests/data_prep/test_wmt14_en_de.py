@@ -12,7 +12,7 @@ CORPORA = {
 
 
 def make_archives(folder, extra=()):
-    """Write the five archives; ``extra`` pairs (English, German) go at the end of Europarl."""
+    """Write the five archives. ``extra`` pairs (English, German) go at the end of Europarl."""
     for name, (stem, numbers) in CORPORA.items():
         files = {}
         for side, language in enumerate(("en", "de")):

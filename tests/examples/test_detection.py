@@ -57,7 +57,7 @@ def test_generated_annotations_match_the_pictures(example, data):
 
 
 def test_crowds_thin_boxes_and_ids_of_categories(example, tmp_path):
-    """COCO's category ids have gaps; boxes may leave the image."""
+    """COCO's category ids have gaps. Boxes may leave the image."""
     (tmp_path / "annotations").mkdir()
     (tmp_path / "t").mkdir()
     Image.new("RGB", (20, 10)).save(tmp_path / "t/a.png")
@@ -202,7 +202,7 @@ def test_no_annotations_is_an_error(example, tmp_path):
 
 @pytest.mark.parametrize(("attention", "less"), [("xca", 0), ("sima", 96)])
 def test_the_size_is_the_published_one(example, attention, less):
-    """The papers print 44.3 million; our heads also count the background, as torchvision's do.
+    """The papers print 44.3 million. Our heads also count the background, as torchvision's do.
 
     So there are a box (4 numbers) and a mask more than categories, of 1,025 and 257 weights.
     """

@@ -121,7 +121,7 @@ def test_roi_align_without_boxes_is_empty(example):
 
 
 def test_suppression_keeps_the_stored_boxes(example):
-    """The second overlaps the first by 0.6; the third overlaps the second, which is gone."""
+    """The second overlaps the first by 0.6. The third overlaps the second, which is gone."""
     boxes = torch.tensor([[0.0, 0, 8, 1], [2, 0, 10, 1], [4, 0, 12, 1], [0, 0, 8, 1], [0, 5, 1, 6]])
     scores = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.95])
     assert example.boxes.nms(boxes, scores, 0.5).tolist() == [4, 0, 2]

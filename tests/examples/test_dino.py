@@ -196,7 +196,7 @@ class OneBatch:
 
 
 def trainer_of(dino, model_values, source, epochs, updates=None, **values):
-    """Return a trainer and its objective; by default an epoch has one update."""
+    """Return a trainer and its objective. By default an epoch has one update."""
     values = {"lr": (1e-2,), "lr_period_updates": 9.0, "head_dim": 16, **values}
     values = {"bottleneck_dim": 8, "outputs": 32, **values}
     settings = dino.train.DinoSettings.of(

@@ -138,7 +138,7 @@ def recorded(commands, folder):
     settings = {"RECORD": str(folder / "record"), "PYTHON": "python", "TEXT": str(folder)}
     settings["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     for command in commands:
-        # The scripts go to the repository's root; the other commands stay in the folder.
+        # The scripts go to the repository's root. The other commands stay in the folder.
         environment = {**os.environ, **settings}
         if ".sh" in command:
             environment["OUT"] = str(folder / "out")
@@ -153,7 +153,7 @@ def recorded(commands, folder):
 
 
 def program_of(call):
-    """Return the folder and module of a call, and its flags; None if it is not ours to check."""
+    """Return the folder and module of a call, and its flags. None if it is not ours to check."""
     name, *words = call
     if name == "torchrun":
         first = (i for i, word in enumerate(words) if word == "-m" or word.endswith(".py"))

@@ -67,7 +67,7 @@ def make_archives(root):
 
 @pytest.fixture
 def tiny(example, tmp_path, monkeypatch):
-    """Two classes, a training and two test images each; sets drawn at random take as many."""
+    """Two classes, a training and two test images each. Sets drawn at random take as many."""
     make_archives(tmp_path / "archives")
     for name, data_set in example.SETS.items():
         monkeypatch.setitem(example.SETS, name, replace(data_set, classes=2, train=2, test=4))

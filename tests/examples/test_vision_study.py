@@ -236,7 +236,7 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     assert "±" not in page and "less the baseline" not in page
     assert "training loss, bits per image" in page
     assert "−0.50" in page and "1 diverged" in page and "abacus" in page
-    # Learning of ViT and of XCiT; attention has been measured once, which makes no curve.
+    # Learning of ViT and of XCiT. Attention has been measured once, which makes no curve.
     assert page.count("<img") == page.count("<figure>") == 2
     curves = list(csv.DictReader((tmp_path / "curves.csv").open()))
     entropies = [
@@ -480,7 +480,7 @@ def test_errors_are_one_line_before_anything_runs(
 
 
 def test_the_panels_of_the_papers_figures_have_the_values_of_its_code(example, images):
-    # RandAugment and mixup by size of patch and data set; S/8 has those of S/16.
+    # RandAugment and mixup by size of patch and data set. S/8 has those of S/16.
     expected = {
         "paper": (2, 0, 0, "vit_small_bigvision_i21k", 30),
         "i21k-s32": (0, None, 0, "vit_small_bigvision_i21k", 30),

@@ -88,7 +88,7 @@ def forget():
 
 @pytest.fixture
 def command(forget):
-    """Run a command; return its output, or what it says on standard error if it is to fail."""
+    """Run a command and return its output, or what it says on standard error if it is to fail."""
 
     def run(name, *flags, code=0):
         done = run_here(name, *flags, check=False)
@@ -154,7 +154,7 @@ def test_a_step_score_of_ones_own_changes_what_is_written(command):
     user = ["--user-module", PARTS / "step_score.py", "--step-score"]
     before = written()
     assert written(*user, "no_stammer:penalty=0") == before
-    # The bonus is in the score of each of the tokens; printed scores are in base 2.
+    # The bonus is in the score of each of the tokens. Printed scores are in base 2.
     for _, score, tokens in written(*user, "preferred:words=and,bonus=50")[::2]:
         assert tokens.split() == ["and"] * 4
         assert float(score) > 0.5 * 50 / math.log(2)

@@ -1,6 +1,6 @@
 """Every reader of files that come from elsewhere: whole files for it, and a call of it.
 
-A reader may accept a damaged file whose damage cannot be seen; otherwise it raises a ReluNmtError
+A reader may accept a damaged file whose damage cannot be seen. Otherwise it raises a ReluNmtError
 of one line. Nothing else may come out of it. ``test_readers.py`` gives each a few damaged files,
 ``make fuzz`` a million (``run.py``).
 """
@@ -81,7 +81,7 @@ class Reader:
         wholes: returns the contents of whole files.
         read: reads the file at a path as far as the package ever does.
         prepare: puts what belongs to the file into its folder.
-        build: returns the file's content of the fuzzer's bytes; by default these are it.
+        build: returns the file's content of the fuzzer's bytes. By default these are it.
     """
 
     file: str
@@ -92,7 +92,7 @@ class Reader:
 
 
 def read_or_refuse(reader: Reader, path: Path, content: bytes) -> None:
-    """Give ``content`` to a reader; a refusal must be one of ours, of one line."""
+    """Give ``content`` to a reader. A refusal must be one of ours, of one line."""
     path.write_bytes(reader.build(content))
     try:
         reader.read(path)
@@ -166,7 +166,7 @@ def _piece_model() -> bytes:
 
 
 def _read_checkpoint(path: Path) -> None:
-    """Read it as training, translation and ``--config`` do; each refuses in its own words."""
+    """Read it as training, translation and ``--config`` do. Each refuses in its own words."""
     refused = []
     for read in (
         read_metadata,
@@ -224,7 +224,7 @@ def _sweep() -> Path:
 
 
 def _read_sweep(path: Path) -> None:
-    """Read a sweep as its report does; the file stands in place of one of the sweep's."""
+    """Read a sweep as its report does. The file stands in place of one of the sweep's."""
     folder = path.parent
     if path.name != SWEEP_FILE:
         shutil.copy(path, next((folder / "models").glob("softmax*")) / path.name)
@@ -261,7 +261,7 @@ def _of_values(
     read: Callable[[Path], object],
     prepare: Callable[[Path], object] = lambda folder: None,
 ) -> Reader:
-    """Return a reader of files with changed values of JSON; ``make_file`` is one without changes."""
+    """Return a reader of files with changed values of JSON. ``make_file`` makes it unchanged."""
 
     def build(seed: bytes) -> bytes:
         path = make_file()

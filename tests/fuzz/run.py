@@ -3,8 +3,8 @@
     python -m tests.fuzz.run [--inputs N] [--seed N] [READER ...]
     python -m tests.fuzz.run --input FILE
 
-atheris makes them of the whole files of ``readers.py``, guided by what of the package they reach;
-the first byte chooses the reader. Anything but a ReluNmtError of one line, an input that takes
+atheris makes them of the whole files of ``readers.py``, guided by what of the package they reach.
+The first byte chooses the reader. Anything but a ReluNmtError of one line, an input that takes
 longer than TIMEOUT_SECONDS and memory above MEMORY_MB end the run, and the input is kept in
 FAILURES, to be read again with ``--input``.
 """
@@ -27,12 +27,12 @@ COUNTED_EVERY = 1000
 
 
 def fuzz(folder: Path, flags: list[str], chosen: list[str]) -> None:
-    """Fuzz in this process, which ends here; how many inputs each reader got is noted.
+    """Fuzz in this process, which ends here. How many inputs each reader got is noted.
 
     Args:
         folder: for the files that are read, and the counts.
         flags: of libFuzzer.
-        chosen: names of readers; none for all.
+        chosen: names of readers. None for all.
     """
     import atheris
 

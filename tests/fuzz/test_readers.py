@@ -1,6 +1,6 @@
 """Every reader on files with bytes changed, cut off or added: new ones each time.
 
-The seed is printed after the tests; ``--hypothesis-seed`` repeats them.
+The seed is printed after the tests. ``--hypothesis-seed`` repeats them.
 """
 
 import json

@@ -46,7 +46,7 @@ SEARCH = {"beam": 3, "max_len_a": 1, "max_len_b": 5}
 
 
 def document_model(path, folder, **form):
-    """Write the model with which training on documents would start; return its path."""
+    """Write the model with which training on documents would start and return its path."""
     checkpoint, (sentences, task, _) = load_checkpoint(path), load_model(path)
     task = task.with_sentence_separator(task)
     model = build_model(replace(sentences.config, **form), task)

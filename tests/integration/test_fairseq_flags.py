@@ -19,7 +19,7 @@ NAMES = ("train", "train1", "valid", "test")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder as fairseq users have it, with train1; five documents of two sentences for test."""
+    """A folder as fairseq users have it, with train1. Five documents of two sentences for test."""
     folder = tmp_path_factory.mktemp("fairseq-flags")
     rng = random.Random(0)
     for split in NAMES:

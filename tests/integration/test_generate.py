@@ -295,7 +295,7 @@ def test_interactive_gives_one_line_for_each_line(folder):
     flags = ["--input", folder / "input.de", "--buffer-size", 2, "--nbest", 2]
     twice = run("interactive", folder / "raw-bin", *model, *flags).stdout.split("\n")
     assert len(twice) == 11
-    # fairseq's D- lines: number, score in base 2, text; padded, so that there are two a line.
+    # fairseq's D- lines: number, score in base 2, text. Padded, so that there are two a line.
     fields = [line.split("\t") for line in twice[:10]]
     assert [name for name, _, _ in fields] == [f"D-{number}" for number in range(5) for _ in "ab"]
     assert [text for _, _, text in fields[::2]] == lines[:5]

@@ -1,4 +1,4 @@
-"""A training goes on with the model that it began with; what else was changed is told."""
+"""A training goes on with the model that it began with. What else was changed is told."""
 
 import json
 import os

@@ -19,7 +19,7 @@ LEARNED = f"{GUIDED} --alignment-lambda 0.5 --alignment-layer 0 --alignment-head
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Text to be copied in documents of two sentences; every token is aligned with the first.
+    """Text to be copied in documents of two sentences. Every token is aligned with the first.
 
     A model would not align it so itself.
     """

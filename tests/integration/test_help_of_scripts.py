@@ -25,7 +25,7 @@ def files():
 
 
 def is_script(path):
-    """Say whether a file can be run; a .bash file is only sourced."""
+    """Say whether a file can be run. A .bash file is only sourced."""
     return path.suffix == ".sh" or (
         path.suffix == ".py" and IS_MAIN.search(path.read_text("utf-8")) is not None
     )
@@ -48,7 +48,7 @@ def test_scripts_of_every_kind_are_found():
 
 
 def test_scripts_of_the_shell_can_be_run_as_they_are():
-    """Readers type their paths; one that others source ends in .bash."""
+    """Readers type their paths. One that others source ends in .bash."""
     modes = {name: files()[name].stat().st_mode & 0o777 for name in SCRIPTS if name.endswith(".sh")}
     assert {name for name, mode in modes.items() if mode & 0o111 != 0o111} == set()
 

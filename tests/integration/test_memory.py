@@ -1,4 +1,4 @@
-"""Before the first update the largest batch is tried; memory that runs out is told with it."""
+"""Before the first update the largest batch is tried. Memory that runs out is told with it."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def messages(done):
 
 @pytest.fixture
 def shapes(monkeypatch):
-    """The source shapes that the model is given, in order; memory ends at a call."""
+    """The source shapes that the model is given, in order. Memory ends at a call."""
     sizes, forward = [], EncoderDecoder.forward
 
     def limited(self, src_tokens, prev_output_tokens):

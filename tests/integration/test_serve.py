@@ -144,7 +144,7 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         assert [target for _, target in pairs] == server.ask("translate", {"lines": sources})[1][
             "lines"
         ]
-        # Pointing at a word shows its attention by layer and head; then choose a slot and a head.
+        # Pointing at a word shows its attention by layer and head. Then choose a slot and a head.
         x, y = browser.run(f"(at => [at.x + 4, at.y + 4])(({word}).getBoundingClientRect())")
         browser.point(x, y)
         browser.until("!document.getElementById('found').hidden")
@@ -266,7 +266,7 @@ def test_the_drain_of_a_refused_request_has_an_end(serve):
     with serve("--request-seconds", "1") as server, server.connect(timeout=20) as connection:
         connection.sendall(HEAD + f"Content-Length: {SIZE}\r\n\r\n".encode() + b"x" * 200_000)
         assert read_to_the_end(connection).startswith(b"HTTP/1.1 413")
-        # The server has ended the connection a second later; what comes then is an error.
+        # The server has ended the connection a second later. What comes then is an error.
         with pytest.raises(ConnectionError):
             for _ in range(100):
                 connection.sendall(b"x")

@@ -101,7 +101,7 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys, monkeypatch):
     assert score.main(command) == 0
     again = json.loads(capsys.readouterr().out)[0]
     assert again["score"] == pytest.approx(float(cells[-1]["d_bleu"]))
-    # The same command runs nothing; another budget is refused before the first step.
+    # The same command runs nothing. Another budget is refused before the first step.
     assert sweep.main(words(data, tmp_path, f"{flags} 4u", "--log-interval 1")) == 0
     assert "begins" not in capsys.readouterr().out
     assert sweep.main(words(data, tmp_path, f"{flags} 5u", "--log-interval 1")) == 2

@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 
 
 def run(data, flags, capsys=None):
-    """Run the command here; return its exit code and its JSON lines."""
+    """Run the command here and return its exit code and its JSON lines."""
     flags = flags.split() if isinstance(flags, str) else flags
     code = train.main([str(data), *flags])
     out = capsys.readouterr().out if capsys else ""
@@ -74,7 +74,7 @@ def start(python, data, flags, processes=1):
 
 
 def forked_twice(data, flags, folder):
-    """Run the command in two processes that train together; return the output of the first."""
+    """Run the command in two processes that train together and return the output of the first."""
 
     def work():
         done = run_here("train", data, *flags.split())

@@ -20,7 +20,7 @@ QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --lo
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Documents of one to six lines of digits, one line of 40; data with and without boundaries."""
+    """Documents of one to six lines of digits, one line of 40. Data with and without boundaries."""
     folder = tmp_path_factory.mktemp("documents")
     (folder / "flat-text").mkdir()
     rng = random.Random(0)
@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 
 
 def run(data, flags, capsys):
-    """Run the command; return its exit code, its JSON lines and its messages."""
+    """Run the command and return its exit code, its JSON lines and its messages."""
     code = train.main([str(data), *QUICK.split(), *flags.split()])
     out = capsys.readouterr().out
     lines = json_lines(out)

@@ -12,7 +12,7 @@ LONG = {"source": 17, "target": 23}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Sentences of three words; one long source in training and validation, and one long target."""
+    """Sentences of three words. One long source in training and validation, and one long target."""
     folder = tmp_path_factory.mktemp("lengths")
     for split in ("train", "valid"):
         sides = [["1 2 3"] * 40, ["1 2 3"] * 40]

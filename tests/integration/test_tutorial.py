@@ -26,7 +26,7 @@ def masked(line):
 
 
 def is_printed(text, lines):
-    """Whether a line of the page is there, with other numbers; ``...`` stands for anything."""
+    """Whether a line of the page is there, with other numbers. ``...`` stands for anything."""
     pattern = re.compile(re.escape(masked(text)).replace(r"\.\.\.", ".*"))
     return any(pattern.fullmatch(masked(line)) for line in lines)
 

@@ -87,7 +87,7 @@ def test_evaluation_can_skip_damaged_images(trained, images, tmp_path, zipped):
     stopped = run_here("vision_evaluate", model, "--data", data, check=False)
     assert stopped.returncode == 2
     assert "repair or remove it, or give --skip-damaged-images" in stopped.stderr
-    for size in ("1", "7"):  # of batches; with 1 some are empty
+    for size in ("1", "7"):  # of batches, with 1 some are empty
         flags = [f"--batch-size={size}", "--skip-damaged-images", f"--results={tmp_path}/r"]
         done = run_here("vision_evaluate", model, "--data", data, *flags)
         assert done.stdout == undamaged.stdout.replace("\n", " (2 damaged ones left out)\n")

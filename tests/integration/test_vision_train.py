@@ -45,7 +45,7 @@ def squares(tmp_path_factory):
 
 
 def run(data, flags, capsys=None):
-    """Run the command here; return its exit code and its JSON lines."""
+    """Run the command here and return its exit code and its JSON lines."""
     code = vision_train.main([str(data), *flags.split()])
     out = capsys.readouterr().out if capsys else ""
     return code, json_lines(out)

@@ -43,7 +43,7 @@ def squares(tmp_path_factory):
 
 
 def train(process, words, folder):
-    """Run the command as one of the processes; each writes the weights that it has at the end."""
+    """Run the command as one of the processes. Each writes the weights that it has at the end."""
     models = []
 
     class Keeping(train_images.ImageTraining):
@@ -61,7 +61,7 @@ def train(process, words, folder):
 
 
 def trained(squares, folder, flags, processes):
-    """Train; return the weights of the last checkpoint, and the results."""
+    """Train and return the weights of the last checkpoint, and the results."""
     words = [str(squares), *f"{QUICK} {flags}".split()]
     folder.mkdir()
     errors = folder.with_suffix(".errors")

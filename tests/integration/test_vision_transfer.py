@@ -52,7 +52,7 @@ def probe(trained, method, *flags, check=True):
 
 
 def features(trained, name, numbers=None):
-    """Features of images, one at a time; test and training squares are square already."""
+    """Features of images, one at a time. Test and training squares are square already."""
     classifier = ImageClassifier.from_checkpoint(checkpoint(trained), "cpu")
     transform = classifier.transform.with_eval_ratio(1.0)
     images = open_images(trained / "images")[name]

@@ -1,4 +1,4 @@
-"""A path to something else is told what it is; so are values that no computer can hold."""
+"""A path to something else is told what it is. So are values that no computer can hold."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Kills a training while it saves, again and again; what is left must be whole.
+"""Kills a training while it saves, again and again. What is left must be whole.
 
     python -m tests.system.kills --kills 100
 
@@ -54,7 +54,7 @@ class CountingSource(ToySource):
         self.begun = begun
 
     def load(self, index: int) -> object:
-        """Return batch ``index``; one is an update."""
+        """Return batch ``index``. One is an update."""
         self.begun[:8] = struct.pack("<q", self.count * (self.epoch - 1) + index)
         return super().load(index)
 
@@ -129,7 +129,7 @@ def train(
 
 
 def child(work: object, *arguments: object) -> int:
-    """Start ``work`` in a process of its own; return its number."""
+    """Start ``work`` in a process of its own and return its number."""
     number = os.fork()
     if number == 0:
         code = 1
@@ -169,7 +169,7 @@ def killed_at_each_file(parent: Path, write: Callable[[Path], None]) -> Iterator
 
 
 def check(folder: Path, begun: int) -> str:
-    """See that what a killed process left is whole; return what was going on."""
+    """See that what a killed process left is whole. Return what was going on."""
     for path in folder.glob("*.safetensors"):
         load_checkpoint(path, with_training_state=True)
     last = folder / LAST
@@ -180,7 +180,7 @@ def check(folder: Path, begun: int) -> str:
 
 
 def run(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
-    """Kill so often; return how many of the kills came while a checkpoint was written.
+    """Kill so often and return how many of the kills came while a checkpoint was written.
 
     Raises:
         AssertionError: something was lost.

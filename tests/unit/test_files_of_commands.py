@@ -123,7 +123,7 @@ def matches(files, name):
 
 
 def shared(folder, folders, name):
-    """Make a file; return the values of two options that both stand for it."""
+    """Make a file and return the values of two options that both stand for it."""
     file = folder / "shared" / name
     file.parent.mkdir(parents=True)
     file.write_text("# valuable")

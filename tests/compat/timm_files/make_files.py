@@ -75,7 +75,7 @@ MODELS = {
     "swin": {
         "class": "SwinTransformer",
         "image": 48,
-        # Of 12 x 12 patches; windows are shifted but in the last stage.
+        # Of 12 x 12 patches. Windows are shifted but in the last stage.
         "others": [(48, 96)],
         "ours": {
             **{"family": "swin", "embed_dim": 4, "patch_size": 4, "window_size": 3},

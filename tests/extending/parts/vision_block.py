@@ -23,7 +23,7 @@ class ConvolutionBlock(nn.Module):
         self.convolution = nn.Conv2d(width, width, 3, padding=1, groups=width)
 
     def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
-        """Map [B, N, D] to [B, N, D]; the last height * width tokens are the patches."""
+        """Map [B, N, D] to [B, N, D]. The last height * width tokens are the patches."""
         x = x + self.attention(self.norm(x), visibility)
         number = grid.height * grid.width
         extra, patches = x[:, :-number], x[:, -number:]

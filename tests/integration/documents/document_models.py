@@ -28,7 +28,7 @@ def save_model(path, task, **settings):
 
 
 def make_folder(folder):
-    """Documents of one to five lines of digits, one line of 40; models with and without <sep>."""
+    """Documents of one to five lines of digits, one line of 40. Models with and without <sep>."""
     rng = random.Random(0)
     (folder / "flat-text").mkdir()
     documents = digit_documents(rng, NUM_DOCUMENTS)

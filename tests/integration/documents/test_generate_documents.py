@@ -28,7 +28,7 @@ SIDES = (("src", "de"), ("tgt", "en"))
 
 
 def generate_documents(folder, capsys, model, limit, *flags):
-    """Run relu-nmt-generate; return its output and the results it wrote."""
+    """Run relu-nmt-generate and return its output and the results it wrote."""
     results = folder / "results.json"
     arguments = [folder / "data", "--path", folder / f"{model}.safetensors", *SHORT]
     run(generate, *arguments, "--max-doc-tokens", limit, "--results", results, *flags)

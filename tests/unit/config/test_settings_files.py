@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
 
-# By the tables of YAML 1.2.2, section 10.3.2; in a comment what YAML 1.1 makes of it.
+# By the tables of YAML 1.2.2, section 10.3.2. In a comment what YAML 1.1 makes of it.
 SCALARS = [
     ("no", "no"),  # false
     ("yes", "yes"),  # true

@@ -20,7 +20,7 @@ from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longe
 from relu_nmt.errors import ConfigError, DataError
 
 SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=8)
-"""Tokens of each sentence of each document, without </s>; sentences may be empty."""
+"""Tokens of each sentence of each document, without </s>. Sentences may be empty."""
 LIMITS = st.integers(1, 70)
 
 

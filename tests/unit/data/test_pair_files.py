@@ -1,4 +1,4 @@
-"""Translation memories and tables as text; the expected texts are written by hand."""
+"""Translation memories and tables as text. The expected texts are written by hand."""
 
 import gzip
 import io

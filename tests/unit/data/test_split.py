@@ -159,7 +159,7 @@ def test_long_sources_are_cut(side, separators):
     assert data.source_sizes.tolist() == [len(data.pair(i)[0]) for i in range(2)]
     assert data.target_sizes.tolist() == [len(data.pair(i)[1]) for i in range(2)]
     assert data.num_truncated == 1
-    data.longest_source = 1  # no words are left; the symbols that end it always are
+    data.longest_source = 1  # no words are left, only the symbols that end it
     assert data.pair(1)[0].tolist() == ends and data.source_sizes.tolist() == [len(ends)] * 2
 
 

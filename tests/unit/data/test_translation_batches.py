@@ -17,7 +17,7 @@ from relu_nmt.errors import ConfigError, DataError
 
 @pytest.fixture
 def split(tmp_path):
-    """40 documents of 1 to 8 sentences; each sentence is its own number, repeated."""
+    """40 documents of 1 to 8 sentences. Each sentence is its own number, repeated."""
     rng = np.random.default_rng(0)
     counts = rng.integers(1, 9, 40)
     sizes = rng.integers(2, 10, counts.sum())

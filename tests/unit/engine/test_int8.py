@@ -187,7 +187,7 @@ def test_several_processes_find_the_translations_of_one():
     source = torch.randint(4, 30, (3, 5))
     source[:, -1] = symbols.eos_index
     first = Generator([FastDecoder(model)], config, symbols).generate(source)
-    # What is packed for the processor stays behind; the numbers go.
+    # What is packed for the processor stays behind. The numbers go.
     again = Generator([FastDecoder(pickle.loads(pickle.dumps(model)))], config, symbols).generate(
         source
     )

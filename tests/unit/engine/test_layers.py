@@ -101,7 +101,7 @@ def forced(decoder, dtype=None, steps=12, computed=False, source=None):
         dtype: compute dtype, by autocast.
         steps: number of steps.
         computed: give up some of the hypotheses at each step.
-        source: source tokens; by default :func:`sources`.
+        source: source tokens. By default :func:`sources`.
     """
     generator = torch.Generator().manual_seed(3)
     src_tokens, log_probs = sources() if source is None else source, []

@@ -46,10 +46,10 @@ def test_bleu_equals_its_definition(smooth):
 
 
 def test_ter_counts_edits_and_moves_over_words_of_the_reference():
-    # One word is moved and one replaced, of four; case does not count.
+    # One word is moved and one replaced, of four. Case does not count.
     score = MetricConfig("ter").score(["c A b x"], [["a b c d"]])
     assert score.text == "TER = 50.00" and "case:lc" in score.signature
-    # Two references have a mean length of five words; the nearer one counts edits.
+    # Two references have a mean length of five words. The nearer one counts edits.
     assert MetricConfig("ter").score(["a b"], [["a b c d"], ["a b c d e f"]]).value == 40.0
 
 

@@ -105,7 +105,7 @@ def test_a_container_bounds_the_memory(tmp_path, below, limit_name, used_name, c
     assert free_memory(str(tmp_path)) == 16_000 * 1024
     group("jobs/mine", 2**62 if below else "max", 5_000_000)
     assert free_memory(str(tmp_path)) == 16_000 * 1024
-    # The group above has a limit; files in its cache count as free.
+    # The group above has a limit. Files in its cache count as free.
     group("jobs", 9_000_000, 5_000_000)
     assert free_memory(str(tmp_path)) == 4_001_000
     group("jobs", 5_000_000, 9_000_000)

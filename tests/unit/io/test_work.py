@@ -152,7 +152,7 @@ def test_a_call_aside_returns_or_raises_as_the_function_does():
 
 def is_running(pid):
     try:
-        # A zombie has ended; who adopted it has not looked yet.
+        # A zombie has ended. Who adopted it has not looked yet.
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False

@@ -13,7 +13,7 @@ def test_a_file_that_cannot_be_written_is_known_before_the_work(tmp_path):
     assert not list((tmp_path / "new").iterdir())
     with pytest.raises(DataError, match="is a folder"):
         check_writable("--output", str(tmp_path))
-    # A folder in which nobody, not even root, can make a file; where there is none, nor can it be.
+    # A folder in which nobody, not even root, can make a file. Where there is none, nor can it be.
     with pytest.raises(DataError, match="--output /proc/file: cannot write it"):
         check_writable("--output", "/proc/file")
 

@@ -55,7 +55,7 @@ def test_a_full_disk_is_told_with_the_file(data, tmp_path, monkeypatch):
 
 def test_data_without_a_target_side_teaches_nothing(data, tmp_path):
     shutil.copytree(data / "data", tmp_path / "data")
-    # As fairseq names what has only a source; and it lists no files.
+    # As fairseq names what has only a source, and it lists no files.
     for ending in ("idx", "bin"):
         source = tmp_path / "data" / f"train.de-en.de.{ending}"
         source.rename(source.with_name(f"train.de-None.de.{ending}"))

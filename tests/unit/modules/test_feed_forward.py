@@ -69,7 +69,7 @@ def test_gradients(text):
 
 @pytest.mark.parametrize("size", [32, 1024, 4096])
 def test_the_numbers_of_parameters_equal_those_of_the_paper(size):
-    """12,300 d_h in 12 networks of width 512; 12 d_h less without the inner bias."""
+    """12,300 d_h in 12 networks of width 512. 12 d_h less without the inner bias."""
 
     def count(text):
         return 12 * sum(p.numel() for p in build_feed_forward(text, 512, size, 0.0).parameters())

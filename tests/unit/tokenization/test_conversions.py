@@ -42,7 +42,7 @@ def test_separators_are_left_out(tmp_path):
 
 
 def mark(sizes, extra):
-    """Separator lines of documents of these sizes; ``extra`` repeats some of them."""
+    """Separator lines of documents of these sizes. ``extra`` repeats some of them."""
     boundaries, sentences, line = [], 0, 0
     for i, size in enumerate(sizes):
         for _ in range(1 + extra[i % len(extra)]):

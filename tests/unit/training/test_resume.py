@@ -65,7 +65,7 @@ MODES = {
 
 
 class Interrupting(ToySource):
-    """A signal comes as it reads a batch for the n-th time; batches of unequal sizes."""
+    """A signal comes as it reads a batch for the n-th time. Batches of unequal sizes."""
 
     def __init__(self, at=None):
         super().__init__()
@@ -79,7 +79,7 @@ class Interrupting(ToySource):
 
 
 def train(folder, mode, at=None):
-    """Train up to UPDATES, or to a signal; returns the trainer."""
+    """Train up to UPDATES, or to a signal. Returns the trainer."""
     settings = {name: dict(values) for name, values in MODES[mode].items()}
     run = {"max_update": UPDATES, "preflight": False, **settings.pop("run", {})}
     keep = {"no_epoch_checkpoints": True}
@@ -158,7 +158,7 @@ def test_any_numbers_of_processes_train_on_every_batch_once(count, parts):
 
 
 def train_as_ranks(folder, process, max_update, at=None):
-    """Train in this process, one of however many; only the last one may get the signal."""
+    """Train in this process, one of however many. Only the last one may get the signal."""
     toy.ProcessGroup = lambda *_: process
     at = at if process.rank == process.world_size - 1 else None
     ema = {"store_ema": True, "ema_decay": 0.9}
@@ -220,7 +220,7 @@ FROZEN = {"hidden": ["output"], "": ["hidden", "output"], "output": ["hidden"]}
 @pytest.mark.parametrize("before", FROZEN)
 @pytest.mark.parametrize("after", FROZEN)
 def test_a_training_goes_on_with_other_parts_frozen(tmp_path, before, after):
-    """Parts that are trained again go on with their state of the optimizer; new ones begin one."""
+    """Parts that are trained again go on with their state of the optimizer. New ones begin one."""
     for frozen, updates in ((before, 3), (after, 5)):
         objective = toy.ToyObjective(toy.ToyModel())
         freeze(objective.model, OptimizerConfig(freeze=(frozen,) if frozen else ()))

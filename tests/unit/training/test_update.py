@@ -1,4 +1,4 @@
-"""16-bit formats and loss scaling, and updates; the scaling itself is tried on the CPU."""
+"""16-bit formats and loss scaling, and updates. The scaling itself is tried on the CPU."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ class Overflowing(nn.Module):
 
 
 def parts_of(objective, scale=None, min_scale=1e-4):
-    """Return the parts of a training; a scale is tried on the CPU."""
+    """Return the parts of a training. A scale is tried on the CPU."""
     config = TrainerConfig()
     object.__setattr__(config, "min_loss_scale", min_scale)  # which needs --fp16, and so a GPU
     parts = Components(objective, config, ProcessGroup(0, 1, CPU))
@@ -54,7 +54,7 @@ def test_an_overflow_leaves_the_update_out_and_lowers_the_scale():
         update.run(parts, [(batch(), 1)])
         skipped.append(update.skipped)
         assert torch.equal(before, objective.model.weight) == update.skipped
-    # 256 and 128 overflow; two good updates at 64 double it, and 128 overflows again.
+    # 256 and 128 overflow. Two good updates at 64 double it, and 128 overflows again.
     assert skipped == [True, True, False, False, True, False]
     assert parts.loss_scale == 64.0
 

@@ -43,7 +43,7 @@ class ToyBatch:
 
 
 class ToySource:
-    """Batches of unequal sizes; batch ``i`` of epoch ``e`` always holds the same samples."""
+    """Batches of unequal sizes. Batch ``i`` of epoch ``e`` always holds the same samples."""
 
     def __init__(self, count=7, poisoned=()):
         self.count = count
@@ -121,7 +121,7 @@ class ToyScorer:
 
 @dataclass
 class Toy:
-    """Settings of a toy training; ``trainer`` builds it anew each time."""
+    """Settings of a toy training. ``trainer`` builds it anew each time."""
 
     folder: Path
     run: dict = field(default_factory=dict)

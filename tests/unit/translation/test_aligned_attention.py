@@ -68,7 +68,7 @@ def make_model(choices, aligned=True, **options):
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # what starts at 0 or 1 must count, too; what both kinds have is to be the same
+            # What starts at 0 or 1 must count, too. What both kinds have is to be the same.
             seed = sum(map(ord, name.replace("gate.", "g.")))
             generator.manual_seed(seed)
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
@@ -82,7 +82,7 @@ def padded(rows):
 
 
 def cut(row, separator, read=False):
-    """Return the sentences of a row; a separator begins the next sentence in decoder inputs."""
+    """Return the sentences of a row. A separator begins the next sentence in decoder inputs."""
     parts = [[]]
     for token in row:
         if read and token == separator:
@@ -378,7 +378,7 @@ def test_the_regularizer_reads_both_attentions():
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatch):
-    """Training computes sentences of similar lengths together; ``SHORT`` limits the groups."""
+    """Training computes sentences of similar lengths together. ``SHORT`` limits the groups."""
     model = make_model(choices, global_layers=1)
     modules = [module for module in model.modules() if isinstance(module, Attention)]
     able = all(module.capabilities.non_negative for module in modules)

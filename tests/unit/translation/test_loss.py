@@ -182,7 +182,7 @@ def test_an_adapter_around_the_output_projection_is_called_and_trained(smoothing
     model = tiny_model()
     model.output_projection = adapter = Adapter(model.output_projection)
     objective = TranslationObjective(model, smoothing, OFF)
-    adapted = objective(batch())  # the adapter starts at zero; the logits are float32
+    adapted = objective(batch())  # the adapter starts at zero, the logits are float32
     for name, (expected, _) in plain.metrics.items():
         total = adapted.metrics[name][0]
         torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=0)

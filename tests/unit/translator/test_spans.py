@@ -68,7 +68,7 @@ def span_texts(text, pipeline, tokens=None):
         ("das Xaver Haus", {}, ["das", "<unk>", "Haus"], ["das", "Xaver", "Haus"]),
         ("İstanbul'da", {"lowercase": True}, ["i̇stanbul'da"], ["İstanbul'da"]),
         ("a\u200b \u200b b", {}, ["a\u200b", "\u200b", "b"], ["a", "\u200b \u200b", "b"]),
-        # Four bytes of one character; a ligature in two pieces; a form that is composed.
+        # Four bytes of one character. A ligature in two pieces. A form that is composed.
         (
             "🙂 ﬁ",
             {"subword": "bytes"},

@@ -1,4 +1,4 @@
-"""Small pictures of colored squares in class folders, for tests; and other forms of them."""
+"""Small pictures of colored squares in class folders, for tests, and other forms of them."""
 
 import json
 import random

@@ -28,7 +28,7 @@ def only(path):
 
 
 def zip_of(folder, file, name=None, utf8_flag=True):
-    """Zip a folder; without the flag as the Finder of macOS does, which writes plain UTF-8."""
+    """Zip a folder as the Finder of macOS does, without the flag though names are UTF-8."""
     with zipfile.ZipFile(file, "w") as archive:
         for path in sorted(folder.rglob("*.png")):
             entry = str(path.relative_to(folder)).replace(NFC, name or NFC)

@@ -194,7 +194,7 @@ def test_bfloat16_is_close_to_float32(name):
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(images).logits
     assert logits.dtype == torch.float32
-    # bfloat16 has 8 bits; errors of some roundings in five blocks.
+    # bfloat16 has 8 bits. Errors of some roundings in five blocks.
     assert (logits - expected).norm() < 0.1 * expected.norm()
 
 

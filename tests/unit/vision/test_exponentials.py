@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.unit.vision.families import small_model
 
 EXPONENTIALS = {"exp", "exp2", "expm1", "erf", "tanh", "sigmoid", "log", "log1p"}
-"""Operators in softmax, GELU and other activations; no operator here contains another."""
+"""Operators in softmax, GELU and other activations. No operator here contains another."""
 FREE = {
     "vit": {"attention": "sima", "feed_forward": "relu"},
     "xcit": {

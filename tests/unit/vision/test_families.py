@@ -1,4 +1,4 @@
-"""Every family of vision transformers; with every attention: test_pairs.py."""
+"""Every family of vision transformers. With every attention: test_pairs.py."""
 
 import pytest
 import torch

@@ -101,7 +101,7 @@ class Pictures:
 
 
 def trained(folder, seed, pair, max_update, no_save):
-    """Train up to this update, resuming in ``folder``; return weights and optimizer's state.
+    """Train up to this update, resuming in ``folder`` and return weights and optimizer's state.
 
     The seed is of the initial weights, and of the random features of a mechanism.
     """

@@ -184,7 +184,7 @@ def test_a_map_no_larger_than_the_window_is_one_window_without_padding():
     assert windows.visibility.counts.item() == 6
     table = torch.arange(169.0)[None]
     bias = windows.bias(table).values()[0, 0]
-    # One row down is 13 places on, one column right is one; 84 is no difference.
+    # One row down is 13 places on, one column right is one. 84 is no difference.
     assert bias[0].tolist() == [84, 83, 71, 70, 58, 57]
 
 
@@ -217,7 +217,7 @@ def test_bfloat16_is_close_to_float32(name):
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(images).logits
     assert logits.dtype == torch.float32
-    # bfloat16 has 8 bits; errors of some roundings in four blocks.
+    # bfloat16 has 8 bits. Errors of some roundings in four blocks.
     assert (logits - expected).norm() < 0.1 * expected.norm()
 
 

@@ -1,4 +1,4 @@
-"""XCiT: published sizes, and its parts against their formulas; test_timm.py compares the whole."""
+"""XCiT: published sizes, and its parts against their formulas. test_timm.py compares the whole."""
 
 import math
 

@@ -16,7 +16,7 @@ def sentence(name, tokens=1):
 
 
 class Model:
-    """Notes its batches; the first waits until it is let go, so that others gather meanwhile."""
+    """Notes its batches. The first waits until it is let go, so that others gather meanwhile."""
 
     def __init__(self):
         self.batches = []
@@ -149,7 +149,7 @@ def test_a_search_with_too_few_results_is_an_error(pool):
 
 @pytest.fixture
 def slot_runner():
-    """A function that calls another when it is its turn; at most four run or wait."""
+    """A function that calls another when it is its turn. At most four run or wait."""
     with ThreadPoolExecutor(1, "turn") as executor:
         run = functools.partial(run_in_slot, executor, threading.Semaphore(4))
         run.num_free = lambda: run.args[1]._value

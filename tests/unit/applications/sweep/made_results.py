@@ -33,7 +33,7 @@ def make_references(documents=14, seed=1):
 
 
 def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), trouble=True):
-    """Write the folder of a sweep; return its description.
+    """Write the folder of a sweep and return its description.
 
     With trouble, sparsemax has diverged from length 256 on, and a softmax has crashed.
     """

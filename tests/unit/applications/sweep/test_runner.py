@@ -98,7 +98,7 @@ def test_the_state_has_time_memory_and_environment(tmp_path):
 
 
 def test_a_continued_training_keeps_its_peak_memory(tmp_path):
-    # The first run needs much memory and is stopped; the second one needs little.
+    # The first run needs much memory and is stopped. The second one needs little.
     code = (
         "import time\nif not os.path.exists('large'):\n"
         "    x = b'x' * 90_000_000; open('large', 'w'); time.sleep(60)"
@@ -134,7 +134,7 @@ def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
     assert steps[0].stored().note == "ValueError: a crash"
     assert steps[2].stored().exit_code == 1
     assert "diverged (exit code 1): error: update 3" in capsys.readouterr().out
-    # A failed step runs again; a diverged one does not.
+    # A failed step runs again. A diverged one does not.
     assert run(steps).failed == 1
     assert runs(tmp_path) == ["train 1", "train 2", "train 3", "evaluate 3 8", "train 1"]
 

@@ -11,7 +11,7 @@ from tests.stepping import Generator
 
 
 def test_each_token_is_aligned_by_the_step_that_chose_it():
-    # The toy model looks at source position (previous token modulo padded length); positions of
+    # The toy model looks at source position (previous token modulo padded length). Positions of
     # the end symbol and of padding do not count, and then the first position is the strongest.
     source = torch.tensor([[4, 5, 6, 4, 2], [6, 5, 2, 1, 1]])
     settings = {"beam": 4, "nbest": 4, "print_alignment": "hard", "max_len_b": 9}

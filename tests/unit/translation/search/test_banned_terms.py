@@ -19,7 +19,7 @@ from relu_nmt.translation.search.symbol_texts import SymbolTexts, compact
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Generator
 
-# Pieces of each kind; single letters can go on with any word.
+# Pieces of each kind. Single letters can go on with any word.
 PIECES = {
     None: "a b ab A ( , a-b 'b",
     "@@ ": "a b ab@@ a@@ b@@ A@@ ( (@@ , -@@ 'b",

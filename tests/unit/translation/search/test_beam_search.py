@@ -43,7 +43,7 @@ def real_model(attention, seed=0, vocab_size=40, embed_dim=16, **settings):
     sizes = {"layers": 2, "ffn_embed_dim": 32, "embed_dim": embed_dim}
     config = tiny_config(sizes, attention=attention, **settings)
     model = EncoderDecoder(config, vocab_size, vocab_size, Dictionary.pad_index)
-    with torch.no_grad():  # an untrained model never ends; a trained one does
+    with torch.no_grad():  # an untrained model never ends, a trained one does
         model.output_projection.weight[EOS] += 0.3 * torch.randn(embed_dim)
     return model
 
@@ -408,7 +408,7 @@ def test_a_context_gives_the_hypotheses_of_a_model_that_wrote_it(settings, stop_
 
 
 class TwoOutputs(ToyModel):
-    """Writes 4 so many times, then 5 five times or 6 eight times; who strays writes anything."""
+    """Writes 4 so many times, then 5 five times or 6 eight times. Who strays writes anything."""
 
     def __init__(self, size):
         super().__init__(vocab_size=12)
@@ -449,7 +449,7 @@ def test_a_long_context_does_not_favor_short_outputs(size):
     assert best.score == pytest.approx(-8.4 / 9, abs=1e-4)
     assert second.tokens.tolist() == [5] * 5 + [EOS]
     assert second.score == pytest.approx(-1, abs=1e-4)
-    # fairseq's --prefix-size counts what is forced; then the shorter one is better.
+    # fairseq's --prefix-size counts what is forced. Then the shorter one is better.
     [[counted, _]] = generator.generate(source, context)
     assert counted.tokens[-2] == (6 if size < 2 else 5)
 
@@ -498,7 +498,7 @@ def test_the_longest_target_of_the_model_limits_the_output(changes):
 
 
 class TimedModel(ToyModel):
-    """What may come next depends on the step alone; sources of 5 may end at any step."""
+    """What may come next depends on the step alone. Sources of 5 may end at any step."""
 
     def _begin(self, src_tokens):
         return torch.stack([src_tokens[:, 0] == 5, torch.full((len(src_tokens),), -1)], 1)

@@ -21,7 +21,7 @@ from relu_nmt.translation.search.translations import SourceDocuments, SourceSent
 EOS, SOURCE_SEPARATOR, TARGET_SEPARATOR = 2, 4, 5
 ROOM = GenerationConfig(max_len_a=10.0, max_len_b=100)
 
-# The words of each sentence; a sentence may have none.
+# The words of each sentence. A sentence may have none.
 DOCUMENTS = st.lists(
     st.lists(st.lists(st.integers(10, 30), max_size=5), max_size=6), min_size=1, max_size=4
 )
@@ -49,7 +49,7 @@ def source_documents(documents, separated=True):
 
 
 class WordByWord:
-    """Adds 100 to every word; what was asked is kept.
+    """Adds 100 to every word. What was asked is kept.
 
     Args:
         fault: changes the separators of what follows the context: takes its tokens, returns others.
@@ -184,7 +184,7 @@ def test_d_bleu_of_the_same_translations_does_not_depend_on_the_groups():
 
 MOSES = TextPipeline("en", tokenizer="moses", sentence_separator="<sep>")
 QUOTED = ["dogs", "house", "&quot;", "&apos;", "&apos;s", ",", ".", "<sep>"]
-"""Translations of the words 10 to 17; the last is one separator too many."""
+"""Translations of the words 10 to 17. The last is one separator too many."""
 
 
 def quote(sources):
@@ -272,7 +272,7 @@ def test_context_without_a_translation_of_its_own_is_not_given():
     no_separators = WordByWord(lambda tokens: [t for t in tokens if t != TARGET_SEPARATOR])
     result = translate(documents, no_separators, max_doc_tokens=7, window_overlap=2)
     source_tokens = [source.tokens for batch in no_separators.asked for source in batch]
-    # The first three are one text, so that nothing is known of 12 and 13; 14 was told alone.
+    # The first three are one text, so that nothing is known of 12 and 13. 14 was told alone.
     assert source_tokens == [["11", "12", "13"], ["14"], ["14", "15"]]
     assert result.num_mismatched == 1
 

@@ -198,7 +198,7 @@ def test_strong_groups_begin_differently_and_report_true_scores():
 
 
 def test_groups_pay_once_for_every_earlier_choice():
-    # Tokens 0, 1, 2 with gaps of 0.4: the second group pays 0.5 for token 0 and takes 1; the
+    # Tokens 0, 1, 2 with gaps of 0.4: the second group pays 0.5 for token 0 and takes 1. The
     # third pays for both and takes 2 (-0.8), since 0 costs -0.5 ... and 1 costs -0.9.
     log_probs = torch.tensor([[[0.0, -0.4, -0.8, -9.0, -9.0]] * 3])
     candidates = best_of_groups(StepScores(log_probs), torch.zeros(1, 3), 3, 0.9)

@@ -96,5 +96,5 @@ def all_outputs(vocab_size, limit, shortest=1):
 
 
 def decoder_of(model):
-    """Return the step decoder of a transformer; toys and step decoders are theirs."""
+    """Return the step decoder of a transformer. Toys and step decoders are theirs."""
     return model if hasattr(model, "start") else StepDecoder(model)
