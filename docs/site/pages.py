@@ -225,7 +225,7 @@ def command_page(command: Command) -> str:
         actions = [action for action in group._group_actions if action.help != SUPPRESS]
         if actions:
             head = str(group.title)
-            title = {first[0]: "Arguments", first[1]: "Common to all commands"}.get(head, heading)
+            title = {first[0]: "Arguments", first[1]: "Common to all commands"}.get(head, head)
             title = title[0].upper() + title[1:].replace("_", " ")
             parts += [f"## {title}", flags(parser, actions)]
     return "\n\n".join(parts)
