@@ -1,6 +1,10 @@
-"""Translate raw text of whole documents, a sentence or paragraph a line, blank lines between them.
+"""Translate whole documents: plain text, web pages, Word files, subtitles and others.
 
   relu-nmt-translate-document talk.de --path checkpoints/checkpoint_best.safetensors > talk.en
+  relu-nmt-translate-document page.html --path checkpoints/checkpoint_best.safetensors
+
+Of a file with markup only the text changes. The translation is written beside it (page.en.html).
+Plain text has a sentence or paragraph a line, and blank lines between documents.
 
 Consecutive lines of a document are translated together, up to --max-doc-tokens tokens, by default
 as many as in training, as with relu-nmt-generate. A longer line is translated alone and whole.
@@ -18,8 +22,8 @@ main = Command(
     "relu-nmt-translate-document",
     __doc__,
     TranslateDocumentsSettings,
-    "relu_nmt.jobs.translate.text:translate_documents",
-    most_used="path beam max_doc_tokens window_overlap split_sentences int8",
+    "relu_nmt.jobs.translate.files:translate",
+    most_used="path output beam max_doc_tokens window_overlap split_sentences int8",
 )
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Registry
 from relu_nmt.errors import DataError, reporting
 from relu_nmt.io.safe_write import replacing
 
 if TYPE_CHECKING:
-    from relu_nmt.applications.files.document import FileFormat, FileOptions
+    from relu_nmt.applications.files.document import FileFormat
     from relu_nmt.applications.files.sentences import TranslateSegments
 
 _ROOM = "relu_nmt.applications.files"
@@ -34,6 +35,17 @@ formats: Registry["type[FileFormat]"] = Registry(
         "xliff": f"{_ROOM}.xliff",
     },
 )
+
+
+@settings
+class FileOptions:
+    """Options of the formats."""
+
+    column: str = option("1", "column of a table, by its number or its name in the first row")
+    line_width: int = option(42, "most characters in a line of a subtitle", least=10)
+    retranslate: bool = option(False, "also translate entries of PO and XLIFF that are translated")
+
+
 ENDINGS = {
     ".txt": "text",
     ".md": "markdown",
@@ -89,7 +101,7 @@ def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:
 
 
 def translated(
-    content: bytes, name: str, translate: "TranslateSegments", options: "FileOptions"
+    content: bytes, name: str, translate: "TranslateSegments", options: FileOptions
 ) -> bytes:
     """Return the content of a file with its text translated.
 
@@ -114,7 +126,7 @@ def translate_file(
     path: str | os.PathLike[str],
     output: str | os.PathLike[str],
     translate: "TranslateSegments",
-    options: "FileOptions",
+    options: FileOptions,
     name: str | None = None,
 ) -> None:
     """Translate a file, and write the result, whole or not at all.

@@ -4,8 +4,8 @@ import codecs
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from relu_nmt.applications.files import FileOptions
 from relu_nmt.applications.files.placing import Translation, Writer, rendered
 from relu_nmt.applications.files.segments import Segment, Span
 from relu_nmt.errors import DataError
@@ -22,21 +22,6 @@ class Document(ABC):
     @abstractmethod
     def written(self, translations: Sequence[Translation]) -> bytes:
         """Return the file with a translation for each segment."""
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """Options of the formats.
-
-    Args:
-        column: number of the column of a table, from 1, or its name in the first row.
-        line_width: most characters in a line of a subtitle.
-        retranslate: also translate entries of PO and XLIFF that have a translation.
-    """
-
-    column: str = "1"
-    line_width: int = 42
-    retranslate: bool = False
 
 
 class FileFormat(ABC):

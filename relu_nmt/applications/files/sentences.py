@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from relu_nmt.applications.files.placing import (
@@ -12,11 +13,15 @@ from relu_nmt.applications.files.placing import (
     proportional_links,
 )
 from relu_nmt.applications.files.segments import Kept, Segment, Span
-from relu_nmt.data.documents import SINGLE_SENTENCES, join_texts
+from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts, plan_groups
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
+from relu_nmt.io.work import progress_bar
 from relu_nmt.tokenization.base import SentenceSplitter
-from relu_nmt.translator import Translator
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.document_search import Search
+from relu_nmt.translation.search.translations import SourceDocuments, TranslatedLines
+from relu_nmt.translator import TranslationRequest, Translator
 
 TranslateSegments = Callable[[Sequence[Segment]], list[Translation]]
 """Translates the segments of one document, in reading order."""
@@ -37,22 +42,33 @@ class SegmentTranslator:
 
     Args:
         translator: the model.
+        config: settings of the search.
+        windows: division of the documents. None: as in training.
         glossary: target terms by source terms.
-        arguments: further arguments of :meth:`Translator.translate_documents` (``beam=5``).
+        terms: further fields of :class:`TranslationRequest` (``banned=["term"]``).
+        search: searches windows. None: that of the translator.
     """
 
     translator: Translator
+    config: GenerationConfig = field(default_factory=GenerationConfig)
+    windows: WindowConfig | None = None
     glossary: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    search: Search | None = None
 
     def __post_init__(self) -> None:
         task = self.translator.task
         self._split = SentenceSplitter(task.source_lang, is_required=False)
         self._writable: dict[str, bool] = {}
-        self._arguments = dict(self.arguments)
         # Without separators, the sentences of a group would become one line.
+        windows = self.windows or WindowConfig(self.translator.max_doc_tokens, repair=True)
         if task.separators is None:
-            self._arguments["max_doc_tokens"] = SINGLE_SENTENCES
+            windows = WindowConfig(SINGLE_SENTENCES)
+        self._windows = windows
+        aligning = [model.decoder.aligning_attention for model in self.translator.models]
+        has_weights = all(attention.capabilities.weights for attention in aligning)
+        alignment = "hard" if has_weights else None
+        self.config = replace(self.config, print_alignment=alignment).resolved(documents=True)
         patterns = map(literal_pattern, sorted(self.glossary, key=len, reverse=True))
         self._terms = re.compile("|".join(patterns)) if self.glossary else None
 
@@ -87,7 +103,9 @@ class SegmentTranslator:
         return _Sentence(text, begin, list(filter(self._can_write, terms)))
 
     def _can_write(self, term: str) -> bool:
-        """Return True if the model has symbols for all of a term."""
+        """Return True if the search can force a term, and the model has symbols for all of it."""
+        if self.config.not_for_terms or self.config.free_sentence_count:
+            return False
         if term not in self._writable:
             try:
                 self.translator.sources.sentence(term, forced=[term])
@@ -102,13 +120,27 @@ class SegmentTranslator:
             return []
         texts = [sentence.text for sentence in sentences]
         terms = [sentence.terms for sentence in sentences]
-        [lines] = self.translator.translate_documents(
-            [texts], forced=[terms], ordered=False, split_sentences=False, **self._arguments
-        )
-        return [
-            Translation(line, proportional_links(text, line))
-            for text, line in zip(texts, lines, strict=True)
-        ]
+        request = TranslationRequest(texts, [len(texts)], forced=terms, ordered=False, **self.terms)
+        sources = self.translator.sources.encode(request, None)
+        lines = self._searched(sources).translations
+        results = []
+        for text, translation in zip(texts, lines, strict=True):
+            links = proportional_links(text, translation.text)
+            if translation.alignment is not None:
+                words = self.translator.align_words(text, translation)
+                links = [(words.source[i], words.target[j]) for i, j in words.links]
+            results.append(Translation(translation.text, links))
+        return results
+
+    def _searched(self, sources: SourceDocuments) -> TranslatedLines:
+        """Return the translations of the only document, and show the progress."""
+        answer = partial(self.translator.answer, sources, self.config, self._windows)
+        if self.search is not None:
+            return answer(self.search)[0]
+        limits = self._windows.max_doc_tokens, self._windows.window_overlap
+        count = len(plan_groups(sources.sizes, sources.counts, *limits))
+        with progress_bar("translate", count, "groups", shows_waiting=True) as advance:
+            return answer(self.translator.searcher(self.config, on_progress=advance))[0]
 
 
 def sentence_spans(text: str, sentences: Iterable[str], kept: Sequence[Kept]) -> list[Span]:

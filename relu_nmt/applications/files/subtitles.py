@@ -180,7 +180,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
     Example:
         >>> wrapped("Das ist <i>ein</i> Haus am See", 16)
-        ['Das ist', '<i>ein</i> Haus', 'am See']
+        ['Das ist <i>ein</i>', 'Haus am See']
     """
     tokens = [match[0] for match in _TOKEN.finditer(text)]
     lines = _filled(tokens, width)

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 from typing import Any, ClassVar
 
+from relu_nmt.applications.files import FileOptions, formats
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.config import (
     CHECKPOINTS,
@@ -275,14 +276,31 @@ class TranslateLinesSettings(TermOptions):
 
 
 @settings
-class TranslateDocumentsSettings(WindowOptions, TermOptions):
+class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
     """All settings of ``relu-nmt-translate-document``."""
 
     file: str = option(
         REQUIRED,
-        "text to translate; - is standard input",
+        "text or file to translate; - is standard input",
         metavar="FILE",
         positional=True,
+        files=READ,
+    )
+    format: str | None = option(
+        None,
+        "docx, epub, html, markdown, odt, po, subtitles, table, text, xliff or one of your own "
+        "(default: by the ending of FILE, otherwise text)",
+        parse=checked_by(formats.check),
+    )
+    output: str | None = option(
+        None,
+        "file for the translation (default: standard output for text, otherwise FILE with the "
+        "language before its ending)",
+        files=WRITTEN,
+    )
+    glossary: str | None = option(
+        None,
+        "file with a source term, a tab and its target term a line; not for text",
         files=READ,
     )
     no_progress_bar: bool = no_progress_bar_option()

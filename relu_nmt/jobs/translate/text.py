@@ -20,7 +20,7 @@ from relu_nmt.data.documents import (
 from relu_nmt.errors import ConfigError, DataError, counted, needing, reporting
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.process import standard_input
-from relu_nmt.io.safe_write import check_writable
+from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import (
     decode_lines,
     named_input,
@@ -283,6 +283,7 @@ def translate_documents(
         DataError: the text cannot be read, or a line is too long for the model.
     """
     # Read the text first, since loading the model takes longer.
+    check_writable("--output", settings.output)
     lines, prefixes, terms = _read(settings)
     translator = load_translator(settings.model)
     windows = settings.windows(translator.max_doc_tokens)
@@ -372,8 +373,12 @@ def translate_documents(
         limit_note(translated.num_at_limit, config),
         empty,
     ]
+    whole_text = "".join(f"{line}\n" for line in text)
+    if settings.output is not None:
+        write_file("--output", settings.output, whole_text)
+    elif progress:
+        print(whole_text, end="")
     if progress:
-        print("".join(f"{line}\n" for line in text), end="")
         # Leave out the length note if it was printed at the start.
         print_notes(*report[is_longer:])
     return text, translated

@@ -3,8 +3,7 @@ import zipfile
 
 import pytest
 
-from relu_nmt.applications.files import translated
-from relu_nmt.applications.files.document import FileOptions
+from relu_nmt.applications.files import FileOptions, translated
 from relu_nmt.errors import DataError
 from tests.unit.applications.files.translators import backward, identity, upper
 

@@ -2,8 +2,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from relu_nmt.applications.files import translated
-from relu_nmt.applications.files.document import FileOptions
+from relu_nmt.applications.files import FileOptions, translated
 from relu_nmt.errors import DataError
 from tests.unit.applications.files.translators import backward, identity, translate, upper
 

@@ -1,7 +1,6 @@
 """Translators for tests, which need no model."""
 
-from relu_nmt.applications.files import translated
-from relu_nmt.applications.files.document import FileOptions
+from relu_nmt.applications.files import FileOptions, translated
 from relu_nmt.applications.files.placing import Translation, source_spans
 
 

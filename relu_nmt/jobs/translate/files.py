@@ -1,0 +1,64 @@
+"""Translate files with markup: web pages, Word files, subtitles and others."""
+
+from pathlib import Path
+
+from relu_nmt.applications.files import format_name, translate_file
+from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary
+from relu_nmt.errors import ConfigError
+from relu_nmt.io.safe_write import check_writable
+from relu_nmt.io.text_lines import read_lines
+from relu_nmt.io.work import hidden_progress
+from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
+from relu_nmt.jobs.translate.shared import length_note, load_translator, print_notes
+from relu_nmt.jobs.translate.text import translate_documents
+
+
+def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) -> None:
+    """Translate plain text, printed or written, or a file of another format, which is written.
+
+    Raises:
+        ConfigError: the settings do not fit the model or the format.
+        CheckpointError: a checkpoint is missing or damaged.
+        DataError: the file cannot be read or written, or is damaged.
+    """
+    if format_name(settings.file, settings.format) == "text":
+        translate_documents(settings, progress=progress)
+    else:
+        _translate_markup(settings, progress)
+
+
+def _translate_markup(settings: TranslateDocumentsSettings, progress: bool) -> None:
+    """Translate a file of a format with markup."""
+    for flag, value in (
+        ("--prefixes", settings.prefixes),
+        ("--constraints", settings.constraints),
+    ):
+        if value is not None:
+            raise ConfigError(f"{flag} belongs to lines of plain text; --glossary forces terms")
+    if settings.file == "-":
+        raise ConfigError("-: standard input is plain text; give the name of a file")
+    glossary = {} if settings.glossary is None else read_glossary(settings.glossary)
+    if glossary:
+        settings.search.check_terms()
+    # Load the model last, since that takes longest.
+    translator = load_translator(settings.model)
+    output = settings.output or _output_name(settings.file, translator.task.target_lang)
+    check_writable("--output", output)
+    banned = () if settings.banned_terms is None else read_lines(settings.banned_terms)
+    segments = SegmentTranslator(
+        translator,
+        settings.search,
+        settings.windows(translator.max_doc_tokens),
+        glossary,
+        {"banned": banned, "match_case": settings.match_case},
+    )
+    with hidden_progress(settings.no_progress_bar or not progress):
+        translate_file(settings.file, output, segments, settings, settings.format)
+    if progress:
+        note = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
+        print_notes(note, segments.note, f"translation: {output}")
+
+
+def _output_name(path: str, language: str) -> str:
+    """Return the name of the translation, beside the file: ``page.en.html`` for ``page.html``."""
+    return str(Path(path).with_suffix(f".{language}{Path(path).suffix}"))
