@@ -1,5 +1,6 @@
 """Translate raw text."""
 
+import importlib
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -263,6 +264,18 @@ class Translator:
         ``settings`` are the arguments of :meth:`translate_documents`. The errors are the same.
         """
         return self.translate_documents([lines], **settings)[0]
+
+    def translate_file(
+        self, path: str | os.PathLike[str], output: str | os.PathLike[str], **options: Any
+    ) -> None:
+        """Translate a file with markup, such as a web page or a Word file. Only its text changes.
+
+        ``options`` are those of :func:`relu_nmt.applications.files.translate_with`: the name of the
+        ``format``, a ``glossary``, and settings of the search (``beam=5``).
+        """
+        # Applications stand above the translator, which does not need them otherwise.
+        files = importlib.import_module("relu_nmt.applications.files.sentences")
+        files.translate_with(self, path, output, **options)
 
     def translate_request(
         self,

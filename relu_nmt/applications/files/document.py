@@ -51,7 +51,9 @@ class TextFormat(FileFormat):
         try:
             source = content.removeprefix(mark).decode(encoding)
         except (UnicodeDecodeError, LookupError) as error:
-            raise DataError(f"it is not in the encoding {encoding}: {error}") from error
+            raise DataError(
+                f"it is not in the encoding {encoding} ({error}); convert it to UTF-8"
+            ) from error
         return self.document(source, encoding)
 
     def document(self, source: str, encoding: str = "utf-8") -> "TextDocument":

@@ -1,11 +1,13 @@
 """Translation of segments by a model: sentence by sentence, with the context of the document."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from relu_nmt.applications.files import FileOptions, translate_file
 from relu_nmt.applications.files.placing import (
     Link,
     Translation,
@@ -16,9 +18,9 @@ from relu_nmt.applications.files.segments import Kept, Segment, Span
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts, plan_groups
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.io.work import progress_bar
+from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.tokenization.base import SentenceSplitter
-from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import Search
 from relu_nmt.translation.search.translations import SourceDocuments, TranslatedLines
 from relu_nmt.translator import TranslationRequest, Translator
@@ -141,6 +143,36 @@ class SegmentTranslator:
         count = len(plan_groups(sources.sizes, sources.counts, *limits))
         with progress_bar("translate", count, "groups", shows_waiting=True) as advance:
             return answer(self.translator.searcher(self.config, on_progress=advance))[0]
+
+
+def translate_with(
+    translator: Translator,
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    format: str | None = None,
+    glossary: Mapping[str, str] | None = None,
+    options: FileOptions | None = None,
+    **settings: Any,
+) -> None:
+    """Translate a file with a translator (:meth:`Translator.translate_file`).
+
+    Args:
+        translator: the model.
+        path: the file.
+        output: the file to write, whole or not at all.
+        format: name of the format. None: by the ending of the path.
+        glossary: target terms by source terms.
+        options: options of the formats.
+        settings: fields of :class:`GenerationConfig` (``beam=5``).
+
+    Raises:
+        ConfigError: there is no such format, or a setting is unknown or out of range.
+        DataError: the file cannot be read or written, or is damaged.
+    """
+    config = generation_config(None, settings)
+    translate = SegmentTranslator(translator, config, glossary=glossary or {})
+    with hidden_progress():
+        translate_file(path, output, translate, options or FileOptions(), format)
 
 
 def sentence_spans(text: str, sentences: Iterable[str], kept: Sequence[Kept]) -> list[Span]:

@@ -1,0 +1,159 @@
+import pytest
+
+from relu_nmt.applications.files import FileOptions, translate_file
+from relu_nmt.applications.files.segments import Kept, Segment
+from relu_nmt.applications.files.sentences import (
+    SegmentTranslator,
+    read_glossary,
+    sentence_spans,
+)
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.translation.search.config import GenerationConfig
+from tests.commands import run_here
+from tests.tiny import save_tiny_model, tiny_task
+from tests.unit.applications.files.translators import identity
+from tests.unit.applications.serving.served_models import WORDS, make_translator
+
+PAGE = "<p>das <b>Haus</b> ist gross . ein <a href='x'>Garten</a> ist klein .</p><p>ein Haus</p>"
+
+
+@pytest.mark.parametrize("separated", [True, False])
+def test_a_model_translates_a_page_with_all_its_tags(tmp_path, separated):
+    path, output = tmp_path / "a.html", tmp_path / "b.html"
+    path.write_text(PAGE)
+    make_translator(separated).translate_file(path, output, beam=2)
+    written = output.read_text()
+    for tag in ("<p>", "</p>", "<b>", "<a href='x'>", "</a>"):
+        assert written.count(tag) == max(PAGE.count(tag), written.count(tag) * (tag == "<b>"))
+    assert written != PAGE
+
+
+@pytest.mark.parametrize("separated", [True, False])
+def test_kept_texts_and_terms_of_a_glossary_are_forced(separated):
+    translator = make_translator(separated)
+    config = GenerationConfig(beam=3)
+    translate = SegmentTranslator(translator, config, glossary={"Haus": "big house"})
+    segments = [
+        Segment("das Haus ist klein .", (0, 20)),
+        Segment("ein Garten", (0, 10), kept=[Kept(4, 10)]),
+    ]
+    first, second = translate(segments)
+    assert "big house" in first.text
+    assert "Garten" in second.text
+    assert first.links and all(begin < end for link in first.links for begin, end in link)
+
+
+def test_links_of_a_second_sentence_belong_to_it():
+    translate = SegmentTranslator(make_translator(), GenerationConfig(beam=2))
+    text = "Das Haus ist gross. Der Garten ist klein."
+    [translation] = translate([Segment(text, (0, len(text)))])
+    for (begin, end), (target_begin, target_end) in translation.links:
+        assert text[begin:end].strip() and translation.text[target_begin:target_end].strip()
+        assert end <= len(text) and target_end <= len(translation.text)
+
+
+def test_models_without_weights_place_tags_by_position():
+    translator = make_translator(separated=True, attention="linear")
+    [translation] = SegmentTranslator(translator)([Segment("ein Haus", (0, 8))])
+    assert translation.text == "" or translation.links
+
+
+def test_a_sentence_does_not_end_within_a_kept_text():
+    text = "Nimm a. b. Dann"
+    spans = sentence_spans(text, ["Nimm a.", "b.", "Dann"], [Kept(5, 10)])
+    assert [text[begin:end] for begin, end in spans] == ["Nimm a. b.", "Dann"]
+
+
+def test_a_glossary_has_two_columns(tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_text("Haus\thouse\nalter Garten\told garden\n")
+    assert read_glossary(str(path)) == {"Haus": "house", "alter Garten": "old garden"}
+    path.write_text("Haus\thouse\tx\n")
+    with pytest.raises(DataError, match=r"terms.tsv:1: expected"):
+        read_glossary(str(path))
+
+
+# ------------------------------------------------------------------------- the command
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    save_tiny_model(path, tiny_task(WORDS.split()))
+    return path
+
+
+def run(model, *words, check=True):
+    flags = ("--path", model, "--cpu", "--beam", "2", "--max-len-b", "4", "--no-progress-bar")
+    return run_here("translate_document", *words, *flags, check=check)
+
+
+def test_the_command_writes_the_translation_beside_the_file(tmp_path, model):
+    (tmp_path / "page.html").write_text(PAGE)
+    result = run(model, tmp_path / "page.html")
+    assert "page.en.html" in result.stderr
+    assert (tmp_path / "page.en.html").read_text().count("<a href='x'>") == 1
+    (tmp_path / "a.txt").write_text("ein Haus\n\ndas Haus\n")
+    printed = run(model, tmp_path / "a.txt").stdout
+    assert run(model, tmp_path / "a.txt", "--output", tmp_path / "b.txt").stdout == ""
+    assert (tmp_path / "b.txt").read_text() == printed
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "flags", "message"),
+    [
+        ("a.pdf", b"%PDF-", (), "pdftotext"),
+        ("a.docx", b"PK no zip", (), "damaged"),
+        ("a.xlf", b"<x><y></x>", (), "well-formed"),
+        ("a.html", b"\xff\xfe\xff", (), "encoding"),
+        ("a.html", b"<p>x", ("--format", "wrong"), "unknown file format"),
+        ("a.html", b"<p>x", ("--constraints",), "--constraints belongs to lines"),
+        ("a.html", b"<p>x", ("--glossary", "nowhere.tsv"), "nowhere.tsv"),
+        ("a.csv", b"x,y\n", ("--column", "z"), "no column z"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path, model, name, content, flags, message):
+    (tmp_path / name).write_bytes(content)
+    output = tmp_path / "out"
+    output.write_text("old")
+    result = run(model, tmp_path / name, "--output", output, *flags, check=False)
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert output.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "out"])
+
+
+def test_a_format_of_a_user_is_one_file(tmp_path, model):
+    module = tmp_path / "shout.py"
+    module.write_text(
+        "import re\n"
+        "from relu_nmt.applications.files import formats\n"
+        "from relu_nmt.applications.files.document import TextFormat\n"
+        "from relu_nmt.applications.files.segments import plain_segment\n\n\n"
+        '@formats.register("shout")\n'
+        "class Shout(TextFormat):\n"
+        "    def segments(self, source):\n"
+        "        spans = [m.span(1) for m in re.finditer('!(.*?)!', source)]\n"
+        "        return [plain_segment(source[a:b], (a, b)) for a, b in spans]\n"
+    )
+    (tmp_path / "a.shout").write_text("x !ein Haus! y")
+    run(model, tmp_path / "a.shout", "--user-module", module)
+    written = (tmp_path / "a.en.shout").read_text()
+    assert written.startswith("x !") and written.endswith("! y")
+
+
+def test_a_failed_translation_leaves_the_old_file(tmp_path):
+    path, output = tmp_path / "a.html", tmp_path / "b.html"
+    path.write_text("<p>eins")
+    output.write_text("old")
+
+    def failing(segments):
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError):
+        translate_file(path, output, failing, FileOptions())
+    assert output.read_text() == "old"
+    translate_file(path, output, identity, FileOptions())
+    assert output.read_text() == "<p>eins"
+    with pytest.raises(DataError, match="cannot read"):
+        translate_file(tmp_path / "none.html", output, identity, FileOptions())
