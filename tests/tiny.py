@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import torch
 
 from relu_nmt.config import to_dict
@@ -65,14 +66,23 @@ def tiny_task(symbols, languages=LANGUAGES, **options):
     return TranslationTask(source, target, words, words)
 
 
+def both_sides(sizes):
+    """Return the settings of an encoder and a decoder of these sizes."""
+    settings = {f"encoder_{name}": size for name, size in sizes.items()}
+    return settings | {f"decoder_{name}": size for name, size in sizes.items()}
+
+
+def pairs_of_ids(pairs):
+    """Return pairs of sentences as arrays of ids, int64."""
+    return [(np.array(source), np.array(target)) for source, target in pairs]
+
+
 def tiny_config(shape=(), **settings):
     """Return settings of a transformer with one small layer on each side.
 
     ``shape`` has the sizes of both sides that differ from SHAPE: ``{"layers": 2}``.
     """
-    sizes = {**SHAPE, **dict(shape)}
-    sides = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sizes.items()}
-    return TransformerConfig(**{**sides, **settings})
+    return TransformerConfig(**{**both_sides({**SHAPE, **dict(shape)}), **settings})
 
 
 def tiny_model(task, seed=1, shape=(), **settings):

@@ -21,16 +21,9 @@ from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
-from tests.tiny import preprocessed, save_tiny_model
+from tests.tiny import both_sides, preprocessed, save_tiny_model
 
-SHAPE = {
-    f"{side}_{name}": value
-    for side in ("encoder", "decoder")
-    for name, value in {
-        **{"layers": 2, "embed_dim": 16},
-        **{"ffn_embed_dim": 16, "attention_heads": 2},
-    }.items()
-}
+SHAPE = both_sides({"layers": 2, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2})
 VISION = Path(__file__).parents[1] / "compat/files/checkpoints/vit-mean.safetensors"
 NUM_DOCUMENTS, NUM_SENTENCES = 6, 3
 

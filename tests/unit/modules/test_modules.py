@@ -10,6 +10,7 @@ from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping
+from tests.tiny import both_sides
 
 
 @pytest.mark.parametrize("shape", [(1,), (7, 3), (100, 1001)])
@@ -81,7 +82,7 @@ def test_every_projection_and_the_logits_go_through_plain_linear_modules():
     """Quantization and adapters look for them by this type and act when they are called."""
     sides = ("encoder", "decoder")
     small = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
-    config = TransformerConfig(**{f"{s}_{k}": v for s in sides for k, v in small.items()})
+    config = TransformerConfig(**both_sides(small))
     model, called = EncoderDecoder(config, 9, 9, 1).eval(), set()
     matrices = {id(p) for p in model.parameters() if p.dim() == 2}
     for name, module in model.named_modules():

@@ -12,6 +12,7 @@ from relu_nmt.modules import feed_forwards, norms, position_schemes
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping, log_probs
+from tests.tiny import both_sides
 
 PAD, EOS, VOCAB = 1, 2, 20
 SHAPE = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
@@ -28,8 +29,7 @@ CHOICES = [
 
 def make_model(**choices):
     torch.manual_seed(0)
-    sides = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in SHAPE.items()}
-    settings = {"attention": "reluformer", "dropout": 0.0, **sides, **choices}
+    settings = {"attention": "reluformer", "dropout": 0.0, **both_sides(SHAPE), **choices}
     model = EncoderDecoder(TransformerConfig(**settings), VOCAB, VOCAB, PAD).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():  # what starts at 0 or 1 must count, too

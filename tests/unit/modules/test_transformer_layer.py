@@ -19,6 +19,7 @@ from relu_nmt.vision.base import ImageObjective
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.images import ImageBatch
 from relu_nmt.vision.vision_transformer import VisionTransformer
+from tests.tiny import both_sides, pairs_of_ids
 
 PAD, EOS = 1, 2
 
@@ -58,14 +59,12 @@ def test_without_layer_scale_there_are_no_gains():
 def translation(attention, **settings):
     torch.manual_seed(0)
     small = {"embed_dim": 8, "ffn_embed_dim": 16, "layers": 2, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in small.items()}
     dropout = {"dropout": 0.2, "activation_dropout": 0.1, "attention_dropout": 0.1}
-    config = TransformerConfig(attention=attention, **shape, **dropout, **settings)
+    config = TransformerConfig(attention=attention, **both_sides(small), **dropout, **settings)
     regularizer = AttentionRegularizerConfig(0.3, 0.2, 0.01)
     objective = TranslationObjective(EncoderDecoder(config, 20, 20, PAD), 0.1, regularizer)
     pairs = [([5, 6, 7, EOS], [8, 9, EOS]), ([10, EOS], [11, 12, 13, 14, EOS])]
-    sides = [tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs]
-    return objective, collate(sides, ids=[0, 1])
+    return objective, collate(pairs_of_ids(pairs), ids=[0, 1])
 
 
 def images(attention, **settings):

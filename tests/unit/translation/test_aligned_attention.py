@@ -24,10 +24,11 @@ from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from relu_nmt.translator.attention_maps import AttentionPlace, attention_weights
 from tests.stepping import Generator, Stepping, log_probs
+from tests.tiny import both_sides
 
 PAD, EOS, SEP, TSEP, VOCAB = 1, 2, 3, 4, 20  # separators differ, as in two dictionaries
 SHAPE = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
-SIDES = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in SHAPE.items()}
+SIDES = both_sides(SHAPE)
 SLOTS = {"encoder": "weights", "decoder": "causal", "cross": "cross"}
 MECHANISMS = [
     *(pytest.param({"attention": name}, id=name) for name in attentions.names()),

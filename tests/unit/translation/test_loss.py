@@ -19,6 +19,7 @@ from relu_nmt.translation.blockwise_loss import (
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective, alignment_loss, smoothed_loss
+from tests.tiny import both_sides, pairs_of_ids
 
 PAD, EOS = 1, 2
 OFF = AttentionRegularizerConfig()
@@ -26,8 +27,7 @@ OFF = AttentionRegularizerConfig()
 
 def tiny_model(attention="reluformer", **changes):
     torch.manual_seed(0)
-    shape = {f"{s}_{k}": v for s in ("encoder", "decoder") for k, v in SHAPE.items()}
-    config = TransformerConfig(attention=attention, dropout=0.0, **shape, **changes)
+    config = TransformerConfig(attention=attention, dropout=0.0, **both_sides(SHAPE), **changes)
     return EncoderDecoder(config, 20, 20, PAD, separators=(18, 19)).double()
 
 
@@ -36,11 +36,7 @@ SHAPE = {"embed_dim": 8, "ffn_embed_dim": 16, "layers": 2, "attention_heads": 2}
 
 def batch(alignments=None):
     pairs = [([5, 6, 7, EOS], [8, 9, EOS]), ([10, EOS], [11, 12, 13, 14, EOS])]
-    return collate(
-        [tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs],
-        ids=[0, 1],
-        alignments=alignments,
-    )
+    return collate(pairs_of_ids(pairs), ids=[0, 1], alignments=alignments)
 
 
 def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regularizer():

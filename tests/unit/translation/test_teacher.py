@@ -17,7 +17,7 @@ from relu_nmt.translation.teacher import (
     attention_outputs,
     divergence,
 )
-from tests.tiny import tiny_model, tiny_task
+from tests.tiny import pairs_of_ids, tiny_model, tiny_task
 
 TASK = tiny_task("abcdefgh")
 V, PAD = len(TASK.target_dictionary), 1
@@ -28,7 +28,7 @@ OFF = AttentionRegularizerConfig()
 @pytest.fixture
 def batch():
     pairs = [([5, 6, 7, 2], [8, 9, 2]), ([10, 2], [11, 4, 5, 6, 2])]
-    return collate([tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs], [0, 1])
+    return collate(pairs_of_ids(pairs), [0, 1])
 
 
 def model(seed=1, **settings):
@@ -249,8 +249,7 @@ def test_the_cache_knows_pairs_in_other_batches_and_adds_new_ones(batch, cached)
     make, passes = cached
     teacher = make()
     expected = teacher.taught(batch, 3)
-    turned = [([10, 2], [11, 4, 5, 6, 2]), ([5, 6, 7, 2], [8, 9, 2])]
-    pairs = [tuple(torch.tensor(side).numpy() for side in pair) for pair in turned]
+    pairs = pairs_of_ids([([10, 2], [11, 4, 5, 6, 2]), ([5, 6, 7, 2], [8, 9, 2])])
     other = collate(pairs, [7, 8])
     ids, logs, _ = teacher.taught(other, 3)
     assert len(passes) == 1

@@ -22,8 +22,8 @@ from relu_nmt.translation.search.scoring import (
 )
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Generator
+from tests.tiny import both_sides
 
-SIDES = ("encoder", "decoder")
 SOURCE = torch.tensor([[4, 5, 6, 4, 2], [6, 5, 2, 1, 1]])
 
 
@@ -133,9 +133,7 @@ def test_coverage_with_weight_0_finds_the_same_as_the_length_penalty():
 @pytest.mark.parametrize("kind", [{}, {"document_attention": "aligned", "global_layers": 1}])
 def test_a_hypothesis_has_the_same_coverage_as_reference(make, kind):
     torch.manual_seed(1)
-    sizes = {
-        f"{side}_{name}": n for side in SIDES for name, n in (("layers", 2), ("embed_dim", 16))
-    }
+    sizes = both_sides({"layers": 2, "embed_dim": 16})
     separators = (7, 8)
     shape = TransformerConfig.of(**sizes, dropout=0.0, **kind)
     decoders = [make(EncoderDecoder(shape, 12, 12, 1, separators).eval())]
