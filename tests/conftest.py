@@ -67,7 +67,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture
 def one_thread():
-    """As in a worker, whose products and attention are those of the kernels."""
+    """Use one thread, as in a worker, where the kernels compute products and attention."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""Import the modules of an example as its own scripts do."""
+"""Import the modules of an example as the scripts of the example do."""
 
 import contextlib
 import importlib

@@ -56,7 +56,7 @@ def parts_of_line(line):
 
 
 def without_dots(program, flags):
-    """Return the flags with others for '...'."""
+    """Return the flags with real flags for '...'."""
     if "..." not in flags:
         return flags
     at = flags.index("...")

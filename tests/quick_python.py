@@ -86,7 +86,7 @@ def _receive(connection):
 
 
 def serve(address, program):
-    """Answer requests, each in a process of its own, until the tests end."""
+    """Answer requests, each in a separate process, until the tests end."""
     _import_all()
     sys.executable = program  # what a fork starts is a fork, too
     tests = os.getppid()

@@ -78,7 +78,7 @@ def random_qkv(batch, queries, keys, *, heads=2, dim=4, seed=0, dtype=torch.floa
 
 
 def can(name: str, capability: str) -> bool:
-    """Return a capability of the class. Options may change that of an instance."""
+    """Return a capability of the class. Options of an instance may change it."""
     return getattr(attentions.get(Spec.parse(name).name).capabilities, capability)
 
 

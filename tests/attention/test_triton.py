@@ -1,4 +1,4 @@
-"""Run ``triton_cases.py`` in processes of its own, see there."""
+"""Run ``triton_cases.py`` in separate processes, see there."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 """The Triton kernels against the dense reference in float64.
 
-``test_triton.py`` runs this file in a process of its own: on the CPU with TRITON_INTERPRET=1, which
+``test_triton.py`` runs this file in a separate process: on the CPU with TRITON_INTERPRET=1, which
 must be set before Triton is imported and would change every other test, and on a GPU without it.
 """
 

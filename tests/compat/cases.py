@@ -97,7 +97,7 @@ CASES = {
 LENGTH_NOTES = ("NOTE: single sentences are translated", "NOTE: sentences are joined")
 """Later releases tell how much they translate at once."""
 LATER = ("version2",)
-"""Made by later revisions than the others, which make_fixtures.py names."""
+"""Made by later revisions than the first files, which make_fixtures.py names."""
 AVERAGED = "averaged"
 """The mean of ``softmax`` with what it was 50 updates earlier."""
 ENSEMBLE = f"softmax{os.pathsep}rela"

@@ -5,8 +5,8 @@
 
 The files in the repository were made so, at that revision: the last one before the layers, the
 settings and the data of documents were rewritten. They are never made again with newer code, which
-would compare it with itself. What a later revision adds gets files and cases of its own:
-``python tests/compat/make_fixtures.py NAME`` makes those of one.
+would compare it with itself. What a later revision adds gets new files and cases:
+``python tests/compat/make_fixtures.py NAME`` makes the files of one.
 
 ``version2``, with checksums in the file, is of revision 4ffc2a7.
 

@@ -143,7 +143,7 @@ def test_a_typed_code_of_the_language_is_the_models_symbol(folder, tmp_path):
         (tmp_path / "text").write_text("\n".join(typed) + "\n", "utf-8")
         assert run_here("translate_document", tmp_path / "text", *flags).stdout == plain
     assert german.translate([">>deu<<", " >>deu<< "]) == ["", ""]
-    # Spans of tokens, which the server shows, are those of the words.
+    # Spans of tokens, which the server shows, are spans of words.
     text = german.task.source_text
     tokens = text.encode(f">>deu<< {lines[0]}")
     spans = token_spans(f">>deu<< {lines[0]}", tokens, text)

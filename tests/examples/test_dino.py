@@ -284,7 +284,7 @@ def test_after_each_update_teacher_center_and_decay_are_as_in_the_paper(dino):
 
 
 class NoisyKinds:
-    """Epochs of 20 batches of images of six kinds, each view with noise of its own."""
+    """Epochs of 20 batches of images of six kinds, each view with different noise."""
 
     def __init__(self, dino):
         self.batch_type = dino.views.ViewBatch

@@ -101,7 +101,7 @@ def written_commands(page):
     """Yield the commands in the blocks of a page, by name, and the words behind each."""
     for block in code_blocks(page.read_text("utf-8"), "", "sh"):
         for line in command_lines(block.text):
-            if "relu-nmt-" not in line or "$" in line:  # variables are those of a script
+            if "relu-nmt-" not in line or "$" in line:  # only scripts have variables
                 continue
             for _, words in parts_of_line(line):
                 if words and words[0].startswith("relu-nmt-"):

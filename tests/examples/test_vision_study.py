@@ -406,7 +406,7 @@ def test_the_report_has_the_norms_of_all_checkpoints(example, images, tmp_path, 
     study = example.studies.STUDIES["norms"]
     [training] = example.report.read_trainings(step.folder.parent, study)
     curve = training.curves["norms", "jacobian of layer 2"]
-    assert set(curve) >= {2, 4, 8, 10, 14, 16, 20}  # the others end an epoch of 3
+    assert set(curve) >= {2, 4, 8, 10, 14, 16, 20}  # other updates end an epoch of 3
     assert all(value > 0 for value in curve.values())
     assert training.curves["norms", "weights of layer 1"].keys() == curve.keys()
     example.report.write_report(step.folder.parent, study)
@@ -480,7 +480,7 @@ def test_errors_are_one_line_before_anything_runs(
 
 
 def test_the_panels_of_the_papers_figures_have_the_values_of_its_code(example, images):
-    # RandAugment and mixup by size of patch and data set. S/8 has those of S/16.
+    # RandAugment and mixup by size of patch and data set. S/8 has the values of S/16.
     expected = {
         "paper": (2, 0, 0, "vit_small_bigvision_i21k", 30),
         "i21k-s32": (0, None, 0, "vit_small_bigvision_i21k", 30),

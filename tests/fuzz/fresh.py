@@ -1,4 +1,4 @@
-"""Examples that are new in each run, where those of the other tests are always the same."""
+"""Examples that are new in each run, where other tests always have the same examples."""
 
 from hypothesis import HealthCheck, settings
 

@@ -190,7 +190,7 @@ def _read_checkpoint(path: Path) -> None:
 
 
 def _compare_settings(settings_class: type, path: Path) -> None:
-    """Compare its settings with others, as a training that goes on does."""
+    """Compare its settings with new ones, as a training that goes on does."""
     settings = settings_class.of(data="data-bin")
     metadata = read_metadata(path)
     model, args = (metadata.get(name, {}) for name in ("model_config", "args"))

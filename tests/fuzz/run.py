@@ -66,7 +66,7 @@ def fuzz(folder: Path, flags: list[str], chosen: list[str]) -> None:
 
 
 def main() -> None:
-    """Fuzz in a process of its own, and tell how it ended."""
+    """Fuzz in a separate process, and tell how it ended."""
     if sys.argv[1:2] == ["--in-this-process"]:
         folder, flags, chosen = json.loads(sys.argv[2])
         fuzz(Path(folder), flags, chosen)

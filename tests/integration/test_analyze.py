@@ -211,7 +211,7 @@ def test_single_sentences_are_read_without_separators_as_in_a_search(folder, tmp
     # Groups of several sentences, and others of one.
     flags = ["--path", model, "--cpu", "--max-doc-tokens"]
     run_here("analyze", data, *flags, "12", "--output", tmp_path / "page.html")
-    # The sentences alone have as many tokens as those of a model without separators.
+    # The sentences alone have as many tokens as for a model without separators.
     stats = tmp_path / "stats.json"
     run_here("generate", data, *flags, "1", "--max-len-b", "2", "--memory-stats", stats)
     tokens = json.loads(stats.read_text())["modules"]["encoder.0"]["tokens"]

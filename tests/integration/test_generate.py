@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
     preprocessed(folder, "raw-bin", splits, joined_dictionary=True, **raw)
     preprocessed(folder, "plain-bin", splits, joined_dictionary=True)
     for path in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
-        path.unlink()  # the remaining files are those of fairseq-preprocess
+        path.unlink()  # fairseq-preprocess makes the remaining files
     task = TranslationTask.from_data_folder(folder / "raw-bin")
     for seed in (1, 2, 3):
         save_model(folder / f"checkpoint{seed}.safetensors", task, seed)

@@ -259,7 +259,7 @@ def test_every_process_starts_calibrated_in_the_same_way(data, begun, tmp_path, 
 
 @pytest.fixture(scope="module")
 def other_data(tmp_path_factory):
-    """Return data of letters, with a dictionary of its own, and the folder of its text."""
+    """Return data of letters, with another dictionary, and the folder of its text."""
     folder = tmp_path_factory.mktemp("letters")
     for split in ("train", "valid"):
         write_lines(folder, split, [("a b c", "c b a"), ("b c d", "d c b")])

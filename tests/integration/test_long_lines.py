@@ -1,4 +1,4 @@
-"""A line that is too long for the model, or for the user, costs the others nothing."""
+"""A line that is too long for the model, or for the user, costs other lines nothing."""
 
 import pytest
 

@@ -169,7 +169,7 @@ def test_the_largest_batch_that_fits_is_told_stored_and_the_same_on_resume(data,
     [line] = notes_of(train(data, tmp_path, *flags), "--max-tokens auto: ")
     tokens = arguments(tmp_path)["max_tokens"]
     assert line == f"--max-tokens auto: {tokens}" and 256 <= tokens <= 336
-    # The training is that of the number.
+    # The training is the same as with the number.
     train(data, tmp_path / "typed", "--max-tokens", tokens, *FITTED)
     chosen, typed = tensors(tmp_path), tensors(tmp_path / "typed")
     assert all(torch.equal(chosen[name], typed[name]) for name in typed)

@@ -1,4 +1,4 @@
-"""Run the code blocks of all pages but the tutorial, each in a folder of its own.
+"""Run the code blocks of all pages but the tutorial, each in a separate folder.
 
 The folder holds small files under the names in the pages, for blocks that read files.
 """
@@ -150,7 +150,7 @@ def give(names, page_files):
 
 
 def quick(name, flags):
-    """Return the flags of a command with those that make it small."""
+    """Return the flags of a command and flags that make it small."""
     flags = [*without_dots(name, flags)]
     if name == "sweep":
         at = flags.index("--")

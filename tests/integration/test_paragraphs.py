@@ -78,7 +78,7 @@ def test_fairseqs_lines_are_those_of_a_line(model, translator, expected):
         translations = translator.translate_nbest(parts, **SEARCH)
         total = sum(nbest[0].hypothesis.positional_scores.sum() for nbest in translations)
         assert sum(values) == pytest.approx(total / math.log(2), abs=1e-3)
-        # Each token is aligned with its own sentence.
+        # Each token is aligned with the sentence it translates.
         pairs = [pair.split("-") for pair in alignments[number][-1].split()]
         assert [int(target) for _, target in pairs] == list(range(len(tokens)))
         begins = np.cumsum([0, *(len(part.split()) for part in parts)])

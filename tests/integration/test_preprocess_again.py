@@ -63,7 +63,7 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
 
 @pytest.mark.parametrize("at", ["documents", "binarize"])
 def test_nothing_of_an_unfinished_run_with_other_settings_stays(corpus, monkeypatch, at):
-    """The other run learns a subword model, has documents and splits of its own."""
+    """The other run learns a subword model, has other documents and splits."""
     flags = ["--subword", "subword-nmt", "--subword-size", "20"]
     flags += ["--document-separator", "blank", "--srcdict", str(corpus / "data/dict.de.txt")]
     (corpus / "data").mkdir()

@@ -43,7 +43,7 @@ def test_document_boundaries_are_stored(corpus, separator):
 
 
 def write_alignments(corpus, split, separator="none"):
-    """Align each word with the one at its place. Its line stands beside that of the source."""
+    """Align each word with the one at its place. The source has the same lines."""
     lines = (corpus / f"{split}.de").read_text("utf-8").split("\n")
     counts = [0 if line.strip() == "<d>" else len(line.split()) for line in lines]
     pairs = [[f"{i}-{i}" for i in range(count)] for count in counts]

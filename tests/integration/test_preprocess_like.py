@@ -1,4 +1,4 @@
-"""relu-nmt-preprocess --like: data like that of a model, ours or imported."""
+"""relu-nmt-preprocess --like: data like the data of a model, ours or imported."""
 
 import hashlib
 import json

@@ -105,7 +105,7 @@ def raw_request(path, body):
 
 
 def weights_of(words, tokens, weights):
-    """Return the weight of each word: those of its tokens, divided where a token has several."""
+    """Return the weight of each word: the sum of its tokens, divided where a token has several."""
     totals = [0.0] * len(words)
     for token, weight in zip(tokens, weights, strict=True):
         numbers = [
@@ -303,7 +303,7 @@ def test_clients_that_do_not_read_do_not_block_others(serve):
             if connection.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200":
                 unread.append(connection)
             assert server.ask("health")[0] == 200
-        assert len(unread) > 4  # the others had no answer in time, on a busy machine
+        assert len(unread) > 4  # other clients had no answer in time, on a busy machine
         time.sleep(6)
         assert server.ask("translate", {"lines": ["ein Haus"]})[0] == 200
         for connection in unread:

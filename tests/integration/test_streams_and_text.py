@@ -25,7 +25,7 @@ GERMAN = "Größe\nStraße\n"
 
 
 def score(*flags, **settings):
-    """Run relu-nmt-score, which is quick, as a program of its own."""
+    """Run relu-nmt-score, which is quick, as a separate program."""
     environment = {**os.environ, **settings.pop("variables", {})}
     words = [sys.executable, "-m", "relu_nmt.cli.score", *map(str, flags)]
     return subprocess.run(words, cwd=ROOT, env=environment, check=False, **settings)

@@ -59,7 +59,7 @@ def run(data, flags, capsys=None):
 
 
 def start(python, data, flags, processes=1):
-    """Start the command as a program of its own."""
+    """Start the command as a separate program."""
     launcher = [python, "-m"]
     if processes > 1:
         launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]

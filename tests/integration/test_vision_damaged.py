@@ -1,4 +1,4 @@
-"""Damaged pictures: each is named, and costs neither the results of others nor the training."""
+"""Damaged pictures: each is named, and costs neither other results nor the training."""
 
 import json
 import shutil

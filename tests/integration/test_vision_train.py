@@ -312,7 +312,7 @@ def test_a_recipe_is_printed_without_overridden_settings(squares, capsys):
     assert values(lines, "lr")[-1] == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("batch_size", [2, 1024])  # 1,024 are those of the papers
+@pytest.mark.parametrize("batch_size", [2, 1024])  # the papers have 1,024
 def test_learning_rates_scale_with_the_batch_size(batch_size):
     settings = ImageTrainingSettings.of(data="d", recipe="deit")
     config = config_for_data(settings.trainer, batch_size, 9, 1, lambda line: None)

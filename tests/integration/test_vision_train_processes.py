@@ -52,7 +52,7 @@ def train(process, words, folder):
             models.append(trainer.parts.model)
             return trainer
 
-    # This process is forked from that of the tests, which keeps its own modules.
+    # This process is forked from the tests, which keep their modules.
     training.join_processes = lambda cpu: process
     train_images.ImageTraining = Keeping
     assert vision_train.main([*words, "--save-dir", str(folder)]) == 0

@@ -202,7 +202,7 @@ def test_training_starts_from_a_model_of_other_classes(trained, tmp_path):
     for name, tensor in before.items():
         if not name.startswith("head."):
             torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-7)
-    # It goes on from its own checkpoint, and refuses those of other classes as ever.
+    # It goes on from its last checkpoint, and refuses checkpoints of other classes as ever.
     again = finetune(trained, tmp_path / "four", tmp_path / "run", "--max-update=2")
     assert "go on from" in again.stdout and "starts anew" not in again.stdout
     refused = finetune(

@@ -146,7 +146,7 @@ def test_an_empty_path_is_one_line(flag):
     ],
 )
 def test_an_empty_argument_is_one_line(command, flags, name):
-    """Such as that of a variable of the shell that is not set."""
+    """Such as a variable of the shell that is not set."""
     assert f"error: {name} '': expected a path" in error_of(command, "", *flags)
 
 

@@ -6,7 +6,7 @@ Each time a process goes on with the training, which saves after every update. S
 random point of saving: before a random call of a function there, or up to DELAY seconds after it,
 so in the middle of writing, too. Then every checkpoint in the folder must be read, and the last one
 must not be older than one interval of saving. The next process goes on from there, and in the end
-the weights must be those of a training that nothing interrupted.
+the weights must equal the result of a training that nothing interrupted.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def train(
 
 
 def child(work: object, *arguments: object) -> int:
-    """Start ``work`` in a process of its own and return its number."""
+    """Start ``work`` in a separate process and return its number."""
     number = os.fork()
     if number == 0:
         code = 1
@@ -150,7 +150,7 @@ def killed_at_each_file(parent: Path, write: Callable[[Path], None]) -> Iterator
 
     Args:
         parent: where to make the folders.
-        write: writes to a folder, in a process of its own.
+        write: writes to a folder, in a separate process.
     """
     for number in itertools.count(1):
         folder = parent / str(number)

@@ -38,7 +38,7 @@ def names_in(folder):
 
 
 def test_the_next_training_removes_whatever_a_kill_leaves_of_checkpoints(tmp_path):
-    """Whatever names safetensors takes: 0.8.0 writes to one of its own, .tmpXXXXXX."""
+    """Whatever names safetensors takes: 0.8.0 writes to .tmpXXXXXX."""
     checkpoint = Checkpoint({"w": torch.ones(1_000_000)}, {"args": {"lr": 0.5}})
     names = [
         "checkpoint1.safetensors",

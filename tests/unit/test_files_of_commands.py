@@ -62,7 +62,7 @@ def with_files(command):
 
 
 def complete(command, values_to_set):
-    """Return fields with others that they need, and that the command needs."""
+    """Return fields with the fields that they or the command need."""
     options = all_options(SETTINGS[command])
     values = {name: name for name, option in options.items() if option.default is REQUIRED}
     values |= OTHERS.get(command, {})

@@ -189,7 +189,7 @@ def test_a_replaced_file_keeps_owner_and_group(tmp_path, monkeypatch):
 
 
 def test_a_link_is_replaced_and_its_target_stays(tmp_path):
-    """A data folder's dictionary may be a link to that of another folder."""
+    """A data folder's dictionary may be a link to the dictionary of another folder."""
     (tmp_path / "target").write_text("old")
     (tmp_path / "link").symlink_to("target")
     write_text(tmp_path / "link", "new")

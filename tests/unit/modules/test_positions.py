@@ -58,7 +58,7 @@ def test_rotary_scores_depend_on_the_distance_alone_and_equal_complex_rotation()
     [
         (8, [2.0**-h for h in range(1, 9)]),
         (4, [2**-2, 2**-4, 2**-6, 2**-8]),
-        # The authors' code: the slopes of 4 heads, then every second one of those of 8.
+        # The authors' code: the slopes of 4 heads, then every second slope of 8 heads.
         (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
     ],
 )

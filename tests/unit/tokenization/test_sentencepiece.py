@@ -65,7 +65,7 @@ OPTIONS = [
 
 @lru_cache
 def model_of(options):
-    """A model as others train it, with the options of that number."""
+    """Train a model with the options of this number, as users do."""
     model = io.BytesIO()
     usual = {"vocab_size": 300, "hard_vocab_limit": False, "minloglevel": 2}
     sentencepiece.SentencePieceTrainer.train(

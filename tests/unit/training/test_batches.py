@@ -219,7 +219,7 @@ def test_the_memory_of_a_gpu_is_free_or_reserved(monkeypatch):
 
 
 def test_a_larger_batch_takes_more_memory(tmp_path):
-    """The peak is that of the batch, not that of the process's past."""
+    """The peak is from the batch, not from the process's past."""
     torch.ones(100_000_000).sum()
     parts, rows = Toy(tmp_path).trainer().parts, 4_000_000
     small = ToySource().load(0)

@@ -49,7 +49,7 @@ print(faults[-1] - faults[2])
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of the malloc of glibc")
 def test_freed_memory_is_used_again():
     """Pages that come anew from the system are faults, 2,000 for a tensor of 8 MB."""
-    # With a threshold of its own glibc does not adapt it, which it does by chance.
+    # With a fixed threshold glibc does not adapt it, which it does by chance.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}
     faults = [
         int(

@@ -91,7 +91,7 @@ def test_results_after_the_checkpoint_are_forgotten(tmp_path):
     toy = Toy(tmp_path, {"max_update": 14})
     toy.trainer().train()
     shutil.copy(tmp_path / "checkpoint1.safetensors", tmp_path / "checkpoint_last.safetensors")
-    toy.run = {"max_update": 7}  # it ends at once, and its best is not that of later updates
+    toy.run = {"max_update": 7}  # it ends at once, and its best is not a later update
     toy.trainer().train()
     assert stored(tmp_path)["best"]["num_updates"] == 7
     toy.run = {"max_update": 9}

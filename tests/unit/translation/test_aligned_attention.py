@@ -51,7 +51,7 @@ TARGET = [[EOS, 5, 6, TSEP, 7, TSEP, 8, 9, 10, TSEP], [EOS, 11, TSEP, 12, 13, TS
 
 
 def settings(choices, **options):
-    """Use the mechanism in every slot that supports it, and softmax in the others."""
+    """Use the mechanism in every slot that supports it, and softmax elsewhere."""
     values = {**choices, **options}
     name = values["attention"]
     able = attentions.get(name.partition(":")[0]).capabilities
@@ -108,7 +108,7 @@ def test_one_sentence_equals_that_of_a_sentence_model(choices, global_layers):
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 def test_lower_layers_equal_a_sentence_model(choices):
-    """Encoder and decoder states of documents equal those of their single sentences."""
+    """Encoder and decoder states of documents equal the states of their single sentences."""
     full, model = make_model(choices, aligned=False), make_model(choices, global_layers=0)
     features = model(padded(SOURCE), padded(TARGET))
     states = model.encoder(padded(SOURCE)).states

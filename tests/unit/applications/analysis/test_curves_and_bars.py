@@ -26,7 +26,7 @@ def records(layers, sums, slots=("encoder", "decoder", "cross")):
 
 
 def test_level_lines_of_short_rows_are_not_drawn():
-    """The largest 0.5 and 1.5 % of 20 keys are one key, those of 100 are one and two."""
+    """The largest 0.5 and 1.5 % of 20 keys are one key, and of 100 keys one and two."""
     short = ("short", (0, None), records(2, {0.5: 0.3, 1.5: 0.3, 10.0: 0.5}))
     longer = ("longer", (1, None), records(2, {0.5: 0.3, 1.5: 0.4, 10.0: 0.5}))
     assert not by_rank([short])

@@ -171,7 +171,7 @@ def test_attention_to_the_own_sentence_and_to_the_document_have_separate_records
     config = tiny_config({"layers": 2}, attention=attention, **document)
     model = EncoderDecoder(config, len(WORDS), len(WORDS), PAD, (SEP, SEP)).eval().double()
     pairs = pairs_of(separated=True)
-    # Without its separator the empty last one would be no sentence of its own.
+    # Without its separator the empty last one would not count as a sentence.
     pairs = tuple(part[:3] for part in pairs)
     records = WeightStatistics(Ensemble([StepDecoder(model)]), (WORDS, WORDS))
     records.add(*pairs)
@@ -216,7 +216,7 @@ def test_the_entropy_of_the_mean_of_heads():
 
 
 def test_weights_of_one_mechanism_at_a_time_are_in_memory(monkeypatch):
-    """Not kept until the model has passed: they would be those of all its layers."""
+    """Weights are dropped layer by layer: all layers would fill the memory."""
     earlier, take = [], WeightStatistics._take
 
     def noting(self, attention, queries, keys, record):

@@ -73,7 +73,7 @@ def test_requests_take_turns_in_full_batches(model, pool):
     assert results[0] == [[f"LONG{i}"] for i in range(5)]
     assert results[1:] == [[["SHORT"]], [["BIG"]]]
     # Those behind a long request do not wait until all of it is done, and a sentence that is
-    # longer than a batch is one of its own.
+    # longer than a batch is a batch alone.
     assert model.batches[1:3] == [["long0", "short"], ["big"]]
     assert sorted(name for batch in model.batches[3:] for name in batch) == [
         f"long{i}" for i in range(1, 5)

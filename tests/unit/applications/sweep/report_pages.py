@@ -71,7 +71,7 @@ def scores(rows, attention, length, column="d_bleu"):
 
 
 def gains(rows, attention, length):
-    """Return the gain of each seed over that of softmax, where both have a score."""
+    """Return the gain of each seed over softmax, where both have a score."""
     pairs = [
         [find(rows, "cell", name, length, seed)["d_bleu"] for name in (attention, "softmax")]
         for seed in (1, 2, 3)

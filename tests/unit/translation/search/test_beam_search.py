@@ -77,7 +77,7 @@ def test_a_large_beam_is_exhaustive_search(seed, lenpen, stop_rule):
 
 @pytest.mark.parametrize("lenpen", [0.0, 1.0])
 def test_the_exact_stop_rule_loses_nothing_that_the_beam_held(lenpen):
-    # With the rule "exact", the best score equals that of a search that never stops early.
+    # With the rule "exact", the best score is what a search that never stops early finds.
     for seed in range(20):
         model = ToyModel(seed=seed)
         shared = {"beam": 3, "lenpen": lenpen, "max_len_b": 8}

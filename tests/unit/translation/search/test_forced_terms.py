@@ -37,7 +37,7 @@ def has_terms(tokens, forced):
 
 
 def _follow(tokens, terms):
-    # The first place of each term leaves most to those behind it.
+    # The first place of each term leaves most room to the terms behind it.
     begin = 0
     for term in terms:
         starts = range(begin, len(tokens) - len(term) + 1)
