@@ -2,8 +2,8 @@
 """Make a parallel corpus of documents from the manuals in the packages of Debian.
 
 The packages come from the system's own package source: ``apt-get download`` fetches them into a
-scratch folder and ``dpkg-deb -x`` unpacks them there; nothing is installed and no root rights are
-needed. One page or chapter is one document; the source is the translation, the target English.
+scratch folder and ``dpkg-deb -x`` unpacks them there. Nothing is installed and no root rights are
+needed. One page or chapter is one document. The source is the translation, the target English.
 
     python data_prep/debian_manuals.py --lang de --out manuals
     python data_prep/debian_manuals.py --lang fr --out manuals --source man --source gimp-help
@@ -22,7 +22,7 @@ Sources, with the size of the German download:
     debian-edu            manual of Debian Edu                                     24 MB
 
 All but the first are aligned by structure. A translation with the same sequence of headings,
-paragraphs, list items, ... as the original corresponds block by block; other parts are left out.
+paragraphs, list items, ... as the original corresponds block by block. Other parts are left out.
 The script also leaves out blocks that were not translated, whose lengths differ too much, whose
 numbers, options or identifiers differ, or that an earlier page had. It splits blocks into sentences
 if both sides have the same number of sentences.

@@ -65,7 +65,7 @@ def read_documents(prefix: str, languages: Sequence[str]) -> tuple[list[docs.Doc
     """Read files in which a line ``<d>`` opens each document.
 
     Returns:
-        The documents without pairs that have an empty side, and the number of those pairs.
+        The documents without pairs that have an empty side, and their number.
 
     Raises:
         PrepError: the boundaries of the two sides differ, or are missing.
@@ -120,11 +120,11 @@ def rebuild(arguments: argparse.Namespace) -> list[docs.Document]:
     archive = obtain(SOURCE_RELEASE, arguments)
     say("unpacking the sittings in English and German")
 
-    def wanted(name: str) -> bool:
+    def is_of_sitting(name: str) -> bool:
         parts = name.split("/")
         return len(parts) > 1 and parts[-2] in LANGUAGES and parts[-1].startswith("ep-")
 
-    files = extract(archive, arguments.out / "original", wanted)
+    files = extract(archive, arguments.out / "original", is_of_sitting)
     sittings = list(_sittings(files, LANGUAGES))
     if not sittings:
         raise PrepError(f"{archive}: no sitting is there in both languages")

@@ -13,7 +13,7 @@ writes train, valid and test (``train.de``, ``train.en``, ...), ``valid.contrast
 translations, and ``corpus.json``. Without earlier sentences their translation is a guess: of "it"
 (er, sie, es), of "you" (du, Sie), and from German of "er" and "sie", which are a person (he, she)
 as often as a thing (it) in sentences that fit both. Lines that training has seen word for word are
-removed from valid and test (``--near-copy 2`` keeps them, and documents whole); the contrasts keep
+removed from valid and test (``--near-copy 2`` keeps them, and documents whole). The contrasts keep
 their whole documents.
 """
 
@@ -107,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--documents", type=int, default=4000, help="number of documents (default: 4000)"
     )
-    # Short sentences recur by nature here; only word for word do they count as seen.
+    # Short sentences recur by nature here. Only word for word do they count as seen.
     docs.add_division_options(parser, near_copy=1.0)
     docs.add_separator_option(parser)
     return parser

@@ -4,12 +4,12 @@
     python data_prep/iwslt14_de_en.py --out iwslt14
     python data_prep/iwslt14_de_en.py --out iwslt14 --archive de-en.tgz
 
-The steps of the usual recipe, in its order: tags are removed from the training text; pairs of 1 to
-175 Moses tokens and a length ratio of at most 1.5 are kept; every 23rd pair becomes valid; test
-joins dev2010, TEDX.dev2012, tst2010, tst2011 and tst2012. The files hold raw text; the last step,
+The steps of the usual recipe, in its order: tags are removed from the training text. Pairs of 1 to
+175 Moses tokens and a length ratio of at most 1.5 are kept. Every 23rd pair becomes valid. Test
+joins dev2010, TEDX.dev2012, tst2010, tst2011 and tst2012. The files hold raw text. The last step,
 relu-nmt-preprocess, tokenizes, lower-cases and learns 10,000 joint BPE merges on the training text.
 
-Reference: the sizes are those commonly reported for this recipe with the Perl tokenizer; the Python
+Reference: the sizes are those commonly reported for this recipe with the Perl tokenizer. The Python
 one may differ by a few pairs, which is then said (--strict makes it an error).
 """
 
@@ -100,7 +100,7 @@ def token_counts(pair: Pair) -> tuple[int, int]:
 
 
 def clean(pairs: list[Pair], longest: int, workers: int) -> tuple[list[Pair], Counter[str]]:
-    """Return the pairs of suitable length, and a count of the reasons for the others."""
+    """Return the pairs of suitable length, and a count of the reasons for all other pairs."""
     lengths = cleaning.LengthFilter(longest)
     suitable = []
     dropped = Counter[str]()

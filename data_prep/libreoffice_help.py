@@ -3,15 +3,15 @@
 
 The pages come from the system's own package source: ``apt-get download`` fetches
 libreoffice-help-en-us and libreoffice-help-LANG (about 5 MB, MPL-2.0) into a scratch folder and
-``dpkg-deb -x`` unpacks them there; nothing is installed and no root rights are needed. A
-paragraph carries the same id on the page of every language, which makes the alignment exact; it
+``dpkg-deb -x`` unpacks them there. Nothing is installed and no root rights are needed. A
+paragraph carries the same id on the page of every language, which makes the alignment exact. It
 is split into sentences where both sides split alike. One page is one document.
 
     python data_prep/libreoffice_help.py --lang de --out corpus/
     python data_prep/libreoffice_help.py --list-languages
 
 writes train, valid and test (``train.de``, ``train.en``, ...) and ``corpus.json``. Valid and test
-are whole pages; of these, lines that training has seen word for word or nearly so are removed.
+are whole pages. Of these, lines that training has seen word for word or nearly so are removed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from prep_tools.sentences import split_pair
 
 PACKAGE = "libreoffice-help-{}"
 ENGLISH = "en-us"
-# The pages of one package are at least this many; fewer mean that the layout has changed.
+# The pages of one package are at least this many. Fewer mean that the layout has changed.
 FEWEST_PAGES = 100
 
 

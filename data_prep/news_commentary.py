@@ -38,7 +38,7 @@ FIRST_IN_TABLES = 14
 # The year's task whose archive holds the version.
 TASKS = {9: "wmt14", 10: "wmt15", 11: "wmt16", 12: "wmt17", 13: "wmt18"}
 VERSIONS = (*TASKS, *range(FIRST_IN_TABLES, NEWEST + 1))
-# Articles have about 40 sentences; a file without boundaries is one huge document.
+# Articles have about 40 sentences. A file without boundaries is one huge document.
 MOST_PAIRS_ON_AVERAGE = 400
 ONE_SIDE = "pairs with an empty side"
 
@@ -65,7 +65,7 @@ def source_of(version: int, language: str) -> Source:
 
 
 def read_table(path: Path, language: str) -> Iterator[Pair]:
-    """Yield the pairs of a table (other language, English); an empty pair between articles.
+    """Yield the pairs of a table (other language, English), and an empty pair between articles.
 
     Raises:
         PrepError: a line has not two columns.

@@ -62,7 +62,7 @@ def _blocks(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str],
 
 
 def group(documents: Sequence[docs.Document]) -> list[docs.Document]:
-    """Return the documents; blocks of their lines, if there are fewer than 20."""
+    """Return the documents, or blocks of their lines if there are fewer than 20."""
     if len(documents) >= FEWEST_DOCUMENTS:
         return list(documents)
     blocks = _blocks([pair for document in documents for pair in document.pairs])

@@ -4,10 +4,10 @@ r"""Make a corpus of documents from tables: one sentence pair a line, columns di
     python data_prep/tsv_documents.py --train A.tsv.gz B.tsv --source-lang de --target-lang en \
         --out CORPUS
 
-The first column names the document; its lines stand one after the other. If a name comes again in
+The first column names the document. Its lines stand one after the other. If a name comes again in
 another place or table, it names another document. Columns count from 1, or from the end with -1,
 so that tables may have more columns in between. Documents of ``--held-out-tables`` become valid and
-test by turns; without such tables, the script draws documents from ``--train``. It removes held-out
+test by turns. Without such tables, the script draws documents from ``--train``. It removes held-out
 lines that the training text contains word for word or nearly so.
 """
 

@@ -8,7 +8,7 @@ The script follows the usual recipe. It joins Europarl v7, Common Crawl and News
 normalizes punctuation, removes non-printing characters, makes Moses tokens with hyphens split, and
 learns joint BPE (32,000 merges) on all text. It keeps pairs of 1 to 250 BPE tokens and a length
 ratio of at most 1.5. Valid is newstest2013 (3,000 pairs), test newstest2014 (3,003). Case is kept.
-The files hold raw text and ``bpe.codes``; relu-nmt-preprocess applies them.
+The files hold raw text and ``bpe.codes``, which relu-nmt-preprocess applies.
 
 An interrupted run continues with the step in which it stopped.
 """
@@ -117,7 +117,7 @@ def _paths(folder: Path, name: str) -> list[Path]:
 
 
 def write_pairs(paths: list[Path], pairs: Iterable[tuple[str, ...]]) -> int:
-    """Write both sides of the pairs, and return their number; the files appear when complete."""
+    """Write both sides of the pairs, and return their number. The files appear when complete."""
     parts = [path.with_name(path.name + ".part") for path in paths]
     count = 0
     with ExitStack() as stack:
@@ -132,7 +132,7 @@ def write_pairs(paths: list[Path], pairs: Iterable[tuple[str, ...]]) -> int:
 
 
 def normalize_all(corpora: list[tuple[Path, Path]], folder: Path, workers: int) -> None:
-    """Write ``normal.*`` and ``tokens.*``, all corpora joined; skip if they are there."""
+    """Write ``normal.*`` and ``tokens.*``, all corpora joined. Skip if they are there."""
     outputs = [*_paths(folder, "normal"), *_paths(folder, "tokens")]
     if all(path.is_file() for path in outputs):
         say("normalized and tokenized before; skipped")
@@ -154,7 +154,7 @@ def normalize_all(corpora: list[tuple[Path, Path]], folder: Path, workers: int) 
 
 
 def learn_codes(folder: Path, merges: int) -> Path:
-    """Learn joint BPE on the tokenized text; skip if the codes are there.
+    """Learn joint BPE on the tokenized text. Skip if the codes are there.
 
     Returns:
         The codes, in the format of subword-nmt.
@@ -204,13 +204,13 @@ class PieceCounter:
 
 
 def filter_by_length(folder: Path, out: Path, codes: Path, longest: int) -> dict[str, int]:
-    """Write ``train.*``: the normalized pairs whose BPE lengths suit; return the counts."""
+    """Write ``train.*``: the normalized pairs whose BPE lengths suit. Return the counts."""
     say("dropping pairs by their lengths in BPE tokens")
     count_pieces = PieceCounter(codes)
     lengths = cleaning.LengthFilter(longest)
     dropped: Counter[str] = Counter()
 
-    def kept() -> Iterable[Pair]:
+    def kept_pairs() -> Iterable[Pair]:
         normal = cleaning.read_pairs(*_paths(folder, "normal"))
         tokens = cleaning.read_pairs(*_paths(folder, "tokens"))
         for pair, (source, target) in zip(normal, tokens, strict=True):
@@ -220,7 +220,7 @@ def filter_by_length(folder: Path, out: Path, codes: Path, longest: int) -> dict
             else:
                 yield pair
 
-    num_pairs = write_pairs(_paths(out, "train"), kept())
+    num_pairs = write_pairs(_paths(out, "train"), kept_pairs())
     say(f"  {num_pairs:,} pairs kept; dropped: {dict(sorted(dropped.items()))}")
     return {
         "train": num_pairs,

@@ -18,7 +18,7 @@ class Entity:
         name: a person's name, which has no article.
         title: ``Herr``/``Frau`` before the name, or empty.
         number: number of persons or things.
-        speaker: ``ich``, ``du``, ``Sie`` or ``wir`` for the speakers; empty for all others.
+        speaker: ``ich``, ``du``, ``Sie`` or ``wir`` for the speakers, empty for all others.
     """
 
     key: int
@@ -69,15 +69,15 @@ class Clause:
         verb: the full verb.
         tense: ``past``, ``present`` or ``future``.
         direct: accusative object.
-        indirect: dative object; alone (helfen), English makes it the object.
+        indirect: dative object. Alone (helfen), English makes it the object.
         predicate: after a form of "sein".
         place: where, or with ``direction`` where to.
         direction: whether ``place`` is a goal (accusative) and not a location (dative).
         companion: with whom ("mit" and dative).
-        price: price in euros; 0 for none.
+        price: price in euros, 0 for none.
         time: when.
         modal: before the infinitive.
-        negated: with "nicht"; the objects must then be definite.
+        negated: with "nicht". The objects must then be definite.
     """
 
     subject: Phrase
@@ -97,7 +97,7 @@ class Clause:
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """A main clause, the verb second; with ``time_first`` the time stands before it.
+    """A main clause, the verb second. With ``time_first`` the time stands before it.
 
     ``reply`` is ``yes``, ``no`` or empty.
     """
@@ -156,7 +156,7 @@ class Coordination:
 class RelativeStatement:
     """A statement on a thing that a relative clause identifies.
 
-    ``relative`` is the clause in which the thing is the direct object; its ``direct`` is the
+    ``relative`` is the clause in which the thing is the direct object. Its ``direct`` is the
     phrase that the relative pronoun replaces. ``main`` has the thing as its subject.
     """
 
@@ -199,11 +199,11 @@ def phrases_in(part: Any) -> list[Phrase]:
     """Return all phrases of a sentence, in the order of the fields that hold them."""
     if isinstance(part, Phrase):
         return [part]
-    found = []
+    phrases = []
     if dataclasses.is_dataclass(part):
         for field in dataclasses.fields(part):
-            found.extend(phrases_in(getattr(part, field.name)))
-    return found
+            phrases.extend(phrases_in(getattr(part, field.name)))
+    return phrases
 
 
 def with_pronouns_of(part: Any, entity: Entity, other: Entity) -> Any:

@@ -1,4 +1,4 @@
-"""Documents in which two people talk; every sentence is a turn."""
+"""Documents in which two people talk. Every sentence is a turn."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ _FAREWELLS = {
 
 
 class Dialogue:
-    """Two people talk, both with "du" or both with "Sie"; every sentence is a turn."""
+    """Two people talk, both with "du" or both with "Sie". Every sentence is a turn."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
@@ -30,7 +30,7 @@ class Dialogue:
         """Greet, talk of some things, and say goodbye."""
         listener = self._listener()
         self.story.say(c.Greeting(self.story.lots.choice(_GREETINGS[self.address]), listener))
-        turns = (
+        exchange_kinds = (
             self._ask_for_lost,
             self._ask_to_lend,
             self._ask_to_see,
@@ -39,7 +39,7 @@ class Dialogue:
             self._chat,
         )
         for _ in range(exchanges):
-            self.story.lots.choice(turns)()
+            self.story.lots.choice(exchange_kinds)()
         self.story.say(c.Greeting(self.story.lots.choice(_FAREWELLS[self.address]), listener))
 
     def _listener(self) -> c.Entity:
@@ -69,24 +69,26 @@ class Dialogue:
         verb = self.story.lots.choice([verb for verb in lex.TREAT if verb.english[0] == "see"])
         lost = self._new("possessive", owner)
         self.story.say(c.Question(c.Clause(self.you, verb, "past", lost)))
-        place = self.story.lots.choice(lex.PLACES)
+        location = self.story.lots.choice(lex.PLACES)
         if self.story.chance(0.5):
-            where = c.Clause(self._it(), rests(self.thing), place=place)
+            where = c.Clause(self._it(), rests(self.thing), place=location)
             self.story.say(c.Statement(where, reply="yes"))
         else:
-            seen = c.Clause(self.i, verb, "past", self._it(), negated=True)
-            self.story.say(c.Statement(seen, reply="no"))
+            denial = c.Clause(self.i, verb, "past", self._it(), negated=True)
+            self.story.say(c.Statement(denial, reply="no"))
             self.story.say(c.WhereQuestion(self._it()))
-            where = c.Clause(self._it(), rests(self.thing), place=place)
+            where = c.Clause(self._it(), rests(self.thing), place=location)
             self.story.say(c.Statement(where))
         if self.story.chance(0.5):
             self._is()
 
     def _ask_to_lend(self) -> None:
         verb = self.story.lots.choice(lex.GIVE)
-        wanted = self._new("possessive", self.you)
+        request = self._new("possessive", self.you)
         modal = lex.CAN
-        self.story.say(c.Question(c.Clause(self.you, verb, "present", wanted, self.i, modal=modal)))
+        self.story.say(
+            c.Question(c.Clause(self.you, verb, "present", request, self.i, modal=modal))
+        )
         if self.story.chance(0.5):
             need = self.story.lots.choice([v for v in lex.TREAT if v.english[0] in ("need", "use")])
             time = self.story.lots.choice(lex.PRESENT_TIMES)
@@ -118,10 +120,10 @@ class Dialogue:
         self.story.say(c.Question(c.Clause(self.you, use, "present", self._it(), modal=modal)))
 
     def _ask_about(self) -> None:
-        thing = self._new("possessive", self.you)
+        possession = self._new("possessive", self.you)
         predicate = c.Predicate(self.story.lots.choice(lex.STATES))
-        thing = dataclasses.replace(thing, adjective=None)
-        self.story.say(c.Question(c.Clause(thing, lex.BE, predicate=predicate)))
+        possession = dataclasses.replace(possession, adjective=None)
+        self.story.say(c.Question(c.Clause(possession, lex.BE, predicate=predicate)))
         self._is(self.story.lots.choice(("yes", "no")))
         treat = self.story.lots.choice((lex.REPAIR, *lex.TREAT))
         modal = self.story.lots.choice(lex.MODALS)

@@ -12,7 +12,7 @@ def write_document(seed: int, number: int) -> StoryDocument:
 
     Args:
         seed: of the whole corpus.
-        number: of the document; the same seed and number give the same document, whatever else
+        number: of the document. The same seed and number give the same document, whatever else
             is written.
 
     Example:
@@ -25,5 +25,5 @@ def write_document(seed: int, number: int) -> StoryDocument:
     if lots.random() < 0.4:
         Dialogue(story).talk(lots.randint(2, 5))
     else:
-        Narrator(story).tell(things=lots.randint(1, 4), sentences=6)
+        Narrator(story).tell(num_things=lots.randint(1, 4), sentences=6)
     return story.document()

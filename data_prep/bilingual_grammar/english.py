@@ -39,18 +39,22 @@ def phrase(part: c.Phrase, is_subject: bool = False) -> str:
         return _named(entity)
     assert entity.noun is not None, "what has no name has a noun"
     noun = entity.noun.english_plural if entity.number > 1 else entity.noun.english
-    rest = f"{part.adjective.english} {noun}" if part.adjective else noun
+    noun_phrase = f"{part.adjective.english} {noun}" if part.adjective else noun
     if part.form == "definite":
-        return f"the {rest}"
+        return f"the {noun_phrase}"
     if part.form == "possessive":
         assert part.owner is not None, "a possessive phrase has an owner"
-        return f"{_forms(part.owner)[2]} {rest}"
+        return f"{_forms(part.owner)[2]} {noun_phrase}"
     if entity.number == 1:
-        return f"{i.indefinite_article(rest)} {rest}"
-    return f"{i.english_number(entity.number)} {rest}" if part.form == "numeral" else rest
+        return f"{i.indefinite_article(noun_phrase)} {noun_phrase}"
+    return (
+        f"{i.english_number(entity.number)} {noun_phrase}"
+        if part.form == "numeral"
+        else noun_phrase
+    )
 
 
-def place(where: Place, direction: bool) -> str:
+def place_words(where: Place, direction: bool) -> str:
     """Return a place as a location or a goal (in the kitchen, into the kitchen)."""
     return f"{where.english_direction if direction else where.english} the {where.noun.english}"
 
@@ -116,7 +120,7 @@ def _after_verbs(clause: c.Clause, with_time: bool = True) -> list[str]:
         *_objects(clause),
         f"for {i.english_number(clause.price)} euros" if clause.price else "",
         f"with {phrase(clause.companion)}" if clause.companion else "",
-        place(clause.place, clause.direction) if clause.place else "",
+        place_words(clause.place, clause.direction) if clause.place else "",
         _predicate(clause.predicate) if clause.predicate else "",
         clause.time.english if clause.time and with_time else "",
     ]
@@ -124,10 +128,10 @@ def _after_verbs(clause: c.Clause, with_time: bool = True) -> list[str]:
 
 
 def _verb_phrase(clause: c.Clause) -> list[str]:
-    auxiliary, rest = _verbs(clause, needs_auxiliary=clause.negated)
+    auxiliary, verbs = _verbs(clause, needs_auxiliary=clause.negated)
     if clause.negated:
         auxiliary = "cannot" if auxiliary == "can" else f"{auxiliary} not"
-    return [part for part in (auxiliary, rest) if part]
+    return [part for part in (auxiliary, verbs) if part]
 
 
 def _plain(clause: c.Clause, time_first: bool = False) -> str:
@@ -137,8 +141,8 @@ def _plain(clause: c.Clause, time_first: bool = False) -> str:
 
 
 def _question(clause: c.Clause) -> str:
-    auxiliary, rest = _verbs(clause, needs_auxiliary=True)
-    words = [auxiliary, phrase(clause.subject, True), "not" if clause.negated else "", rest]
+    auxiliary, verbs = _verbs(clause, needs_auxiliary=True)
+    words = [auxiliary, phrase(clause.subject, True), "not" if clause.negated else "", verbs]
     return " ".join([word for word in words if word] + _after_verbs(clause)) + "?"
 
 
@@ -165,7 +169,7 @@ def sentence(part: c.Sentence) -> str:
         text = f"where {_form_of_be(part.subject, False)} {phrase(part.subject, True)}?"
     elif isinstance(part, c.Existence):
         verb = _form_of_be(part.subject, False)
-        text = f"there {verb} {phrase(part.subject)} {place(part.place, False)}."
+        text = f"there {verb} {phrase(part.subject)} {place_words(part.place, False)}."
     elif isinstance(part, c.Complex):
         text = _complex(part)
     elif isinstance(part, c.Coordination):
@@ -173,8 +177,8 @@ def sentence(part: c.Sentence) -> str:
     elif isinstance(part, c.RelativeStatement):
         text = _relative(part)
     elif isinstance(part, c.Command):
-        given = c.Clause(part.direct, part.verb, direct=part.direct, indirect=part.indirect)
-        text = " ".join(["please", part.verb.english[0], *_objects(given)]) + "."
+        clause = c.Clause(part.direct, part.verb, direct=part.direct, indirect=part.indirect)
+        text = " ".join(["please", part.verb.english[0], *_objects(clause)]) + "."
     else:
         text = part.words[1].format(_named(part.listener))
     return text[0].upper() + text[1:]

@@ -78,7 +78,7 @@ def phrase(part: c.Phrase, case: str) -> str:
     return " ".join([*words, noun_form(entity, case)])
 
 
-def place(where: Place, direction: bool) -> str:
+def place_words(where: Place, direction: bool) -> str:
     """Return a place: dative for a location, accusative for a goal (im Flur, in den Flur)."""
     article = i.DEFINITE["acc" if direction else "dat"][where.noun.gender]
     contracted = _CONTRACTIONS.get((where.german, article))
@@ -129,7 +129,7 @@ def _middle(clause: c.Clause, with_time: bool = True) -> list[str]:
         "nicht" if clause.negated else "",
         f"für {i.german_number(clause.price)} Euro" if clause.price else "",
         f"mit {phrase(clause.companion, 'dat')}" if clause.companion else "",
-        place(clause.place, clause.direction) if clause.place else "",
+        place_words(clause.place, clause.direction) if clause.place else "",
         _predicate(clause.predicate) if clause.predicate else "",
     ]
     return [part for part in parts if part]
@@ -156,18 +156,18 @@ def _verb_last(clause: c.Clause) -> str:
 def _complex(part: c.Complex) -> str:
     subordinate = f"{_CONJUNCTIONS[part.conjunction]} {_verb_last(part.subordinate)}"
     if part.subordinate_first:
-        # The subordinate clause takes the first place; the verb of the main one comes next.
+        # The subordinate clause takes the first place. The verb of the main one comes next.
         return f"{subordinate}, {_verb_first(part.main)}."
     return f"{_verb_second(part.main)}, {subordinate}."
 
 
 def _relative(part: c.RelativeStatement) -> str:
-    thing = part.main.subject
-    pronoun = i.RELATIVE["acc"][_column(thing.entity)]
+    subject = part.main.subject
+    pronoun = i.RELATIVE["acc"][_column(subject.entity)]
     finite, closing, _ = _verbs(part.main)
     relative = _verb_last(_without_object(part.relative))
     main = " ".join([finite, *_middle(part.main), closing]).strip()
-    return f"{phrase(thing, 'nom')}, {pronoun} {relative}, {main}."
+    return f"{phrase(subject, 'nom')}, {pronoun} {relative}, {main}."
 
 
 def _without_object(clause: c.Clause) -> c.Clause:
@@ -177,7 +177,8 @@ def _without_object(clause: c.Clause) -> c.Clause:
 def _command(part: c.Command) -> str:
     polite = part.listener.speaker == "Sie"
     verb = f"{part.verb.infinitive} Sie" if polite else part.verb.imperative
-    direct, indirect = phrase(part.direct, "acc"), phrase(part.indirect, "dat")
+    direct = phrase(part.direct, "acc")
+    indirect = phrase(part.indirect, "dat")
     if part.direct.form == "pronoun":
         return f"{verb} {direct} {indirect} bitte."
     return f"{verb} {indirect} bitte {direct}."
@@ -194,7 +195,7 @@ def sentence(part: c.Sentence) -> str:
         text = f"wo {verb} {phrase(part.subject, 'nom')}?"
     elif isinstance(part, c.Existence):
         verb = part.verb.present[_person(part.subject)]
-        text = f"{place(part.place, False)} {verb} {phrase(part.subject, 'nom')}."
+        text = f"{place_words(part.place, False)} {verb} {phrase(part.subject, 'nom')}."
     elif isinstance(part, c.Complex):
         text = _complex(part)
     elif isinstance(part, c.Coordination):

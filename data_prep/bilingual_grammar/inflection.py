@@ -1,6 +1,6 @@
 """Agreement in German and English: articles, adjectives, nouns, pronouns, numerals.
 
-Cases are ``nom``, ``acc`` and ``dat``. A German gender is ``m``, ``f`` or ``n``; the column of a
+Cases are ``nom``, ``acc`` and ``dat``. A German gender is ``m``, ``f`` or ``n``. The column of a
 table is the gender, or ``p`` for the plural, which has no genders.
 """
 
@@ -10,7 +10,7 @@ COLUMNS = (*GENDERS, "p")
 
 
 def _table(**rows: str) -> dict[str, dict[str, str]]:
-    """Return case -> column -> form; ``-`` stands for the empty ending."""
+    """Return the form by case and column. ``-`` stands for the empty ending."""
     return {
         case: {
             column: form.replace("-", "") for column, form in zip(COLUMNS, row.split(), strict=True)
@@ -29,7 +29,7 @@ STRONG = _table(nom="er e es e", acc="en e es e", dat="em er em en")
 RELATIVE = _table(nom="der die das die", acc="den die das die", dat="dem der dem denen")
 THIRD_PERSON = _table(nom="er sie es sie", acc="ihn sie es sie", dat="ihm ihr ihm ihnen")
 
-# Pronouns of the people who speak; "Sie" is the polite you, used for one person and several.
+# Pronouns of the people who speak. "Sie" is the polite you, used for one person and several.
 SPEAKERS = {
     "ich": {"nom": "ich", "acc": "mich", "dat": "mir"},
     "du": {"nom": "du", "acc": "dich", "dat": "dir"},

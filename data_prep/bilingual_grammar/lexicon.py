@@ -236,7 +236,7 @@ MEET_ACCUSATIVE = (
     verb("anrufen rufe rufst ruft rufen angerufen", "call calls called", prefix="an"),
     verb("einladen lade lädst lädt laden eingeladen", "invite invites invited", prefix="ein"),
 )
-# Someone alone; some with "sein", some separable.
+# Someone alone, some with "sein", some separable.
 ACT = (
     verb("schlafen schlafe schläfst schläft schlafen geschlafen", "sleep sleeps slept"),
     verb("arbeiten arbeite arbeitest arbeitet arbeiten gearbeitet", "work works worked"),

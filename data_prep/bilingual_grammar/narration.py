@@ -36,9 +36,9 @@ class Narrator:
             self._meets,
         )
 
-    def tell(self, things: int, sentences: int) -> None:
-        """Write up to ``sentences`` sentences about each of ``things`` things."""
-        for _ in range(things):
+    def tell(self, num_things: int, sentences: int) -> None:
+        """Write up to ``sentences`` sentences about each of ``num_things`` things."""
+        for _ in range(num_things):
             self._introduce()
             for _ in range(self.story.lots.randint(2, sentences)):
                 self.story.lots.choice(self._followers)()
@@ -138,13 +138,13 @@ class Narrator:
         self.story.say(c.Statement(clause), of_either=is_common)
 
     def _is_and_is_not(self) -> None:
-        one = self.story.lots.choice(lex.COLOURS)
-        other = self.story.lots.choice(lex.QUALITIES)
-        first = c.Clause(self._it(), lex.BE, predicate=c.Predicate(one))
+        color = self.story.lots.choice(lex.COLOURS)
+        quality = self.story.lots.choice(lex.QUALITIES)
+        first = c.Clause(self._it(), lex.BE, predicate=c.Predicate(color))
         second = c.Clause(
             c.Phrase(self.thing, "pronoun"),
             lex.BE,
-            predicate=c.Predicate(other),
+            predicate=c.Predicate(quality),
             negated=self.story.chance(0.4),
         )
         self.story.say(c.Coordination(first, self.story.lots.choice(("and", "but")), second))
@@ -157,9 +157,9 @@ class Narrator:
 
     def _is_somewhere(self) -> None:
         verb = rests(self.thing)
-        place = self.story.lots.choice(lex.PLACES)
+        location = self.story.lots.choice(lex.PLACES)
         time = self._time("present", 0.3)
-        self._state(c.Clause(self._either(), verb, place=place, time=time), of_either=True)
+        self._state(c.Clause(self._either(), verb, place=location, time=time), of_either=True)
 
     def _puts_somewhere(self) -> None:
         verb = lex.LAY if rests(self.thing) == lex.LIE else lex.PUT_UPRIGHT
@@ -257,12 +257,14 @@ class Narrator:
         self.story.say(c.Statement(clause), of_either=True)
 
     def _relative(self) -> None:
-        thing = c.Phrase(self.thing, "definite")
+        subject = c.Phrase(self.thing, "definite")
         verb = self.story.lots.choice((*lex.GET, *lex.TREAT))
-        relative = c.Clause(self._hero(), verb, "past", thing, time=self._time("past"))
+        relative = c.Clause(self._hero(), verb, "past", subject, time=self._time("past"))
         words = self.story.lots.choice((lex.ADJECTIVES, lex.STATES))
         predicate = c.Predicate(self.story.lots.choice(words))
-        self.story.say(c.RelativeStatement(c.Clause(thing, lex.BE, predicate=predicate), relative))
+        self.story.say(
+            c.RelativeStatement(c.Clause(subject, lex.BE, predicate=predicate), relative)
+        )
 
     # ---- sentences about the person alone
 
@@ -277,16 +279,21 @@ class Narrator:
 
     def _acts(self) -> None:
         tense = self.story.lots.choice(("past", "present", "future"))
-        place = self.story.lots.choice(lex.ROOMS) if self.story.chance(0.5) else None
+        location = self.story.lots.choice(lex.ROOMS) if self.story.chance(0.5) else None
         verb = self.story.lots.choice(lex.ACT)
         if verb.english[0] in ("arrive", "return"):
-            place = None
+            location = None
         companion = self._somebody() if self.story.chance(0.4) else None
         if verb.english[0] == "sleep":
             companion = None
         self._state(
             c.Clause(
-                self._hero(), verb, tense, place=place, companion=companion, time=self._time(tense)
+                self._hero(),
+                verb,
+                tense,
+                place=location,
+                companion=companion,
+                time=self._time(tense),
             )
         )
 

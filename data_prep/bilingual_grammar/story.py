@@ -29,8 +29,8 @@ class Reference:
         antecedent: number of the earlier sentence that decides.
         phenomenon: ``thing pronoun``, ``person pronoun`` or ``form of address``.
         source_language: language in which the sentence is ambiguous, ``en`` or ``de``.
-        contrasts: the sentence in the other language as it would read with another antecedent;
-            all of them are wrong here.
+        contrasts: the sentence in the other language as it would read with another antecedent.
+            All of them are wrong here.
     """
 
     sentence: int
@@ -120,8 +120,8 @@ class Story:
         """Add references for the German gender, and for the English choice of he or it."""
         is_thing = entity.kind == "thing"
         if is_thing:
-            others = [dataclasses.replace(entity, gender=gender) for gender in i.GENDERS]
-            self._refer(sentence, entity, THING, "en", others)
+            alternatives = [dataclasses.replace(entity, gender=gender) for gender in i.GENDERS]
+            self._refer(sentence, entity, THING, "en", alternatives)
         # "er" may be he or it, "sie" she or it. If another person or thing that fits was named
         # since, the German is ambiguous and gets no reference.
         kind = {"m": "man", "f": "woman", "n": ""}[entity.gender] if is_thing else "thing"
@@ -136,11 +136,11 @@ class Story:
         entity: c.Entity,
         phenomenon: str,
         source_language: str,
-        others: Sequence[c.Entity],
+        alternatives: Sequence[c.Entity],
     ) -> None:
-        """Add a reference with the translations that mean one of ``others``."""
+        """Add a reference with the translations that mean one of ``alternatives``."""
         write = german.sentence if source_language == "en" else english.sentence
-        wrong = {write(c.with_pronouns_of(sentence, entity, other)) for other in others}
+        wrong = {write(c.with_pronouns_of(sentence, entity, other)) for other in alternatives}
         wrong -= {write(sentence)}
         # The greeting (sentence 0) decides on the form of address.
         antecedent = self._named_at.get(entity.key, 0)
@@ -155,6 +155,6 @@ class Story:
         return StoryDocument(tuple(self.pairs), tuple(self.references))
 
 
-def rests(thing: c.Entity) -> Verb:
+def rests(entity: c.Entity) -> Verb:
     """Return the verb for being somewhere: small things lie, all others stand."""
-    return lex.LIE if thing.noun in lex.PORTABLE else lex.STAND
+    return lex.LIE if entity.noun in lex.PORTABLE else lex.STAND

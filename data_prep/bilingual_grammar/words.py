@@ -40,7 +40,7 @@ class Verb:
 
     Attributes:
         infinitive: German infinitive with its separable prefix, if any.
-        present: forms for ich, du, er, wir; without the prefix.
+        present: forms for ich, du, er, wir, without the prefix.
         participle: as in "hat ... gekauft".
         english: base form, third person, past.
         prefix: separable prefix (mit|bringen).
@@ -133,7 +133,7 @@ def verb(
     auxiliary: str = "haben",
     imperative: str = "",
 ) -> Verb:
-    """Read a verb: infinitive, ich, du, er, wir, participle; base form, third person, past."""
+    """Read a verb: infinitive, ich, du, er, wir, participle, then the three English forms."""
     infinitive, *present, participle = german.split()
     forms = (tuple(present), participle, tuple(english.split()))
     return Verb(infinitive, *forms, prefix, particle, preposition, auxiliary, imperative)

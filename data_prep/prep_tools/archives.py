@@ -54,26 +54,26 @@ def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     raise PrepError(f"{archive}: not a tar, zip or gzip archive, or damaged; fetch it again")
 
 
-def extract(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> list[Path]:
-    """Extract the wanted files of an archive; existing files do not change.
+def extract(archive: Path, folder: Path, is_needed: Callable[[str], bool]) -> list[Path]:
+    """Extract the files of an archive that are needed. Existing files do not change.
 
     Args:
         archive: tar (compressed or not), zip or gz file.
         folder: folder for the files, under their names in the archive.
-        wanted: returns True for the name (with ``/``) of a wanted file.
+        is_needed: returns True for the name (with ``/``) of a file to extract.
 
     Returns:
-        The paths of the wanted files, sorted.
+        The paths of the extracted files, sorted.
 
     Raises:
         PrepError: the archive is damaged, holds a name that leads out of ``folder``, or nothing
-            that is wanted.
+            that is needed.
     """
-    found = []
+    paths = []
     try:
         for name, open_member in _members(archive):
             name = name.removeprefix("./")
-            if not wanted(name):
+            if not is_needed(name):
                 continue
             if not _is_safe(name):
                 raise PrepError(
@@ -81,7 +81,7 @@ def extract(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> list[
                     "is not the original archive"
                 )
             path = folder / name
-            found.append(path)
+            paths.append(path)
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with (
@@ -92,6 +92,6 @@ def extract(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> list[
                     shutil.copyfileobj(source, target)
     except DAMAGED as error:
         raise PrepError(f"{archive}: damaged ({error}); remove it and fetch it again") from error
-    if not found:
+    if not paths:
         raise PrepError(f"{archive}: holds none of the files that are needed; is it another one?")
-    return sorted(set(found))  # an archive may hold two of one name
+    return sorted(set(paths))  # an archive may hold two of one name

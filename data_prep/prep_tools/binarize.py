@@ -35,12 +35,12 @@ def _program() -> str:
         PrepError: it is not installed.
     """
     beside = Path(sys.executable).with_name(PROGRAM)
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
-    if found is None:
+    program = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
+    if program is None:
         raise PrepError(
             f"{PROGRAM} is not installed: 'pip install -e .' in the repository, or --no-binarise"
         )
-    return found
+    return program
 
 
 def binarize(
@@ -50,7 +50,7 @@ def binarize(
 
     Args:
         arguments: the arguments of :func:`add_output_options`.
-        flags: languages, text steps and dictionaries; this function adds files and folders.
+        flags: languages, text steps and dictionaries. This function adds files and folders.
         tests: prefixes of several test sets.
 
     Raises:
@@ -72,17 +72,17 @@ def binarize(
 
 
 def check_size(
-    name: str, found: int, expected: int, strict: bool, unit: str = "sentence pairs"
+    name: str, size: int, expected: int, strict: bool, unit: str = "sentence pairs"
 ) -> None:
     """Compare the size of a set with the known size of the recipe's set.
 
     Raises:
         PrepError: the size differs and ``strict`` is set.
     """
-    if found == expected:
-        say(f"  {name}: {found:,} {unit}, as expected")
+    if size == expected:
+        say(f"  {name}: {size:,} {unit}, as expected")
         return
-    message = f"{name}: {found:,} {unit}, expected {expected:,}"
+    message = f"{name}: {size:,} {unit}, expected {expected:,}"
     if strict:
         raise PrepError(f"{message}; another archive or another version of the tokenizer?")
     say(f"  NOTE: {message}")

@@ -29,7 +29,7 @@ class Block:
     Attributes:
         kind: ``h1`` to ``h6`` for headings, ``title`` for other titles, ``code`` for code and
             other non-prose, and else the name of its element.
-        text: white space reduced to single spaces; empty for ``code``.
+        text: white space reduced to single spaces, empty for ``code``.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Block:
 
 
 def _sections(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Divide before each heading; the first section may have none."""
+    """Divide before each heading. The first section may have none."""
     sections: list[list[Block]] = [[]]
     for block in blocks:
         if block.is_heading:
@@ -62,29 +62,39 @@ def without_numbers(source: str, target: str) -> tuple[str, str]:
         >>> without_numbers("Kapitel 6. Wartung", "Chapter 6. Maintenance")
         ('Wartung', 'Maintenance')
     """
-    one, other = (_NUMBER.match(plain_digits(title)) for title in (source, target))
-    if one and other and one.groups() == other.groups():
-        return source[one.end() :], target[other.end() :]
+    source_number = _NUMBER.match(plain_digits(source))
+    target_number = _NUMBER.match(plain_digits(target))
+    if source_number and target_number and source_number.groups() == target_number.groups():
+        return source[source_number.end() :], target[target_number.end() :]
     return source, target
+
+
+def _numbers_of_single_blocks(blocks: Sequence[Block]) -> dict[tuple[str, str], int]:
+    """Return the numbers of the blocks with text that occur once, by kind and text."""
+    counts = Counter((block.kind, block.text) for block in blocks)
+    numbers = {}
+    for number, block in enumerate(blocks):
+        key = (block.kind, block.text)
+        if block.text and counts[key] == 1:
+            numbers[key] = number
+    return numbers
 
 
 def _pieces(
     sources: Sequence[Block], targets: Sequence[Block]
 ) -> Iterator[tuple[Sequence[Block], Sequence[Block]]]:
     """Divide both sides at the blocks that are there once, with the same text on either side."""
-    once = [Counter((b.kind, b.text) for b in blocks if b.text) for blocks in (sources, targets)]
-    common = {key for key, count in once[0].items() if count == once[1][key] == 1}
-    places = [
-        {(block.kind, block.text): number for number, block in enumerate(blocks)}
-        for blocks in (sources, targets)
-    ]
-    begin_source = begin_target = 0
-    for block in sources:
-        key = (block.kind, block.text)
-        # An anchor that has moved would cross others.
-        if key in common and places[1][key] >= begin_target:
-            yield sources[begin_source : places[0][key]], targets[begin_target : places[1][key]]
-            begin_source, begin_target = places[0][key] + 1, places[1][key] + 1
+    source_numbers = _numbers_of_single_blocks(sources)
+    target_numbers = _numbers_of_single_blocks(targets)
+    begin_source = 0
+    begin_target = 0
+    for key, source_number in source_numbers.items():
+        target_number = target_numbers.get(key, -1)
+        # An anchor that has moved would cross another one.
+        if target_number >= begin_target:
+            yield sources[begin_source:source_number], targets[begin_target:target_number]
+            begin_source = source_number + 1
+            begin_target = target_number + 1
     yield sources[begin_source:], targets[begin_target:]
 
 
@@ -118,7 +128,7 @@ def _matched(
 def align_blocks(
     sources: Sequence[Block], targets: Sequence[Block], counts: Counter[str]
 ) -> list[tuple[str, str]]:
-    """Return the texts that correspond, in reading order; code is left out.
+    """Return the texts that correspond, in reading order. Code is left out.
 
     Args:
         sources: the blocks of a page in one language.

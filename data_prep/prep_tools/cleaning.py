@@ -1,7 +1,7 @@
 """The steps of the usual preparation recipes, one line or pair at a time.
 
 Reference: the Moses scripts clean-corpus-n, normalize-punctuation, remove-non-printing-char, of
-which the first and the last have an implementation here; tokenizer and punctuation by sacremoses.
+which the first and the last are implemented here, tokenizer and punctuation in sacremoses.
 """
 
 import dataclasses
@@ -37,11 +37,11 @@ def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """
     missing = object()
     lines = itertools.zip_longest(*map(iterate_lines, (source, target)), fillvalue=missing)
-    for number, (one, other) in enumerate(lines, 1):
-        if one is missing or other is missing:
-            short = source if one is missing else target
+    for number, (source_line, target_line) in enumerate(lines, 1):
+        if source_line is missing or target_line is missing:
+            short = source if source_line is missing else target
             raise PrepError(f"{short}: ends before line {number:,}, the other side goes on")
-        yield str(one), str(other)
+        yield str(source_line), str(target_line)
 
 
 def segments(path: Path) -> list[str]:
@@ -50,8 +50,8 @@ def segments(path: Path) -> list[str]:
     The typographic apostrophe becomes the plain one, as in the usual recipes (only here, not in
     training text).
     """
-    found = [match[1] for line in iterate_lines(path) for match in _SEGMENT.finditer(line)]
-    return [text.replace("’", "'") for text in found]
+    texts = [match[1] for line in iterate_lines(path) for match in _SEGMENT.finditer(line)]
+    return [text.replace("’", "'") for text in texts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LengthFilter:
 
 @lru_cache(maxsize=4)
 def _tokenizer(language: str, aggressive: bool) -> Any:
-    # Use the toolkit's tokenizer, so that the lengths agree with those of the training.
+    # Use the toolkit's tokenizer, so that the lengths agree with the training.
     from relu_nmt.tokenization.moses import MosesTokenizer
 
     return MosesTokenizer(language, aggressive)
@@ -94,7 +94,7 @@ def _punctuation(language: str) -> Any:
 
 
 def tokenize(line: str, language: str, aggressive: bool = False) -> list[str]:
-    """Return the Moses tokens of a line; ``aggressive`` splits hyphens."""
+    """Return the Moses tokens of a line. ``aggressive`` splits hyphens."""
     return _tokenizer(language, aggressive).split(line)
 
 
@@ -107,14 +107,14 @@ def remove_non_printing(line: str) -> str:
     """
     if line.isascii() and line.isprintable():
         return line
-    shown = []
+    characters = []
     for character in line:
         is_printing = not unicodedata.category(character).startswith("C")
         if is_printing or character in SPELLING:
-            shown.append(character)
+            characters.append(character)
         elif character not in WITHIN_WORDS:
-            shown.append(" ")
-    return "".join(shown)
+            characters.append(" ")
+    return "".join(characters)
 
 
 def normalize(line: str, language: str) -> str:
@@ -143,7 +143,7 @@ def parallel_map(
     Args:
         function: a function that can be sent to another process.
         items: read as they are needed.
-        workers: processes; 1 works in this one, 0 takes one per core.
+        workers: number of processes. 1 is this process, 0 one per core.
         chunk: items sent to a process together.
     """
     workers = workers or os.cpu_count() or 1

@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 
 class PrepError(ReluNmtError):
-    """A mistake that the user can mend; the message is one line and says how."""
+    """A mistake that the user can mend. The message is one line and says how."""
 
 
 def run_script(

@@ -64,8 +64,8 @@ def _is_whole(package: Path) -> bool:
 
 def _find(name: str, scratch: Path) -> Path | None:
     """Return the newest readable package of that name in ``scratch``."""
-    whole = [path for path in sorted(scratch.glob(f"{name}_*.deb")) if _is_whole(path)]
-    return whole[-1] if whole else None
+    readable = [path for path in sorted(scratch.glob(f"{name}_*.deb")) if _is_whole(path)]
+    return readable[-1] if readable else None
 
 
 class _Fetcher:
@@ -152,25 +152,25 @@ def download_packages(
             )
     scratch.mkdir(parents=True, exist_ok=True)
     fetcher = _Fetcher(scratch)
-    found = {name: _find(name, scratch) for name in (*names, *optional)}
-    missing = [name for name in names if found[name] is None]
+    packages = {name: _find(name, scratch) for name in (*names, *optional)}
+    missing = [name for name in names if packages[name] is None]
     if missing:
         say(f"fetching the packages {', '.join(missing)}")
         fetcher.fetch(missing)
-    more = [name for name in optional if found[name] is None]
-    if more:
-        say(f"fetching {len(more)} more packages")
+    missing_optional = [name for name in optional if packages[name] is None]
+    if missing_optional:
+        say(f"fetching {len(missing_optional)} more packages")
         try:
-            fetcher.fetch(more)
+            fetcher.fetch(missing_optional)
         except NoPackages as error:
             if not is_unknown(error):
                 raise
-            _fetch_known(more, fetcher)
-    for name in (*missing, *more):
-        found[name] = _find(name, scratch)
-        if found[name] is None and name in missing:
+            _fetch_known(missing_optional, fetcher)
+    for name in (*missing, *missing_optional):
+        packages[name] = _find(name, scratch)
+        if packages[name] is None and name in missing:
             raise NoPackages(f"apt-get download {name} left no readable package in {scratch}")
-    return {name: package for name, package in found.items() if package is not None}
+    return {name: package for name, package in packages.items() if package is not None}
 
 
 def unpack(package: Path, folder: Path) -> Path:

@@ -23,7 +23,7 @@ class Document:
     """A document in two languages.
 
     Attributes:
-        name: decides whether the document is held out; documents of one name are distinguished
+        name: decides whether the document is held out. Documents of one name are distinguished
             by their order.
         pairs: its sentences in reading order, (source, target).
     """
@@ -64,30 +64,32 @@ class Corpus:
 
 
 def without_near_copies(
-    documents: Sequence[Document], seen: Sequence[Document], threshold: float
+    documents: Sequence[Document], seen_documents: Sequence[Document], threshold: float
 ) -> tuple[list[Document], int]:
-    """Remove the pairs of which either side is (nearly) a line of ``seen``.
+    """Remove the pairs of which either side is (nearly) a line of ``seen_documents``.
 
     Returns:
         The documents that still hold a pair, and the number of pairs removed.
     """
     if threshold > 1:
         return list(documents), 0
-    sides = [
-        SeenLines((pair[side] for document in seen for pair in document.pairs), threshold).find(
-            [pair[side] for document in documents for pair in document.pairs]
-        )
-        for side in (0, 1)
-    ]
-    is_seen = map(any, zip(*sides, strict=True))
-    kept = []
+    seen_sides = []
+    for side in (0, 1):
+        seen_lines = SeenLines(_lines_of(seen_documents, side), threshold)
+        seen_sides.append(seen_lines.find(_lines_of(documents, side)))
+    is_seen = map(any, zip(*seen_sides, strict=True))
+    remaining = []
     removed = 0
     for document in documents:
         fresh = tuple(pair for pair in document.pairs if not next(is_seen))
         removed += len(document.pairs) - len(fresh)
         if fresh:
-            kept.append(Document(document.name, fresh))
-    return kept, removed
+            remaining.append(Document(document.name, fresh))
+    return remaining, removed
+
+
+def _lines_of(documents: Sequence[Document], side: int) -> list[str]:
+    return [pair[side] for document in documents for pair in document.pairs]
 
 
 def divide(documents: Sequence[Document], held_out: int, threshold: float, seed: int = 1) -> Corpus:
@@ -99,7 +101,7 @@ def divide(documents: Sequence[Document], held_out: int, threshold: float, seed:
     Args:
         documents: all documents.
         held_out: documents in each of valid and test, at most a twentieth of all documents.
-        threshold: overlap from which a line counts as a near copy (see ``SeenLines``);
+        threshold: overlap from which a line counts as a near copy (see ``SeenLines``).
             ``KEEP_NEAR_COPIES`` keeps all.
         seed: another seed holds out other documents.
     """
@@ -108,25 +110,23 @@ def divide(documents: Sequence[Document], held_out: int, threshold: float, seed:
         return hashlib.sha256(f"{seed}/{names[number]}".encode()).hexdigest()
 
     names: list[str] = []
-    places: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for document in documents:
-        earlier = places[document.name]
+        earlier = counts[document.name]
         names.append(f"{document.name}#{earlier}" if earlier else document.name)
-        places[document.name] += 1
+        counts[document.name] += 1
     share = max(1, min(held_out, len(documents) // 20))
     drawn = sorted(range(len(documents)), key=lot)
-    test, valid = (
-        [documents[n] for n in some] for some in (drawn[:share], drawn[share : 2 * share])
-    )
-    chosen = {*drawn[: 2 * share]}
-    train = [document for number, document in enumerate(documents) if number not in chosen]
+    test = [documents[number] for number in drawn[:share]]
+    valid = [documents[number] for number in drawn[share : 2 * share]]
+    train = [documents[number] for number in sorted(drawn[2 * share :])]
     test, removed_test = without_near_copies(test, [*train, *valid], threshold)
     valid, removed_valid = without_near_copies(valid, train, threshold)
     return Corpus(train, valid, test, {"valid": removed_valid, "test": removed_test})
 
 
 def note_repeated_names(documents: Sequence[Document]) -> None:
-    """Print the number of names that stand in several places; see also :func:`divide`."""
+    """Print the number of names that stand in several places. See also :func:`divide`."""
     names = Counter(document.name for document in documents)
     repeated = sum(count > 1 for count in names.values())
     if repeated:
@@ -162,7 +162,7 @@ def write_documents(
 
     Args:
         documents: the documents.
-        prefix: folder and beginning of the names; the folder is made if it does not exist.
+        prefix: folder and beginning of the names. The folder is made if it does not exist.
         languages: source and target language, the endings of the files.
         separator: see :func:`document_lines`.
     """
@@ -177,7 +177,7 @@ def write_documents(
 def write_corpus(
     corpus: Corpus, folder: Path, languages: tuple[str, str], separator: str
 ) -> list[Path]:
-    """Write ``train.de``, ``train.en`` and so on; see :func:`write_documents`."""
+    """Write ``train.de``, ``train.en`` and so on, see :func:`write_documents`."""
     paths = []
     for split in ("train", "valid", "test"):
         paths += write_documents(getattr(corpus, split), folder / split, languages, separator)
@@ -185,7 +185,7 @@ def write_corpus(
 
 
 def write_report(folder: Path, report: dict[str, object]) -> None:
-    """Write the report of a corpus, ``corpus.json``; it comes last and marks success."""
+    """Write the report of a corpus, ``corpus.json``. The report comes last and marks success."""
     write_text(folder / "corpus.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
 
 

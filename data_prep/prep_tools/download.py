@@ -38,10 +38,10 @@ def verify(path: Path, sha256: str | None) -> None:
     """
     if sha256 is None:
         return
-    found = sha256_of(path)
-    if found != sha256.lower():
+    checksum = sha256_of(path)
+    if checksum != sha256.lower():
         raise PrepError(
-            f"{path}: SHA-256 is {found}, expected {sha256.lower()}; the file is damaged or "
+            f"{path}: SHA-256 is {checksum}, expected {sha256.lower()}; the file is damaged or "
             "another version: remove it and fetch it again, or correct --sha256"
         )
 
@@ -135,7 +135,7 @@ def _request(part: _Part) -> None:
 
 
 def _fetch_from(url: str, path: Path) -> None:
-    """Fetch one address; try again when the connection fails.
+    """Fetch one address. Try again when the connection fails.
 
     Raises:
         PrepError: it could not be fetched.
@@ -170,7 +170,7 @@ def fetch(urls: Sequence[str], path: Path, sha256: str | None = None) -> Path:
 
     Args:
         urls: addresses of the same file, the best first.
-        path: the file to write; its folder is made.
+        path: the file to write. The folder is made.
         sha256: its checksum, if known.
 
     Returns:

@@ -2,7 +2,7 @@
 
 A file ``ep-YY-MM-DD.txt`` holds a sitting. Later years have a file ``ep-YY-MM-DD-NNN.txt`` for each
 item of the agenda. Lines ``<CHAPTER ID=1>``, ``<SPEAKER ID=2 NAME="...">`` and ``<P>`` begin a
-chapter, a turn and a paragraph; all other lines are text.
+chapter, a turn and a paragraph. All other lines are text.
 """
 
 import itertools
@@ -31,14 +31,15 @@ def read_turns(path: Path) -> dict[TurnKey, list[str]]:
     The title of a chapter is a turn of the speaker ``title``.
     """
     turns: dict[TurnKey, list[str]] = {}
-    seen: Counter[tuple[str, str]] = Counter()
-    chapter, speaker = "", "title"
+    counts: Counter[tuple[str, str]] = Counter()
+    chapter = ""
+    speaker = "title"
     paragraphs: list[str] = []
     new_paragraph = True
 
     def begin_turn() -> list[str]:
-        key = (chapter, speaker, seen[chapter, speaker])
-        seen[chapter, speaker] += 1
+        key = (chapter, speaker, counts[chapter, speaker])
+        counts[chapter, speaker] += 1
         turns[key] = []
         return turns[key]
 
@@ -56,7 +57,8 @@ def read_turns(path: Path) -> dict[TurnKey, list[str]]:
         new_paragraph = True
         number = _ID.search(tag[2])
         if tag[1].upper() == "CHAPTER":
-            chapter, speaker = (number[1] if number else "").lstrip("0"), "title"
+            chapter = (number[1] if number else "").lstrip("0")
+            speaker = "title"
             paragraphs = begin_turn()
         elif tag[1].upper() == "SPEAKER":
             speaker = (number[1] if number else "").lstrip("0")
@@ -71,12 +73,13 @@ def align_paragraphs(sources: list[str], targets: list[str]) -> list[tuple[str, 
     Sentences without a counterpart are left out. Several that correspond to one are joined.
     """
     if len(sources) != len(targets):
-        sources, targets = [" ".join(sources)], [" ".join(targets)]
+        sources = [" ".join(sources)]
+        targets = [" ".join(targets)]
     pairs = []
     for source, target in zip(sources, targets, strict=True):
-        for one, other in align(split_sentences(source), split_sentences(target)):
-            if one and other:
-                pairs.append((" ".join(one), " ".join(other)))
+        for source_group, target_group in align(split_sentences(source), split_sentences(target)):
+            if source_group and target_group:
+                pairs.append((" ".join(source_group), " ".join(target_group)))
     return pairs
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from prep_tools.documents import Document
-from prep_tools.letters import has_letters, whole, words
+from prep_tools.letters import has_letters, whole_text, words
 
 GRAM = 8
 """Words in a row that are compared as one, or characters of a script without spaces."""
@@ -19,7 +19,7 @@ SHARE = 0.3
 """Share of the grams of the shorter document in one stretch that makes it a copy. Different
 documents of the published valid set of Europarl share at most 1.6%."""
 FEWEST_GRAMS = 20
-"""Fewest grams of a copy, or all grams of a shorter document; most formulas are shorter."""
+"""Fewest grams of a copy, or all grams of a shorter document. Most formulas are shorter."""
 ENOUGH_GRAMS = 50
 """Number of grams that always makes a copy: no formula has 57 words."""
 GAP = 50
@@ -28,19 +28,19 @@ GAP = 50
 
 def _words(document: Document) -> tuple[list[str], list[int]]:
     """Return the normalized words of the source side, and the pair number of each word."""
-    found: list[str] = []
+    all_words: list[str] = []
     owners: list[int] = []
     for number, (source, _) in enumerate(document.pairs):
         of_pair = words(source)
         if of_pair and not has_letters(source):  # numbers, all of which are one word otherwise
-            of_pair = whole(source).split()
-        found += of_pair
+            of_pair = whole_text(source).split()
+        all_words += of_pair
         owners += [number] * len(of_pair)
-    return found, owners
+    return all_words, owners
 
 
 def _grams(text: Sequence[str]) -> list[int]:
-    """Return hashes of the word n-grams in their order; of a shorter text, one of all of it."""
+    """Return hashes of the word n-grams in their order. A shorter text is one n-gram."""
     if not text:
         return []
     return [hash(tuple(text[n : n + GRAM])) for n in range(max(1, len(text) - GRAM + 1))]
@@ -102,15 +102,15 @@ class HeldOutText:
         if not stretches:
             return []
         size = len(set(grams))
-        found = []
+        copies = []
         for holder, of_holder in stretches.items():
             shorter = min(size, self._sizes[holder])
             needed = min(shorter, max(FEWEST_GRAMS, min(SHARE * shorter, ENOUGH_GRAMS)))
             for stretch in of_holder:
                 if len(stretch.grams) >= needed:
                     end = min(stretch.last + GRAM, len(text)) - 1
-                    found.append((holder, owners[stretch.first], owners[end] + 1))
-        return found
+                    copies.append((holder, owners[stretch.first], owners[end] + 1))
+        return copies
 
 
 def _pieces(document: Document, removed: set[int]) -> list[Document]:
@@ -127,7 +127,7 @@ def _pieces(document: Document, removed: set[int]) -> list[Document]:
 def without_held_out(
     documents: Iterable[Document], held_out: Sequence[Document], fewest: int
 ) -> tuple[list[Document], dict[str, int]]:
-    """Cut held-out documents out of the training documents; all others stay whole.
+    """Cut held-out documents out of the training documents. All others stay whole.
 
     A held-out stretch in the middle cuts a document in two.
 
@@ -140,25 +140,25 @@ def without_held_out(
         The documents, and counts of found and left out documents.
     """
     text = HeldOutText(held_out)
-    kept: list[Document] = []
-    seen: set[int] = set()
+    remaining: list[Document] = []
+    found_holders: set[int] = set()
     left_out = cut = pairs = 0
     for document in documents:
         stretches = text.find(document)
         if not stretches:
-            kept.append(document)
+            remaining.append(document)
             continue
-        seen.update(holder for holder, _, _ in stretches)
+        found_holders.update(holder for holder, _, _ in stretches)
         removed = {number for _, first, end in stretches for number in range(first, end)}
         pieces = [p for p in _pieces(document, removed) if len(p.pairs) >= fewest]
-        kept += pieces
+        remaining += pieces
         pairs += len(document.pairs) - sum(len(piece.pairs) for piece in pieces)
         if pieces:
             cut += 1
         else:
             left_out += 1
-    return kept, {
-        "held-out documents found": len(seen),
+    return remaining, {
+        "held-out documents found": len(found_holders),
         "training documents left out": left_out,
         "training documents cut": cut,
         "pairs left out": pairs,

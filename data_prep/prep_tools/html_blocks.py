@@ -51,7 +51,7 @@ class _BlockReader:
             self.blocks.append(Block(kind, text))
 
     def read(self, node: Node, kind: str) -> None:
-        """Collect the blocks of ``node``; text outside of paragraphs gets this kind."""
+        """Collect the blocks of ``node``. Text outside of paragraphs gets this kind."""
         for child in node.children:
             if isinstance(child, str):
                 self._pieces.append(child)

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 # Elements without an end tag.
 _VOID = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta"))
 _HIDDEN_TAGS = frozenset(("script", "style", "noscript", "pre", "nav", "header", "footer"))
-# "embedded": a paragraph that belongs to another page; the others: code, pictures, service lines.
+# "embedded": a paragraph that belongs to another page. Then code, pictures, service lines.
 _CODE = frozenset(("code", "codeintable", "bascode", "pycode", "sqlcode", "smathcode"))
 _HIDDEN_CLASSES = _CODE | {"embedded", "image", "imageintable", "youtube_consent", "debug", "bug"}
 _SWITCHES = frozenset({"switch", "switchinline"})
@@ -37,7 +37,7 @@ class Node:
 
 
 class _TreeBuilder(HTMLParser):
-    """Builds the tree of elements; tolerates missing end tags."""
+    """Builds the tree of elements. End tags may be missing."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -122,8 +122,8 @@ def read_paragraphs(html: str) -> list[tuple[str, str]]:
         html: the page.
 
     Returns:
-        (id, text) pairs; the same paragraph has the same id in every language. White space is
-        reduced to single spaces; no text is empty.
+        (id, text) pairs. The same paragraph has the same id in every language. White space is
+        reduced to single spaces. No text is empty.
 
     Example:
         >>> read_paragraphs('<p id="par_id1">Choose <b>File</b>.</p><p id="x">no id</p>')

@@ -51,7 +51,7 @@ def align(
         targets: sentences of the other side.
 
     Returns:
-        Groups of 0 to 2 sentences a side; joined in order they give both sides again.
+        Groups of 0 to 2 sentences a side. Joined in order they give both sides again.
 
     Example:
         >>> align(["Ja.", "Ein langer Satz über das Wetter."], ["Yes.", "A long one", "on rain."])

@@ -15,13 +15,13 @@ _IDEOGRAPH = re.compile(
     "[\u2e80-\u2fdf\u3005\u3007\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 _SYLLABLE = re.compile("[\u3041-\u30ff\u31f0-\u31ff\ua000-\ua4cf\uac00-\ud7a3\uff66-\uff9f]")
-# Scripts that leave vowels out, or whose letters have one in them: Hebrew, Arabic, those of India,
+# Scripts that leave vowels out, or whose letters have one in them: Hebrew, Arabic, those in India,
 # Ethiopia, Thailand and their neighbours, and kana.
 _SHORT_WORDS = re.compile(
     "[\u05d0-\u06ff\u0750-\u077f\u0900-\u109f\u1200-\u139f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf"
     "\u3041-\u30ff\u31f0-\u31ff\ua000-\ua4cf\ua9e0-\ua9ff\uaa60-\uaa7f]"
 )
-# Vowel points of Arabic and Hebrew, which are mostly left out; variants of emoji.
+# Vowel points of Arabic and Hebrew, which are mostly left out, and variants of emoji.
 _OPTIONAL_MARK = re.compile(
     "[\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\ufe00-\ufe0f]"
 )
@@ -51,22 +51,24 @@ class _Table(dict[int, str | None]):
         self._spaced = spaced
 
     def __missing__(self, code: int) -> str | None:
-        character, category = chr(code), unicodedata.category(chr(code))
-        kept: str | None = " " if self._spaced else None
+        character = chr(code)
+        category = unicodedata.category(character)
+        replacement: str | None = " " if self._spaced else None
         # Formats and frames, as around the number of a key, are no part of a word.
         if category in ("Cf", "Me") or _OPTIONAL_MARK.match(character) or character == _TATWEEL:
-            kept = None
+            replacement = None
         elif category[0] == "N" and not _IDEOGRAPH.match(character):
-            kept = "0"
+            replacement = "0"
         elif category[0] in "LMN":
-            kept = character if self._spaced else character * _weight(character)
+            replacement = character if self._spaced else character * _weight(character)
             if self._spaced and category[0] != "M" and _SPACELESS.match(character):
-                kept = " " + character
-        self[code] = kept
-        return kept
+                replacement = " " + character
+        self[code] = replacement
+        return replacement
 
 
-_LETTERS, _WORDS = _Table(spaced=False), _Table(spaced=True)
+_LETTERS = _Table(spaced=False)
+_WORDS = _Table(spaced=True)
 
 
 def _decomposed(text: str) -> str:
@@ -99,7 +101,7 @@ def has_letters(text: str) -> bool:
     return bool(letters(text).strip("0"))
 
 
-def whole(text: str) -> str:
+def whole_text(text: str) -> str:
     """Return a line without letters in the form in which it is compared.
 
     Example:
@@ -110,7 +112,7 @@ def whole(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text; of a script without spaces, the characters with their marks.
+    """Return the words of a text, or the characters with marks in scripts without spaces.
 
     Example:
         >>> words("Die “Tür” 12"), words("你好。")
@@ -132,7 +134,7 @@ def width(text: str) -> int:
 
 
 def plain_digits(text: str) -> str:
-    """Return the text with the digits of all scripts as 0 to 9; its length stays.
+    """Return the text with the digits of all scripts as 0 to 9. Its length stays.
 
     Example:
         >>> plain_digits("१२ ٣ ４")

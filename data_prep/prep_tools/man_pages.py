@@ -82,11 +82,11 @@ def plain(text: str) -> str:
     return _ESCAPE.sub(replace, text)
 
 
-def arguments_of(rest: str) -> list[str]:
+def arguments_of(text: str) -> list[str]:
     """Return the arguments of a macro, quotes and escape sequences removed."""
-    rest = rest.split('\\"', 1)[0]
-    found = _ARGUMENT.findall(rest.strip())
-    return [plain(quoted.replace('""', '"') or word) for quoted, word in found]
+    text = text.split('\\"', 1)[0]
+    matches = _ARGUMENT.findall(text.strip())
+    return [plain(quoted.replace('""', '"') or word) for quoted, word in matches]
 
 
 class _PageReader:
@@ -136,8 +136,8 @@ class _PageReader:
         if words and any(character.isalnum() for character in words[0]):
             self.blocks.append(Block("tag", words[0]))
 
-    def _macro(self, name: str, rest: str) -> None:
-        words = arguments_of(rest)
+    def _macro(self, name: str, text: str) -> None:
+        words = arguments_of(text)
         if name in _FONTS or name in _ALTERNATING:
             self._text(("" if name in _ALTERNATING else " ").join(words))
         elif name in ("SH", "SS"):
@@ -196,7 +196,7 @@ def is_alias(page: str) -> bool:
 
 
 def read_man(page: str) -> list[Block]:
-    r"""Return the blocks of a manual page; none of an alias or of a page in mdoc.
+    r"""Return the blocks of a manual page, or none for an alias or a page in mdoc.
 
     Example:
         >>> read_man(".SH NAME\nls \\- list\n.TP\n.B \\-a\nall of\n.I them\n.nf\nx\n.fi")

@@ -36,11 +36,11 @@ class Manual:
         name: name in ``--source`` and in the names of documents.
         packages: names of the packages of translation and original, ``{lang}`` for the language.
         english: pattern of the original's pages below the packages' root.
-        translated: pattern of the translation's pages; in both, the part of a path that matches
+        translated: pattern of the translation's pages. In both, the part of a path that matches
             ``*``, without ``{lang}`` and ``**``, identifies the page.
         align: reads both sides of a page and returns the texts that correspond.
         license: license of the texts.
-        optional: packages that some releases lack; their pages are then missing.
+        optional: packages that some releases lack. Their pages are then missing.
         left_out: pattern of pages that repeat others.
     """
 
@@ -163,16 +163,16 @@ MANUALS = (
 )
 
 
-def _pages(roots: list[Path], place: tuple[str, str], language: str) -> dict[str, Path]:
+def _pages(roots: list[Path], location: tuple[str, str], language: str) -> dict[str, Path]:
     """Return the file of each page of one side, by the name that both sides share."""
-    folder, pattern = (part.format(lang=language) for part in place)
+    folder, pattern = (part.format(lang=language) for part in location)
     ending = re.sub(r"^.*\*", "", pattern)
-    found: dict[str, Path] = {}
+    pages: dict[str, Path] = {}
     for root in roots:
         for base in sorted(root.glob(folder)):
             for path in sorted(base.glob(pattern)):
-                found.setdefault(str(path.relative_to(base)).removesuffix(ending), path)
-    return found
+                pages.setdefault(str(path.relative_to(base)).removesuffix(ending), path)
+    return pages
 
 
 def _read(path: Path) -> str:

@@ -5,19 +5,19 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import ceil
 
-from prep_tools.letters import has_letters, letters, whole
+from prep_tools.letters import has_letters, letters, whole_text
 
 GRAM = 5
 """Letters in a row that are compared as one."""
 _FEWEST_SHARED = 8
-"""Rare grams that two lines must share to be compared; more make the search slower again."""
+"""Rare grams that two lines must share to be compared. More make the search slower again."""
 _WHOLE = "="
-"""Mark before a line without letters, which is one gram; no letter is written so."""
+"""Mark before a line without letters, which is one gram. No letter is written so."""
 
 
 def _compared(line: str) -> str:
     """Return the text that is compared: the letters of a line, or all of one without letters."""
-    return letters(line) if has_letters(line) else f"{_WHOLE}{whole(line)}"
+    return letters(line) if has_letters(line) else f"{_WHOLE}{whole_text(line)}"
 
 
 def shingles(text: str) -> frozenset[str]:
@@ -47,7 +47,7 @@ class SeenLines:
 
     Args:
         lines: the training lines.
-        threshold: share of common runs from which a line counts as seen, over 0; from 1, only
+        threshold: share of common runs from which a line counts as seen, over 0. From 1, only
             equal letters count.
 
     Example:
@@ -66,10 +66,10 @@ class SeenLines:
     def find(self, lines: Sequence[str]) -> list[bool]:
         """Return True for each line that training has seen, reading the training lines once."""
         texts = [_compared(line) for line in lines]
-        wanted = _Wanted(dict.fromkeys(texts), self.threshold)
+        search = _Wanted(dict.fromkeys(texts), self.threshold)
         for line in self._lines:
-            wanted.compare(_compared(line))
-        return [text in wanted.seen for text in texts]
+            search.compare(_compared(line))
+        return [text in search.seen for text in texts]
 
 
 class _Wanted:
@@ -106,9 +106,9 @@ class _Wanted:
         return sorted(filter(None, map(self._ranks.get, members)))
 
     @staticmethod
-    def _rarest(known: list[int], needed: int) -> list[int]:
+    def _rarest(ranks: list[int], needed: int) -> list[int]:
         """Return the rarest known members of a set that must share ``needed`` of them."""
-        return known[: len(known) - needed + min(_FEWEST_SHARED, needed)]
+        return ranks[: len(ranks) - needed + min(_FEWEST_SHARED, needed)]
 
     def compare(self, text: str) -> None:
         """Find the wanted lines that this line equals, or nearly equals."""
@@ -118,15 +118,15 @@ class _Wanted:
             return
         members = shingles(text)
         needed = self._needed(members)
-        known = self._known(members)
-        if len(known) < needed:
+        ranks = self._known(members)
+        if len(ranks) < needed:
             return
         # Count the rare members that each wanted line shares, and compare the likely lines.
-        holders = map(self._holders.__getitem__, self._rarest(known, needed))
+        holders = map(self._holders.__getitem__, self._rarest(ranks, needed))
         for number, count in Counter(chain.from_iterable(holders)).items():
             if count >= self._fewest[number] or count >= needed:
-                others = self._sets[number]
-                shared = len(members & others)
-                union = len(members) + len(others) - shared
+                of_line = self._sets[number]
+                shared = len(members & of_line)
+                union = len(members) + len(of_line) - shared
                 if shared >= self._threshold * union - 1e-9:
                     self.seen.add(self._texts[number])

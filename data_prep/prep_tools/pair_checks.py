@@ -43,15 +43,15 @@ def _words_of_letters(text: str) -> list[str]:
 
 
 def _is_untranslated(translation: str, english: str) -> bool:
-    found = _words_of_letters(translation)
-    if not found:
+    translated = _words_of_letters(translation)
+    if not translated:
         return False
     originals = set(_words_of_letters(english))
-    function_words = sum(word in _ENGLISH for word in found)
-    if function_words >= 2 and function_words / len(found) >= 0.12:
+    function_words = sum(word in _ENGLISH for word in translated)
+    if function_words >= 2 and function_words / len(translated) >= 0.12:
         return True
-    same = sum(word in originals for word in found)
-    return len(found) >= 5 and same / len(found) >= 0.75
+    same = sum(word in originals for word in translated)
+    return len(translated) >= 5 and same / len(translated) >= 0.75
 
 
 def reason_to_drop(translation: str, english: str) -> str | None:

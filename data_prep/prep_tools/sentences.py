@@ -34,7 +34,7 @@ def _ends_abbreviation(before: str) -> bool:
         return True  # a lone full stop, as in "the . and the , signs"
     word = match.group().lower()
     # "z. B." arrives as "z" and then "B": single letters never end a sentence here, other than
-    # syllables ("네."); nor do ordinals ("am 3. Oktober"), which look like sentences that end in a
+    # syllables ("네."). Nor do ordinals ("am 3. Oktober"), which look like sentences that end in a
     # number.
     return word in ABBREVIATIONS or (width(word) == 1 and word.isalpha()) or word.isdigit()
 
@@ -69,7 +69,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def split_pair(source: str, target: str) -> list[tuple[str, str]]:
-    """Split both sides of a paragraph; if the counts differ, keep it as one pair."""
+    """Split both sides of a paragraph. If the counts differ, keep it as one pair."""
     sources, targets = split_sentences(source), split_sentences(target)
     if len(sources) != len(targets):
         return [(source, target)]

@@ -80,12 +80,12 @@ def obtain(source: Source, arguments: argparse.Namespace) -> Path:
     note = path.with_name(path.name + ".sha256")
     if expected is None and note.is_file():
         expected = note.read_text("utf-8").split()[0]
-    given = tuple(url for url in arguments.url if url.rstrip("/").endswith("/" + source.name))
-    fetch(given or source.urls, path, expected)
+    urls = tuple(url for url in arguments.url if url.rstrip("/").endswith("/" + source.name))
+    fetch(urls or source.urls, path, expected)
     if not note.is_file():
-        found = sha256_of(path)
-        write_text(note, f"{found}  {source.name}\n")
-        say(f"  {source.name}: {path.stat().st_size:,} bytes, SHA-256 {found}")
+        checksum = sha256_of(path)
+        write_text(note, f"{checksum}  {source.name}\n")
+        say(f"  {source.name}: {path.stat().st_size:,} bytes, SHA-256 {checksum}")
     return path
 
 
@@ -96,9 +96,9 @@ def check_names(sources: list[Source], arguments: argparse.Namespace) -> None:
         PrepError: one is not.
     """
     names = {source.name for source in sources}
-    given = [local.name for local in arguments.archive]
-    given += [url.rstrip("/").rsplit("/", 1)[-1] for url in arguments.url]
-    given += [text.rpartition("=")[0] for text in arguments.sha256]
-    for name in given:
+    names_to_check = [local.name for local in arguments.archive]
+    names_to_check += [url.rstrip("/").rsplit("/", 1)[-1] for url in arguments.url]
+    names_to_check += [text.rpartition("=")[0] for text in arguments.sha256]
+    for name in names_to_check:
         if name not in names:
             raise PrepError(f"'{name}' is none of the archives needed: {', '.join(sorted(names))}")

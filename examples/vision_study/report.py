@@ -236,14 +236,14 @@ def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Train
             if value is None:
                 continue
             label = study.variants[name].line or name
-            line = lines.setdefault(label, Line(label, styles.index(label), {}, []))
+            line = lines.setdefault(label, Line(label, styles.index(label), {}))
             interval = record.get(f"{column}_interval")
             seeds = by_seed(trainings, name, column).values()
             few = len(seeds) < LEAST_SEEDS
             reach = (0.0, 0.0) if few or interval is None else arms(value, interval, LARGEST_VALUE)
             for x in (x_of[name],) if name in x_of else ends:
                 line.points[x] = value
-                line.errors = [*(line.errors or ()), reach]
+                line.errors.append(reach)
                 if few and len(seeds) > 1:
                     line.dots += [(x, seed_value) for seed_value in seeds]
         if lines:

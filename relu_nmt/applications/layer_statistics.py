@@ -5,7 +5,7 @@ memories of keys.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -28,8 +28,7 @@ from relu_nmt.io.page import Panel, curve_lines, draw_panels
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translator.attention_maps import attention_of, input_batches, single_model
 
 BRANCHES = ("self_attention", "cross_attention", "feed_forward")
@@ -170,19 +169,20 @@ class LayerStatistics:
                 for branch in BRANCHES[-1:] if memories_only else BRANCHES:
                     if getattr(layer, branch) is not None:
                         self._sums[side, index, branch] = BranchSums(layer, branch)
-        networks = {}
+        self._memories = {}
+        self.has_memories = True
         for (side, index, branch), sums in self._sums.items():
-            if branch == BRANCHES[-1]:
-                networks[f"{side}.{index}"] = sums
-        non_memories = [sums.module for sums in networks.values() if not sums.size]
-        if memories_only and non_memories:
-            name = type(non_memories[0]).__name__
-            raise ConfigError(
-                f"no statistics of memories: the feed-forward network {name} is no subclass of "
-                "FeedForward"
-            )
-        self._memories = {name: sums for name, sums in networks.items() if sums.size}
-        self.has_memories = not non_memories
+            if branch != BRANCHES[-1]:
+                continue
+            if sums.size:
+                self._memories[f"{side}.{index}"] = sums
+                continue
+            self.has_memories = False
+            if memories_only:
+                raise ConfigError(
+                    f"no statistics of memories: the feed-forward network "
+                    f"{type(sums.module).__name__} is no subclass of FeedForward"
+                )
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
         """Add sentences and their translations: token ids, each with its end symbol."""
@@ -215,14 +215,11 @@ class LayerStatistics:
         A mean of no values, and a ratio to a variance of 0, is None.
         """
         # Report no module before the first sentence.
-        modules = {
-            name: sums.report() for name, sums in self._memories.items() if self._num_sentences
-        }
+        modules = {}
+        if self._num_sentences:
+            modules = {name: sums.report() for name, sums in self._memories.items()}
         # Average all but the numbers of tokens and keys.
-        counts = ("tokens", "size")
-        overall, sides = _summary(
-            {n: {k: v for k, v in part.items() if k not in counts} for n, part in modules.items()}
-        )
+        overall, sides = _summary(modules, without=("tokens", "size"))
         return {
             "definitions": OF_MEMORIES,
             "sentences": self._num_sentences,
@@ -251,11 +248,13 @@ class BranchSums:
         self.size = 0 if self._outer is None else self._outer.in_features
         # Round the numbers of keys up, so that each p has a key.
         self._counts = [math.ceil(percent * self.size / 100) for percent in PERCENTS]
-        self._num_tokens, self._num_summed, self._is_signed = 0, 0, False
+        self._num_tokens = 0
+        self._num_summed = 0
+        self._is_signed = False
         self._top_sums = np.zeros(len(PERCENTS))
 
     def watch(self, real: Tensor, hooks: ExitStack) -> None:
-        """Add the states of passes while there are hooks; real [B, N] bool, True = no padding."""
+        """Add the states of passes while there are hooks. Real tokens are True in [B, N] bool."""
 
         def add(row: int, states: Tensor) -> None:
             x = states[real].double()
@@ -306,40 +305,13 @@ class BranchSums:
         # Leave out shares of signed weights.
         if self._is_signed:
             return part
-        means = (self._top_sums / max(1, self._num_summed)).tolist()
+        means: list[Any] = [None] * len(PERCENTS)
+        if self._num_summed:
+            means = (self._top_sums / self._num_summed).tolist()
         return part | {
             "null_fraction": 1 - self._num_summed / max(1, self._num_tokens),
-            "top_sums": {
-                str(percent): mean if self._num_summed else None
-                for percent, mean in zip(PERCENTS, means, strict=True)
-            },
+            "top_sums": dict(zip(map(str, PERCENTS), means, strict=True)),
         }
-
-
-def memory_statistics(
-    model: EncoderDecoder, batches: Iterable[tuple[Tensor, Tensor]]
-) -> dict[str, Any]:
-    """Return the statistics of the memories of a model. See :class:`LayerStatistics`.
-
-    The batches are sources [B, S], and targets shifted right [B, T], int64, right-padded, on the
-    device of the model.
-
-    Raises:
-        ConfigError: feed-forward networks of another kind.
-
-    Example:
-        >>> import torch
-        >>> from relu_nmt.translation.config import TransformerConfig
-        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1, feed_forward="softmax")
-        >>> batch = torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6]])
-        >>> report = memory_statistics(EncoderDecoder(config, 10, 12, pad_index=1), [batch])
-        >>> round(report["overall"]["top_sums"]["100"], 6)
-        1.0
-    """
-    statistics = LayerStatistics(Ensemble([StepDecoder(model)]), True)
-    for batch in batches:
-        statistics.add_batch(*batch)
-    return statistics.report()
 
 
 def anisotropy(values: Tensor) -> float | None:
@@ -364,19 +336,23 @@ def anisotropy(values: Tensor) -> float | None:
     return (float(rows.sum(0).square().sum()) - number) / (number * (number - 1))
 
 
-def _summary(modules: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the means over modules such as ``encoder.0``, and those of each side or slot."""
+def _summary(
+    modules: Mapping[str, Mapping[str, Any]], without: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the means over modules such as ``encoder.0``, and the means of each side or slot."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for name, part in modules.items():
         groups.setdefault(name.partition(".")[0], []).append(part)
-    means = {name: _means_of(parts) for name, parts in groups.items()}
-    return _means_of(list(modules.values())), means
+    means = {name: _means_of(parts, without) for name, parts in groups.items()}
+    return _means_of(list(modules.values()), without), means
 
 
-def _means_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _means_of(parts: Sequence[Mapping[str, Any]], without: Sequence[str] = ()) -> dict[str, Any]:
     """Return the means of the values that all parts have, or None if no part knows the value."""
     means: dict[str, Any] = {}
     for name in parts[0] if parts else ():
+        if name in without:
+            continue
         values = [part[name] for part in parts if name in part]
         numbers = [value for value in values if value is not None]
         if len(values) < len(parts):

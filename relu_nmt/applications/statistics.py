@@ -4,8 +4,8 @@ The training log, TensorBoard, result files, pages of ``relu-nmt-analyze`` and r
 ``relu-nmt-sweep`` use the names in ``STATISTICS``, the table in ``statistics.json``. A *row* holds
 the weights w_1 ... w_n of one query for its n visible keys, before dropout; or those of one token
 for the n keys of a feed-forward memory. ``SYMBOLS`` explains the formulas.
-:mod:`relu_nmt.attention.kernels.reference` computes the statistics of every row of attention;
-``layer_statistics`` and ``weight_statistics`` the others.
+:mod:`relu_nmt.attention.kernels.reference` computes the statistics of every row of attention,
+``layer_statistics`` and ``weight_statistics`` all other ones.
 """
 
 import json
@@ -22,10 +22,10 @@ SYMBOLS = (
 
 
 class Statistic(NamedTuple):
-    """A statistic of one row; files hold its mean over real rows, or over rows that have shares.
+    """A statistic of one row. Files hold its mean over real rows, or over rows that have shares.
 
     The title is for tables and plots. The formula, in the symbols of this module, is empty where
-    the definition says it all; the unit is empty for plain numbers.
+    the definition says it all. The unit is empty for plain numbers.
     """
 
     title: str

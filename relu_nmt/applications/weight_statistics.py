@@ -37,7 +37,8 @@ SUBWORD_MARKS = ("@@", "\u2581")
 RANKED = ("top_sum", "share_at_rank")
 OF_ALL_HEADS = "mean_of_heads_entropy"
 KINDS = ("punctuation", "frequent", "ends")
-ALL_KEYS, OWN_SENTENCE = "all", "sentence"
+ALL_KEYS = "all"
+OWN_SENTENCE = "sentence"
 SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
 FIGURE_4_END = 1.5
 LEVEL = 1e-6  # a line whose shares differ by less is level
@@ -141,9 +142,12 @@ class WeightStatistics:
 
         Queries and keys have sentence numbers [B, N] and kinds [B, N, 3] of their tokens.
         """
-        weights, visibility, sentences = record.weights, record.visibility, record.visibility.rows
+        weights = record.weights
+        visibility = record.visibility
+        sentences = visibility.rows
         assert weights is not None, f"{attention.name} has weights, but returned none"
-        (query_sentences, _), (key_sentences, kinds) = queries, keys
+        query_sentences, _ = queries
+        key_sentences, kinds = keys
         # Attention inside sentences has rows of single sentences: take the tokens of these rows.
         if sentences is not None:
             of_queries, of_keys = sentences
@@ -152,7 +156,8 @@ class WeightStatistics:
                 query_sentences = of_queries.take(query_sentences[..., None])[..., 0]
                 key_sentences = of_keys.paired(of_keys.take(key_sentences[..., None]))[..., 0]
         # Keep attention inside sentences apart from attention to all keys.
-        key = record.slot, ALL_KEYS if sentences is None else OWN_SENTENCE, record.layer
+        sees = ALL_KEYS if sentences is None else OWN_SENTENCE
+        key = record.slot, sees, record.layer
         sums = self._sums[key]
         batch, heads, num_queries, num_keys = weights.shape
         # Count the visible keys of each query, and mark real rows: [B, Nq].
@@ -204,11 +209,11 @@ class WeightStatistics:
                 layers.append({name: _mean(values) for name, values in means.items()})
                 records.append({**where, "head": "mean", "rows": rows, **_record(layers[-1])})
                 all_rows += rows
-            names = dict.fromkeys(name for layer in layers for name in layer)
-            slot_means = {}
-            for name in names:
-                of_layers = [layer_means[name] for layer_means in layers if name in layer_means]
-                slot_means[name] = _mean(np.stack(of_layers))
+            by_name: dict[str, list[np.ndarray]] = {}
+            for layer_means in layers:
+                for name, values in layer_means.items():
+                    by_name.setdefault(name, []).append(values)
+            slot_means = {name: _mean(np.stack(values)) for name, values in by_name.items()}
             where = {"slot": slot, "sees": sees, "layer": "mean", "head": "mean"}
             records.append({**where, "rows": all_rows, **_record(slot_means)})
         return records
@@ -230,13 +235,16 @@ def _tables(
     3], and are in ``others``, sentences that are not the query's [B, q, Nk].
     """
     # Shares of the absolute weights. Null rows have none.
-    weights, counts, real = weights.double(), counts[:, None].double(), real[:, None]
+    weights = weights.double()
+    counts = counts[:, None].double()
+    real = real[:, None]
     sizes = weights.abs()
     size = sizes.sum(-1)
     full = real & (size > NULL_SUM)
     shares = sizes / size.clamp_min(NULL_SUM)[..., None]
     # All weights, signed or not.
-    total, nonzero = weights.sum(-1), (weights != 0).sum(-1).double()
+    total = weights.sum(-1)
+    nonzero = (weights != 0).sum(-1).double()
     log_counts = counts.log()
     tables = {
         "sum": (total, real),
@@ -351,8 +359,9 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
     # Ranks become dictionaries by percent.
     ranks = {}
     for name in RANKED:
-        shares = zip(PERCENTS, means[name].tolist(), strict=True)
-        ranks[name] = {percent: share for percent, share in shares if not math.isnan(share)}
+        is_known = ~np.isnan(means[name])
+        percents = itertools.compress(PERCENTS, is_known)
+        ranks[name] = dict(zip(percents, means[name][is_known].tolist(), strict=True))
     return {name: values[name] for name in ANALYZED if name in values} | ranks
 
 
@@ -363,14 +372,20 @@ def series_of(models: Mapping[str, Records]) -> list[Series]:
     """Return the lines of the plots: one a checkpoint, or one for each kind of visible keys."""
     # With attention inside sentences, a checkpoint has two kinds of lines.
     series: list[Series] = []
-    several = OWN_SENTENCE in {record["sees"] for records in models.values() for record in records}
+    has_kinds = False
     for index, (name, records) in enumerate(models.items()):
-        kinds = sorted({record["sees"] for record in records})
-        for number, sees in enumerate(kinds):
-            # Number the lines of a checkpoint only if any checkpoint has two kinds.
-            words = f", {SEEN[sees]}" if OWN_SENTENCE in kinds else ""
-            of_kind = [record for record in records if record["sees"] == sees]
-            series.append((f"{name}{words}", (index, number if several else None), of_kind))
+        by_kind: dict[str, list[Mapping[str, Any]]] = {}
+        for record in records:
+            by_kind.setdefault(record["sees"], []).append(record)
+        for number, sees in enumerate(sorted(by_kind)):
+            label = name
+            if OWN_SENTENCE in by_kind:
+                has_kinds = True
+                label += f", {SEEN[sees]}"
+            series.append((label, (index, number), by_kind[sees]))
+    # Number the lines of a checkpoint only if any checkpoint has two kinds.
+    if not has_kinds:
+        return [(label, (index, None), records) for label, (index, _), records in series]
     return series
 
 
@@ -394,9 +409,9 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
                     else:
                         line.dots.append((layer, value))
             lines.append(line)
-        # Label every layer.
-        names = [str(layer) for layer in sorted({x for line in lines for x in line.points})]
-        panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", "layer", lines, names, from_zero=True))
+        panel = Panel(f"{SLOT_NAMES[slot]}: {title}", "layer", lines, from_zero=True)
+        panel.names = list(map(str, panel.x_values))  # a label for every layer
+        panels.append(panel)
     return draw_panels(panels, share_y=True)
 
 
@@ -421,6 +436,8 @@ def by_rank(series: Sequence[Series]) -> str:
                         lines.append(Line(name, style, points, dashes=dashes))
             x_label = "largest p % of the visible keys"
             panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", x_label, lines, from_zero=True))
-    curves = [line.points.values() for panel in panels for line in panel.lines if line.points]
-    is_level = all(max(values) - min(values) < 100 * LEVEL for values in curves)
-    return "" if is_level else draw_panels(panels, share_y=True)
+    for line in itertools.chain(*(panel.lines for panel in panels)):
+        shares = line.points.values()
+        if shares and max(shares) - min(shares) >= 100 * LEVEL:
+            return draw_panels(panels, share_y=True)
+    return ""

@@ -5,7 +5,7 @@ Given values go before a file, a file before presets, presets before the default
 
 import dataclasses
 import re
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -76,8 +76,9 @@ or leave it out
     names = list(options_of(cls))
     for _, kind in groups_of(cls).values():
         names += all_options(kind)
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise TypeError(f"{cls.__name__}: two fields called {', '.join(sorted(twice))}")
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        raise TypeError(f"{cls.__name__}: two fields called {', '.join(repeated)}")
     return cls
 
 
@@ -118,7 +119,8 @@ def group(title: str, config_class: type, *, stored: bool = True, **defaults: An
 
 def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
     """Return a subclass of settings with other defaults."""
-    if unknown := defaults.keys() - all_options(config_class):
+    unknown = defaults.keys() - all_options(config_class)
+    if unknown:
         raise TypeError(f"{config_class.__name__}: no option is called {', '.join(unknown)}")
     body: dict[str, Any] = {"__doc__": config_class.__doc__, "__module__": config_class.__module__}
     for name in options_of(config_class).keys() & defaults:
@@ -129,12 +131,10 @@ def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
         if "group" in field.metadata:
             kind: Any = field.default_factory
             group_defaults = {name: defaults[name] for name in all_options(kind).keys() & defaults}
-            title, stored = field.metadata["group"], field.metadata["stored"]
-            body |= (
-                {field.name: group(title, kind, stored=stored, **group_defaults)}
-                if group_defaults
-                else {}
-            )
+            if group_defaults:
+                title = field.metadata["group"]
+                stored = field.metadata["stored"]
+                body[field.name] = group(title, kind, stored=stored, **group_defaults)
     hints = get_type_hints(config_class)
     body["__annotations__"] = {name: hints[name] for name in body if name in hints}
     body["with_other_defaults"] = config_class
@@ -157,11 +157,7 @@ def _check(self: Any) -> None:
         group_settings = getattr(self, name)
         # Take the values of the class that the field is declared with, if its defaults are others.
         if type(group_settings) is getattr(kind, "with_other_defaults", None):
-            group_values = {
-                field.name: getattr(group_settings, field.name)
-                for field in dataclasses.fields(group_settings)
-            }
-            object.__setattr__(self, name, kind(**group_values))
+            object.__setattr__(self, name, kind(**vars(group_settings)))
         elif not isinstance(group_settings, kind):
             raise ConfigError(f"{name}: expected an instance of {kind.__name__}")
     options = all_options(type(self))
@@ -172,8 +168,7 @@ def _check(self: Any) -> None:
     for name, reason in getattr(self, "refused", {}).items():
         if values[name] != options[name].default:
             raise ConfigError(f"{options[name].label}: {reason}")
-    if paths := paths_in(self):
-        refuse_shared_files(paths)
+    refuse_shared_files(paths_in(self))
     if hasattr(self, "check"):
         self.check()
 
@@ -281,11 +276,10 @@ def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
     plain_values = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            value = to_dict(value, stored_only=stored_only)
         if field.metadata.get("stored", True) or not stored_only:
-            is_group = dataclasses.is_dataclass(value)
-            plain_values[field.name] = (
-                to_dict(value, stored_only=stored_only) if is_group else value
-            )
+            plain_values[field.name] = value
     return plain_values
 
 
@@ -298,8 +292,9 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, list) and any(isinstance(part, list | dict) for part in value):
             raise ConfigError(f"setting '{name}' has lists in a list, which no setting takes")
         inner = flat(value) if isinstance(value, Mapping) else {name: value}
-        if twice := flat_values.keys() & inner.keys():
-            raise ConfigError(f"setting '{min(twice)}' is given twice")
+        repeated = flat_values.keys() & inner.keys()
+        if repeated:
+            raise ConfigError(f"setting '{min(repeated)}' is given twice")
         flat_values |= inner
     return flat_values
 
@@ -319,8 +314,9 @@ def merged(
     typed = {*user_values, *(base or {})}
     # Drop values of presets that must be off beside a value of the user.
     for entry, _ in list(idle_options(config_class, values, user_values)):
-        for needed, *allowed in entry.conditions if entry.name in user_values else ():
-            if needed in options and needed not in typed and options[needed].default in allowed:
+        for needed, *allowed in entry.conditions:
+            is_free = needed in options and needed not in typed
+            if entry.name in user_values and is_free and options[needed].default in allowed:
                 values[needed] = options[needed].default
     # Drop idle values of files and presets, and refuse idle ones of the user.
     for entry, text in list(idle_options(config_class, values, user_values)):
@@ -344,15 +340,16 @@ def _preset_note(
 ) -> str:
     """Return a note on the flags in a message that a preset set, and not the user."""
     options = all_options(config_class)
-    named = re.findall(r"--[\w-]+", str(error))
-    notes = [
-        f"{options[name].with_value(values[name])} is the default of {entry.with_value(preset)}"
-        for entry in options.values()
-        if entry.presets is not None and (preset := values[entry.name]) in entry.presets
-        for name in entry.presets[preset]
-        if name not in typed and options[name].label in named and values[name] is not None
-        if values[name] == entry.presets[preset][name]
-    ]
+    named_flags = re.findall(r"--[\w-]+", str(error))
+    notes = []
+    for entry in options.values():
+        preset = values[entry.name]
+        defaults = (entry.presets or {}).get(preset, {})
+        for name, default in defaults.items():
+            is_named = options[name].label in named_flags and name not in typed
+            if is_named and values[name] is not None and values[name] == default:
+                setting = options[name].with_value(default)
+                notes.append(f"{setting} is the default of {entry.with_value(preset)}")
     return f" ({'; '.join(notes)})" if notes else ""
 
 
@@ -375,10 +372,10 @@ def all_values(
             # Put a preset that the user changed before the file's values.
             is_new = (name in typed or name in by_given) and base.get(name) != value
             (by_given if is_new else by_preset).update(entry.presets[value])
-    return {
-        name: entry.read(chosen[name]) if name in chosen else entry.default
-        for name, entry in options.items()
-    }
+    values = {}
+    for name, entry in options.items():
+        values[name] = entry.read(chosen[name]) if name in chosen else entry.default
+    return values
 
 
 def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:

@@ -29,10 +29,13 @@ from relu_nmt.config.yaml_text import dump_value, parse_yaml
 from relu_nmt.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT")
-MOST_SHOWN_CHOICES, MOST_SHOWN_TEXT = 6, 24
-HELP_WIDTH, HELP_COLUMN = 100, 32
+MOST_SHOWN_CHOICES = 6
+MOST_SHOWN_TEXT = 24
+HELP_WIDTH = 100
+HELP_COLUMN = 32
 ON = " (on by default)"
-MOST_USED, IDLE = "most used", "accepted as in fairseq, without effect"
+MOST_USED = "most used"
+IDLE = "accepted as in fairseq, without effect"
 BY_FLAG = "by flag: "  # prefix, in a namespace, of the name of an argument typed with its flag
 
 
@@ -126,13 +129,17 @@ def _add_flags(
         action = "store_true" if is_negative else argparse.BooleanOptionalAction
         group.add_argument(*names, dest=entry.name, action=action, **common)
     else:
-        metavar, choices = entry.metavar, entry.choices
+        metavar = entry.metavar
+        choices = entry.choices
         if metavar is None and choices is not None and not isinstance(choices, Registry):
             is_short = len(choices) <= MOST_SHOWN_CHOICES
             metavar = f"{{{','.join(choices)}}}" if is_short else "NAME"
         common |= {"dest": entry.name, "metavar": metavar, "const": entry.bare}
-        nargs = "+" if entry.several else None if entry.bare is None else "?"
-        group.add_argument(*names, nargs=nargs, **common)
+        if entry.several:
+            common["nargs"] = "+"
+        elif entry.bare is not None:
+            common["nargs"] = "?"
+        group.add_argument(*names, **common)
     for flag, value in entry.constants.items():
         common = {"dest": entry.name, "action": "store_const", "const": value}
         common["help"] = f"the same as {flag_of(entry.name)} {entry.text_of(value)}"
@@ -149,8 +156,10 @@ def _help_text(entry: Option) -> str:
     needs = []
     for name, *values in entry.conditions:
         if values not in ([False], [None]):
+            needs.append(flag_of(name))
             ways = "/".join(map(shown, values))
-            needs.append(f"{flag_of(name)} {ways if len(ways) <= MOST_SHOWN_TEXT else ''}".strip())
+            if 0 < len(ways) <= MOST_SHOWN_TEXT:
+                needs[-1] += f" {ways}"
     if needs:
         text += f"; needs {' and '.join(needs)}"
     if default is True:
@@ -179,11 +188,12 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     refuse_shared_files([*read, *paths_in(config)])
     # Print a note on fairseq's flags that do nothing here, in the first process only.
     idle = {entry.name for entry, _ in idle_options(config_class, flat(to_dict(config)), typed)}
-    for name, entry in options.items() if os.environ.get("RANK", "0") == "0" else ():
-        if name in typed and entry.no_effect and (name in idle or not entry.needs):
-            reason = entry.no_effect() if callable(entry.no_effect) else entry.no_effect
-            if reason:
-                print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
+    is_first = os.environ.get("RANK", "0") == "0"
+    for name, entry in options.items():
+        reason = entry.no_effect() if callable(entry.no_effect) else entry.no_effect
+        is_idle = name in typed and (name in idle or not entry.needs)
+        if reason and is_idle and is_first:
+            print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
     if namespace.dump_config:
         print(to_yaml(config), end="")
         raise SystemExit(0)
@@ -198,14 +208,17 @@ def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str,
     """
     values = {name: value for name, value in typed.items() if name in options}
     # Find the argument that takes several words, for those left over.
-    several_words = next(
-        (name for name, entry in options.items() if entry.positional and entry.several), ""
-    )
+    several_words = ""
     for name, entry in options.items():
-        if (value := typed.get(BY_FLAG + name)) is None:
+        if entry.positional and entry.several:
+            several_words = name
+    for name, entry in options.items():
+        value = typed.get(BY_FLAG + name)
+        if value is None:
             continue
         # Hand a word that is displaced by a flag to that argument.
-        if (word := values.pop(name, None)) is not None:
+        word = values.pop(name, None)
+        if word is not None:
             if several_words in ("", name):
                 raise ConfigError(
                     f"{shown(word)}: {entry.flags[0]} {shown(value)} is given too; leave one out"
@@ -273,12 +286,13 @@ def to_yaml(config: Any, indent: str = "") -> str:
         if entry.heading != heading:
             heading = entry.heading
             text += f"\n{indent}# {heading}\n"
-        # Write tuples as lists, which YAML has.
-        value = list(values[name]) if isinstance(values[name], tuple) else values[name]
+        value = values[name]
+        if isinstance(value, tuple):
+            value = list(value)  # as YAML has no tuples
         if isinstance(value, int) and entry.show is not None:
             value = entry.show(value)
-        comment = textwrap.wrap(entry.help, 96 - len(indent))
-        text += "".join(f"{indent}# {part}\n" for part in comment)
+        for line in textwrap.wrap(entry.help, 96 - len(indent)):
+            text += f"{indent}# {line}\n"
         text += f"{indent}{name}: {dump_value(value)}\n"
     for name, (title, _) in groups_of(type(config)).items():
         text += f"\n{indent}# {title}\n{indent}{name}:\n"

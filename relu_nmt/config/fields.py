@@ -54,26 +54,26 @@ class Option:
     above: float | None = None
     below: float | None = None
     # The condition under which this does anything. "store_ema": another field is on (neither off,
-    # empty, 0 nor negative); ("lr_scheduler", "cosine", "fixed"): it has one of these values; a
-    # list of such if all must hold.
+    # empty, 0 nor negative). ("lr_scheduler", "cosine", "fixed"): that field has one of these
+    # values. A list of conditions if all must hold.
     needs: Needs = ()
-    flags: Sequence[str] = ()  # further spellings, ("-s",); files know the long ones too
-    # Flags without a value that set the field, {"--encoder-learned-pos": "learned"}; also fields of
-    # files, true or false.
+    flags: Sequence[str] = ()  # further spellings, ("-s",). Files know the long ones too.
+    # Flags without a value that set the field, {"--encoder-learned-pos": "learned"}. In files they
+    # are true or false.
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metavar: str | None = None  # name of the value in --help, by default FILE or N
     # Turns text into the value, or checks it. Raises ValueError or ConfigError with the text that
     # it expects.
     parse: Callable[[str], Any] | None = None
     show: Callable[[Any], str] | None = None  # the inverse of ``parse``, by default :func:`shown`
-    bare: Any = None  # the value of the flag alone; None: the flag needs a value
+    bare: Any = None  # the value of the flag alone. None: the flag needs a value.
     # Defaults of other fields, by the value of this field. These values are its choices.
     presets: Mapping[str, Mapping[str, Any]] | None = None
     # The reason, or a function that returns it, why a flag of fairseq does nothing here, or nothing
     # while its needs are not met. Typing the flag then prints a note and is no error.
     no_effect: str | Callable[[], str] | None = None
     files: Files | None = None  # the files that it names, if it is a path
-    positional: bool = False  # an argument, not a flag; ``flags`` name it too
+    positional: bool = False  # an argument, not a flag. ``flags`` name it too.
     several: bool = False  # the flag takes the elements of a sequence as words, not with commas
     # The title in --help of this option and the next ones in the class, by default the title of
     # the group.
@@ -90,14 +90,17 @@ class Option:
     def __post_init__(self) -> None:
         if self.presets is not None:
             object.__setattr__(self, "choices", tuple(self.presets))
-        is_number = self.kind is int and not self.is_sequence
-        if self.metavar is None and (self.files is not None or is_number):
-            object.__setattr__(self, "metavar", "N" if self.files is None else "FILE")
+        if self.metavar is None and self.files is not None:
+            object.__setattr__(self, "metavar", "FILE")
+        elif self.metavar is None and self.kind is int and not self.is_sequence:
+            object.__setattr__(self, "metavar", "N")
 
     @property
     def conditions(self) -> list[tuple[Any, ...]]:
         """The ``needs``, each as a field's name and the values that it may have."""
-        needs = self.needs if isinstance(self.needs, list) else [self.needs] if self.needs else []
+        needs = self.needs
+        if not isinstance(needs, list):
+            needs = [needs] if needs else []
         return [(need,) if isinstance(need, str) else need for need in needs]
 
     @property
@@ -137,8 +140,9 @@ class Option:
     @property
     def choice_names(self) -> list[str]:
         """The names or values to choose among, as text. None if any value is allowed."""
-        known = self.choices.names() if isinstance(self.choices, Registry) else self.choices
-        return [str(name) for name in known or ()]
+        if isinstance(self.choices, Registry):
+            return self.choices.names()
+        return list(map(str, self.choices or ()))
 
     @property
     def _expected(self) -> str:
@@ -162,9 +166,11 @@ class Option:
         if self.with_options:
             with reporting(self.label, ConfigError, ConfigError):
                 value = Spec.parse(value).name
-        # Presets may know more names than they list.
-        known = self.choices if self.presets is None else self.presets
-        if value in (known.names() if isinstance(known, Registry) else known or ()):
+        # Presets may have more names than they list.
+        allowed: Any = self.presets or self.choices
+        if isinstance(allowed, Registry):
+            allowed = allowed.names()
+        if value in allowed:
             return
         names = self.choice_names
         text = f"expected one of {', '.join(names)}"
@@ -242,9 +248,13 @@ def _elements(value: Any, has_paths: bool) -> Iterable[Any]:
     """Return the elements of a sequence, or of the texts ``1,2``, ``(1, 2)`` and ``[1, 2]``."""
     if isinstance(value, str):
         inner = value.strip().lstrip("[(").rstrip("])").strip().removesuffix(",")
+        if not inner:
+            return []
         parts = split_paths(inner, ",") if has_paths else inner.split(",")
-        return [part.strip() for part in parts] if inner else []
-    return value if isinstance(value, Iterable) and not isinstance(value, Mapping) else [value]
+        return map(str.strip, parts)
+    if isinstance(value, Iterable) and not isinstance(value, Mapping):
+        return value
+    return [value]
 
 
 def _converted(value: Any, kind: Any) -> Any:
@@ -273,7 +283,7 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         # Write all digits of a number that six do not hold.
         short = f"{value:g}"
-        return short if float(short) == value else repr(value)
+        return short if float(short) == value else str(value)
     return str(value) or "''"
 
 
@@ -294,9 +304,11 @@ def options_of(config_class: Any) -> dict[str, Option]:
         heading = field.metadata["option"].heading or heading
         # Take the type apart: X | None, and tuple[X, ...].
         kind = annotations[field.name]
-        if is_optional := type(None) in get_args(kind):
-            kind = next(a for a in get_args(kind) if a is not type(None))
-        if is_sequence := get_origin(kind) is tuple:
+        is_optional = type(None) in get_args(kind)
+        if is_optional:
+            kind = get_args(kind)[0]
+        is_sequence = get_origin(kind) is tuple
+        if is_sequence:
             kind = get_args(kind)[0]
         options[field.name] = dataclasses.replace(
             field.metadata["option"],
@@ -348,8 +360,9 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
         if key in names:
             fields[names[key]] = value
         elif key in constants:
-            # Set the constant, unless the file switches the flag off.
-            fields |= dict([constants[key]]) if value else {}
+            field, constant = constants[key]
+            if value:  # otherwise the file switches the flag off
+                fields[field] = constant
         else:
             # Advise close names, or all names if they are few.
             advice = "see --help for all options"

@@ -43,7 +43,7 @@ def plain_name(name: object) -> str:
 
 def close_names(name: Any, names: Collection[str]) -> str:
     """Return ``did you mean ...?`` if known names are close to ``name``, otherwise nothing."""
-    close = [known for known in names if plain_name(known) == plain_name(name)][-1:]
+    close = [entry for entry in names if plain_name(entry) == plain_name(name)][-1:]
     close = close or difflib.get_close_matches(str(name), names, n=3, cutoff=0.7)
     return f"did you mean {' or '.join(close)}?" if close else ""
 

@@ -97,14 +97,14 @@ class BatchingConfig:
     """Limits of a batch, per process and accumulation step, and the size of an update."""
 
     max_tokens: int | None = max_tokens_option(
-        help="most tokens in a batch, longest side x sentences; auto: as the memory allows",
+        help="most tokens in a batch, longest side x sentences, or auto: as the memory allows",
         metavar="N|auto",
         parse=_tokens_or_auto,
         show=_shown_tokens,
     )
     update_tokens: int | None = option(
         None,
-        "tokens of an update, over all processes; sets --update-freq",
+        "tokens of an update, over all processes. Sets --update-freq",
         least=1,
         needs="max_tokens",
     )

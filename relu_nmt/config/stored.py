@@ -1,7 +1,7 @@
 """Values that files store as JSON, in a checked form: types, bounds and depth.
 
-A checksum says that a file is whole, not that its values are those of relu_nmt. So every reader of
-such files declares the form of what it reads, and :func:`checked` compares them.
+A checksum says that a file is whole, not that relu_nmt wrote its values. So every reader of such
+files declares the form of its values, and :func:`checked` compares them.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-def checked(form: Any, value: Any, place: str = "the whole") -> Any:
+def checked(form: Any, value: Any, location: str = "the whole") -> Any:
     """Return a value of :func:`parse_json`, compared with the form that it should have.
 
     A form is a type (text, bool, a number, Any, unions, lists, tuples, ``dict[str, X]``, or a
@@ -63,7 +63,7 @@ def checked(form: Any, value: Any, place: str = "the whole") -> Any:
     form is one. Whole numbers are from 0.
 
     Raises:
-        ValueError: it has another form; the message begins with the ``place`` of the fault.
+        ValueError: it has another form; the message begins with the ``location`` of the fault.
 
     Example:
         >>> checked({"loss": tuple[float, int], "*": int}, {"loss": [4.5, 2]})
@@ -82,36 +82,36 @@ def checked(form: Any, value: Any, place: str = "the whole") -> Any:
         *kinds, last = filter(lambda kind: kind is not type(None), inner)
         for kind in kinds:
             with suppress(ValueError):
-                return checked(kind, value, place)
-        return checked(last, value, place)
+                return checked(kind, value, location)
+        return checked(last, value, location)
     if origin in (list, tuple):
-        _require(isinstance(value, list), "a list", value, place)
+        _require(isinstance(value, list), "a list", value, location)
         forms = inner
         if origin is list or inner[1:] == (...,):
             forms = inner[:1] * len(value)
-        _require(len(forms) == len(value), f"a list of {len(forms)}", value, place)
-        return origin(checked(forms[i], x, f"{place} {i}") for i, x in enumerate(value))
+        _require(len(forms) == len(value), f"a list of {len(forms)}", value, location)
+        return origin(checked(forms[i], x, f"{location} {i}") for i, x in enumerate(value))
     if isinstance(form, dict) or origin is dict or dataclasses.is_dataclass(form):
-        _require(isinstance(value, dict), "a table", value, place)
-        return _checked_table(form, value, place)
+        _require(isinstance(value, dict), "a table", value, location)
+        return _checked_table(form, value, location)
     # A bool is an int for Python, but not here. A whole number is also a float.
     is_kind = isinstance(value, form) or (form is float and isinstance(value, int))
     is_kind = is_kind and isinstance(value, bool) == (form is bool)
-    _require(is_kind, EXPECTED[form], value, place)
+    _require(is_kind, EXPECTED[form], value, location)
     if isinstance(value, int):
         least = 0 if form is int else -MOST_WHOLE
-        _require(least <= value <= MOST_WHOLE, f"{least:g} to {MOST_WHOLE:g}", value, place)
+        _require(least <= value <= MOST_WHOLE, f"{least:g} to {MOST_WHOLE:g}", value, location)
     return value
 
 
-def _checked_table(form: Any, value: dict[str, Any], place: str) -> Any:
+def _checked_table(form: Any, value: dict[str, Any], location: str) -> Any:
     if get_origin(form) is dict:
         forms = dict.fromkeys(value, get_args(form)[1])
     elif isinstance(form, dict):
         forms = dict.fromkeys(value, form.get("*", Any))
         for name, inner in form.items():
             if name not in value and name[-1] not in "?*":
-                raise ValueError(f"{place} lacks {name!r}")
+                raise ValueError(f"{location} lacks {name!r}")
             if name != "*":
                 forms[name.removesuffix("?")] = inner
     else:
@@ -119,11 +119,11 @@ def _checked_table(form: Any, value: dict[str, Any], place: str) -> Any:
     members = {}
     for name, member in value.items():
         if name not in forms:
-            raise ValueError(f"{place} has the unknown {name[:40]!r}")
-        members[name] = checked(forms[name], member, f"{place} {name[:40]!r}")
+            raise ValueError(f"{location} has the unknown {name[:40]!r}")
+        members[name] = checked(forms[name], member, f"{location} {name[:40]!r}")
     return form(**members) if isinstance(form, type) else members
 
 
-def _require(is_met: bool, expected: str, value: Any, place: str) -> None:
+def _require(is_met: bool, expected: str, value: Any, location: str) -> None:
     if not is_met:
-        raise ValueError(f"{place}: expected {expected}, found {value!r:.40}")
+        raise ValueError(f"{location}: expected {expected}, found {value!r:.40}")

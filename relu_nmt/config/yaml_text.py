@@ -31,8 +31,8 @@ def parse_yaml(text: str) -> Any:
         # Leave out the advice to Python programmers behind the problem.
         mark = error.problem_mark or error.context_mark
         position = f"line {mark.line + 1}, column {mark.column + 1}"
-        parts = [error.context, error.problem, position]
-        raise ValueError(", ".join(part for part in parts if part)) from error
+        parts = filter(None, [error.context, error.problem, position])
+        raise ValueError(", ".join(parts)) from error
     except (YAMLError, ValueError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
     if count > MOST_VALUES:
@@ -46,12 +46,13 @@ def read_presets(path: Path) -> dict[str, dict[str, Any]]:
     Names with a dot in front are parts that presets share.
     """
     presets: dict[str, dict[str, Any]] = {}
-    for name, settings in parse_yaml(path.read_text("utf-8")).items():
-        if not name.startswith("."):
-            presets[name] = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in settings.items()
-            }
+    for preset, settings in parse_yaml(path.read_text("utf-8")).items():
+        if preset.startswith("."):
+            continue
+        presets[preset] = dict(settings)
+        for name, value in settings.items():
+            if isinstance(value, list):
+                presets[preset][name] = tuple(value)
     return presets
 
 

@@ -231,7 +231,7 @@ def indexed_writer(
     """
     stored = np.dtype(dtype).newbyteorder("<")
     count = 0
-    code = next(code for code, numpy_type in TYPE_CODES.items() if numpy_type is dtype)
+    [code] = [code for code, numpy_type in TYPE_CODES.items() if numpy_type is dtype]
     idx_path, bin_path = paths_of(prefix)
     # Files close in reverse order, so that no index appears before its data.
     with safe_writer(idx_path) as index, safe_writer(bin_path) as data:
@@ -278,7 +278,9 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
     """Return the number of occurrences of each word in the files."""
     # Send several chunks at once, fewer if that leaves workers idle.
     num_chunks = sum(len(file.chunks) for file in files)
-    longest = SENT_CHUNKS_PER_COUNT if any(file.is_sent for file in files) else CHUNKS_PER_COUNT
+    longest = CHUNKS_PER_COUNT
+    if any(file.is_sent for file in files):
+        longest = SENT_CHUNKS_PER_COUNT
     run_length = max(1, min(longest, num_chunks // (4 * workers)))
     chunks = chain.from_iterable(file.readable_chunks() for file in files)
     runs = iter(lambda: list(islice(chunks, run_length)), [])

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -91,10 +91,10 @@ def names_in(folder: Path) -> str:
     """Return a regular expression of all file names that a data folder may have."""
     try:
         content = parse_json(plain_file(folder / MANIFEST_NAME).read_bytes())
-        listed = [re.escape(name) for name in checked({"files": dict[str, Any]}, content)["files"]]
+        names = checked({"files": dict[str, Any]}, content)["files"]
     except (OSError, ValueError):
-        listed = []
-    return "|".join((FILE_NAMES, *listed))
+        names = {}
+    return "|".join((FILE_NAMES, *map(re.escape, names)))
 
 
 DATA_FILES = Files(names=names_in, separator=":")
@@ -115,13 +115,10 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
             f"{folder}: cannot read the data folder: {error.strerror}; make it with "
             "relu-nmt-preprocess"
         ) from error
-    # Collect the pairs in the names of index files: train.de-en.de.idx.
-    matches = [match for name in names if (match := _INDEX_NAME.fullmatch(name))]
-    pairs = {(match["src"], match["tgt"]) for match in matches}
+    pairs = {(match["src"], match["tgt"]) for match in _index_names(names)}
     if not pairs:
-        kinds = OTHER_FOLDERS.items()
         description = ""
-        for kind, ending in kinds:
+        for kind, ending in OTHER_FOLDERS.items():
             if any(re.search(ending, name) for name in names):
                 description = kind
                 break
@@ -132,7 +129,7 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     # Prefer pairs with both sides to source-only data.
     pairs = {pair for pair in pairs if pair[1] != NO_LANGUAGE} or pairs
     if len(pairs) > 1:
-        names_of_pairs = ", ".join("-".join(pair) for pair in sorted(pairs))
+        names_of_pairs = ", ".join(map("-".join, sorted(pairs)))
         raise DataError(
             f"{folder}: several language pairs ({names_of_pairs}); give --source-lang and "
             "--target-lang"
@@ -140,24 +137,28 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     return pairs.pop()
 
 
+def _index_names(names: Iterable[str]) -> Iterator[re.Match[str]]:
+    """Yield the matches of the names of index files: train.de-en.de.idx."""
+    return filter(None, map(_INDEX_NAME.fullmatch, names))
+
+
 def find_pair(
     folder: str | os.PathLike[str], split: str, source_lang: str, target_lang: str
 ) -> str:
     """Return the middle of the split's file names, in either direction or of source-only data.
 
-    A split that is not there is a DataError that lists the others.
+    A split that is not there is a DataError that lists the splits of the folder.
     """
-    languages = ((source_lang, target_lang), (target_lang, source_lang), (source_lang, None))
-    index_files = {}
-    for pair in (pair_name(*languages_of_pair) for languages_of_pair in languages):
-        index_files[pair], _ = paths_of(split_path(folder, split, pair, source_lang))
-        if index_files[pair].exists():
-            return pair
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    splits = {match["split"] for name in names if (match := _INDEX_NAME.fullmatch(name))}
-    available = f"; the folder holds: {', '.join(sorted(splits))}" if splits else ""
-    first = next(iter(index_files.values()))
-    raise DataError(f"{first}: no such file; there is no split '{split}'{available}")
+    pair = pair_name(source_lang, target_lang)
+    for name in (pair, pair_name(target_lang, source_lang), pair_name(source_lang, None)):
+        if paths_of(split_path(folder, split, name, source_lang))[0].exists():
+            return name
+    available = ""
+    if os.path.isdir(folder):
+        splits = {match["split"] for match in _index_names(os.listdir(folder))}
+        available = f"; the folder holds: {', '.join(sorted(splits))}" if splits else ""
+    path, _ = paths_of(split_path(folder, split, pair, source_lang))
+    raise DataError(f"{path}: no such file; there is no split '{split}'{available}")
 
 
 def file_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -190,8 +191,10 @@ def read_manifest(
             f"{folder}: relu-nmt-preprocess has not finished it; start that again, and it "
             "continues where it stopped"
         )
+    if content is None:
+        return None
     # Compare the sizes, which needs no reading, and the checksums if they are wanted.
-    for name, record in ({} if content is None else content["files"]).items():
+    for name, record in content["files"].items():
         file = Path(folder) / name
         size = record["bytes"]
         if not os.path.isfile(file):
@@ -255,11 +258,12 @@ class Journal:
         # Keep the files that this job or the other one was given.
         files_to_keep = {*user_files, *map(Path, stored.get("given", []))}
         if self._content is not stored:
-            files = [Path(path) for step in stored["steps"].values() for path in step["files"]]
-            written_names = {path.name for path in files if path.parent.name != self.folder.name}
-            remove_files(self.folder.parent, written_names, files_to_keep)
+            for step in stored["steps"].values():
+                paths = map(Path, step["files"])
+                names = {path.name for path in paths if path.parent.name != self.folder.name}
+                remove_files(self.folder.parent, names, files_to_keep)
             shutil.rmtree(self.folder, ignore_errors=True)
-        self._content["given"] = [str(path) for path in files_to_keep]
+        self._content["given"] = list(map(str, files_to_keep))
         self.folder.mkdir(parents=True, exist_ok=True)
         self._save()
 
@@ -324,7 +328,8 @@ class Journal:
     def record(self, path: Path) -> dict[str, Any]:
         """Return size and SHA-256 of a file, which are known if it is one of a finished step."""
         for entry in self._content["steps"].values():
-            if record := entry["files"].get(str(path)):
+            record = entry["files"].get(str(path))
+            if record:
                 return dict(record)
         return file_record(path)
 
@@ -336,6 +341,7 @@ class Journal:
 def remove_files(folder: Path, names: Iterable[str], files_to_keep: Collection[Path]) -> None:
     """Remove the files of these names in a folder, but no given one."""
     resolved = {path.resolve() for path in files_to_keep}
-    for path in (folder / name for name in names):
-        if os.path.isfile(path) and path.resolve() not in resolved:
+    for name in names:
+        path = folder / name
+        if path.is_file() and path.resolve() not in resolved:
             path.unlink()

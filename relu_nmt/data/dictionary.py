@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from itertools import islice
 
 import numpy as np
@@ -77,7 +78,7 @@ class Dictionary:
         return [i for i, (word, count) in words if count == 0 and word.startswith(FILLER)]
 
     def index(self, symbol: str) -> int:
-        """Return the id of ``symbol``, or that of ``<unk>``."""
+        """Return the id of ``symbol``, or the id of ``<unk>``."""
         return self._indices.get(symbol, self.unk_index)
 
     def indices(self) -> dict[str, int]:
@@ -87,7 +88,7 @@ class Dictionary:
     def with_symbol(self, symbol: str, index: int | None = None) -> "Dictionary":
         """Return a dictionary with one more symbol. All others keep their ids.
 
-        ``index`` is its id: that of a ``madeupword``, which it replaces, or the size of the
+        ``index`` is its id: the id of a ``madeupword``, which it replaces, or the size of the
         dictionary. By default, and if ``index`` is taken, the symbol replaces the first
         ``madeupword``. Without one it comes last.
         """
@@ -98,10 +99,7 @@ class Dictionary:
 
     def _with(self, symbol: str, index: int) -> "Dictionary":
         """Return a dictionary with a symbol in place of another one, or at the end."""
-        copy = Dictionary()
-        copy._symbols = list(self._symbols)
-        copy._counts = list(self._counts)
-        copy._indices = dict(self._indices)
+        copy = deepcopy(self)
         if index == len(self):
             copy._append(symbol, 0)
         else:
@@ -116,7 +114,7 @@ class Dictionary:
 
         It undoes :meth:`with_symbol`, which gives the symbol its id again.
         """
-        names = (f"{FILLER}{number:04d}" for number in range(len(self)))
+        names = map(f"{FILLER}{{:04d}}".format, range(len(self)))
         filler = next(name for name in names if name not in self)
         return self._with(filler, self._indices[symbol])
 
@@ -130,8 +128,11 @@ class Dictionary:
     def symbols_of(self, ids: Iterable[int], unk: str = UNK) -> list[str]:
         """Return the symbols of ``ids``, leaving out ``<s>``, ``<pad>`` and ``</s>``."""
         dropped = (self.bos_index, self.pad_index, self.eos_index)
-        shown_ids = (i for i in map(int, ids) if i not in dropped)
-        return [unk if i == self.unk_index else self._symbols[i] for i in shown_ids]
+        symbols = []
+        for i in map(int, ids):
+            if i not in dropped:
+                symbols.append(unk if i == self.unk_index else self._symbols[i])
+        return symbols
 
     @classmethod
     def from_counts(

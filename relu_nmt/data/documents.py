@@ -31,7 +31,7 @@ DOCUMENT_TAG = "<d>"
 # Tests for lines that separate documents.
 SEPARATOR_TESTS: dict[str, Callable[[str], bool]] = {
     "none": lambda line: False,
-    "blank": lambda line: not line.strip(),  # between documents; several count as one
+    "blank": lambda line: not line.strip(),  # between documents, several count as one
     "tag": lambda line: line.strip() == DOCUMENT_TAG,  # before each document
 }
 SEPARATORS = tuple(SEPARATOR_TESTS)
@@ -96,7 +96,8 @@ class DocumentConfig:
     @property
     def training_lengths(self) -> tuple[int, ...]:
         """The limits of training in tokens. Each gets an equal share."""
-        return self.doc_mixture or ((self.max_doc_tokens,) if self.max_doc_tokens else ())
+        lengths = filter(None, [self.max_doc_tokens])
+        return self.doc_mixture or tuple(lengths)
 
     @property
     def validation_length(self) -> int:
@@ -143,8 +144,9 @@ class WindowOptions:
 
         Without boundaries of documents the windows are single sentences, which cannot overlap.
         """
-        limit = self.max_doc_tokens or (trained if has_documents else SINGLE_SENTENCES)
-        return WindowConfig(limit, self.window_overlap, repair)
+        if not has_documents:
+            trained = SINGLE_SENTENCES
+        return WindowConfig(self.max_doc_tokens or trained, self.window_overlap, repair)
 
 
 @dataclass(frozen=True)
@@ -174,12 +176,11 @@ def read_documents(path: str | os.PathLike[str], num_sentences: int | None = Non
                 f"{line[:40]!r}; run relu-nmt-preprocess again"
             )
     # Compare the sum with the split.
-    counts = np.array([int(line) for line in lines], dtype=np.int64)
+    counts = np.array(list(map(int, lines)), dtype=np.int64)
     if num_sentences is not None and counts.sum() != num_sentences:
-        sentences, documents = counted(counts.sum(), "sentence"), counted(len(counts), "document")
         raise DataError(
-            f"{path}: {sentences} in {documents}, but the split has {num_sentences:,}; run "
-            "relu-nmt-preprocess again"
+            f"{path}: {counted(counts.sum(), 'sentence')} in {counted(len(counts), 'document')}, "
+            f"but the split has {num_sentences:,}; run relu-nmt-preprocess again"
         )
     return counts
 
@@ -195,18 +196,15 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
     Several separator lines in a row count once. Those at the beginning and the end do not count:
     no document is empty. Sides that differ are a DataError that names the lines.
     """
-    # A later line with the same number of sentences before it replaces an earlier one.
-    inner = [
-        sorted({before: line for before, line in boundaries if 0 < before < sentences}.items())
-        for _, sentences, boundaries in sides
-    ]
-    path, sentences, _ = sides[0]
-    first = inner[0]
-    for (other_path, _, _), other in zip(sides[1:], inner[1:], strict=True):
+    path, sentences, boundaries = sides[0]
+    first = _inner_boundaries(boundaries, sentences)
+    for other_path, other_sentences, other_boundaries in sides[1:]:
+        other = _inner_boundaries(other_boundaries, other_sentences)
         # Compare boundary by boundary, so that the message names the first that differs.
         for number, (mine, theirs) in enumerate(itertools.zip_longest(first, other), 2):
             if mine is None or theirs is None:
-                side_path, (before, line) = (other_path, theirs) if mine is None else (path, mine)
+                side_path = other_path if mine is None else path
+                before, line = mine or theirs
                 raise DataError(
                     f"{side_path}:{line}: a document boundary after "
                     f"{counted(before, 'sentence')} that the other side does not have; the "
@@ -221,6 +219,12 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
     # Take the differences of the boundaries, beginning and end included.
     edges = [0, *(before for before, _ in first), sentences]
     return np.diff(np.array(edges, dtype=np.int64))
+
+
+def _inner_boundaries(boundaries: Boundaries, sentences: int) -> Boundaries:
+    """Return the boundaries between sentences, the last line of several in a row."""
+    lines = {before: line for before, line in boundaries if 0 < before < sentences}
+    return sorted(lines.items())
 
 
 def join_texts(sentences: Iterable[str], language: str) -> str:
@@ -238,12 +242,15 @@ def join_texts(sentences: Iterable[str], language: str) -> str:
     code, *further = re.split("[^a-z]", language.lower())
     has_spaces = code not in WITHOUT_SPACES.split() or "latn" in further
     texts = list(filter(None, sentences))
-    if has_spaces or 2 * sum(bool(_TOKENIZED.search(sentence)) for sentence in texts) > len(texts):
+    num_tokenized = len(list(filter(_TOKENIZED.search, texts)))
+    if has_spaces or 2 * num_tokenized > len(texts):
         return " ".join(texts)
-    # Compare each sentence with the end of the one before.
-    pairs = itertools.pairwise(["", *texts])
-    spaces = (" " if a[-1:].isascii() and b[0].isascii() and a else "" for a, b in pairs)
-    return "".join(space + sentence for space, sentence in zip(spaces, texts, strict=True))
+    text = ""
+    for sentence in texts:
+        if text and text[-1].isascii() and sentence[0].isascii():
+            text += " "
+        text += sentence
+    return text
 
 
 class Window(NamedTuple):
@@ -302,7 +309,7 @@ class Groups:
         return (self.tokens > self.limit) & (self.limit != SINGLE_SENTENCES)
 
     def sizes(self, of_sentence: np.ndarray) -> np.ndarray:
-        """Return the tokens of each group, int [groups], from those of each sentence of a side."""
+        """Return the tokens of each group, int [groups], from the tokens of each sentence."""
         if self.count.max(initial=1) == 1:
             return of_sentence[self.first]
         totals = np.append(0, np.cumsum(of_sentence.astype(np.int64) - 1))
@@ -337,9 +344,9 @@ def plan_groups(
     owners = np.repeat(np.arange(len(documents)), documents)
     # Take a shortcut for single sentences, which need no walk.
     if (limits == SINGLE_SENTENCES).all():
-        ones = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
+        single = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
         indices = np.arange(len(sizes))
-        return Groups(indices, ones, owners, ones, sizes, indices)
+        return Groups(indices, single, owners, single, sizes, indices)
     # Walk through each document and start a group at each sentence that does not fit.
     sums = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))
     totals = sums.tolist()  # tokens before each sentence
@@ -382,7 +389,7 @@ def deal_lengths(
     """Draw a length for each document, so that each length gets the same number of sentences.
 
     Returns the limit of each document in tokens, int64 [documents]. A length that stands twice gets
-    two shares. ``seed`` is that of the run and the epoch. Each epoch has a draw of its own.
+    two shares. ``seed`` has the seed of the run and the epoch. Each epoch has another draw.
     """
     if len(lengths) == 1:
         return np.full(len(documents), lengths[0], dtype=np.int64)
@@ -413,7 +420,7 @@ def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[
 
     Example:
         >>> words = "a b <sep> <sep> c".split()
-        >>> [words[own] for own in sentence_slices(words, "<sep>")]
+        >>> [words[part] for part in sentence_slices(words, "<sep>")]
         [['a', 'b'], [], ['c']]
     """
     ends = [index for index, token in enumerate(tokens) if token == separator]

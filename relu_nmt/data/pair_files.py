@@ -46,22 +46,27 @@ def pair_format(path: str | os.PathLike[str]) -> str | None:
         ('.tmx', None)
     """
     name = Path(path)
-    ending = (name.with_suffix("") if name.suffix in DECOMPRESSORS else name).suffix.lower()
+    if name.suffix in DECOMPRESSORS:
+        name = name.with_suffix("")
+    ending = name.suffix.lower()
     return ending if ending in (".tmx", ".tsv") else None
 
 
 def find_language(language: str, codes: Sequence[str]) -> int | None:
-    """Return the index of a language: of its own code, or else of the first with a region.
+    """Return the index of a language's code, or else of its first code with a region.
 
     Example:
         >>> find_language("de", ["EN_US", "de-AT", "DE"]), find_language("en", ["EN_US"])
         (2, 0)
     """
     name = _plain_code(language)
-    plain_codes = [_plain_code(code) for code in codes]
+    plain_codes = list(map(_plain_code, codes))
     if name in plain_codes:
         return plain_codes.index(name)
-    return next((n for n, code in enumerate(plain_codes) if code.startswith(f"{name}-")), None)
+    for index, code in enumerate(plain_codes):
+        if code.startswith(f"{name}-"):
+            return index
+    return None
 
 
 def _plain_code(language: str) -> str:
@@ -196,16 +201,20 @@ def _columns(
     columns = []
     for language, side in zip(languages, ("source", "target"), strict=False):
         column = find_language(language, names)
-        columns.append(names.index(side) if column is None and side in names else column)
-    named = [column for column in columns if column is not None]
+        if column is None and side in names:
+            column = names.index(side)
+        if column is not None:
+            columns.append(column)
     # Take the line for a header only if it names all columns.
-    if len(named) == len(columns):
-        return True, next((n for n, x in enumerate(names) if x in DOCUMENT_PROPERTIES), None), named
+    if len(columns) == len(languages):
+        documents = [n for n, name in enumerate(names) if name in DOCUMENT_PROPERTIES]
+        return True, documents[0] if documents else None, columns
     # Guess from the number of columns: texts, perhaps behind document and segment.
-    if len(cells) not in (2, 4):
-        return None
-    first = len(cells) - 2
-    return False, 0 if first else None, [first, first + 1][: len(languages)]
+    if len(cells) == 2:
+        return False, None, [0, 1][: len(languages)]
+    if len(cells) == 4:
+        return False, 0, [2, 3][: len(languages)]
+    return None
 
 
 def _read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
@@ -257,11 +266,13 @@ def read_pairs(
     for document, texts in read_tmx(path) if is_tmx else _read_table(path, languages):
         # A TMX may give any languages and regions: find the wanted ones.
         codes = list(texts)
-        indices = [find_language(language, codes) for language in languages]
-        pair = tuple("" if n is None else _one_line(texts[codes[n]]) for n in indices)
+        pair: list[str] = []
+        for language in languages:
+            index = find_language(language, codes)
+            pair.append("" if index is None else _one_line(texts[codes[index]]))
         if all(pair):
             num_pairs += 1
-            yield document, pair
+            yield document, tuple(pair)
             continue
         counts[LEFT_OUT] += 1
         if len(other_languages) < 20:
@@ -307,22 +318,23 @@ def _blocks(
 def scan_pairs(
     path: str, languages: Sequence[str], separator: str, new_file: Callable[[], BinaryIO]
 ) -> tuple[list[TextFile], str]:
-    """Parse a file of pairs, and write each side to a file of its own from ``new_file``.
+    """Parse a file of pairs, and write each side to another file from ``new_file``.
 
     Returns the sides, as :func:`relu_nmt.io.text_lines.scan_text` does, and their counts in one
     line. The ``separator`` stands between documents, see ``SEPARATOR_TESTS``.
     """
     counts: Counter[str] = Counter()
-    sides = [(TextFile(path, copy=file), file) for file in (new_file() for _ in languages)]
-    digests = [hashlib.sha256() for _ in sides]
+    files = [new_file() for _ in languages]
+    sides = [TextFile(path, copy=file) for file in files]
+    digests = [hashlib.sha256() for _ in languages]
     for block in _blocks(path, languages, separator, counts):
         columns = zip(*block, strict=True)
-        for (side, file), digest, lines in zip(sides, digests, columns, strict=True):
-            data = "".join(f"{line}\n" for line in lines).encode()
+        for side, file, digest, lines in zip(sides, files, digests, columns, strict=True):
+            data = "\n".join((*lines, "")).encode()
             digest.update(data)
             file.write(data)
             side.add_chunk(data, len(lines))
-    for (side, _), digest in zip(sides, digests, strict=True):
+    for side, digest in zip(sides, digests, strict=True):
         side.sha256 = digest.hexdigest()
     # Report the counts.
     report = f"{path}: {counted(counts['pairs'], 'pair')} of {' and '.join(languages)}"
@@ -330,7 +342,7 @@ def scan_pairs(
         report += f" in {counted(counts['documents'], 'document')}"
     if counts[LEFT_OUT]:
         report += f"; {counts[LEFT_OUT]:,} {LEFT_OUT}"
-    return [side for side, _ in sides], report
+    return sides, report
 
 
 def check_parallel(counts: Mapping[str, int], unit: str) -> None:

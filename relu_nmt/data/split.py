@@ -82,7 +82,7 @@ class Split:
     def chained(cls, splits: Sequence["Split"], tags: Sequence[int] = ()) -> "Split":
         """Return the sentences of several splits of one task as one, under the name of the first.
 
-        If only some splits have document boundaries, each sentence of the others is a document.
+        If only some splits have document boundaries, each other sentence is a document.
         ``tags`` are ids of the symbols that begin the source sentences of each split, -1 for none.
         """
         first, *further_splits = splits
@@ -124,7 +124,9 @@ class Split:
         begins = np.arange(len(self) + 1)
         if self.documents is not None:
             begins = np.append(0, np.cumsum(self.documents))
-        first, last = ((len(begins) - 1) * i // num_shards for i in (shard, shard + 1))
+        number = len(begins) - 1
+        first = number * shard // num_shards
+        last = number * (shard + 1) // num_shards
         return self._part(begins, 0, first), self._part(begins, first, last)
 
     def _part(self, begins: np.ndarray, first: int, last: int) -> "Split":
@@ -141,14 +143,14 @@ class Split:
     def _of(cls, parts: Sequence[tuple["Split", range]]) -> "Split":
         """Return ranges of sentences of splits as one split, with the settings of the first."""
         first = parts[0][0]
-        source, target, alignments = (
-            DatasetParts([(getattr(split, name), sentences) for split, sentences in parts])
-            if getattr(first, name) is not None
-            else None
-            for name in ("source", "target", "alignments")
-        )
-        assert source is not None
-        return cls(source, target, *first._vocab_sizes, first.separators, alignments)
+        sides: dict[str, Any] = {}
+        for name in ("source", "target", "alignments"):
+            if getattr(first, name) is not None:
+                side = [(getattr(split, name), sentences) for split, sentences in parts]
+                sides[name] = DatasetParts(side)
+        joined = cls(**sides, separators=first.separators)
+        joined._vocab_sizes = first._vocab_sizes
+        return joined
 
     @property
     def stem(self) -> str:
@@ -255,10 +257,12 @@ class Split:
     def group_sizes(self, groups: Groups) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the tokens of each group in source and target, with one ``</s>``, int [groups]."""
         unread = self.unread_separators(groups)
-        source, target = groups.sizes(self.source_sizes) - unread, self.target_sizes
+        source = groups.sizes(self.source_sizes) - unread
         if self.corpus_ends is not None:
             source = source + (self.corpus_tags[self.corpus_of(groups.first)] >= 0)
-        return source, None if target is None else groups.sizes(target) - unread
+        if self.target_sizes is None:
+            return source, None
+        return source, groups.sizes(self.target_sizes) - unread
 
     def refuse_too_long(self, max_tokens: int | None) -> None:
         """Raise a DataError if a sentence is longer than a batch of ``max_tokens``."""
@@ -295,7 +299,8 @@ class Split:
 
     def _joined(self, sentences: range, separators: Separators | None) -> Pair:
         source = join_sentences([self._sentence(self.source, i, 0, separators) for i in sentences])
-        if (tag := self._tag_of(sentences.start)) >= 0:
+        tag = self._tag_of(sentences.start)
+        if tag >= 0:
             source = np.append(tag, source)
         if self.target is None:
             return source, None
@@ -313,7 +318,7 @@ class Split:
         pairs_of_sentences = []
         for index in sentences:
             # Check the positions, and shift them to the place of the sentence.
-            lengths = np.array([side.sizes[index] - 1 for side in (self.source, self.target)])
+            lengths = np.array([self.source.sizes[index], self.target.sizes[index]]) - 1
             pairs = self.alignments[index]
             if (pairs >= lengths).any():
                 raise DataError(
@@ -322,7 +327,8 @@ class Split:
                     "positions, which count from 0; run relu-nmt-preprocess again"
                 )
             # Leave out pairs beyond the cut of the source.
-            if (longest := self._kept_of_source) is not None:
+            longest = self._kept_of_source
+            if longest is not None:
                 pairs = pairs[pairs[:, 0] < longest - 1]
             pairs_of_sentences.append(pairs + start)
             # Begin the next sentence behind this one and its separator.
@@ -349,7 +355,8 @@ class Split:
                 "belong together"
             )
         # Cut a long source, and add the separator.
-        if number == 0 and (longest := self._kept_of_source) is not None and len(ids) > longest:
+        longest = self._kept_of_source
+        if number == 0 and longest is not None and len(ids) > longest:
             ids = np.append(ids[: longest - 1], Dictionary.eos_index)
         if separator is None:
             return ids
@@ -403,9 +410,9 @@ def lengths_in_words(description: dict[str, Any]) -> str:
     """Return the result of :func:`describe_lengths` in one line."""
     limit = description["max_doc_tokens"]
     kind = "single sentences" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens"
-    groups, documents = description["groups"], counted(description["documents"], "document")
+    documents = counted(description["documents"], "document")
     sentences = counted(description["sentences"], "sentence")
-    text = f"{groups:,} from {documents} with {sentences}"
+    text = f"{description['groups']:,} from {documents} with {sentences}"
     # Add the distribution of the lengths, if any group is left.
     if "tokens" in description:
         low, middle, high = description["quantiles_tokens"].values()
@@ -414,14 +421,14 @@ def lengths_in_words(description: dict[str, Any]) -> str:
         )
         text += f"90% {high:.0f}, longest {description['longest_tokens']:,}; "
         text += f"sentences mean {description['mean_sentences']:.1f}"
-    if number := description["over_long_sentences"]:
+    if description["over_long_sentences"]:
         action = "kept whole" if description["over_long_kept"] else "left out"
-        text += f"; {counted(number, 'longer sentence')} {action}"
+        text += f"; {counted(description['over_long_sentences'], 'longer sentence')} {action}"
     return f"{kind}: {text}"
 
 
 def first_of(mask: np.ndarray) -> tuple[int, str]:
-    """Return the first number of a mask, and the number of others in words."""
+    """Return the first number of a mask, and the number of further ones in words."""
     first, *further = np.flatnonzero(mask).tolist()
     return first, f" (and {len(further):,} more)" if further else ""
 

@@ -52,10 +52,10 @@ class TranslationBatch:
         return self._with_each(Tensor.pin_memory)
 
     def _with_each(self, moved: Callable[[Tensor], Tensor]) -> "TranslationBatch":
-        values = vars(self).items()
-        tensors: dict[str, Any] = {
-            k: moved(value) for k, value in values if isinstance(value, Tensor)
-        }
+        tensors: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                tensors[name] = moved(value)
         return replace(self, **tensors)
 
 
@@ -126,7 +126,7 @@ class TranslationBatches:
             out. None (validation) sorts batches by length and keeps such sentences.
         skip_too_long: leave out groups that are longer than the model accepts, and in training
             those longer than ``limits.max_tokens``. Otherwise the former are an error, and each of
-            the latter gets a batch of its own.
+            the latter is a batch.
         longest: longest source and target that the model accepts.
         longest_sentences: the same of each sentence, if positions restart there.
         weights: number of times that an epoch reads each corpus of the split, by default once. For
@@ -195,7 +195,8 @@ class TranslationBatches:
                     "what its attention bounds, or its --teacher); raise that, or leave such "
                     "sentences out with --skip-invalid-size-inputs-valid-test"
                 )
-            if not (readable := self._readable(groups)).all():
+            readable = self._readable(groups)
+            if not readable.all():
                 first, others_in_words = first_of(~readable)
                 raise DataError(
                     f"{self.split.stem}: the group from sentence {groups.first[first]}"
@@ -349,8 +350,8 @@ class ShardedBatches:
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
-        folder, before = (self._folders[(e - 1) % len(self._folders)] for e in (epoch, self._epoch))
-        if folder != before:
+        folder = self._folders[(epoch - 1) % len(self._folders)]
+        if folder != self._folders[(self._epoch - 1) % len(self._folders)]:
             self.batches = self._make(folder)
         self._epoch = epoch
         return self.batches.begin_epoch(epoch)
@@ -377,12 +378,13 @@ def plan_batches(
 ) -> list[np.ndarray]:
     """Return the sentence numbers of each batch of an epoch, int64, grouped by similar length.
 
-    Sentences are sorted by the longer side, then source, then target length. One that is longer
-    than ``max_tokens`` gets a batch of its own. The seed (seed, epoch) gives the order of the
-    batches and of equally long sentences. Without it batches are sorted by length.
+    Sentences are sorted by the longer side, then source, then target length. A sentence that is
+    longer than ``max_tokens`` is a batch. The seed (seed, epoch) gives the order of the batches and
+    of equally long sentences. Without it batches are sorted by length.
 
     Example:
-        >>> [one.tolist() for one in plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))]
+        >>> batches = plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))
+        >>> [numbers.tolist() for numbers in batches]
         [[0, 2], [1]]
     """
     count = len(source_sizes)

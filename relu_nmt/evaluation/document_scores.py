@@ -48,7 +48,7 @@ DEFAULT_POSITIONS = (1, 4, 9, 19)
 Buckets = dict[str, list[int]]  # indices of segments by the name of their bucket, ``17-32``
 AlignedSentence = tuple[int, int, Line]
 """Number of a sentence in a split, from 0, its position in its window, context included, from 1,
-and its translation, if that is a line of its own."""
+and its translation, if the translation is a separate line."""
 BucketScore = tuple[str, int, Score | None]
 """Name of a bucket, number of its segments, and their score. None for an empty bucket."""
 
@@ -85,16 +85,17 @@ def _buckets(
     if not edges or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
         shown_edges = ",".join(map(str, edges))
         raise ConfigError(f"{name} {shown_edges}: expected rising numbers of {unit}")
-    # Name each bucket by its range, the last one by its limit.
-    lowest = [lowest_value, *(edge + 1 for edge in edges)]
-    ranges = zip(lowest, edges, strict=False)
-    names = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
-    buckets: Buckets = {name: [] for name in (*names, f">{edges[-1]}")}
     # Put each segment into its bucket. An edge belongs to the lower one.
-    members = list(buckets.values())
+    members: list[list[int]] = [[] for _ in (*edges, "longer")]
     for number, value in enumerate(values):
         members[bisect.bisect_left(edges, value)].append(number)
-    return buckets
+    # Name each bucket by its range, the last one by its limit.
+    names = []
+    low = lowest_value
+    for high in edges:
+        names.append(f"{low}-{high}" if low < high else str(high))
+        low = high + 1
+    return dict(zip((*names, f">{edges[-1]}"), members, strict=True))
 
 
 def bucket_scores(
@@ -108,8 +109,9 @@ def bucket_scores(
     for bucket, members in buckets.items():
         score = None
         if members:
-            chosen = [[lines[i] for i in members] for lines in (hypotheses, *references)]
-            score = metric.score(chosen[0], chosen[1:])
+            of_hypotheses = list(map(hypotheses.__getitem__, members))
+            of_references = [list(map(lines.__getitem__, members)) for lines in references]
+            score = metric.score(of_hypotheses, of_references)
         scores.append((bucket, len(members), score))
     return scores
 
@@ -159,7 +161,8 @@ def join_lines(documents: Documents, language: str = "") -> list[str]:
     """Return each document as one line, independent of its division into lines."""
     joined = []
     for lines in documents:
-        joined.append(join_texts((" ".join(line.split()) for line in lines), language))
+        sentences = [" ".join(line.split()) for line in lines]
+        joined.append(join_texts(sentences, language))
     return joined
 
 
@@ -227,10 +230,11 @@ class AlignedDocuments:
 
     def position_scores(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
         """Return the scores of sentences by position, without mismatched documents."""
-        matched = [list(itertools.compress(side, self.positions)) for side in self.sentences]
-        positions = [position for position in self.positions if position]
-        buckets = position_buckets(positions, edges)
-        return bucket_scores(metric, buckets, matched[0], matched[1:])
+        hypotheses, *references = (
+            list(itertools.compress(side, self.positions)) for side in self.sentences
+        )
+        buckets = position_buckets(list(filter(None, self.positions)), edges)
+        return bucket_scores(metric, buckets, hypotheses, references)
 
 
 class SplitScorer:
@@ -257,15 +261,14 @@ class SplitScorer:
         lowercase = config.sacrebleu_lowercase
         if lowercase is None:
             lowercase = pipeline.lowercase
-        self._references = (
-            self._tokenized_references() if self._tokenized else task.references(split)
-        )
-        # Choose metric and tokenizer.
+        # Choose references, metric and tokenizer.
         self._chrf = MetricConfig("chrf", lowercase)
         if self._tokenized:
+            self._references = self._tokenized_references()
             tokenize = "none" if config.scoring == "bleu" else COMPOUND
             self._bleu = MetricConfig("bleu", lowercase, tokenize, smooth="none")
         else:
+            self._references = task.references(split)
             tokenize = config.sacrebleu_tokenizer or self._choose_tokenizer()
             self._bleu = MetricConfig("bleu", lowercase, tokenize)
         self._bleu.build()  # report a bad tokenizer before the translation starts
@@ -328,16 +331,15 @@ class SplitScorer:
         # Take raw text for chrF, even where BLEU compares words.
         if self._tokenized:
             raw = self._aligned(documents, False)
-        scores = {
-            "d_bleu": aligned.document_score(self._bleu),
-            "s_bleu": aligned.sentence_score(self._bleu),
-            "group_bleu": self.score(groups, counts, self._bleu).labeled(
-                "group ", f"groups = {len(groups)}"
-            ),
-            "chrf": raw.document_score(self._chrf),
-        }
+        scores = {"d_bleu": aligned.document_score(self._bleu)}
         # Leave out s-BLEU if all documents are mismatched.
-        return {name: score for name, score in scores.items() if score is not None}
+        sentence_score = aligned.sentence_score(self._bleu)
+        if sentence_score is not None:
+            scores["s_bleu"] = sentence_score
+        group_score = self.score(groups, counts, self._bleu)
+        scores["group_bleu"] = group_score.labeled("group ", f"groups = {len(groups)}")
+        scores["chrf"] = raw.document_score(self._chrf)
+        return scores
 
     def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
         """Return the statistics of ``d_bleu`` by document. See :meth:`document_scores`."""
@@ -358,13 +360,15 @@ class SplitScorer:
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         # Number the sentences of each document from 1.
         in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
-        hypotheses = [self._shown(line, self._tokenized) for _, _, line in sentences]
-        references = [self._references[number] for number, _, _ in sentences]
+        hypotheses = []
+        references = []
+        positions: dict[str, list[int]] = {"position": [], "group position": []}
+        for number, position, line in sentences:
+            hypotheses.append(self._shown(line, self._tokenized))
+            references.append(self._references[number])
+            positions["position"].append(in_document[number])
+            positions["group position"].append(position)
         # Score the same sentences in buckets of both positions.
-        positions = {
-            "position": [in_document[number] for number, _, _ in sentences],
-            "group position": [position for _, position, _ in sentences],
-        }
         values: dict[str, Any] = {}
         for name, numbers in positions.items():
             buckets = position_buckets(numbers, DEFAULT_POSITIONS)

@@ -128,7 +128,7 @@ class MetricConfig:
         'chrF2 = 100.00'
     """
 
-    name: str = "bleu"  # ``bleu``, ``chrf`` or ``ter`` (edits over words; lower is better)
+    name: str = "bleu"  # ``bleu``, ``chrf`` or ``ter`` (edits over words, lower is better)
     lowercase: bool = False  # ignore case, as TER always does
     # BLEU's tokenizer: one of sacreBLEU, or ``compound``, see :func:`split_compounds`.
     tokenize: str = DEFAULT_TOKENIZER
@@ -170,7 +170,8 @@ class MetricConfig:
                 force=True,  # no advice on standard error about tokenized text
             )
         if self.tokenize == COMPOUND:
-            metric.tokenizer, metric.tokenizer_signature = split_compounds, COMPOUND
+            metric.tokenizer = split_compounds
+            metric.tokenizer_signature = COMPOUND
         return metric
 
     @property
@@ -250,10 +251,12 @@ def recommended_tokenizer(language: str) -> str:
     # Split at anything but letters, as in zh-CN or zho_Hans.
     code, *further = re.split(r"[^a-z]", language.lower())
     # Try the script first, since it says more than the language.
-    for language_part, table in [*((part, SCRIPTS) for part in further), (code, CODES)]:
-        for name, codes in table.items():
-            if language_part in codes.split():
-                return name
+    for name, codes in SCRIPTS.items():
+        if not set(codes.split()).isdisjoint(further):
+            return name
+    for name, codes in CODES.items():
+        if code in codes.split():
+            return name
     return DEFAULT_TOKENIZER
 
 
@@ -272,13 +275,13 @@ def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str
         try:
             MetricConfig(tokenize=recommended).build()
         except ConfigError:
-            name, package = INSTEAD[recommended], f"sacrebleu[{recommended[:2]}]"
+            name = INSTEAD[recommended]
             note = f"BLEU of {language} uses the tokenizer {name}"
-            note += f"; for {recommended} install '{package}'"
+            note += f"; for {recommended} install 'sacrebleu[{recommended[:2]}]'"
     elif recommended == DEFAULT_TOKENIZER:
         # Look for very long words, a sign of text without spaces.
-        lengths = [len(word) for line in references for word in line.split()]
-        if sum(lengths) > LONGEST_WORDS * len(lengths):
+        words = " ".join(references).split()
+        if sum(map(len, words)) > LONGEST_WORDS * len(words):
             note = "the references have hardly any spaces; --sacrebleu-tokenizer char suits them"
     return name, note
 
@@ -307,8 +310,9 @@ def comet_score(
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"--comet-model {model}: cannot be loaded: {reason}") from error
     # Score all lines on one device.
-    lines = zip(sources, hypotheses, references, strict=True)
-    data = [dict(zip(("src", "mt", "ref"), texts, strict=True)) for texts in lines]
+    data = []
+    for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):
+        data.append({"src": source, "mt": hypothesis, "ref": reference})
     gpus = min(1, torch.cuda.device_count())
     prediction = metric.predict(data, batch_size=COMET_BATCH_SIZE, gpus=gpus, progress_bar=False)
     value = float(prediction.system_score)

@@ -161,10 +161,8 @@ def paired_bootstrap(
     Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation".
     The p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
     """
-    # Read the seed, and refuse bad settings before any work.
-    seed = os.environ.get("SACREBLEU_SEED", str(DEFAULT_SEED)).lower()
-    if not seed.isdecimal() and seed != "none":
-        raise ConfigError(f"SACREBLEU_SEED={seed}: expected a number, or none for another each run")
+    # Refuse bad settings before any work.
+    seed = _seed()
     if samples < 1:
         raise ConfigError(f"--paired-bs-n {samples}: expected 1 or more resamples")
     # Score all segments first, which also checks the references.
@@ -176,16 +174,13 @@ def paired_bootstrap(
         )
     # Score the same resamples of both systems.
     counted = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
-    resampled = resampled_scores(counted, samples, None if seed == "none" else int(seed))
-    estimates = []
-    for system_counts, scores in zip(counted, resampled, strict=True):
-        value = system_counts.score()
-        mean = float(scores.mean())
-        estimates.append({"value": value, "mean": mean, "interval": resampling_interval(scores)})
+    resampled = resampled_scores(counted, samples, seed)
+    estimates = list(map(_estimate, counted, resampled))
     difference = estimates[0]["value"] - estimates[1]["value"]
     by_chance = p_value(resampled[0], resampled[1], difference)
     # Put samples and seed at sacreBLEU's place in the signature.
-    signature = score.signature.replace("|", f"|bs:{samples}|seed:{seed}|", 1)
+    settings = f"|bs:{samples}|seed:{'none' if seed is None else seed}|"
+    signature = score.signature.replace("|", settings, 1)
     name = f"{prefix}{score.name}"
     line = (
         f"{name} = {_shown(estimates[0])} baseline = {_shown(estimates[1])} "
@@ -201,6 +196,20 @@ def paired_bootstrap(
         "signature": signature,
         "difference": difference,
     }
+
+
+def _estimate(counted: SegmentStatistics, scores: np.ndarray) -> dict[str, float]:
+    """Return the score, and mean and interval over the scores of resamples [samples]."""
+    interval = resampling_interval(scores)
+    return {"value": counted.score(), "mean": float(scores.mean()), "interval": interval}
+
+
+def _seed() -> int | None:
+    """Return the seed of the environment, or None for another seed in each run."""
+    seed = os.environ.get("SACREBLEU_SEED", str(DEFAULT_SEED)).lower()
+    if not seed.isdecimal() and seed != "none":
+        raise ConfigError(f"SACREBLEU_SEED={seed}: expected a number, or none for another each run")
+    return None if seed == "none" else int(seed)
 
 
 def _shown(estimate: dict[str, float]) -> str:

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,8 @@ DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
 IMAGE_DPI = 160
 LEGEND_LINE = 4.5  # length of a line in a legend, in letters' heights, long enough to show dashes
-LETTERS_PER_INCH, LEGEND_LETTERS = 14, 12
-"""Letters of a legend per inch, and the letters that its line and the space around take."""
+LETTERS_PER_INCH = 14
+LEGEND_LETTERS = 12  # letters that the line of a legend and the space around take
 PANEL_INCHES = (3.5, 3.0)
 WIDE_INCHES = (7.2, 3.9)
 MOST_COLUMNS = 3
@@ -54,7 +55,7 @@ def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
 
     Lines of one series differ by dashes: ``kind`` is their number.
     """
-    dashes = index if kind is None else kind
+    dashes = kind if kind is not None else index
     return {
         "color": COLORS[index % len(COLORS)],
         "marker": MARKERS[index % len(MARKERS)],
@@ -90,24 +91,26 @@ def escaped(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def draw_weights(axes: "Axes", weights: np.ndarray, most: float, signed: bool) -> "AxesImage":
+def draw_weights(axes: "Axes", weights: np.ndarray, darkest: float, signed: bool) -> "AxesImage":
     """Draw weights [queries, keys]: exact zeros white, positive ones blue, negative ones red.
 
     Colors follow the square root of a weight's size, and begin at a visible tint. Weights from
-    ``most`` on have the darkest color. ``signed`` gives the scale its negative half.
+    ``darkest`` on have one color. ``signed`` gives the scale its negative half.
     """
     from matplotlib import colormaps
     from matplotlib.colors import FuncNorm, ListedColormap
 
     tints = np.linspace(FAINTEST, 1.0, 128)
-    positive = colormaps["Blues"](tints)
-    negative = colormaps["Reds"](tints[::-1])
-    shades = np.concatenate([negative, positive]) if signed else positive
+    shades = colormaps["Blues"](tints)
+    lowest = 0.0
+    if signed:
+        shades = np.concatenate([colormaps["Reds"](tints[::-1]), shades])
+        lowest = -darkest
     colors = ListedColormap(shades).with_extremes(bad="white")
     norm = FuncNorm(
         (lambda x: np.sign(x) * np.sqrt(np.abs(x)), lambda x: np.sign(x) * x**2),
-        vmin=-most if signed else 0.0,
-        vmax=most,
+        vmin=lowest,
+        vmax=darkest,
         clip=True,
     )
     drawn = np.ma.masked_equal(weights, 0)
@@ -138,9 +141,9 @@ class Line:
 
     label: str  # label in the legend
     style: int  # index of its color, marker and dashes
-    points: dict[float, float]  # y by x; in a panel with names, x is the index of the name
+    points: dict[float, float]  # y by x. In a panel with names, x is the index of the name.
     # Length of each point's interval below and above it, if there are intervals.
-    errors: list[tuple[float, float]] | None = None
+    errors: list[tuple[float, float]] = field(default_factory=list)
     # x and y of single values, such as seeds that are too few for an interval.
     dots: list[tuple[float, float]] = field(default_factory=list)
     dashes: int | None = None  # index of dashes, if not the dashes of the style
@@ -158,13 +161,23 @@ class Panel:
     log_y: bool = False  # whether the vertical axis is logarithmic if its values span LEAST_SPAN
     from_zero: bool = False  # whether the vertical axis begins at 0, or below for negative values
 
+    @property
+    def x_values(self) -> list[float]:
+        """Different values on the horizontal axis, sorted."""
+        return sorted(set().union(*(line.points for line in self.lines)))
+
+    @property
+    def y_values(self) -> list[float]:
+        """All values on the vertical axis."""
+        return list(chain.from_iterable(line.points.values() for line in self.lines))
+
 
 def curve_lines(curves: Iterable[tuple[str, Mapping[Any, float]]]) -> list[Line]:
     """Return a line for each named curve, y by x, each in another style."""
-    return [
-        Line(name, style, dict(sorted(points.items())))
-        for style, (name, points) in enumerate(curves)
-    ]
+    lines = []
+    for style, (name, points) in enumerate(curves):
+        lines.append(Line(name, style, dict(sorted(points.items()))))
+    return lines
 
 
 def draw_panels(panels: Sequence[Panel], share_y: bool = False) -> str:
@@ -173,30 +186,34 @@ def draw_panels(panels: Sequence[Panel], share_y: bool = False) -> str:
     The panels of a row may share their vertical axis. Lines without points are left out, and panels
     with a single point on the horizontal axis. Without panels the text is empty.
     """
-    panels = [replace(p, lines=[line for line in p.lines if line.points]) for p in panels]
-    panels = [p for p in panels if len({x for line in p.lines for x in line.points}) > 1]
-    if not panels:
+    drawn = []
+    for panel in panels:
+        panel = replace(panel, lines=[line for line in panel.lines if line.points])
+        if len(panel.x_values) > 1:
+            drawn.append(panel)
+    if not drawn:
         return ""
     # Lay the panels out in rows.
-    columns = min(MOST_COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
+    columns = min(MOST_COLUMNS, len(drawn))
+    rows = -(-len(drawn) // columns)
 
     def draw(figure: "Figure") -> None:
         sharing: Any = "row" if share_y else False
         all_axes = figure.subplots(rows, columns, squeeze=False, sharey=sharing).flatten()
-        for axes, panel in zip(all_axes, panels, strict=False):
+        for axes, panel in zip(all_axes, drawn, strict=False):
             _draw(axes, panel)
         # Include 0, and leave room for whole markers.
         ranges = [axes.get_ylim() for axes in all_axes]
-        for axes, panel, (low, top) in zip(all_axes, panels, ranges, strict=False):
+        for axes, panel, (low, top) in zip(all_axes, drawn, ranges, strict=False):
             if panel.from_zero:
-                negative = any(y < 0 for line in panel.lines for y in line.points.values())
-                axes.set_ylim(low if negative else -0.03 * top, 1.05 * top)
-        for axes in all_axes[len(panels) :]:
+                axes.set_ylim(low if min(panel.y_values) < 0 else -0.03 * top, 1.05 * top)
+        for axes in all_axes[len(drawn) :]:
             axes.set_visible(False)
         common_legend(figure, 2 * columns + 1)
 
-    width, height = WIDE_INCHES if len(panels) == 1 else PANEL_INCHES
+    width, height = PANEL_INCHES
+    if len(drawn) == 1:
+        width, height = WIDE_INCHES
     return draw_image(width * columns, height * rows, draw)
 
 
@@ -210,7 +227,7 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         axes.errorbar(
             [x + shift for x in line.points],
             list(line.points.values()),
-            None if line.errors is None else [*zip(*line.errors, strict=True)],
+            np.array(line.errors).T if any(map(any, line.errors)) else None,
             label=line.label,
             elinewidth=1.0,
             capsize=3,
@@ -222,7 +239,7 @@ def _draw(axes: "Axes", panel: Panel) -> None:
     # Scale and label the axes.
     if panel.log_x:
         axes.set_xscale("log", base=2 if panel.names is None else 10)
-    values = [y for line in panel.lines for y in line.points.values()]
+    values = panel.y_values
     if panel.log_y and max(values) > LEAST_SPAN * min(values) > 0:
         axes.set_yscale("log")
     # Label the ticks: names, or the values on a logarithmic axis.
@@ -230,8 +247,8 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         axes.set_xticks(range(len(panel.names)), panel.names)
         axes.set_xlim(-0.4, len(panel.names) - 0.6)
     elif panel.log_x:
-        ticks = sorted({x for line in panel.lines for x in line.points})
-        axes.set_xticks(ticks, [f"{x:g}" for x in ticks], rotation=45)
+        ticks = panel.x_values
+        axes.set_xticks(ticks, list(map("{:g}".format, ticks)), rotation=45)
         axes.minorticks_off()
     axes.set_xlabel(panel.x_label)
     plain_axes(axes, panel.title)
@@ -248,13 +265,11 @@ def _environment(folder: str | Path) -> "jinja2.Environment":
     import jinja2
 
     # Look for templates in the caller's place first, then in the shared one.
-    shared = jinja2.PackageLoader("relu_nmt.io")
-    loader: jinja2.BaseLoader
-    loader = (
-        jinja2.PackageLoader(folder) if isinstance(folder, str) else jinja2.FileSystemLoader(folder)
-    )
+    loader: jinja2.BaseLoader = jinja2.FileSystemLoader(folder)
+    if isinstance(folder, str):
+        loader = jinja2.PackageLoader(folder)
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([loader, shared]),
+        loader=jinja2.ChoiceLoader([loader, jinja2.PackageLoader("relu_nmt.io")]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -290,12 +305,12 @@ def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
 
 
 def spread(
-    values: Sequence[float], interval: float | None, signed: bool = False, most: float = math.inf
+    values: Sequence[float], interval: float | None, signed: bool = False, highest: float = math.inf
 ) -> str:
     """Return the spread of several seeds' scores in words, empty for one seed.
 
     ``interval`` is half the width of the interval of their mean. Differences are ``signed``,
-    scores are between 0 and ``most``. Fewer than LEAST_SEEDS values are listed.
+    scores are between 0 and ``highest``. Fewer than LEAST_SEEDS values are listed.
 
     Example:
         >>> spread([24.56, 31.24], 42.4)
@@ -307,25 +322,27 @@ def spread(
         return ""
     if len(values) < LEAST_SEEDS or interval is None:
         return f"seeds {', '.join(number(value, signed=signed) for value in values)}"
-    return f"{plus_minus(sum(values) / len(values), interval, signed, most)} seeds"
+    return f"{plus_minus(sum(values) / len(values), interval, signed, highest)} seeds"
 
 
-def plus_minus(mean: float, interval: float, signed: bool = False, most: float = math.inf) -> str:
-    """Return an interval in words, with both ends if one is cut off at 0 or ``most``.
+def plus_minus(
+    mean: float, interval: float, signed: bool = False, highest: float = math.inf
+) -> str:
+    """Return an interval in words, with both ends if one is cut off at 0 or ``highest``.
 
     Example:
         >>> plus_minus(5.0, 1.5), plus_minus(1.0, 1.5), plus_minus(1.0, 1.5, signed=True)
         ('± 1.50', '0.00 to 2.50', '± 1.50')
     """
-    below, above = arms(mean, interval, most)
+    below, above = arms(mean, interval, highest)
     if signed or below == above == interval:
         return f"± {number(interval)}"
     return f"{number(mean - below)} to {number(mean + above)}"
 
 
-def arms(mean: float, interval: float, most: float = math.inf) -> tuple[float, float]:
-    """Return the lengths of an interval below and above its mean, cut at 0 and ``most``."""
-    return min(interval, mean), min(interval, most - mean)
+def arms(mean: float, interval: float, highest: float = math.inf) -> tuple[float, float]:
+    """Return the lengths of an interval below and above its mean, cut at 0 and ``highest``."""
+    return min(interval, mean), min(interval, highest - mean)
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:

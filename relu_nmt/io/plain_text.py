@@ -103,10 +103,11 @@ def markup_kind(lines: Sequence[str]) -> str | None:
         'subtitles (SubRip or WebVTT)'
         >>> markup_kind(["{Hello}", "<b>There</b> is a file."])
     """
-    filled = [line for line in map(str.strip, lines[:MOST_LINES]) if line]
+    filled = list(filter(None, map(str.strip, lines[:MOST_LINES])))
     if not filled:
         return None
-    first, last = filled[0], filled[-1]
+    first = filled[0]
+    last = filled[-1]
     has_times = any(map(_TIME_LINE.fullmatch, filled))
     # Plain text may show a line of times, but does not begin with it.
     if first == "WEBVTT" or any(map(_TIME_LINE.fullmatch, filled[:2])):
@@ -123,9 +124,8 @@ def markup_kind(lines: Sequence[str]) -> str | None:
     root = _ROOT.match(first)
     if root is not None and num_tags > 1 and last.endswith(f"</{root[1]}>"):
         return "XML"
-    if any(line.startswith('msgid "') for line in filled) and any(
-        line.startswith("msgstr") for line in filled
-    ):
+    text = "\n" + "\n".join(filled)
+    if '\nmsgid "' in text and "\nmsgstr" in text:
         return "a PO file of messages"
     if any(map(_LATEX.match, filled)):
         return "LaTeX"

@@ -3,6 +3,7 @@
 import io
 import os
 import platform
+import re
 import resource
 import signal
 import subprocess
@@ -38,8 +39,8 @@ SPIN_COUNT = "1000"
 The usual 300,000 keep working threads from cores that other processes share."""
 PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
 """The packages whose versions :func:`describe_environment` names."""
-LOOKS, BETWEEN_LOOKS = 5, 0.02
-"""Looks at the load of a crowded machine, and the seconds between two."""
+LOOKS = 5  # number of looks at the load of a crowded machine
+BETWEEN_LOOKS = 0.02  # in seconds
 
 
 @contextmanager
@@ -93,9 +94,11 @@ def handle_stop_signals(handler: Callable[[int, FrameType | None], Any]) -> dict
     ``&``, which is about the terminal's Ctrl-C and not about ``kill -INT``. Return the handlers
     before, by signal, for ``signal.signal``.
     """
-    ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
-    heard = [number for number in STOP_SIGNALS if number not in ignored - {signal.SIGINT}]
-    return {number: signal.signal(number, handler) for number in heard}
+    handlers: dict[int, Any] = {}
+    for number in STOP_SIGNALS:
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+            handlers[number] = signal.signal(number, handler)
+    return handlers
 
 
 def available_cores(quota_file: str = "/sys/fs/cgroup/cpu.max") -> int:
@@ -119,8 +122,10 @@ def free_memory(root: str = "/") -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Look at each control group of this process, and at those above, which may have limits too.
     lines = Path(root, "proc/self/cgroup").read_text("utf-8").splitlines()
-    groups = {PurePosixPath(line.split(":", 2)[-1].lstrip("/")) for line in lines}
-    groups |= {above for group in groups for above in group.parents}
+    groups = set()
+    for line in lines:
+        group = PurePosixPath(line.split(":", 2)[-1].lstrip("/"))
+        groups |= {group, *group.parents}
     for group, (version, *files) in product(groups, CGROUPS):
         folder = Path(root, "sys/fs/cgroup", version, group)
         with suppress(OSError, ValueError):  # no such group, or no limit
@@ -139,7 +144,10 @@ def require_memory(subject: str, num_bytes: int, remedy: str) -> None:
     Raises:
         OutOfMemoryError: ``subject`` needs ``num_bytes``, which are not free.
     """
-    if num_bytes > UNCHECKED_BYTES and num_bytes > (free := free_memory()):
+    if num_bytes <= UNCHECKED_BYTES:
+        return
+    free = free_memory()
+    if num_bytes > free:
         raise OutOfMemoryError(
             f"out of memory: {subject} would take {num_bytes / 1e9:,.1f} GB at least, and "
             f"{free / 1e9:,.1f} GB are free; {remedy}"
@@ -175,8 +183,10 @@ def other_threads(
     try:
         running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
         # The state stands behind the command's name, which may itself hold spaces.
-        tasks = [file.read_text("utf-8", "replace") for file in Path(own_tasks).glob("*/stat")]
-        num_own_threads = sum(task.rpartition(")")[2].split()[0] == "R" for task in tasks)
+        num_own_threads = 0
+        for file in Path(own_tasks).glob("*/stat"):
+            state = file.read_text("utf-8", "replace").rpartition(")")[2].split()[0]
+            num_own_threads += state == "R"
     except (OSError, ValueError, IndexError):
         return None
     # Subtract this thread at least, and NumPy's, which spin for a moment after the import.
@@ -247,8 +257,9 @@ def _revision() -> str:
 
 
 def _cpu_name() -> str:
-    lines: list[str] = []
     with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
+        information = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+        name = re.search(r"^model name\s*:(.*)", information, re.MULTILINE)
+        if name is not None:
+            return name[1].strip()
+    return platform.processor()

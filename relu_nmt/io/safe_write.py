@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, written in a temporary folder and renamed; and locks.
+"""Locks, and files that are either whole or absent: written in a temporary folder and renamed.
 
 The temporary folder lies beside the file, and the process that writes holds its lock. The operating
 system drops the lock when that process ends, however it ends. An unlocked folder is abandoned, with
@@ -20,15 +20,15 @@ from typing import BinaryIO
 
 from relu_nmt.errors import DataError, reporting
 
-LOCK, PLAIN = "relu_nmt.lock", "relu_nmt.plain"
-"""Files in a temporary folder: the lock, and an empty file with a new file's permissions."""
+LOCK = "relu_nmt.lock"  # name of the lock in a temporary folder
+PLAIN = "relu_nmt.plain"  # name of an empty file there, with a new file's permissions
 _FOLDER = re.compile(r"\..+\.\d+\.tmp")
 _CLONE = 0x40049409
 """The request FICLONE of Linux: let a file share the blocks of another until either changes."""
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder; return False if another process holds its lock."""
+    """Lock an open file or folder. Return False if another process holds its lock."""
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -36,7 +36,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def acquire_lock(path: Path) -> int | None:
-    """Lock a file, which is made, and stays; return None if another process holds its lock.
+    """Make and lock a file, which stays. Return None if another process holds its lock.
 
     The open descriptor holds the lock until it is closed. A process may pass it on, as a sweep does
     to its commands: the file is then locked as long as one of these processes runs.
@@ -60,7 +60,7 @@ def acquire_lock(path: Path) -> int | None:
 
 @contextmanager
 def folder_locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of an existing folder inside the block; yield False if another process does."""
+    """Hold the lock of an existing folder inside the block. Yield False if another process does."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         is_free = True
@@ -74,12 +74,13 @@ def folder_locked(folder: Path) -> Iterator[bool]:
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside ``path``, for this process alone, and remove it afterwards."""
-    folder, lock = path, None
+    lock = None
     try:
         # Try names until one is free of other processes.
         for number in itertools.count():
             folder = path.with_name(f".{path.name}.{number}.tmp")
-            if (lock := _acquire(folder, may_make=True)) is not None:
+            lock = _acquire(folder, may_make=True)
+            if lock is not None:
                 break
         # Empty it, as a killed process may have left files.
         _empty(folder)
@@ -94,7 +95,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
     """Yield a name to write to, and rename that file (or folder) to ``path`` at the end.
 
     If the block raises, the new file is removed and ``path`` stays as it was. Several processes may
-    replace a file at once, also on several machines; the last one wins. The new file gets the
+    replace a file at once, also on several machines. The last one wins. The new file gets the
     permissions and the group of the old one. A link is replaced, not its target. A ``durable`` file
     is brought to the disk before it is renamed.
     """
@@ -111,7 +112,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
 
 
 def plain_file(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file that programs write; a FIFO in its place would be read for ever.
+    """Return the path of a file that programs write. A FIFO in its place would be read for ever.
 
     Raises:
         DataError: it is a FIFO, a socket or a device.
@@ -135,15 +136,15 @@ def remove_abandoned(folder: Path) -> None:
     """Remove the temporary folders that killed processes left beside files of :func:`replacing`."""
     for path in folder.glob(".*.tmp"):
         if _FOLDER.fullmatch(path.name) and path.is_dir():
-            # Remove only those that can be locked.
-            if (lock := _acquire(path, may_make=False)) is not None:
+            lock = _acquire(path, may_make=False)
+            if lock is not None:
                 _remove(path, lock)
             with suppress(OSError):
                 path.rmdir()  # of a process that was killed before it locked the folder
 
 
 def _acquire(folder: Path, may_make: bool) -> int | None:
-    """Lock a temporary folder; return the open lock file, or None if the folder is not free."""
+    """Lock a temporary folder. Return the open lock file, or None if the folder is not free."""
     is_made = False
     try:
         if may_make:
@@ -158,9 +159,12 @@ def _acquire(folder: Path, may_make: bool) -> int | None:
 
 
 def _locked(folder: Path, is_made: bool) -> int | None:
-    """Lock an existing temporary folder; see :func:`_acquire`."""
+    """Lock an existing temporary folder, see :func:`_acquire`."""
+    flags = os.O_RDWR
+    if is_made:
+        flags |= os.O_CREAT
     try:
-        lock = os.open(folder / LOCK, os.O_RDWR | (os.O_CREAT if is_made else 0), 0o600)
+        lock = os.open(folder / LOCK, flags, 0o600)
     except OSError as error:
         # It is a foreign folder, or another process has just removed it.
         if is_made and not isinstance(error, FileNotFoundError):
@@ -221,22 +225,23 @@ def _set_permissions(path: Path, final: Path) -> None:
 
 @contextmanager
 def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that :func:`replacing` renames to ``path``; the block may also read it."""
+    """Open a file that :func:`replacing` renames to ``path``. The block may also read it."""
     with replacing(path) as temporary, open(temporary, "w+b") as file:
         yield file
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` as UTF-8 by :func:`replacing`; line ends stay as they are."""
+    """Write ``text`` as UTF-8 by :func:`replacing`. Line ends stay as they are."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
 
 def check_writable(flag: str, path: str | None) -> None:
-    """Raise a DataError if a file cannot be written, before hours are spent; make its folder."""
+    """Make the folder of a file. Raise a DataError if the file cannot be written."""
     if path is None:
         return
-    file, target = Path(path), target_of(path)
+    file = Path(path)
+    target = target_of(path)
     # A file is renamed into its place, which would replace a device. An open file such as
     # /dev/stdout may lead to a plain file, so that its folder decides.
     is_device = file.is_symlink() and file.absolute().parent.resolve() == Path("/dev")

@@ -73,10 +73,10 @@ class TextFile:
 
     def add_chunk(self, data: bytes, num_lines: int) -> None:
         """Count whole lines, the next of the text."""
-        start, first_line = self.num_bytes, self.num_lines + 1
-        self.num_bytes += len(data)
+        end = self.num_bytes + len(data)
+        self.chunks.append(Chunk(self.path, self.num_bytes, end, self.num_lines + 1))
+        self.num_bytes = end
         self.num_lines += num_lines
-        self.chunks.append(Chunk(self.path, start, self.num_bytes, first_line))
 
     def readable_chunks(self) -> Iterator[Chunk]:
         """Yield the chunks so that :func:`read_chunk` can read them in any process."""
@@ -111,9 +111,11 @@ class _Decompressed(io.RawIOBase):
     """The decompressed bytes of a file, which may be several compressed files in a row."""
 
     def __init__(self, file: BinaryIO, make_decompressor: Callable[[], Any]) -> None:
-        self._file, self._make = file, make_decompressor
+        self._file = file
+        self._make = make_decompressor
         self._current: Any = None
-        self._rest, self._ready = b"", memoryview(b"")
+        self._unread = b""
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -121,8 +123,8 @@ class _Decompressed(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         # Decompress blocks until there are bytes, or the file ends.
         while not self._ready:
-            block = self._rest or self._file.read(COMPRESSED_BYTES)
-            self._rest = b""
+            block = self._unread or self._file.read(COMPRESSED_BYTES)
+            self._unread = b""
             if not block and self._current is not None:
                 raise OSError("the compressed file is cut short")
             if not block:
@@ -134,10 +136,11 @@ class _Decompressed(io.RawIOBase):
                 self._current = self._make()
             try:
                 self._ready = memoryview(self._current.decompress(block))
-            except Exception as error:  # each library has a class of its own
+            except Exception as error:  # each library raises another class
                 raise OSError(f"the compressed file is damaged ({error})") from error
             if self._current.eof:
-                self._rest, self._current = self._current.unused_data, None
+                self._unread = self._current.unused_data
+                self._current = None
         count = min(len(buffer), len(self._ready))
         buffer[:count] = self._ready[:count]
         self._ready = self._ready[count:]
@@ -166,13 +169,15 @@ def reading(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
 
 
 def find_text(path: str) -> str:
-    """Return the path of a text file, or that of its compressed form, if one exists."""
-    candidates = (path, *(path + ending for ending in DECOMPRESSORS))
-    return next((one for one in candidates if os.path.isfile(one)), path)
+    """Return the path of a text file, or the path of its compressed form, if one exists."""
+    for ending in ("", *DECOMPRESSORS):
+        if os.path.isfile(path + ending):
+            return path + ending
+    return path
 
 
 def decode_lines(data: bytes, path: str, first_line: int = 1) -> list[str]:
-    """Return the lines of ``data`` without their ends; an error names the file and the line."""
+    """Return the lines of ``data`` without their ends. An error names the file and the line."""
     if first_line == 1:  # only a file's beginning has a byte-order mark
         data = data.removeprefix(codecs.BOM_UTF8)
         refuse_binary(data, path)
@@ -210,15 +215,15 @@ def split_lines(text: str) -> list[str]:
 
 def _whole_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Yield pieces of whole lines, about ``size`` bytes each."""
-    rest: list[bytes] = []  # joined when its line ends: a line may be as long as a file
+    line: list[bytes] = []  # joined when the line ends, since it may be as long as a file
     while block := file.read(size):
         end = block.rfind(b"\n") + 1
         if end:
-            yield b"".join((*rest, block[:end]))
-            rest.clear()
-        rest.append(block[end:])
-    if last := b"".join(rest):
-        yield last
+            yield b"".join((*line, block[:end]))
+            line.clear()
+        line.append(block[end:])
+    if any(line):
+        yield b"".join(line)
 
 
 def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
@@ -282,8 +287,8 @@ def read_input(path: str) -> list[str]:
 def encode_lines(lines: Sequence[str], first_line: int = 1) -> bytes:
     r"""Return lines as UTF-8 with their ends: :func:`decode_lines` gives them back.
 
-    A line that has ``\n`` in it would become two; a space takes its place. Only the first lines of
-    a file may need a byte-order mark.
+    A ``\n`` in a line becomes a space, since it would end the line. Only the first lines of a file
+    may need a byte-order mark.
 
     Example:
         >>> encode_lines(["a", "b\r", "c\rd"])
@@ -291,10 +296,14 @@ def encode_lines(lines: Sequence[str], first_line: int = 1) -> bytes:
     """
     text = "\n".join((*lines, ""))
     if text.count("\n") != len(lines) or ("\r" in text and "\r\n" in text):
-        cleaned = (line.replace("\n", " ") for line in lines)
-        text = "".join(f"{line}\r\n" if line[-1:] == "\r" else f"{line}\n" for line in cleaned)
+        text = ""
+        for line in lines:
+            end = "\r\n" if line.endswith("\r") else "\n"
+            text += line.replace("\n", " ") + end
     data = text.encode("utf-8")
-    return codecs.BOM_UTF8 + data if first_line == 1 and data.startswith(codecs.BOM_UTF8) else data
+    if first_line == 1 and data.startswith(codecs.BOM_UTF8):
+        return codecs.BOM_UTF8 + data
+    return data
 
 
 def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:

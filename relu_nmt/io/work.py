@@ -41,7 +41,7 @@ TASKS_AHEAD = 3
 worker busy, few enough to keep results out of memory."""
 FORKS = sys.platform == "linux"
 """True where workers are forked, which takes milliseconds and copies no memory. On other systems
-than Linux forking is not safe, and each worker starts as a program of its own."""
+than Linux forking is not safe, and each worker starts as a new program."""
 BYTES_OF_WORKER = 2**25  # least memory of a worker process: what it does not share with its parent
 MINUTES_OF_A_WEEK = 7 * 24 * 60
 
@@ -63,6 +63,54 @@ def bars_are_drawn() -> bool:
     return sys.stderr.isatty() and not _hidden.get()
 
 
+class _Progress:
+    """The progress of some work: a bar, or else lines."""
+
+    def __init__(self, label: str, total: int, unit: str, write: Callable[[str], object]) -> None:
+        self.label = label
+        self.total = total
+        self.unit = unit
+        self.write = write
+        self.done = 0
+        self.started = self.last_line = time.monotonic()
+        self.is_hidden = _hidden.get()
+        self.bar: tqdm[Any] | None = None
+        self.ended = threading.Event()
+
+    def draw(self) -> None:
+        """Begin to draw a bar."""
+        options = {"desc": self.label, "unit": self.unit, "unit_scale": self.unit == "B"}
+        self.bar = tqdm(total=self.total, file=sys.stderr, **options)
+
+    def print_line(self) -> None:
+        """Print a line with the share done, unless there is a bar or progress is hidden."""
+        self.last_line = time.monotonic()
+        if self.bar is None and not self.is_hidden:
+            size = f"{self.total:,} {self.unit}"
+            if self.unit == "B":
+                size = f"{self.total / 1e6:,.1f} MB"
+            share = self.done / max(1, self.total)
+            seconds = time.monotonic() - self.started
+            self.write(f"{self.label}: {share:.0%} of {size}, {seconds:.1f} s")
+
+    def advance(self, number: int) -> None:
+        """Add to the amount done. Work that is repeated does not count."""
+        number = min(number, self.total - self.done)
+        self.done += number
+        if self.bar is not None:
+            self.bar.update(number)
+        elif time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
+            self.print_line()
+
+    def show_waiting(self) -> None:
+        """Refresh the bar, or print a line, whenever work has stood still."""
+        while not self.ended.wait(SECONDS_UNTIL_WAITING):
+            if self.bar is not None:
+                self.bar.refresh()
+            elif time.monotonic() - self.last_line >= SECONDS_UNTIL_WAITING:
+                self.print_line()
+
+
 @contextmanager
 def progress_bar(
     label: str,
@@ -76,61 +124,30 @@ def progress_bar(
     """Draw a bar on a terminal, otherwise print a line every ten seconds and one at the end.
 
     Bytes (the unit ``B``) are shown in MB. ``shows_waiting`` also shows that the work runs when
-    nothing is done for long; a thread does that, so it is not for a block that forks processes.
+    nothing is done for long. A thread does that, which a block that forks processes must not have.
     With ``only_if_slow`` there are lines only, and none if the work ends before the first is due.
     ``say`` prints the lines. The yielded function adds a number to the amount done.
     """
-    label = printable(label)
     write = say or partial(print, file=sys.stderr, flush=True)
-    is_hidden, done = _hidden.get(), 0
-    started = last_line = time.monotonic()
-    bar = None
+    progress = _Progress(printable(label), total, unit, write)
     if bars_are_drawn() and not only_if_slow:
-        bar = tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr)
-
-    def print_line() -> None:
-        nonlocal last_line
-        last_line = time.monotonic()
-        if bar is None and not is_hidden:
-            share, seconds = done / max(1, total), time.monotonic() - started
-            size = f"{total:,} {unit}" if unit != "B" else f"{total / 1e6:,.1f} MB"
-            write(f"{label}: {share:.0%} of {size}, {seconds:.1f} s")
-
-    def advance(number: int) -> None:
-        nonlocal done
-        number = min(number, total - done)  # work that is repeated does not count
-        done += number
-        if bar is not None:
-            bar.update(number)
-        elif time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
-            print_line()
-
-    ended = threading.Event()
-
-    def show_waiting() -> None:
-        while not ended.wait(SECONDS_UNTIL_WAITING):
-            # Refresh the bar, or print a line, when work has stood still.
-            if bar is not None:
-                bar.refresh()
-            elif time.monotonic() - last_line >= SECONDS_UNTIL_WAITING:
-                print_line()
-
-    # Make it a daemon, so that it cannot keep the program alive.
-    waiting = threading.Thread(target=show_waiting, daemon=True)
+        progress.draw()
+    # Make the thread a daemon, so that it cannot keep the program alive.
+    waiting = threading.Thread(target=progress.show_waiting, daemon=True)
     if shows_waiting:
         waiting.start()
     try:
-        yield advance
+        yield progress.advance
     finally:
         # Stop the thread before the bar closes, since it may draw.
-        ended.set()
+        progress.ended.set()
         if shows_waiting:
             waiting.join()
-        if bar is not None:
-            bar.close()
+        if progress.bar is not None:
+            progress.bar.close()
     # Print the last line, unless short work should show none.
-    if not only_if_slow or last_line > started:
-        print_line()
+    if not only_if_slow or progress.last_line > progress.started:
+        progress.print_line()
 
 
 def ordered_map(
@@ -216,7 +233,7 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
     # On a terminal, show the time where the function may draw a bar.
     end = "\r" if bars_are_drawn() else "\n"
     line = ""
-    # A forked worker gets the function as it is; it need not be picklable.
+    # A forked worker gets the function as it is, even one that cannot be pickled.
     with _worker_pool(1, _functions.append, function) as pool:
         future = pool.submit(_call_function)
         while not wait([future], SECONDS_BETWEEN_LINES).done:
@@ -268,7 +285,7 @@ class Work:
             return error
 
     def checkpoint(self) -> "DelayedSubmission":
-        """Return the job to queue again; submitit calls this at the cluster's signal."""
+        """Return the job to queue again. submitit calls this at the cluster's signal."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)

@@ -1,8 +1,8 @@
 """The steps from text to tokens: sentences, words (tokenizers) and pieces (subword models).
 
 A tokenizer turns a raw sentence into words and back, a subword model turns words into pieces and
-back. Settings give their names. A new one is a class in a module of its own, listed here or
-registered by a file of the user (``--user-module``).
+back. Settings give their names. A new one is a class in another module, listed here or registered
+by a file of the user (``--user-module``).
 """
 
 import base64
@@ -99,8 +99,8 @@ class SubwordModel(ABC):
     """Words to pieces of words and back.
 
     A new model overrides :meth:`learn`, :meth:`load`, :meth:`split`, :meth:`join` and
-    ``file_name``. ``@subword_models.register("name")`` registers it. The ``content`` is that of the
-    model's file. None for a model without a file.
+    ``file_name``. ``@subword_models.register("name")`` registers it. The ``content`` has the bytes
+    of the model's file. None for a model without a file.
     """
 
     # Name of the model's file in a data folder, "subword.codes". None for no file. If each language
@@ -164,9 +164,9 @@ class SubwordModel(ABC):
         return cls.load(content)
 
 
-BASE, MOSES, SUBWORDS = (
-    f"relu_nmt.tokenization.{module}" for module in ("base", "moses", "subwords")
-)
+BASE = "relu_nmt.tokenization.base"
+MOSES = "relu_nmt.tokenization.moses"
+SUBWORDS = "relu_nmt.tokenization.subwords"
 tokenizers: Registry[type[Tokenizer]] = Registry(
     "tokenizer", {"none": BASE, "moses": MOSES, "moses-aggressive": MOSES}
 )
@@ -289,7 +289,7 @@ def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel
 class SentenceSplitter:
     """Cuts paragraphs into sentences. A blank paragraph has none.
 
-    Abbreviations and quotes are those of the language. Languages that the library does not know get
+    The language decides on abbreviations and quotes. Languages that the library does not know get
     rules that suit many. A boundary that is in doubt is none: behind an initial or an ordinal
     number, and before a small letter.
 
@@ -305,7 +305,8 @@ class SentenceSplitter:
     """
 
     def __init__(self, language: str, is_required: bool = True) -> None:
-        self.language, self.note = language, ""
+        self.language = language
+        self.note = ""
         self._segment: Callable[[str, str], list[str]] | None = None
         try:
             with needing(f"--split-sentences needs the package sentencex: {INSTALL_SPLITTER}"):

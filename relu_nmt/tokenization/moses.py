@@ -25,7 +25,7 @@ def _character_set(characters: str) -> frozenset[str]:
 class MosesTokenizer(Tokenizer):
     """Moses' rules, as ported to Python by sacremoses.
 
-    Joining gives the usual spaces around punctuation, which may differ from those of the text:
+    Joining gives the usual spaces around punctuation, which may differ from the text:
     ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` change. An ``aggressive`` one splits hyphens
     between letters too, as Moses' ``-a``, which is usual for WMT14.
     """
@@ -56,11 +56,10 @@ class MosesTokenizer(Tokenizer):
         if self.aggressive:
             hyphen, _ = self._tokenizer.AGGRESSIVE_HYPHEN_SPLIT
             # Moses removes control characters before it looks for hyphens between letters.
-            indices = [
-                index
-                for index, character in enumerate(text)
-                if character >= " " or character.isspace()
-            ]
+            indices = []
+            for index, character in enumerate(text):
+                if character >= " " or character.isspace():
+                    indices.append(index)
             for match in hyphen.finditer("".join(text[index] for index in indices)):
                 written[indices[match.end() - 1]] = "@-@"
         return written
@@ -144,10 +143,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
                 at_end = _has_letters(words[i]) and not _has_letters(words[i - 1])
                 marks[i - at_end][at_end] = SPACE if spaces[i] else NO_SPACE
         escaped = self._tokenizer.escape_xml(" ".join(words)).split()
-        return [
-            _marked(word, *marks_of_word)
-            for word, marks_of_word in zip(escaped, marks, strict=True)
-        ]
+        return [_marked(word, *ends) for word, ends in zip(escaped, marks, strict=True)]
 
     def join(self, words: Sequence[str]) -> str:
         """Return the sentence."""
@@ -184,7 +180,8 @@ class ReversibleMosesTokenizer(MosesTokenizer):
             begin = word[0]
             word = word[1:]
         if len(word) > 1 and word[-1] in _ESCAPES:
-            word, end = word[:-1], word[-1]
+            end = word[-1]
+            word = word[:-1]
         if "&" in word:
             # Restore escaped marks first, then the escapes of Moses.
             for mark, escape in _ESCAPES.items():

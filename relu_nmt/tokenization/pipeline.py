@@ -144,7 +144,7 @@ class TextPipeline:
 
     def join_words(self, tokens: Sequence[str]) -> list[str]:
         """Join the tokens to tokenized words, without the symbols around sentences."""
-        return [word for part in self.sentences(tokens) for word in self.subword.join(part)]
+        return list(itertools.chain(*map(self.subword.join, self.sentences(tokens))))
 
     def sentences(self, tokens: Sequence[str]) -> list[list[str]]:
         """Cut the tokens into sentences at separators, if any, without the symbols around them."""
@@ -152,11 +152,12 @@ class TextPipeline:
         if self.sentence_separator is not None:
             sentences = [tokens[part] for part in sentence_slices(tokens, self.sentence_separator)]
         # Leave out the first symbol where a sentence begins with it.
-        begins = [
-            self.first_symbol is not None and sentence[:1] == [self.first_symbol]
-            for sentence in sentences
-        ]
-        return [list(sentence)[begun:] for sentence, begun in zip(sentences, begins, strict=True)]
+        begin = [] if self.first_symbol is None else [self.first_symbol]
+        cut = []
+        for sentence in map(list, sentences):
+            begins_with_symbol = bool(begin) and sentence[:1] == begin
+            cut.append(sentence[begins_with_symbol:])
+        return cut
 
     def decode(self, tokens: Sequence[str]) -> str:
         """Return the raw text of ``tokens``, the inverse of :meth:`encode`.
@@ -213,7 +214,8 @@ def load_pipeline(
     if description is None:
         languages = ", ".join(manifest["text"])
         raise DataError(f"{folder}: the data is in {languages}, not in '{language}'")
-    name, file_name = description["subword"], description["subword_file"]
+    name = description["subword"]
+    file_name = description["subword_file"]
     if (subword_models.get(name).file_name is None) != (file_name is None):
         raise DataError(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
@@ -222,8 +224,8 @@ def load_pipeline(
     # Load the subword model after comparing its checksum.
     path = None
     if file_name is not None:
-        path, record = Path(folder) / file_name, manifest["files"].get(file_name)
-        if record is None or file_record(path) != record:
+        path = Path(folder) / file_name
+        if file_name not in manifest["files"] or file_record(path) != manifest["files"][file_name]:
             raise DataError(f"{path}: changed since it was made; {AGAIN}")
     return TextPipeline(
         language,

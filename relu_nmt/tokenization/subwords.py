@@ -1,7 +1,7 @@
 """Subword models: byte-pair encoding of subword-nmt, and SentencePiece.
 
-subword-nmt marks all but the last piece of a word: ``Haus@@ boot``. SentencePiece's pieces are
-those of the sentence itself, where ``▁`` stands for a space.
+subword-nmt marks all but the last piece of a word: ``Haus@@ boot``. SentencePiece divides the
+sentence itself, where ``▁`` stands for a space.
 """
 
 import codecs
@@ -38,7 +38,7 @@ _TO_ESCAPE = re.compile(f"[{SPACE_MARK}{SPACE_MARK_OF_TEXT}{ESCAPE}]")
 _ESCAPED = re.compile(f"{ESCAPE}(.)|{SPACE_MARK_OF_TEXT}")
 # U+2585 is SentencePiece's mark of unknown characters: it learns nothing from a line with it.
 _NOT_LEARNED = re.compile(f"[{SPACE_MARK}\u2585]")
-LONGEST_LINE = 4192  # bytes of a line; SentencePiece learns nothing from a longer one
+LONGEST_LINE = 4192  # bytes of a line: SentencePiece learns nothing from a longer one
 _MOST = f".{{1,{LONGEST_LINE // 4 - 1}}}"
 # A part of a long line ends at a space if possible, or else at the end of a sentence.
 _PART = re.compile(f"{_MOST}(?: |$)|{_MOST}[。．！？.!?]|{_MOST}", re.DOTALL)
@@ -124,8 +124,10 @@ class SubwordNmt(SubwordModel):
         before = random.getstate()  # subword-nmt draws from the module's generator
         random.seed(draws.getrandbits(64))
         try:
-            drawn = (self._dropping.segment_tokens([word], dropout=strength) for word in words)
-            return [piece for pieces in drawn for piece in _recoverable(pieces)]
+            pieces = []
+            for word in words:
+                pieces += _recoverable(self._dropping.segment_tokens([word], dropout=strength))
+            return pieces
         finally:
             random.setstate(before)
 
@@ -228,7 +230,10 @@ class SentencePiece(SubwordModel):
                 "--subword-sampling: SentencePiece samples from unigram models only"
             ) from error
         ways = ways or [[]]  # normalization may remove the whole word
-        return ways, [sum(processor.get_score(processor.piece_to_id(p)) for p in w) for w in ways]
+        scores = []
+        for pieces in ways:
+            scores.append(sum(map(processor.get_score, map(processor.piece_to_id, pieces))))
+        return ways, scores
 
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words, decoded by the model itself. ``<unk>`` stays as it is."""

@@ -15,7 +15,7 @@ import weakref
 import pytest
 import torch
 
-from relu_nmt.applications.layer_statistics import memory_statistics
+from relu_nmt.applications.layer_statistics import LayerStatistics
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.jobs.translate import split as translate_split
 from relu_nmt.jobs.translate import text as translate_text
@@ -210,7 +210,10 @@ def test_statistics_of_memories_are_those_of_the_references(folder, tmp_path, se
     for number in set(range(NUM_TEST)) - {BLANK}:
         source, target = (torch.tensor(ids.astype("int64")) for ids in split.pair(number))
         batches.append((source[None], torch.cat([torch.tensor([eos]), target[:-1]])[None]))
-    expected = memory_statistics(translator.ensemble.models[0], batches)
+    statistics = LayerStatistics(translator.ensemble, memories_only=True)
+    for batch in batches:
+        statistics.add_batch(*batch)
+    expected = statistics.report()
     assert (report.pop("subset"), report["sentences"]) == ("test", NUM_TEST - 1)
     assert report["sentences"] == attention["sentences"] and "slots" in attention
     assert report["modules"].keys() == {"encoder.0", "decoder.0"}

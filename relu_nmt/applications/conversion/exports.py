@@ -112,7 +112,7 @@ def save_onnx(model: EncoderDecoder, task: TranslationTask, folder: Path) -> Non
 def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     """Write ``model.onnx``, and ``config.json`` with classes and sizes, to an existing folder.
 
-    The errors are those of :func:`save_onnx`.
+    The errors are the same as in :func:`save_onnx`.
     """
     # Export with a free batch size and a fixed image size.
     height, width = classifier.transform.sides
@@ -152,7 +152,7 @@ def _export(
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            model.eval()(*examples)  # draw a performer's features; a graph cannot
+            model.eval()(*examples)  # draw a performer's features, which a graph cannot
             program = torch.onnx.export(
                 model,
                 examples,
@@ -277,9 +277,11 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
 
 
 def _fill_attention(spec: Any, attention: SelfProjection | MemoryProjection) -> None:
-    parts: Sequence[nn.Module] = (
-        [attention.qkv] if isinstance(attention, SelfProjection) else [attention.q, attention.kv]
-    )
+    parts: Sequence[nn.Module]
+    if isinstance(attention, SelfProjection):
+        parts = [attention.qkv]
+    else:
+        parts = [attention.q, attention.kv]
     for linear_spec, part in zip(spec.linear, [*parts, attention.out_proj], strict=True):
         _fill(linear_spec, part)
 

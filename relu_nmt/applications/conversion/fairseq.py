@@ -23,7 +23,10 @@ from relu_nmt.io.safe_write import plain_file
 from relu_nmt.translation.config import TransformerConfig
 
 IGNORED_MODULES = ("fairseq", "numpy", "omegaconf")
-OLD_METERS = tuple(f"fairseq.meters.{kind}Meter" for kind in ("Average", "Time", "Stopwatch"))
+OLD_METERS = (
+    *("fairseq.meters.AverageMeter", "fairseq.meters.TimeMeter"),
+    "fairseq.meters.StopwatchMeter",
+)
 """Classes in files of PyTorch before 1.6, whose contents cannot be listed before reading."""
 FIRST = 2  # first row of fairseq's position table: positions begin behind the padding index, 1
 SAME_SETTINGS = (
@@ -85,7 +88,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
             foreign objects.
     """
     allowed: list[Any] = [argparse.Namespace, *((_Ignored, name) for name in OLD_METERS)]
-    # Open the file first, for an error of its own.
+    # Open the file first, for a separate error.
     with reporting(f"{path}: cannot read it", CheckpointError), open(plain_file(path), "rb"):
         pass
     try:
@@ -99,9 +102,9 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler raises any exception for damaged files
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
-        reason = (
-            f"it names {refused[1]}, which no model needs" if refused else "damaged or no pickle"
-        )
+        reason = "damaged or no pickle"
+        if refused is not None:
+            reason = f"it names {refused[1]}, which no model needs"
         raise CheckpointError(
             f"{path}: not read ({reason}); expected a checkpoint of fairseq"
         ) from error
@@ -115,8 +118,12 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
     parts = [content.get("args")]
     if isinstance(config := content.get("cfg"), dict):
         parts += [config.get("task"), config.get("model")]
-    dictionaries = [vars(p) if isinstance(p, argparse.Namespace) else p for p in parts]
-    settings = {k: v for part in dictionaries if isinstance(part, dict) for k, v in part.items()}
+    settings: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(part, argparse.Namespace):
+            settings |= vars(part)
+        elif isinstance(part, dict):
+            settings |= part
     if "encoder_attention_heads" not in settings:
         raise CheckpointError(f"{path}: the settings of no transformer of fairseq in it")
     return settings, tensors
@@ -139,7 +146,7 @@ def transformer_config(
     if function not in FEED_FORWARDS:
         names = ", ".join(FEED_FORWARDS)
         raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {names}")
-    # Copy the settings of the same name, and translate the others.
+    # Copy the settings of the same name, and translate all other settings.
     ours = {name: theirs[name] for name in SAME_SETTINGS if theirs.get(name) is not None}
     ours["feed_forward"] = FEED_FORWARDS[function]
     # Choose the positions of both sides. A table of learned ones limits the length.

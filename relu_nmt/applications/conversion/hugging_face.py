@@ -6,7 +6,7 @@ sinusoidal positions have other wavelengths than fairseq's and a longest positio
 learned positions.
 
 M2M100 and NLLB are models of fairseq: pre-norm, with one table and fairseq's positions. The code of
-a language begins each source, and that of the other language each target.
+a language begins each source, and the code of the other language each target.
 
 Reference: transformers 4.57, ``MarianMTModel``, ``M2M100ForConditionalGeneration`` and their
 tokenizers, ``NllbTokenizer``.
@@ -100,8 +100,11 @@ def read_hub_model(
         pad, eos, unk = (symbols.index(name) for name in (PAD, EOS, UNK))
         order = [pad, -1, eos, unk, *(i for i in order if i not in (pad, eos, unk))]
     # A symbol with the name of a special one gets a prefix, and means nothing.
-    words = (symbols[i] for i in order[len(SPECIAL_SYMBOLS) :])
-    dictionary = Dictionary([f"{FILLER}{s}" if s in SPECIAL_SYMBOLS else s for s in words])
+    words = []
+    for i in order[len(SPECIAL_SYMBOLS) :]:
+        prefix = FILLER if symbols[i] in SPECIAL_SYMBOLS else ""
+        words.append(f"{prefix}{symbols[i]}")
+    dictionary = Dictionary(words)
     # Marian has a SentencePiece model for each side.
     names = ("source.spm", "target.spm") if is_marian else (PIECES, PIECES)
     source, target = (
@@ -121,9 +124,8 @@ def _marian_vocabulary(
     path = folder / "vocab.json"
     symbols = _symbols_of_json(path)
     # Symbols such as >>fra<< name the target languages of a model of several.
-    target_codes = [
-        match[1] for match in map(LANGUAGE_CODE.fullmatch, symbols) if match is not None
-    ]
+    matches = filter(None, map(LANGUAGE_CODE.fullmatch, symbols))
+    target_codes = [match[1] for match in matches]
     if not target_codes and target_lang is not None:
         raise ConfigError(
             f"--target-lang {target_lang}: {path} names no languages, so the model has a single "
@@ -258,14 +260,14 @@ def _our_tensors(
 def _symbols_of_json(path: Path) -> list[str]:
     """Return the symbols of ``vocab.json`` in the order of their ids."""
     ids = _read_json(path)
-    if any(type(i) is not int for i in ids.values()) or (
-        sorted(ids.values()) != list(range(len(ids)))
-    ):
+    is_whole = {type(i) for i in ids.values()} <= {int}
+    if not is_whole or sorted(ids.values()) != list(range(len(ids))):
         raise CheckpointError(f"{path}: damaged; expected an id from 0 for each symbol")
     # Require the special symbols that relu_nmt needs, too.
-    if missing := {PAD, EOS, UNK} - ids.keys():
+    missing = {PAD, EOS, UNK} - ids.keys()
+    if missing:
         raise CheckpointError(f"{path}: lacks {', '.join(sorted(missing))}")
-    return sorted(ids, key=lambda symbol: ids[symbol])
+    return sorted(ids, key=ids.__getitem__)
 
 
 def _symbols_of_pieces(folder: Path) -> list[str]:
@@ -326,7 +328,8 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         if not path.exists():
             raise CheckpointError(f"{path}: is missing, but the index names it; download it")
         weights |= read_tensors(path)
-    if missing := sorted(files.keys() - weights):
+    missing = sorted(files.keys() - weights)
+    if missing:
         raise CheckpointError(f"{index}: names {missing[0]}, which its files lack")
     return weights
 

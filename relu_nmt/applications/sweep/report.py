@@ -37,7 +37,9 @@ from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_pane
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.config import SLOTS
 
-REPORT_NAME, CSV_NAME, CARD_NAME = "report.html", "results.csv", "card.json"
+REPORT_NAME = "report.html"
+CSV_NAME = "results.csv"
+CARD_NAME = "card.json"
 FIRST_COLUMNS = (
     *("row", "attention", "trained_on", "mixture", "length", "seed", "seeds", "status", "note"),
     *("d_bleu", "d_bleu_seed_interval", "d_bleu_document_interval"),
@@ -63,8 +65,7 @@ SIGNIFICANT = 0.05
 CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MOST_NAMED = 3  # number of models named in the report among those with the same error
 MOST_BLEU = 100.0
-Rows = dict[System, list[Average | None]]
-"""The rows of the tables: the averages of a system, one for each length."""
+Rows = dict[System, list[Average | None]]  # the averages of a system, one for each length
 
 
 def write_report(folder: Path, description: SweepDescription) -> None:
@@ -73,8 +74,11 @@ def write_report(folder: Path, description: SweepDescription) -> None:
     # Put the known columns first and last, all others between. Numbers have full precision.
     rows = [{"row": "cell", **cell.record} for cell in cells]
     rows += [{"row": "mean", **average.record} for average in averages]
-    named_columns = {*FIRST_COLUMNS, *LAST_COLUMNS}
-    others = dict.fromkeys(name for row in rows for name in row if name not in named_columns)
+    between: dict[str, None] = {}
+    for row in rows:
+        between |= dict.fromkeys(row)
+    for name in (*FIRST_COLUMNS, *LAST_COLUMNS):
+        between.pop(name, None)
     # Settings, environment, measured means and published figures as JSON values.
     measured = []
     for average in averages:
@@ -86,14 +90,13 @@ def write_report(folder: Path, description: SweepDescription) -> None:
         "published": description.published,
     }
     with reporting(f"{folder / REPORT_NAME}: cannot be written"):
-        write_text(folder / CSV_NAME, csv_text([*FIRST_COLUMNS, *others, *LAST_COLUMNS], rows))
+        write_text(folder / CSV_NAME, csv_text([*FIRST_COLUMNS, *between, *LAST_COLUMNS], rows))
         write_text(folder / CARD_NAME, json.dumps(card, indent=1, ensure_ascii=False) + "\n")
         write_text(folder / REPORT_NAME, page(description, cells, averages))
 
 
 def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequence[Average]) -> str:
     """Return the HTML page."""
-    # The tables have a row for each system, and a column for each length.
     rows = rows_of(averages)
     values: dict[str, Any] = {
         "description": description,
@@ -102,7 +105,7 @@ def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequenc
         "rows": rows,
         "labels": labels_of(rows),
         "lengths": sorted({average.length for average in averages}),
-        "columns": {column for average in averages for column in average.record},
+        "columns": set().union(*(average.record for average in averages)),
         "command": shlex.join(["relu-nmt-sweep", *description.settings.command]),
         "now": time.strftime("%d %B %Y, %H:%M"),
         "SLOTS": SLOTS,
@@ -128,7 +131,7 @@ def start_of(settings: SweepSettings) -> str:
 
 
 def rows_of(averages: Sequence[Average]) -> Rows:
-    """Return the rows of the tables by system."""
+    """Return the rows of the tables by system, with a column for each length."""
     lengths = sorted({average.length for average in averages})
     rows: Rows = {}
     for average in averages:
@@ -139,11 +142,12 @@ def rows_of(averages: Sequence[Average]) -> Rows:
 
 def labels_of(rows: Rows) -> dict[System, str]:
     """Return the names of the systems, with their mixtures if these differ."""
-    several = len({system.mixture for system in rows}) > 1
+    has_several = len({system.mixture for system in rows}) > 1
     labels = {}
     for system in rows:
-        lengths = ",".join(map(str, system.mixture)) if several else ""
-        labels[system] = f"{system.attention}, mixture {lengths}" if lengths else system.attention
+        labels[system] = system.attention
+        if has_several and system.mixture:
+            labels[system] += f", mixture {','.join(map(str, system.mixture))}"
     return labels
 
 
@@ -155,15 +159,18 @@ def statuses(cells: Sequence[Cell]) -> dict[str, int]:
 
 def trouble(average: Average) -> str:
     """Return in words the status of the seeds without a result, empty if all have one."""
-    bad = {word: n for word, n in statuses(average.cells).items() if word != WORDS[DONE]}
-    total = len(average.cells)
-    return ", ".join(word if n == total else f"{n} of {total} {word}" for word, n in bad.items())
+    words = []
+    for word, count in statuses(average.cells).items():
+        if word != WORDS[DONE]:
+            is_all = count == len(average.cells)
+            words.append(word if is_all else f"{count} of {len(average.cells)} {word}")
+    return ", ".join(words)
 
 
 def distinct(cells: Sequence[Cell], column: str) -> str:
     """Return the different texts in a column of the models."""
-    texts = (cell.record.get(column) for cell in cells)
-    return "; ".join(dict.fromkeys(str(value) for value in texts if value))
+    values = dict.fromkeys(cell.record.get(column) for cell in cells)
+    return "; ".join(map(str, filter(None, values)))
 
 
 def best_at(averages: Sequence[Average], length: int) -> Average | None:
@@ -174,8 +181,8 @@ def best_at(averages: Sequence[Average], length: int) -> Average | None:
     scored = [a for a in averages if a.length == length and "d_bleu" in a.record]
     if len(scored) < 2:
         return None
-    best, *others = sorted(scored, key=lambda a: a.record["d_bleu"], reverse=True)
-    for other in others:
+    best, *worse = sorted(scored, key=lambda a: a.record["d_bleu"], reverse=True)
+    for other in worse:
         gain, seeds = compare(best, other)
         if len(seeds) < LEAST_SEEDS or gain["p_value"] >= SIGNIFICANT:
             return None
@@ -198,10 +205,11 @@ def went_wrong(cells: Sequence[Cell]) -> list[tuple[str, Cell]]:
     # Show a few names for each error, and count the rest.
     problems = []
     for cells_by_name in errors.values():
-        names = list(cells_by_name)[:MOST_NAMED]
-        if len(cells_by_name) > MOST_NAMED:
-            names.append(f"{len(cells_by_name) - MOST_NAMED:,} more")
-        problems.append(("; ".join(names), next(iter(cells_by_name.values()))))
+        first, *_ = cells_by_name.values()
+        names = list(cells_by_name)
+        if len(names) > MOST_NAMED:
+            names[MOST_NAMED:] = [f"{len(names) - MOST_NAMED:,} more"]
+        problems.append(("; ".join(names), first))
     return problems
 
 
@@ -209,12 +217,10 @@ def commands_of(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """Return the commands by model, each once."""
     commands_by_model: dict[str, list[str]] = {}
     for cell in cells:
-        commands = commands_by_model.setdefault(str(cell.model), [])
         for name in ("train_command", "evaluate_command"):
-            command = cell.record.get(name)
-            if command is not None and command not in commands:
-                commands.append(command)
-    return {name: commands for name, commands in commands_by_model.items() if commands}
+            if name in cell.record:
+                commands_by_model.setdefault(str(cell.model), []).append(cell.record[name])
+    return {name: list(dict.fromkeys(commands)) for name, commands in commands_by_model.items()}
 
 
 def buckets(averages: Sequence[Average], counted: str) -> dict[str, float]:
@@ -224,9 +230,12 @@ def buckets(averages: Sequence[Average], counted: str) -> dict[str, float]:
         for column, value in average.record.items():
             if column.startswith(counted):
                 segments[column[len(counted) : -1]] = value
-    # Sort by the lowest value of a bucket, ``>19`` behind ``10-19`` and ``19``.
-    order = sorted((float(b.strip(">").split("-")[0]), b[0] == ">", b) for b in segments)
-    return {bucket: segments[bucket] for *_, bucket in order}
+
+    def order(bucket: str) -> tuple[float, bool]:
+        """Sort by the lowest value, ``>19`` behind ``10-19`` and ``19``."""
+        return float(bucket.strip(">").split("-")[0]), bucket[0] == ">"
+
+    return {bucket: segments[bucket] for bucket in sorted(segments, key=order)}
 
 
 def contrasts_of(averages: Sequence[Average]) -> dict[System, dict[str, Record]]:
@@ -243,8 +252,8 @@ def contrasts_of(averages: Sequence[Average]) -> dict[System, dict[str, Record]]
 def realized_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, str, str, Record]]:
     """Yield the length limit, the split, the prefix of its columns, and their record."""
     everywhere = [cell.record for cell in cells]
-    trained = {length for cell in cells for length in cell.model.lengths}
-    for length in sorted({*(cell.length for cell in cells), *trained}):
+    lengths = {cell.length for cell in cells}.union(*(cell.model.lengths for cell in cells))
+    for length in sorted(lengths):
         # Look for mixtures in all records, for other models at their length.
         records_at_length = [cell.record for cell in cells if cell.length == length]
         for prefix, split, records in (
@@ -253,9 +262,10 @@ def realized_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, st
             ("test", test, records_at_length),
         ):
             # Take the first record with the lengths of the split.
-            record = next((r for r in records if f"{prefix}_mean_tokens" in r), None)
-            if record is not None:
-                yield length, split, prefix, record
+            for record in records:
+                if f"{prefix}_mean_tokens" in record:
+                    yield length, split, prefix, record
+                    break
 
 
 def memories_of(averages: Sequence[Average]) -> dict[str, list[Record]]:
@@ -283,14 +293,16 @@ def published_rows(
     first = {system.attention: row for system, row in reversed(rows.items())}
     table_rows = []
     for name in dict.fromkeys([*table["rows"], *(system.attention for system in rows)]):
-        measured = [average for average in first.get(name, ()) if average is not None]
         # Find the average for each column, at the column's length if it has one.
         row = []
         values = table["rows"].get(name, [None] * len(table["columns"]))
         for column, value in zip(table["columns"], values, strict=True):
             title, _, length = column.partition("@")
-            at_length = [a for a in measured if not length or a.length == int(length)]
-            row.append((at_length[0] if at_length else None, title, value))
+            measured = None
+            for average in reversed(first.get(name, ())):
+                if average is not None and length in ("", str(average.length)):
+                    measured = average
+            row.append((measured, title, value))
         table_rows.append((name, row))
     return table_rows
 
@@ -323,18 +335,15 @@ def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Line]:
     lines = []
     labels = labels_of(rows)
     for style, (system, row) in enumerate(rows.items()):
-        # Collect the averages by the index of their length.
-        means = {
-            float(x): average
-            for x, average in enumerate(row)
-            if average is not None and column in average.record
-        }
-        # Draw the means with their intervals, and too few seeds as dots.
-        points = {x: average.record[column] / scale for x, average in means.items()}
-        errors = [_error(average, column) for average in means.values()]
-        line = Line(labels[system], style, points, errors if any(map(any, errors)) else None)
-        for x, average in means.items():
-            if 1 < len(values := average.values(column)) < LEAST_SEEDS:
+        line = Line(labels[system], style, {})
+        for x, average in enumerate(row):
+            if average is None or column not in average.record:
+                continue
+            # Draw the mean with its interval, and too few seeds as dots.
+            line.points[x] = average.record[column] / scale
+            line.errors.append(_error(average, column))
+            values = average.values(column)
+            if 1 < len(values) < LEAST_SEEDS:
                 line.dots += [(x, value / scale) for value in values]
         lines.append(line)
     return lines
@@ -344,7 +353,8 @@ def _error(average: Average, column: str) -> tuple[float, float]:
     """Return an interval's length below and above a mean. Only d-BLEU has one, few seeds none."""
     seeds = len(average.values(column))
     record = average.record
-    interval = record.get(f"{column}_{'document' if seeds == 1 else 'seed'}_interval")
+    kind = "document" if seeds == 1 else "seed"
+    interval = record.get(f"{column}_{kind}_interval")
     if interval is None or 1 < seeds < LEAST_SEEDS:
         return 0.0, 0.0
     return arms(record[column], interval, MOST_BLEU)

@@ -33,8 +33,6 @@ from relu_nmt.evaluation.significance import (
     resampling_interval,
 )
 from relu_nmt.io.safe_write import plain_file
-from relu_nmt.training.config import RESULTS_FILE
-from relu_nmt.training.log import GROWTH, TELEMETRY, TRAIN, read_curves
 from relu_nmt.training.save_dir import TrainingResult
 
 NOT_CONVERGED = "not converged"
@@ -44,21 +42,19 @@ LOWEST_CONVERGED_BLEU = 1.0
 """d-BLEU. A model with less at every length counts as not converged."""
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 # Names in the file of --results, by column.
-COUNTED = ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")
-MEASURED = ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
-RESULTS = {**{name: name for name in COUNTED}, **{f"decode_{name}": name for name in MEASURED}}
-ALL_SLOTS = "attention"  # prefix of the columns with means over all attention modules
-VECTORS = ("query_norm", "key_norm", "output_square")
-STATISTICS = {
-    "entropy": "entropy",
-    "exp_entropy": "exp_entropy",
-    "max_entropy": "mean_log_n",
-    "zero_fraction": "zero_fraction",
-    "null_fraction": "null_fraction",
-    "row_sum": "sum",
-    **{name: name for name in VECTORS},
+RESULTS = {
+    **{"mismatch_rate": "mismatch_rate", "groups": "groups", "sentences": "sentences"},
+    **{"tokens": "tokens", "at_limit": "at_limit"},
+    **{"decode_tokens_per_second": "tokens_per_second", "decode_seconds": "seconds"},
+    **{"decode_memory_bytes": "memory_bytes", "decode_gpu_memory_bytes": "gpu_memory_bytes"},
 }
-"""Columns, and their names in :mod:`relu_nmt.attention.records`."""
+ALL_SLOTS = "attention"  # prefix of the columns with means over all attention modules
+# Columns, and their names in :mod:`relu_nmt.attention.records`.
+STATISTICS = {
+    **{"entropy": "entropy", "exp_entropy": "exp_entropy", "max_entropy": "mean_log_n"},
+    **{"zero_fraction": "zero_fraction", "null_fraction": "null_fraction", "row_sum": "sum"},
+    **{"query_norm": "query_norm", "key_norm": "key_norm", "output_square": "output_square"},
+}
 MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
 LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
@@ -67,11 +63,13 @@ LENGTH_FIELDS = (
 # Columns that seeds share, whose mean has no meaning, and texts.
 SHARED = ("attention", "trained_on", "mixture", "length")
 TEXTS = (*(f"{score}_signature" for score in SCORES), "feed_forward")
-SPEEDS = {f"{kind}_relative_speed": f"{kind}_tokens_per_second" for kind in ("train", "decode")}
-"""Columns of speeds by the columns of the quotients with the baseline's speed."""
+# Speeds that are divided by the baseline's, by the column of the quotient.
+SPEEDS = {
+    "train_relative_speed": "train_tokens_per_second",
+    "decode_relative_speed": "decode_tokens_per_second",
+}
 
 Record = dict[str, Any]
-Course = dict[str, dict[int, float]]  # finite values of a training by name and number of updates
 
 
 class System(NamedTuple):
@@ -101,7 +99,8 @@ class Cell:
     @property
     def system(self) -> System:
         """The system, shared with other lengths and seeds."""
-        return System(self.model.attention, self.model.lengths if self.model.is_mixture else ())
+        mixture = self.model.lengths if self.model.is_mixture else ()
+        return System(self.model.attention, mixture)
 
 
 @dataclass
@@ -118,8 +117,11 @@ class Average:
 
     def values(self, column: str) -> list[float]:
         """Return the values of the seeds that converged."""
-        records = (cell.record for cell in self.cells if cell.status == DONE)
-        return [record[column] for record in records if column in record]
+        values = []
+        for cell in self.cells:
+            if cell.status == DONE and column in cell.record:
+                values.append(cell.record[column])
+        return values
 
 
 def read_results(folder: Path, description: SweepDescription) -> tuple[list[Cell], list[Average]]:
@@ -144,44 +146,50 @@ def read_results(folder: Path, description: SweepDescription) -> tuple[list[Cell
 def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[Cell]:
     # Collect the columns that all evaluations of the model share.
     home = model.folder(folder)
-    train = Step(model, None, home)
-    training = train.stored()
-    shared = {
+    training = Step(model, None, home).stored()
+    shared: Record = {
         "attention": model.attention,
         "trained_on": model.trained_on,
         "mixture": int(model.is_mixture),
         "seed": model.seed,
-        **({} if training.status == PENDING else _training_record(training)),
-        **_contrast_record(Step(model, CONTRASTS, home)),
-        **_summary(read_course(train)),
     }
-    cells = [Cell(model, length, {**shared, "length": length}) for length in lengths]
-    for cell in cells:
-        _add_evaluation(cell, Step(model, cell.length, home), training)
+    if training.status != PENDING:
+        shared |= _training_record(training)
+    shared |= _contrast_record(Step(model, CONTRASTS, home))
+    cells = []
+    scored = []
+    for length in lengths:
+        cell = Cell(model, length, {**shared, "length": length})
+        _add_evaluation(cell, Step(model, length, home), training)
+        cells.append(cell)
+        if cell.status == DONE:
+            scored.append(cell)
     # Mark models that fail at every length. A model weak at a single one has converged.
-    scored = [cell for cell in cells if cell.status == DONE]
-    if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
-        note = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
+    best = max((cell.record["d_bleu"] for cell in scored), default=LOWEST_CONVERGED_BLEU)
+    if best < LOWEST_CONVERGED_BLEU:
         for cell in scored:
-            cell.record |= {"status": NOT_CONVERGED, "note": note}
+            cell.record["status"] = NOT_CONVERGED
+            cell.record["note"] = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
     return cells
 
 
 def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
     """Add the columns of an evaluation, and its status."""
-    # An unfinished training passes its status on to the evaluation.
-    stored, status, note = step.stored(), training.status, training.note
-    if status == DONE:
-        status, note = STARTED if stored.status == PENDING else stored.status, stored.note
+    stored = step.stored()
+    cell.record |= {"status": training.status, "note": training.note}
     if stored.status != PENDING:
         cell.record["evaluate_command"] = stored.shown
+    # An unfinished training passes its status on to the evaluation.
+    if training.status == DONE:
+        cell.record |= {"status": stored.status, "note": stored.note}
+        if stored.status == PENDING:
+            cell.record["status"] = STARTED
     # Count unreadable results as a failure of this evaluation alone.
-    if status == DONE:
+    if cell.status == DONE:
         try:
             _add_scores(cell, step)
         except (ReluNmtError, *DAMAGE) as error:
-            status, note = FAILED, f"the results cannot be read: {error}"
-    cell.record |= {"status": status, "note": note}
+            cell.record |= {"status": FAILED, "note": f"the results cannot be read: {error}"}
 
 
 def _add_scores(cell: Cell, step: Step) -> None:
@@ -195,11 +203,13 @@ def _add_scores(cell: Cell, step: Step) -> None:
         if results.get(name):
             record[name] = float(results[name]["score"])
             record[f"{name}_signature"] = results[name]["signature"]
-    record |= _known({column: results.get(name) for column, name in RESULTS.items()})
+    for column, name in RESULTS.items():
+        record[column] = results.get(name)
     record |= _lengths_record("test", results.get("lengths") or {})
     # Add the parts that only some evaluations have: mechanisms without weights have no statistics.
     for ending, read in ((".attention", _weights_record), (".memory", _memories_record)):
-        if (path := step.path(f"{ending}.json")).exists():
+        path = step.path(f"{ending}.json")
+        if path.exists():
             record |= read(_read_json(path))
     # Score the documents again, by the length of the reference, the second of BLEU's counts.
     statistics = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
@@ -211,10 +221,11 @@ def _add_scores(cell: Cell, step: Step) -> None:
     # Results of earlier versions lack the positions.
     for title, positions in (results.get("s_bleu_by_position") or {}).items():
         for bucket, values in positions.items():
-            columns = ("sentences", values["sentences"]), ("s_bleu", values["score"])
-            record |= _known({f"{name}[{title} {bucket}]": value for name, value in columns})
+            record[f"sentences[{title} {bucket}]"] = values["sentences"]
+            record[f"s_bleu[{title} {bucket}]"] = values["score"]
     # Take numbers and texts alone, with which the tables compute.
-    cell.record |= checked({**{f"{name}?": str for name in TEXTS}, "*": float | None}, record)
+    form = dict.fromkeys((f"{name}?" for name in TEXTS), str) | {"*": float | None}
+    cell.record |= checked(form, _known(record))
 
 
 def _read_json(path: Path) -> Any:
@@ -228,35 +239,35 @@ def _known(record: Record) -> Record:
 
 def _weights_record(statistics: Mapping[str, Any]) -> Record:
     """Return the statistics of the attentions."""
-    slots = {**statistics["slots"], ALL_SLOTS: statistics.get("overall", {})}
-    return {
-        f"{slot}_{column}": values[name]
-        for slot, values in slots.items()
-        for column, name in STATISTICS.items()
-        if name in values
-    }
+    record: Record = {}
+    for slot, values in {**statistics["slots"], ALL_SLOTS: statistics.get("overall", {})}.items():
+        for column, name in STATISTICS.items():
+            if name in values:
+                record[f"{slot}_{column}"] = values[name]
+    return record
 
 
 def _memories_record(statistics: Mapping[str, Any]) -> Record:
     """Return the statistics of the feed-forward networks."""
-    overall = statistics["overall"]
+    record: Record = {"feed_forward": statistics["feed_forward"]}
     # The size counts only if all modules share it.
     sizes = {module["size"] for module in statistics["modules"].values()}
-    return {
-        "feed_forward": statistics["feed_forward"],
-        **({"memory_size": sizes.pop()} if len(sizes) == 1 else {}),
-        **_known({f"memory_{name}": overall.get(name) for name in MEMORY_STATISTICS}),
-        **{f"memory_top_sum[{p}]": value for p, value in overall.get("top_sums", {}).items()},
-    }
+    if len(sizes) == 1:
+        record["memory_size"] = sizes.pop()
+    overall = statistics["overall"]
+    for name in MEMORY_STATISTICS:
+        record[f"memory_{name}"] = overall.get(name)
+    for percent, value in overall.get("top_sums", {}).items():
+        record[f"memory_top_sum[{percent}]"] = value
+    return record
 
 
 def _lengths_record(prefix: str, lengths: Mapping[str, Any]) -> Record:
     """Return the realized lengths of a split, in the form of ``describe_lengths``."""
-    quantiles = lengths.get("quantiles_tokens", {}).items()
-    return {
-        **{f"{prefix}_{name}": lengths[name] for name in LENGTH_FIELDS if name in lengths},
-        **{f"{prefix}_{quantile}_quantile_tokens": value for quantile, value in quantiles},
-    }
+    record = {f"{prefix}_{name}": lengths.get(name) for name in LENGTH_FIELDS}
+    for quantile, value in lengths.get("quantiles_tokens", {}).items():
+        record[f"{prefix}_{quantile}_quantile_tokens"] = value
+    return record
 
 
 def _training_record(step: Step) -> Record:
@@ -279,13 +290,15 @@ def _training_record(step: Step) -> Record:
         }
     # Describe the machine and the versions.
     machine = step.environment
-    gpus, visible = machine.get("gpus"), machine.get("CUDA_VISIBLE_DEVICES") or "first"
-    versions = " ".join(str(machine.get(name, "")) for name in ("relu_nmt", "revision"))
+    device = machine.get("cpu")
+    if machine.get("gpus"):
+        device = f"{machine['gpus'][0]} ({machine.get('CUDA_VISIBLE_DEVICES') or 'first'})"
+    versions = f"{machine.get('relu_nmt', '')} {machine.get('revision', '')}"
     record |= {
         "train_memory_bytes": step.peak_memory or None,
         "started": step.started,
         "train_command": step.shown,
-        "device": f"{gpus[0]} ({visible})" if gpus else machine.get("cpu"),
+        "device": device,
         "threads": machine.get("OMP_NUM_THREADS"),
         "relu_nmt": versions.strip(),
         "torch": machine.get("torch"),
@@ -312,49 +325,10 @@ def _contrast_record(step: Step) -> Record:
             # Name the columns by category: with context or alone, chance, and number of contrasts.
             if entry.get("name") == "accuracy":
                 kind = "alone" if entry["context"] == "0" else "context"
-                values = {f"accuracy_{kind}": entry["score"]}
-                values |= {name: entry[name] for name in ("chance", "contrasts")}
-                record |= {f"{name}[{entry['category']}]": value for name, value in values.items()}
+                record[f"accuracy_{kind}[{entry['category']}]"] = entry["score"]
+                for name in ("chance", "contrasts"):
+                    record[f"{name}[{entry['category']}]"] = entry[name]
     return record
-
-
-def read_course(step: Step) -> Course:
-    """Return the course of a training, read from its log and its results.
-
-    It has ``gradient_norm``, means of each log interval. If the training logged telemetry
-    (``--log-format json`` behind the ``--``), it also has means over the slots: the lengths
-    ``query_norm`` and ``key_norm`` and the mean square ``output_square``; and ``output_growth``
-    (:data:`relu_nmt.training.log.GROWTH`) of the decoder's self-attention.
-    """
-    # Read the log first: the results replace its values, but have no telemetry.
-    curves: dict[tuple[str, str], dict[int, float]] = {}
-    for path in (step.path(".log"), step.checkpoints / RESULTS_FILE):
-        with suppress(DataError):
-            curves |= read_curves(path, may_be_empty=True)
-    course = {
-        "gradient_norm": curves.get((TRAIN, "gnorm"), {}),
-        GROWTH: curves.get((TELEMETRY, f"decoder {GROWTH}"), {}),
-    }
-    # Average the telemetry over the slots, at each update.
-    telemetry = {metric: curve for (split, metric), curve in curves.items() if split == TELEMETRY}
-    for name in VECTORS:
-        slots = [curve for metric, curve in telemetry.items() if f" {name}" in metric]
-        for update in sorted(set().union(*slots)):
-            values = [curve[update] for curve in slots if update in curve]
-            course.setdefault(name, {})[update] = sum(values) / len(values)
-    return {name: curve for name, curve in course.items() if curve}
-
-
-def _summary(course: Course) -> dict[str, float]:
-    """Return ``largest_gradient_norm``, and ``first_`` and ``last_`` values of telemetry."""
-    summary = {}
-    if norms := course.get("gradient_norm"):
-        summary["largest_gradient_norm"] = max(norms.values())
-    for name in (*VECTORS, GROWTH):
-        if values := course.get(name):
-            summary[f"first_{name}"] = values[min(values)]
-            summary[f"last_{name}"] = values[max(values)]
-    return summary
 
 
 # ------------------------------------------------------------------- means over seeds
@@ -397,31 +371,34 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
 
 def _add_means(average: Average) -> None:
     """Set the means over the seeds whose training converged, and count the other seeds."""
-    cells, record = average.cells, average.record
-    converged = [cell for cell in cells if cell.status == DONE]
-    record |= {name: cells[0].record[name] for name in SHARED}
+    record = average.record
+    converged = [cell for cell in average.cells if cell.status == DONE]
+    for name in SHARED:
+        record[name] = average.cells[0].record[name]
     record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
-    # Count the seeds by status.
-    counts = Counter(cell.status for cell in cells)
-    statuses = (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED)
-    record |= {f"seeds_{one.replace(' ', '_')}": counts[one] for one in statuses if counts[one]}
+    counts = Counter(cell.status for cell in average.cells)
+    for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
+        if counts[status]:
+            record[f"seeds_{status.replace(' ', '_')}"] = counts[status]
     if not converged:
         return
     # Average the numbers that all converged seeds have.
     for name, value in converged[0].record.items():
-        values = [cell.record.get(name) for cell in converged]
-        numbers = [v for v in values if isinstance(v, int | float)]
+        values: list[Any] = [cell.record.get(name) for cell in converged]
         if name in TEXTS and len(set(values)) == 1:
             record[name] = value
-        elif name not in ("seed", *SHARED) and len(numbers) == len(values):
-            record[name] = sum(numbers) / len(numbers)
+        elif name not in ("seed", *SHARED):
+            with suppress(TypeError):  # a text, or a number that is unknown for a seed
+                record[name] = sum(values) / len(values)
     # Add the interval over seeds, if there are two or more.
     record |= _known({"d_bleu_seed_interval": mean_interval(average.values("d_bleu"))})
     # Resample the documents of all seeds together, if they evaluated the same ones.
     statistics = [cell.statistics for cell in converged if cell.statistics is not None]
-    if len(statistics) == len(converged) and len({len(one.counts) for one in statistics}) == 1:
+    sizes = {len(of_seed.counts) for of_seed in statistics}
+    if len(statistics) == len(converged) and len(sizes) == 1:
         scores = resampled_scores(statistics)
-        average.resampled = {c.model.seed: one for c, one in zip(converged, scores, strict=True)}
+        for cell, scores_of_seed in zip(converged, scores, strict=True):
+            average.resampled[cell.model.seed] = scores_of_seed
         record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
 
 
@@ -430,21 +407,22 @@ def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
 
     Both results are empty without a common seed.
     """
-    sides = average, other
     seeds = sorted(average.resampled.keys() & other.resampled.keys())
     if not seeds:
         return {}, []
     # Average the gains of single seeds, and the resampled scores over the seeds.
-    scores = [dict(zip(side.resampled, side.values("d_bleu"), strict=True)) for side in sides]
-    gains = [scores[0][seed] - scores[1][seed] for seed in seeds]
+    scores = dict(zip(average.resampled, average.values("d_bleu"), strict=True))
+    other_scores = dict(zip(other.resampled, other.values("d_bleu"), strict=True))
+    gains = [scores[seed] - other_scores[seed] for seed in seeds]
     gain = sum(gains) / len(gains)
-    means = [np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides]
+    resampled = np.mean([average.resampled[seed] for seed in seeds], axis=0)
+    other_resampled = np.mean([other.resampled[seed] for seed in seeds], axis=0)
     # Add the intervals over seeds and over resamples of the documents.
     record = {
         "gain": gain,
         "gain_seed_interval": mean_interval(gains),
-        "gain_document_interval": resampling_interval(means[0] - means[1]),
-        "p_value": p_value(means[0], means[1], gain),
+        "gain_document_interval": resampling_interval(resampled - other_resampled),
+        "p_value": p_value(resampled, other_resampled, gain),
         "gain_seeds": ",".join(map(str, seeds)),
     }
     return _known(record), gains

@@ -139,9 +139,10 @@ class StepRunner:
             while self._running or (self._open() and self.signal is None):
                 for work in list(self._running.values()):
                     next(work, None)
-                for task in self._ready() if self.signal is None else ():
+                for task in self._ready():
                     # Its training may just have diverged.
-                    if len(self._running) < self._config.jobs and task.step.status == PENDING:
+                    is_pending = task.step.status == PENDING and self.signal is None
+                    if is_pending and len(self._running) < self._config.jobs:
                         self._start(task)
                 # Report once that the next step waits for another sweep.
                 waiting = [task for task in self._open() if task.not_before]
@@ -196,8 +197,8 @@ class StepRunner:
             # Before the first training, the budget counts.
             if is_training and not seconds and self._training_seconds is not None:
                 seconds = [self._training_seconds]
-            for task in tasks if seconds else ():
-                if task.step.status == PENDING:
+            for task in tasks:
+                if seconds and task.step.status == PENDING:
                     spent = 0.0 if task.begun is None else time.monotonic() - task.begun
                     total += max(0.0, sum(seconds) / len(seconds) - spent)
                     num_estimated += 1
@@ -222,12 +223,11 @@ class StepRunner:
         trainings = [task.step for task in self.tasks if task.step.is_training]
         untrained = {step.model for step in trainings if step.status != DONE}
         present = time.monotonic()
-        ready = [
-            task
-            for task in self._open()
-            if (task.step.is_training or task.step.model not in untrained)
-            and task.not_before <= present
-        ]
+        ready = []
+        for task in self._open():
+            is_trained = task.step.is_training or task.step.model not in untrained
+            if is_trained and task.not_before <= present:
+                ready.append(task)
         return sorted(ready, key=lambda task: task.step.is_training)
 
     def _is_done(self, task: Task) -> bool:
@@ -315,7 +315,10 @@ class StepRunner:
         taken_indices = {other.index for other in self._running if other is not task}
         task.index = min(set(range(self._config.jobs)) - taken_indices)
         variables = self._config.environment(task.index)
-        shown_variables = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+        environment = dict(self._environment)
+        for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
+            if name in variables:
+                environment[name] = variables[name]
         # A training that continues keeps its peak memory.
         continues = step.is_training and earlier.commands == step.commands
         step = replace(
@@ -323,8 +326,7 @@ class StepRunner:
             status=STARTED,
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             peak_memory=earlier.peak_memory if continues else 0,
-            environment=self._environment
-            | {n: variables[n] for n in shown_variables if n in variables},
+            environment=environment,
         )
         step.write()
         return step
@@ -430,7 +432,6 @@ class StepRunner:
 def last_line(path: Path) -> str:
     """Return the last line of a log that is not empty, the error of a failed command."""
     try:
-        lines = path.read_text("utf-8", errors="replace").split("\n")
+        return path.read_text("utf-8", errors="replace").strip().split("\n")[-1].strip()
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -41,10 +41,10 @@ def parse_budget(text: str) -> tuple[float, str]:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([usmh]?)", text.strip().lower())
     if match is None or float(match[1]) == 0:
         raise ValueError(f"'{text}': expected {BUDGET_EXAMPLES}")
-    number, unit = match[1], match[2] or UPDATES
-    if unit == UPDATES and "." in number:
+    unit = match[2] or UPDATES
+    if unit == UPDATES and "." in match[1]:
         raise ValueError(f"'{text}': updates are whole numbers; expected {BUDGET_EXAMPLES}")
-    return float(number), unit
+    return float(match[1]), unit
 
 
 def in_words(seconds: float) -> str:
@@ -87,7 +87,7 @@ class JobsConfig(ClusterOptions):
     """The processes of a sweep. These settings change the speed and no result."""
 
     jobs: int = option(
-        1, "trainings or evaluations at once; with --cluster: jobs at once", least=1, most=1024
+        1, "trainings or evaluations at once, with --cluster jobs at once", least=1, most=1024
     )
     gpus: tuple[str, ...] = option(
         (),
@@ -145,13 +145,13 @@ class SweepSettings:
     gen_subset: str = subset_option(heading="sweep")
     lengths: tuple[int, ...] = option(
         (128, 256, 512, 1024, 2048),
-        "document lengths in tokens; 1: single sentences",
+        "document lengths in tokens. 1: single sentences",
         metavar="N,N,...",
         least=1,
     )
     attentions: tuple[str, ...] = option(
         (),
-        "attentions or presets; the first is the baseline "
+        "attentions or presets. The first is the baseline "
         f"(default: {','.join(DEFAULT_ATTENTIONS)})",
         metavar="NAME,NAME,...",
         parse=parse_attentions,
@@ -232,8 +232,8 @@ class SweepSettings:
         for text in self.variants:
             if not re.fullmatch(r"[\w.+-]+:\s.*\S", text, re.DOTALL):
                 raise ConfigError(f"--variants '{text}': expected 'NAME: flags of relu-nmt-train'")
-        names = [*self.attentions, *(text.partition(":")[0] for text in self.variants)]
-        if len(set(names)) < len(names):
+        num_models = len(self.attentions) + len(self.variants)
+        if len({*self.attentions, *self.variant_flags}) < num_models:
             raise ConfigError("--variants: a name stands there twice, or is one of --attentions")
         if self.checkpoint not in ("best", "last") and self.averaged is None:
             raise ConfigError(
@@ -249,8 +249,11 @@ class SweepSettings:
     @property
     def variant_flags(self) -> dict[str, tuple[str, ...]]:
         """The flags of each variant, by name."""
-        parts = (text.partition(":") for text in self.variants)
-        return {name: tuple(shlex.split(flags)) for name, _, flags in parts}
+        flags_by_name = {}
+        for text in self.variants:
+            name, _, flags = text.partition(":")
+            flags_by_name[name] = tuple(shlex.split(flags))
+        return flags_by_name
 
     @property
     def systems(self) -> tuple[str, ...]:
@@ -281,11 +284,13 @@ class SweepSettings:
     @property
     def time_in_words(self) -> str:
         """The budget in words."""
-        if (seconds := self.seconds) is None:
+        seconds = self.seconds
+        if seconds is None:
             return f"{self.time[0]:,.0f} updates"
-        long = (name for name in ("hours", "minutes") if seconds >= SECONDS[name[0]])
-        name = next(long, "seconds")
-        return f"{seconds / SECONDS[name[0]]:g} {name}"
+        for name in ("hours", "minutes"):
+            if seconds >= SECONDS[name[0]]:
+                return f"{seconds / SECONDS[name[0]]:g} {name}"
+        return f"{seconds:g} seconds"
 
     @property
     def tokenizer_flags(self) -> tuple[str, ...]:
@@ -296,15 +301,13 @@ class SweepSettings:
     @property
     def shared_flags(self) -> tuple[str, ...]:
         """The flags that all models of a report must share, as words of a command."""
-        start = () if self.start_from is None else ("--start-from", str(Path(self.start_from)))
-        return (
-            *self.time_flags,
-            *start,
-            *("--generate-flags", shlex.join(self.generate_flags)),
-            *self.tokenizer_flags,
-            *(("--memory-stats",) if self.memory_stats else ()),
-            *self.train_flags,
-        )
+        flags = list(self.time_flags)
+        if self.start_from is not None:
+            flags += ["--start-from", str(Path(self.start_from))]
+        flags += ["--generate-flags", shlex.join(self.generate_flags), *self.tokenizer_flags]
+        if self.memory_stats:
+            flags.append("--memory-stats")
+        return (*flags, *self.train_flags)
 
     @property
     def averaged(self) -> int | None:

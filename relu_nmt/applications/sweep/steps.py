@@ -27,15 +27,12 @@ PENDING, STARTED, DONE, FAILED, DIVERGED = "pending", "started", "done", "failed
 STATES = (PENDING, STARTED, DONE, FAILED, DIVERGED)
 FINAL = (DONE, DIVERGED)  # states of steps that do not run again
 CONTRASTS = 0  # the ``length`` of the step that scores contrasts
-SWEEP_FILE, MODELS = "sweep.json", "models"
-STORED = (
-    *("status", "commands", "model", "note", "started", "seconds", "peak_memory", "exit_code"),
-    "environment",
-)
-"""Fields of a step in its file."""
+SWEEP_FILE = "sweep.json"
+MODELS = "models"
 
 Command = tuple[str, ...]
-TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
+TOOLS = "relu_nmt.cli."
+TORCHRUN = "torch.distributed.run"
 
 
 # ------------------------------------------------------------------- commands
@@ -43,9 +40,11 @@ TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
 
 def tool(name: str, *arguments: str, processes: int = 1) -> Command:
     """Return the command that runs a command of this package, by torchrun in several processes."""
-    launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(processes))
-    start = launcher if processes > 1 else ()
-    return (sys.executable, *start, "-m", f"{TOOLS}{name}", *arguments)
+    command = (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
+    if processes > 1:
+        launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(processes))
+        return (sys.executable, *launcher, *command[1:])
+    return command
 
 
 def shown_command(command: Sequence[str]) -> list[str]:
@@ -99,9 +98,11 @@ class SweepModel:
     @property
     def name(self) -> str:
         """Name of its folder."""
-        lengths = "+".join(map(str, self.lengths))
-        lengths = f"mix{lengths}-" if self.is_mixture else f"L{lengths}-" if lengths else ""
-        return f"{re.sub(r'[^A-Za-z0-9=.+_]', '-', self.attention)}-{lengths}seed{self.seed}"
+        attention = re.sub(r"[^A-Za-z0-9=.+_]", "-", self.attention)
+        if not self.lengths:
+            return f"{attention}-seed{self.seed}"
+        kind = "mix" if self.is_mixture else "L"
+        return f"{attention}-{kind}{'+'.join(map(str, self.lengths))}-seed{self.seed}"
 
     def folder(self, save_dir: str | Path) -> Path:
         """Return its folder in a sweep's folder."""
@@ -113,9 +114,10 @@ class SweepModel:
         return ",".join(map(str, self.lengths))
 
     def __str__(self) -> str:
+        if not self.lengths:
+            return f"{self.attention} seed {self.seed}"
         kind = "mixture" if self.is_mixture else "length"
-        lengths = f" {kind} {self.trained_on}" if self.lengths else ""
-        return f"{self.attention}{lengths} seed {self.seed}"
+        return f"{self.attention} {kind} {self.trained_on} seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Step:
     @property
     def shown(self) -> str:
         """The commands as a user types them, in one line."""
-        return " && ".join(shlex.join(shown_command(command)) for command in self.commands)
+        return " && ".join(map(shlex.join, map(shown_command, self.commands)))
 
     @property
     def words(self) -> list[str]:
@@ -201,9 +203,10 @@ class Step:
         """Store the state."""
         path = self.path(".json")
         values = asdict(self)
+        del values["length"], values["folder"]
         with reporting(f"{path}: cannot write it"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps({n: values[n] for n in STORED}, indent=1) + "\n")
+            write_text(path, json.dumps(values, indent=1) + "\n")
 
     def __str__(self) -> str:
         if self.is_training:
@@ -317,12 +320,11 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
                 f"{new_value}; choose another --save-dir"
             )
     # Other flags are fine only as long as the folder has no results.
-    flags = old.shared_flags, new.shared_flags
-    if flags[0] != flags[1] and has_results(folder):
-        was, now = differences(*flags)
+    if old.shared_flags != new.shared_flags and has_results(folder):
+        earlier_words, words = differences(old.shared_flags, new.shared_flags)
         raise ConfigError(
-            f"--save-dir {folder}: its models were made with '{was}' where there is '{now}' now, "
-            "and one report is of one setting; choose another --save-dir"
+            f"--save-dir {folder}: its models were made with '{earlier_words}' where there is "
+            f"'{words}' now, and one report is of one setting; choose another --save-dir"
         )
 
 
@@ -334,7 +336,7 @@ def has_results(folder: Path) -> bool:
 def trainings_in(folder: Path) -> list[Step]:
     """Return the trainings that have begun in a sweep's folder."""
     paths = sorted((folder / MODELS).glob("*/train.json"))
-    return [step for path in paths if (step := read_step(path)) is not None]
+    return [step for step in map(read_step, paths) if step is not None]
 
 
 def planned_models(settings: SweepSettings) -> dict[SweepModel, tuple[int, ...]]:
@@ -342,10 +344,13 @@ def planned_models(settings: SweepSettings) -> dict[SweepModel, tuple[int, ...]]
     mixture = settings.doc_mixture
     models = {}
     for seed in settings.seeds:
-        for lengths in [mixture] if mixture else [(n,) for n in settings.lengths]:
+        if mixture:
             for attention in settings.systems:
-                model = SweepModel(attention, seed, lengths, bool(mixture))
-                models[model] = settings.lengths if mixture else lengths
+                models[SweepModel(attention, seed, mixture, True)] = settings.lengths
+            continue
+        for length in settings.lengths:
+            for attention in settings.systems:
+                models[SweepModel(attention, seed, (length,))] = (length,)
     return models
 
 
@@ -362,8 +367,8 @@ def models_in(
     for training in trainings_in(folder):
         # Read the lengths from evaluate-128.json. Skip evaluate-128.results.json.
         paths = training.folder.glob("evaluate-*.json")
-        names = (path.stem.removeprefix("evaluate-") for path in paths)
-        begun = {int(name) for name in names if name.isdigit()}
+        names = [path.stem.removeprefix("evaluate-") for path in paths]
+        begun = map(int, filter(str.isdigit, names))
         model = training.model
         lengths = models.get(model, () if model.is_mixture else model.lengths)
         models[model] = tuple(sorted({*lengths, *begun}))

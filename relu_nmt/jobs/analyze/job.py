@@ -32,7 +32,7 @@ from relu_nmt.jobs.translate.settings import ModelOptions
 from relu_nmt.jobs.translate.shared import load_translator
 from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.training.config import RESULTS_FILE
-from relu_nmt.training.log import TELEMETRY, TRAIN, Curves, curve_rows, read_curves
+from relu_nmt.training.log import GROWTH, TELEMETRY, TRAIN, Curves, curve_rows, read_curves
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.search.translations import SourceSentence, check_lengths
 from relu_nmt.translator import Translator
@@ -52,6 +52,10 @@ PLACE = ("checkpoint", "slot", "sees", "layer", "head")
 MEMORY_STATISTICS = ("tokens", "size", "variance_ratio", "anisotropy", "null_fraction")
 USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
 """Names of folders and files that every training has."""
+DRAWN_TELEMETRY = (
+    *("entropy", "sum", "zero_fraction", "null_fraction"),
+    *("query_norm", "key_norm", "output_square"),
+)
 SHOWN_PERCENTS = (0.5, 1.0, 1.5, 5.0, 10.0, 50.0)
 
 
@@ -442,9 +446,10 @@ def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], s
     # Group the telemetry by statistic, then by slot.
     telemetry = {
         (TELEMETRY, f"{slot} {name}"): f"{STATISTICS[name].label}, {slot}"
-        for name in ("entropy", "sum", "zero_fraction", "null_fraction")
+        for name in DRAWN_TELEMETRY
         for slot in SLOTS
     }
+    telemetry[TELEMETRY, f"decoder {GROWTH}"] = "e of the mean square n^e of outputs, decoder"
     panels = []
     for titles in (losses, telemetry):
         panels.append({key: title for key, title in titles.items() if key in drawn})

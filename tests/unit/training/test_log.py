@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import itertools
 import json
 import math
 import threading
@@ -223,6 +224,27 @@ def test_the_results_of_a_training(tmp_path):
     curves = read_curves(tmp_path / "results.json")
     assert curves["train", "loss"] == {10: 7.0, 20: 6.0}
     assert curves["dev", "loss"] == {20: 6.5}
+
+
+def test_the_telemetry_of_a_log_gives_means_over_slots_and_the_growth_of_outputs(tmp_path):
+    lines = ["$ relu-nmt-train ...", '{"epoch": 1, "num_updates": 9, "loss": 3}', '{"telemetry": {']
+    for updates, scale in ((100, 1.0), (200, 3.0)):
+        scalars = {f"attention/encoder.0.{head}/query_norm": scale + head for head in range(2)}
+        scalars |= {"attention/encoder.0.0/output_square": None, "attention/cross.0.0/key_norm": 2}
+        for layer, name in itertools.product(range(2), ("1", "2-3", "4-7")):
+            mean = sum(map(int, name.split("-"))) / len(name.split("-"))
+            place = f"attention/decoder.{layer}.n{name}"
+            scalars[f"{place}/output_square"] = 5 * mean ** (scale - 1)
+        lines.append(json.dumps({"epoch": 1, "num_updates": updates, "telemetry": scalars}))
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*lines, '{"epoch": 1, "telemetry": {"att']))
+    curves = read_curves(path)
+    assert curves["telemetry", "encoder query_norm"] == {100: 1.5, 200: 3.5}
+    assert curves["telemetry", "cross key_norm"] == {100: 2.0, 200: 2.0}
+    growth = curves["telemetry", "decoder output_growth"]
+    assert growth == pytest.approx({100: 0.0, 200: 2.0})
+    [_, panels] = course_panels({"own": {**curves, ("train", "loss"): {1: 3.0, 2: 2.0}}})
+    assert set(panels) >= {("telemetry", "decoder output_growth"), ("telemetry", "cross key_norm")}
 
 
 def test_what_is_drawn_is_there(tmp_path):

@@ -16,7 +16,6 @@ from relu_nmt.applications.layer_statistics import (
     PERCENTS,
     LayerStatistics,
     anisotropy,
-    memory_statistics,
 )
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.transformer_layer import Residual
@@ -27,6 +26,13 @@ RNG = np.random.default_rng(0)
 SOURCES = [np.append(RNG.integers(4, 8, n), EOS) for n in (3, 9, 1, 5)]
 TARGETS = [np.append(RNG.integers(4, 8, n), EOS) for n in (4, 2, 0, 7)]
 SHIFTED = [np.append(EOS, target[:-1]) for target in TARGETS]
+
+
+def memory_statistics(model, batches):
+    memories = LayerStatistics(Ensemble([StepDecoder(model)]), memories_only=True)
+    for batch in batches:
+        memories.add_batch(*batch)
+    return memories.report()
 
 
 def make(feed_forward, before=False, **settings):
@@ -147,7 +153,7 @@ def test_statistics_equal_the_formulas(kind, before, max_weights, monkeypatch):
     json.dumps(report, allow_nan=False)
 
 
-def test_the_function_takes_padded_batches():
+def test_padded_batches_give_the_same_as_single_sentences():
     model = make("softmax")
     source, target = (
         nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, PAD)

@@ -1,13 +1,12 @@
 """The report of a sweep whose results are missing, damaged or of another setting."""
 
-import itertools
 import json
 import re
 import shutil
 
 import pytest
 
-from relu_nmt.applications.sweep.results import read_course, read_results
+from relu_nmt.applications.sweep.results import read_results
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import (
     CONTRASTS,
@@ -16,7 +15,6 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     models_in,
     read_description,
-    trainings_in,
     write_description,
 )
 from relu_nmt.errors import ConfigError, DataError
@@ -36,32 +34,6 @@ def test_errors_are_listed_and_escaped(report):
     # The same error is listed once: sparsemax at two lengths with three seeds.
     names = [f"sparsemax length 256 seed {seed}" for seed in (1, 2, 3)]
     assert [row[0] for row in table[1:]] == ["; ".join([*names, "3 more"])]
-
-
-def test_the_course_of_a_diverged_training_is_shown_too(tmp_path):
-    description = make_sweep(tmp_path, lengths=(256,), seeds=(1,))
-    lines = ["$ relu-nmt-train ...", '{"epoch": 1, "num_updates": 9, "loss": 3}', '{"telemetry": {']
-    for updates, scale in ((100, 1.0), (200, 3.0)):
-        scalars = {f"attention/encoder.0.{head}/query_norm": scale + head for head in range(2)}
-        scalars |= {"attention/encoder.0.0/output_square": None, "attention/cross.0.0/key_norm": 2}
-        for layer, name in itertools.product(range(2), ("1", "2-3", "4-7")):
-            mean = sum(map(int, name.split("-"))) / len(name.split("-"))
-            tag = f"attention/decoder.{layer}.n{name}"
-            scalars[f"{tag}/output_square"] = 5 * mean ** (scale - 1)
-        line = {"epoch": 1, "num_updates": updates, "telemetry": scalars}
-        lines.append(json.dumps(line))
-    log = tmp_path / "models" / "sparsemax-L256-seed1" / "train.log"
-    log.write_text("\n".join([*lines, '{"epoch": 1, "telemetry": {"att']))
-    table = Tables(page_of(tmp_path, description)).with_title("largest gradient norm", "exponent")
-    assert [row[:4] for row in table] == [
-        [name, "1", "4,000", "2.50"] for name in ("softmax", "reluformer", "sparsemax")
-    ]
-    assert table[0][4:] == ["–, –"] * 4
-    assert table[2][4:] == ["–, –", "1.50, 3.50", "2.00, 2.00", "0.00, 2.00"]
-    [training] = [step for step in trainings_in(tmp_path) if step.status == "diverged"]
-    course = read_course(training)
-    assert course["query_norm"] == {100: 1.5, 200: 3.5}
-    assert course["gradient_norm"] == {50: 2.5, 100: 1.25}
 
 
 def test_missing_results_are_pending(tmp_path):
