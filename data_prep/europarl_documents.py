@@ -74,7 +74,8 @@ def read_documents(prefix: str, languages: Sequence[str]) -> tuple[list[docs.Doc
     pairs: list[list[Pair]] = []
     empty = 0
     for number, (source, target) in enumerate(cleaning.read_pairs(*paths), 1):
-        source, target = source.strip(), target.strip()
+        source = source.strip()
+        target = target.strip()
         if (source == docs.DOCUMENT_TAG) != (target == docs.DOCUMENT_TAG):
             raise PrepError(f"{prefix}, line {number:,}: only one side has a line <d>")
         if source == docs.DOCUMENT_TAG:
@@ -143,12 +144,14 @@ def rebuild(arguments: argparse.Namespace) -> list[docs.Document]:
 
 def describe_lengths(documents: Sequence[docs.Document]) -> str:
     """Return a line with the shares of documents of more than 256, 512, ... English words."""
-    words = [sum(len(pair[0].split()) for pair in document.pairs) for document in documents]
-    shares = ", ".join(
-        f"{sum(count > length for count in words) / max(1, len(words)):.1%} over {length:,}"
-        for length in LENGTHS_WORDS
-    )
-    return f"English words of {len(documents):,} documents: {shares}"
+    counts = []
+    for document in documents:
+        counts.append(sum(len(source.split()) for source, _ in document.pairs))
+    shares = []
+    for length in LENGTHS_WORDS:
+        share = sum(count > length for count in counts) / max(1, len(counts))
+        shares.append(f"{share:.1%} over {length:,}")
+    return f"English words of {len(documents):,} documents: {', '.join(shares)}"
 
 
 def _held_out(arguments: argparse.Namespace) -> dict[str, list[docs.Document]]:

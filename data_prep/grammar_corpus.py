@@ -57,11 +57,10 @@ def write_contrasts(
     folder: Path, split: str, documents: list[docs.Document], stories: dict[str, StoryDocument]
 ) -> int:
     """Write the records of some documents, one JSON object a line, and return their number."""
-    records = [
-        json.dumps(record, ensure_ascii=False)
-        for document in documents
-        for record in contrasts_of(document.name, stories[document.name])
-    ]
+    records = []
+    for document in documents:
+        for record in contrasts_of(document.name, stories[document.name]):
+            records.append(json.dumps(record, ensure_ascii=False))
     write_lines(folder / f"{split}.contrasts.jsonl", records)
     return len(records)
 

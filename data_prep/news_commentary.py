@@ -126,8 +126,9 @@ def read_version(arguments: argparse.Namespace, counts: Counter[str]) -> list[do
         paths = extract(archive, folder, lambda name: True)
         return read_articles(read_table(paths[0], language), paths[0].name, counts)
     # In the older archives English is the last language of all pairs.
-    stems = {f"{stem}.{language_pair(language)}", f"{stem}.{language}-{ENGLISH}"}
-    names = {f"{name}.{side}" for name in stems for side in (language, ENGLISH)}
+    names = set()
+    for pair in (language_pair(language), f"{language}-{ENGLISH}"):
+        names |= {f"{stem}.{pair}.{language}", f"{stem}.{pair}.{ENGLISH}"}
     paths = extract(archive, folder, lambda name: name.rsplit("/", 1)[-1] in names)
     by_language = {path.suffix[1:]: path for path in paths}
     if len(by_language) != 2:

@@ -82,9 +82,8 @@ def read_files(
     Raises:
         PrepError: the files do not go together.
     """
-    sources, targets = (
-        [line.strip() for line in read_lines(path)] for path in (source_path, target_path)
-    )
+    sources = list(map(str.strip, read_lines(source_path)))
+    targets = list(map(str.strip, read_lines(target_path)))
     if len(sources) != len(targets):
         raise PrepError(
             f"{source_path} has {len(sources):,} lines, but {target_path} has "
@@ -151,7 +150,9 @@ def read_documents(
     """Return the documents of all given files."""
     if arguments.src:
         return list(read_files(arguments.src, arguments.tgt, counts))
-    documents = [d for path in arguments.input for d in read_memory(path, languages, counts)]
+    documents = []
+    for path in arguments.input:
+        documents += read_memory(path, languages, counts)
     docs.note_repeated_names(documents)
     return documents
 

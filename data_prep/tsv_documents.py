@@ -60,7 +60,7 @@ def divide(arguments: argparse.Namespace) -> docs.Corpus:
         raise PrepError("--source-column and --target-column count from 1, or from the end with -1")
 
     def documents(paths: Sequence[Path]) -> list[docs.Document]:
-        return [document for path in paths for document in read_documents(path, columns)]
+        return list(itertools.chain(*(read_documents(path, columns) for path in paths)))
 
     train = documents(arguments.train)
     docs.note_repeated_names(train)

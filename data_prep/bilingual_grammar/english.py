@@ -78,12 +78,15 @@ def _verbs(clause: c.Clause, needs_auxiliary: bool) -> tuple[str, str]:
         clause: gives subject, verb, modal and tense.
         needs_auxiliary: in questions and negations, where "do" helps out.
     """
-    past, third = clause.tense == "past", _is_third_singular(clause.subject)
+    past = clause.tense == "past"
+    third = _is_third_singular(clause.subject)
     if clause.modal and not clause.modal.link:
         return clause.modal.english[2 if past else 0], clause.verb.english[0]
-    forms, tail = clause.verb.english, ""
+    forms = clause.verb.english
+    tail = ""
     if clause.modal:
-        forms, tail = clause.modal.english, f" {clause.modal.link} {clause.verb.english[0]}"
+        forms = clause.modal.english
+        tail = f" {clause.modal.link} {clause.verb.english[0]}"
     elif clause.tense == "future":
         return "will", forms[0]
     elif clause.verb == BE:

@@ -55,7 +55,8 @@ def phrase(part: c.Phrase, case: str) -> str:
         >>> phrase(c.Phrase(table, "indefinite", ADJECTIVES[0]), "acc")
         'einen roten Tisch'
     """
-    entity, column = part.entity, _column(part.entity)
+    entity = part.entity
+    column = _column(part.entity)
     if part.form == "pronoun":
         if entity.speaker:
             return i.SPEAKERS[entity.speaker][case]
@@ -63,15 +64,19 @@ def phrase(part: c.Phrase, case: str) -> str:
     if part.form == "name":
         return _named(entity, case)
     if part.form == "definite":
-        determiner, endings = i.DEFINITE[case][column], i.WEAK
+        determiner = i.DEFINITE[case][column]
+        endings = i.WEAK
     elif part.form == "possessive":
         assert part.owner is not None, "a possessive phrase has an owner"
-        determiner, endings = i.ein_word(_possessive(part.owner), case, column), i.MIXED
+        determiner = i.ein_word(_possessive(part.owner), case, column)
+        endings = i.MIXED
     elif entity.number == 1:
-        determiner, endings = i.ein_word("ein", case, column), i.MIXED
+        determiner = i.ein_word("ein", case, column)
+        endings = i.MIXED
     else:
         numeral = i.german_number(entity.number) if part.form == "numeral" else ""
-        determiner, endings = numeral, i.STRONG
+        determiner = numeral
+        endings = i.STRONG
     words = [determiner] if determiner else []
     if part.adjective:
         words.append(part.adjective.stem + endings[case][column])
@@ -95,7 +100,8 @@ def _person(subject: c.Phrase) -> int:
 
 def _verbs(clause: c.Clause) -> tuple[str, str, bool]:
     """Return the finite verb, the end of the sentence bracket, and whether it is a prefix."""
-    verb, person = clause.verb, _person(clause.subject)
+    verb = clause.verb
+    person = _person(clause.subject)
     if clause.modal:
         forms = clause.modal.past if clause.tense == "past" else clause.modal.present
         return forms[person], verb.infinitive, False
@@ -115,7 +121,8 @@ def _predicate(part: c.Predicate) -> str:
 
 def _middle(clause: c.Clause, with_time: bool = True) -> list[str]:
     """Return the words between the verbs: pronouns, time, dative, accusative, nicht, the rest."""
-    direct, indirect = clause.direct, clause.indirect
+    direct = clause.direct
+    indirect = clause.indirect
     direct_text = phrase(direct, "acc") if direct else ""
     indirect_text = phrase(indirect, "dat") if indirect else ""
     direct_early = direct is not None and direct.form == "pronoun"

@@ -11,12 +11,11 @@ COLUMNS = (*GENDERS, "p")
 
 def _table(**rows: str) -> dict[str, dict[str, str]]:
     """Return the form by case and column. ``-`` stands for the empty ending."""
-    return {
-        case: {
-            column: form.replace("-", "") for column, form in zip(COLUMNS, row.split(), strict=True)
-        }
-        for case, row in rows.items()
-    }
+    table = {}
+    for case, row in rows.items():
+        forms = [form.replace("-", "") for form in row.split()]
+        table[case] = dict(zip(COLUMNS, forms, strict=True))
+    return table
 
 
 DEFINITE = _table(nom="der die das die", acc="den die das die", dat="dem der dem den")
@@ -73,7 +72,8 @@ def german_number(number: int) -> str:
         >>> german_number(3), german_number(21), german_number(40)
         ('drei', 'einundzwanzig', 'vierzig')
     """
-    units, tens = _GERMAN_UNITS.split(), _GERMAN_TENS.split()
+    units = _GERMAN_UNITS.split()
+    tens = _GERMAN_TENS.split()
     if number < 20:
         return units[number]
     unit = number % 10
@@ -90,7 +90,8 @@ def english_number(number: int) -> str:
         >>> english_number(3), english_number(21), english_number(40)
         ('three', 'twenty-one', 'forty')
     """
-    units, tens = _ENGLISH_UNITS.split(), _ENGLISH_TENS.split()
+    units = _ENGLISH_UNITS.split()
+    tens = _ENGLISH_TENS.split()
     if number < 20:
         return units[number]
     ending = tens[number // 10 - 2]

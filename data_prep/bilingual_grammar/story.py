@@ -17,7 +17,9 @@ from bilingual_grammar import inflection as i
 from bilingual_grammar import lexicon as lex
 from bilingual_grammar.words import Noun, Verb
 
-THING, PERSON, ADDRESS = "thing pronoun", "person pronoun", "form of address"
+THING = "thing pronoun"
+PERSON = "person pronoun"
+ADDRESS = "form of address"
 
 
 @dataclasses.dataclass(frozen=True)

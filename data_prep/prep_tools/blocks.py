@@ -105,11 +105,14 @@ def _matched(
     if _kinds(sources) == _kinds(targets):
         yield from zip(sources, targets, strict=True)
         return
-    source_sections, target_sections = _sections(sources), _sections(targets)
-    headings = [[_kinds(section[:1]) for section in s] for s in (source_sections, target_sections)]
+    source_sections = _sections(sources)
+    target_sections = _sections(targets)
     # The first section has no heading, so that its first block may differ.
-    if headings[0][1:] != headings[1][1:]:
-        source_sections, target_sections = [list(sources)], [list(targets)]
+    source_headings = [_kinds(section[:1]) for section in source_sections[1:]]
+    target_headings = [_kinds(section[:1]) for section in target_sections[1:]]
+    if source_headings != target_headings:
+        source_sections = [list(sources)]
+        target_sections = [list(targets)]
     for number, (source_section, target_section) in enumerate(
         zip(source_sections, target_sections, strict=True)
     ):

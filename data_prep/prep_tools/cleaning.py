@@ -50,8 +50,11 @@ def segments(path: Path) -> list[str]:
     The typographic apostrophe becomes the plain one, as in the usual recipes (only here, not in
     training text).
     """
-    texts = [match[1] for line in iterate_lines(path) for match in _SEGMENT.finditer(line)]
-    return [text.replace("’", "'") for text in texts]
+    texts = []
+    for line in iterate_lines(path):
+        for match in _SEGMENT.finditer(line):
+            texts.append(match[1].replace("’", "'"))
+    return texts
 
 
 @dataclasses.dataclass(frozen=True)

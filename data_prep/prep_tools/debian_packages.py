@@ -81,7 +81,8 @@ class _Fetcher:
         self._lists_are_fresh = False
 
     def _refresh(self) -> None:
-        lists, cache = self.scratch / "apt" / "lists", self.scratch / "apt" / "cache"
+        lists = self.scratch / "apt" / "lists"
+        cache = self.scratch / "apt" / "cache"
         for folder in (lists / "partial", cache / "archives" / "partial"):
             folder.mkdir(parents=True, exist_ok=True)
         user = "root" if os.geteuid() == 0 else ""

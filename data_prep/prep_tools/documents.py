@@ -50,17 +50,12 @@ class Corpus:
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the number of documents and sentence pairs of each set."""
-        return {
-            split: {
-                "documents": len(documents),
-                "pairs": sum(len(document.pairs) for document in documents),
-            }
-            for split, documents in (
-                ("train", self.train),
-                ("valid", self.valid),
-                ("test", self.test),
-            )
-        }
+        counts = {}
+        for split in ("train", "valid", "test"):
+            documents = getattr(self, split)
+            pairs = sum(len(document.pairs) for document in documents)
+            counts[split] = {"documents": len(documents), "pairs": pairs}
+        return counts
 
 
 def without_near_copies(

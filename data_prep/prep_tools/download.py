@@ -116,7 +116,8 @@ def _request(part: _Part) -> None:
     Raises:
         OSError: no connection, or it ended early (with HTTPError for an answer of the server).
     """
-    begin, version = part.size(), part.version()
+    begin = part.size()
+    version = part.version()
     request = urllib.request.Request(part.url)
     if begin and version:
         request.add_header("Range", f"bytes={begin}-")

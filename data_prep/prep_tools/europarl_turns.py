@@ -110,4 +110,5 @@ def align_sitting(files: tuple[Path, Path], unit: str) -> list[Document]:
 def join_documents(documents: Iterable[Document]) -> Iterator[Document]:
     """Join consecutive documents of the same name."""
     for name, same in itertools.groupby(documents, key=lambda document: document.name):
-        yield Document(name, tuple(pair for document in same for pair in document.pairs))
+        pairs = itertools.chain.from_iterable(document.pairs for document in same)
+        yield Document(name, tuple(pairs))

@@ -149,7 +149,9 @@ def without_held_out(
             remaining.append(document)
             continue
         found_holders.update(holder for holder, _, _ in stretches)
-        removed = {number for _, first, end in stretches for number in range(first, end)}
+        removed: set[int] = set()
+        for _, first, end in stretches:
+            removed.update(range(first, end))
         pieces = [p for p in _pieces(document, removed) if len(p.pairs) >= fewest]
         remaining += pieces
         pairs += len(document.pairs) - sum(len(piece.pairs) for piece in pieces)

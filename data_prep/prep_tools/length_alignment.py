@@ -57,7 +57,8 @@ def align(
         >>> align(["Ja.", "Ein langer Satz über das Wetter."], ["Yes.", "A long one", "on rain."])
         [(['Ja.'], ['Yes.']), (['Ein langer Satz über das Wetter.'], ['A long one', 'on rain.'])]
     """
-    rows, columns = len(sources), len(targets)
+    rows = len(sources)
+    columns = len(targets)
     source_ends = [0, *accumulate(map(width, sources))]
     target_ends = [0, *accumulate(map(width, targets))]
     cost = [[math.inf] * (columns + 1) for _ in range(rows + 1)]
@@ -80,9 +81,11 @@ def align(
                     cost[row][column] = total
                     step[row][column] = (down, right)
     groups = []
-    row, column = rows, columns
+    row = rows
+    column = columns
     while row or column:
         down, right = step[row][column]
         groups.append((sources[row - down : row], targets[column - right : column]))
-        row, column = row - down, column - right
+        row = row - down
+        column = column - right
     return groups[::-1]

@@ -124,7 +124,8 @@ class _PageReader:
 
     def _heading(self, kind: str, words: list[str]) -> None:
         self.end_block()
-        self._kind, self._tag_follows = "p", False
+        self._kind = "p"
+        self._tag_follows = False
         self._heading_follows = kind
         if words:
             self._text(" ".join(words))
@@ -144,7 +145,8 @@ class _PageReader:
             self._heading("h1" if name == "SH" else "h2", words)
         elif name in ("TP", "TQ"):
             self.end_block()
-            self._kind, self._tag_follows = "item", True
+            self._kind = "item"
+            self._tag_follows = True
         elif name == "IP":
             self._labeled(words)
         elif name in _NEW_PARAGRAPH:

@@ -70,7 +70,8 @@ def split_sentences(text: str) -> list[str]:
 
 def split_pair(source: str, target: str) -> list[tuple[str, str]]:
     """Split both sides of a paragraph. If the counts differ, keep it as one pair."""
-    sources, targets = split_sentences(source), split_sentences(target)
+    sources = split_sentences(source)
+    targets = split_sentences(target)
     if len(sources) != len(targets):
         return [(source, target)]
     return list(zip(sources, targets, strict=True))

@@ -343,5 +343,5 @@ def remove_files(folder: Path, names: Iterable[str], files_to_keep: Collection[P
     resolved = {path.resolve() for path in files_to_keep}
     for name in names:
         path = folder / name
-        if path.is_file() and path.resolve() not in resolved:
+        if os.path.isfile(path) and path.resolve() not in resolved:
             path.unlink()

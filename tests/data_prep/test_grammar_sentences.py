@@ -133,8 +133,8 @@ def where(word):
     ],
 )
 def test_places_take_dative_and_goals_accusative(word, location, goal):
-    assert german.place(where(word), direction=False) == location
-    assert german.place(where(word), direction=True) == goal
+    assert german.place_words(where(word), direction=False) == location
+    assert german.place_words(where(word), direction=True) == goal
 
 
 YESTERDAY = next(t for t in lex.PAST_TIMES if t.german == "gestern")
