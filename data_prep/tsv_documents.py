@@ -60,7 +60,8 @@ def divide(arguments: argparse.Namespace) -> docs.Corpus:
         raise PrepError("--source-column and --target-column count from 1, or from the end with -1")
 
     def documents(paths: Sequence[Path]) -> list[docs.Document]:
-        return list(itertools.chain(*(read_documents(path, columns) for path in paths)))
+        of_tables = (read_documents(path, columns) for path in paths)
+        return list(itertools.chain.from_iterable(of_tables))
 
     train = documents(arguments.train)
     docs.note_repeated_names(train)

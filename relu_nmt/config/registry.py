@@ -77,8 +77,8 @@ class Spec:
         return cls(name, options)
 
     def __str__(self) -> str:
-        options = ",".join(map("=".join, self.options.items()))
-        return f"{self.name}:{options}".removesuffix(":")
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}:{options}" if options else self.name
 
 
 class Registry(Generic[T]):

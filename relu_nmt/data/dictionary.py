@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from itertools import islice
 
 import numpy as np
@@ -99,7 +98,10 @@ class Dictionary:
 
     def _with(self, symbol: str, index: int) -> "Dictionary":
         """Return a dictionary with a symbol in place of another one, or at the end."""
-        copy = deepcopy(self)
+        copy = Dictionary()
+        copy._symbols = list(self._symbols)
+        copy._counts = list(self._counts)
+        copy._indices = dict(self._indices)
         if index == len(self):
             copy._append(symbol, 0)
         else:
@@ -114,7 +116,7 @@ class Dictionary:
 
         It undoes :meth:`with_symbol`, which gives the symbol its id again.
         """
-        names = map(f"{FILLER}{{:04d}}".format, range(len(self)))
+        names = (f"{FILLER}{number:04d}" for number in range(len(self)))
         filler = next(name for name in names if name not in self)
         return self._with(filler, self._indices[symbol])
 

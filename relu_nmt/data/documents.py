@@ -96,8 +96,9 @@ class DocumentConfig:
     @property
     def training_lengths(self) -> tuple[int, ...]:
         """The limits of training in tokens. Each gets an equal share."""
-        lengths = filter(None, [self.max_doc_tokens])
-        return self.doc_mixture or tuple(lengths)
+        if self.doc_mixture or self.max_doc_tokens is None:
+            return self.doc_mixture
+        return (self.max_doc_tokens,)
 
     @property
     def validation_length(self) -> int:

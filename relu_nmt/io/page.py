@@ -248,7 +248,7 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         axes.set_xlim(-0.4, len(panel.names) - 0.6)
     elif panel.log_x:
         ticks = panel.x_values
-        axes.set_xticks(ticks, list(map("{:g}".format, ticks)), rotation=45)
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks], rotation=45)
         axes.minorticks_off()
     axes.set_xlabel(panel.x_label)
     plain_axes(axes, panel.title)
