@@ -2,8 +2,8 @@
 
 The training log, TensorBoard, result files, pages of ``relu-nmt-analyze`` and reports of
 ``relu-nmt-sweep`` use the names in ``STATISTICS``, the table in ``statistics.json``. A *row* holds
-the weights w_1 ... w_n of one query for its n visible keys, before dropout; or those of one token
-for the n keys of a feed-forward memory. ``SYMBOLS`` explains the formulas.
+the weights w_1 ... w_n of one query for its n visible keys, before dropout, or of one token for the
+n keys of a feed-forward memory. ``SYMBOLS`` explains the formulas.
 :mod:`relu_nmt.attention.kernels.reference` computes the statistics of every row of attention,
 ``layer_statistics`` and ``weight_statistics`` all other ones.
 """

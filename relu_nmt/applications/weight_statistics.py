@@ -295,7 +295,7 @@ def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
     """Return the sentence number of each token of joined sentences, int64 [n].
 
     ``sizes`` has the tokens of each sentence with its ``</s>``. Only the last ``</s>`` stays. With
-    separators it gets a number of its own, as for attention that stays inside sentences.
+    separators it gets another number, as for attention that stays inside sentences.
 
     Example:
         >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()
@@ -351,7 +351,7 @@ def _mean(values: np.ndarray) -> np.ndarray:
 
 
 def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return known means in the order of ``ANALYZED``, with those derived from H, and ranks."""
+    """Return known means in the order of ``ANALYZED``, with means derived from H, and ranks."""
     values = {name: float(v) for name, v in means.items() if not v.ndim and not np.isnan(v)}
     if "entropy" in values:
         values["exp_entropy"] = math.exp(values["entropy"])
@@ -392,7 +392,7 @@ def series_of(models: Mapping[str, Records]) -> list[Series]:
 def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
     """Return a plot of a statistic by layer, a panel for each slot: means, and a dot for each head.
 
-    The text is empty if no slot has the statistic in two layers. ``title`` is that of the values,
+    The text is empty if no slot has the statistic in two layers. ``title`` names the values,
     and ``scale`` their factor.
     """
     panels = []

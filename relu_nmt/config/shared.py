@@ -154,7 +154,7 @@ class PrecisionOptions:
     bf16: bool = option(False, "compute in bfloat16; also on the CPU")
     fp16: bool = option(
         False,
-        "compute in float16 on a CUDA GPU; weights stay in 32 bits",
+        "compute in float16 on a CUDA GPU, with weights in 32 bits",
         flags=("--amp", "--memory-efficient-fp16"),
     )
     attention_backend: str = option(

@@ -73,7 +73,7 @@ class DocumentConfig:
     """
 
     max_doc_tokens: int | None = option(
-        None, f"join sentences of a document up to N tokens; {SINGLE_SENTENCES}: sentences", least=1
+        None, f"join sentences of a document up to N tokens, {SINGLE_SENTENCES}: sentences", least=1
     )
     doc_mixture: tuple[int, ...] = option(
         (), "train on several such lengths at once, as 1,128,512", metavar="N,N,...", least=1

@@ -65,7 +65,7 @@ class ScoringConfig:
 
     scoring: str = option(
         "sacrebleu",
-        "raw text: sacrebleu, chrf; tokenized: bleu, compound-bleu (hyphens split)",
+        "raw text: sacrebleu, chrf. Tokenized: bleu, compound-bleu (hyphens split)",
         choices=("sacrebleu", "bleu", "compound-bleu", "chrf"),
     )
     sacrebleu: bool = option(

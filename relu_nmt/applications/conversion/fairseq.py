@@ -116,7 +116,8 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         raise CheckpointError(f"{path}: no model in it; expected a checkpoint of fairseq")
     # Join the settings, stored as ``args`` until fairseq 0.9, later as ``cfg`` with parts.
     parts = [content.get("args")]
-    if isinstance(config := content.get("cfg"), dict):
+    config = content.get("cfg")
+    if isinstance(config, dict):
         parts += [config.get("task"), config.get("model")]
     settings: dict[str, Any] = {}
     for part in parts:

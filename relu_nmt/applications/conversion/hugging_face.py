@@ -284,7 +284,8 @@ def _added_symbols(folder: Path, first: int) -> list[str]:
     """Return the symbols from the id ``first`` on, which the tokenizer adds: codes of languages."""
     names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
     # Files of recent versions have ids, with gaps. Earlier ones list the codes in their order.
-    if entries := names.get("added_tokens_decoder"):
+    entries = names.get("added_tokens_decoder")
+    if entries:
         ids = {int(i): str(entry["content"]) for i, entry in entries.items() if int(i) >= first}
         end = max(ids, default=first - 1) + 1
         if end > first + MOST_ADDED:

@@ -210,7 +210,7 @@ class SweepSettings:
     )
     save_dir: str = option(
         "sweep",
-        "folder of models, logs and report; continues the sweep in it",
+        "folder of models, logs and report. Continues the sweep in it",
         metavar="DIR",
         files=Files(written=True, names=REPORTS),
     )
