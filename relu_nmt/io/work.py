@@ -1,5 +1,6 @@
 """Long work: its progress on standard error, worker processes, and jobs on a cluster."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -255,6 +256,9 @@ def _call_function() -> Any:
 
 def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
     """Set up a worker process."""
+    # Never collect objects of the parent. Destructors of some libraries join threads that a fork
+    # does not have, which ends the process.
+    gc.freeze()
     # The parent handles Ctrl-C and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

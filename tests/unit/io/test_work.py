@@ -1,4 +1,5 @@
 import faulthandler
+import gc
 import multiprocessing
 import os
 import signal
@@ -148,6 +149,24 @@ def test_a_call_aside_returns_or_raises_as_the_function_does():
         work.call_aside(lambda: die_at_three(3), "x")
     with pytest.raises(ReluNmtError, match=r"crashed \(SIGSEGV\)"):
         work.call_aside(crash, "x")
+
+
+class OfTheParent:
+    """An object in a circle, like a library's whose threads no fork has."""
+
+    def __init__(self):
+        self.circle = self
+
+    def __del__(self):
+        if os.getpid() != here:
+            os._exit(1)
+
+
+@pytest.mark.skipif(not work.FORKS, reason="needs processes that fork")
+def test_workers_do_not_collect_objects_of_the_parent():
+    OfTheParent()
+    assert work.call_aside(lambda: gc.collect() >= 0, "x")
+    gc.collect()
 
 
 def is_running(pid):
