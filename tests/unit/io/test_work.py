@@ -158,7 +158,7 @@ class OfTheParent:
         self.circle = self
 
     def __del__(self):
-        if os.getpid() != here:
+        if os.getpid() != main_pid:
             os._exit(1)
 
 
