@@ -31,8 +31,7 @@ from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
 from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translator.attention_maps import attention_of, input_batches, single_model
 
-BRANCHES = ("self_attention", "cross_attention", "feed_forward")
-"""The parts of a layer that add to its states, in their order."""
+BRANCHES = ("self_attention", "cross_attention", "feed_forward")  # of a layer, in order
 PERCENTS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 MOST_WEIGHTS = 2**22  # weights of memories to sort at a time: 32 MB in float64
 OF_ATTENTION = {
@@ -75,7 +74,6 @@ class AttentionStatistics:
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
         """Add sentences and their translations: token ids, each with its end symbol."""
-        # Run batches of bounded size with telemetry, and add up their sums by module.
         heads = max(attention_of(self._model, slot, 0).num_heads for slot in SLOTS)
         batches = input_batches(sources, targets, self._ensemble, lambda n: heads * n * n)
         need = Need(telemetry=True)
@@ -107,7 +105,6 @@ class AttentionStatistics:
 
 
 def _of_module(sums: ModuleSums) -> dict[str, Any]:
-    # Divide totals by the number of rows, and name the results.
     def means(totals: np.ndarray, rows: float, **further: float) -> dict[str, float]:
         names = zip(sums.statistics, (totals / rows).tolist(), strict=True)
         return _with_exp({**dict(names), **further})
@@ -193,7 +190,6 @@ class LayerStatistics:
 
     def add_batch(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> None:
         """Add src_tokens [B, S] and prev_output_tokens [B, T], int64, right-padded."""
-        # Leave out padding.
         pad_index = self._model.decoder.pad_index
         real = {"encoder": src_tokens != pad_index, "decoder": prev_output_tokens != pad_index}
         with self._ensemble.evaluating(), ExitStack() as hooks:
@@ -218,7 +214,6 @@ class LayerStatistics:
         modules = {}
         if self._num_sentences:
             modules = {name: sums.report() for name, sums in self._memories.items()}
-        # Average all but the numbers of tokens and keys.
         overall, sides = _summary(modules, without=("tokens", "size"))
         return {
             "definitions": OF_MEMORIES,
@@ -277,7 +272,6 @@ class BranchSums:
             self._is_signed = self._is_signed or bool((part < 0).any())
             if self._is_signed:
                 return
-            # Sum up the largest weights, without tokens of null rows.
             ranked = part.sort(-1, descending=True).values.double().cumsum(-1)
             ranked = ranked[ranked[:, -1] > NULL_SUM]
             self._num_summed += len(ranked)
@@ -302,7 +296,6 @@ class BranchSums:
             "variance_ratio": self.ratio,
             "anisotropy": anisotropy(self._outer.weight.detach().T),
         }
-        # Leave out shares of signed weights.
         if self._is_signed:
             return part
         means: list[Any] = [None] * len(PERCENTS)
@@ -357,7 +350,6 @@ def _means_of(parts: Sequence[Mapping[str, Any]], without: Sequence[str] = ()) -
         numbers = [value for value in values if value is not None]
         if len(values) < len(parts):
             continue
-        # Average mappings, such as the sums by percent, value by value.
         if isinstance(values[0], dict):
             means[name] = _means_of(values)
         else:

@@ -123,7 +123,6 @@ class WeightStatistics:
             source, target = zip(sentences, kinds, strict=True)
             slots = {"encoder": (source, source), "decoder": (target, target)}
             slots["cross"] = (target, source)
-            # Measure each mechanism during one pass of the model.
             with self._ensemble.evaluating(), ExitStack() as stack:
                 for attention in self._able:
                     take = partial(self._take, attention, *slots[attention.slot])
@@ -167,7 +166,6 @@ class WeightStatistics:
         expected = visibility.query_positions().double()
         if record.slot == "cross":
             expected = expected * counts / real.sum(1, keepdim=True).clamp_min(1)
-        # Add the statistics of a block of queries at a time.
         size = max(1, MOST_WEIGHTS // max(1, batch * heads * num_keys))
         for start in range(0, num_queries, size):
             rows = slice(start, start + size)
@@ -356,7 +354,6 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
     if "entropy" in values:
         values["exp_entropy"] = math.exp(values["entropy"])
         values["entropy_bits"] = values["entropy"] / math.log(2)
-    # Ranks become dictionaries by percent.
     ranks = {}
     for name in RANKED:
         is_known = ~np.isnan(means[name])
@@ -423,7 +420,6 @@ def by_rank(series: Sequence[Series]) -> str:
     Reference: ReLUFormer, Figure 4.
     """
     panels = []
-    # Sums above, shares below. A column for each slot.
     titles = {"top_sum": "their sum, %", "share_at_rank": "the smallest, %"}
     for statistic, title in titles.items():
         for slot in SLOTS:

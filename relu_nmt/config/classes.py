@@ -61,7 +61,6 @@ or leave it out
     cls: Any = config_class
     if "__post_init__" in vars(cls):
         raise TypeError(f"{cls.__name__}: a settings class defines check(), not __post_init__")
-    # Turn each option into a field that keeps its description.
     for name, entry in list(vars(cls).items()):
         if isinstance(entry, Option):
             about: dict[str, Any] = {"metadata": {"option": entry, "stored": entry.stored}}
@@ -126,7 +125,6 @@ def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
     for name in options_of(config_class).keys() & defaults:
         value = defaults[name]
         body[name] = value if isinstance(value, Option) else like(config_class, name, value)
-    # Hand defaults on to the groups that have these options.
     for field in dataclasses.fields(config_class):
         if "group" in field.metadata:
             kind: Any = field.default_factory
@@ -152,7 +150,6 @@ def _check(self: Any) -> None:
     changed = {name: x for name, x in values.items() if x != options[name].default}
     for name, value in {**values, **spread(options, changed, {})}.items():
         object.__setattr__(self, name, value)
-    # Compare values with each other.
     for name, (_, kind) in groups_of(type(self)).items():
         group_settings = getattr(self, name)
         # Take the values of the class that the field is declared with, if its defaults are others.
@@ -411,7 +408,6 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
     part_class = getattr(part, "Config", None)
     if part_class is None:
         return part, None
-    # Begin with the options in the text. Add the fields that mean an option of the part.
     values: dict[str, Any] = dict(spec.options)
     for field, other, index, option_name in fields_of_part(options, name):
         value = getattr(config, field)

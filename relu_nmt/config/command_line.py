@@ -180,7 +180,6 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     typed = _given(options, vars(namespace))
     base = {} if file is None else read_settings_file(config_class, file)
     config = merged(config_class, typed, base)
-    # Refuse shared files. A training may go on with the settings in its own folder.
     read = [
         *Files(part_of=("save_dir",)).of("config", "--config", file),
         *READ.of("module", "--user-module", getattr(namespace, "user_module", ())),

@@ -346,7 +346,6 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
 
     A name that no field has is a ConfigError.
     """
-    # Collect all spellings of each field, and flags that stand for a value.
     names: dict[str, str] = {}
     constants: dict[str, tuple[str, Any]] = {}
     for entry in all_options(config_class).values():
@@ -364,7 +363,6 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
             if value:  # otherwise the file switches the flag off
                 fields[field] = constant
         else:
-            # Advise close names, or all names if they are few.
             advice = "see --help for all options"
             if len(names) <= MOST_SHOWN_NAMES:
                 advice = f"known: {', '.join(names) or 'none'}"
@@ -406,7 +404,6 @@ def spread(
             fieldless.pop(part, None)
             if part not in chosen:
                 continue
-            # Replace the value, or one element of a sequence.
             new = chosen[part]
             if other.is_sequence:
                 was = other.read(spread_values.get(field, before.get(field, other.default)))

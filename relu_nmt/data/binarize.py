@@ -96,7 +96,6 @@ class IndexedDataset:
         path, self._data_path = paths_of(prefix)
         with _open(path) as index:
             self.dtype, count = self._read_header(path, index.read(HEADER.size))
-            # Compare the file's size with the number of sentences in its header.
             size = os.fstat(index.fileno()).st_size
             expected = HEADER.size + 12 * count
             if size != expected:
@@ -106,7 +105,6 @@ class IndexedDataset:
                 )
             self.sizes = np.fromfile(index, "<i4", count)
             pointers = np.fromfile(index, "<i8", count)
-        # Check that sizes and pointers agree.
         self.sizes.flags.writeable = False
         self._offsets = np.zeros(count + 1, dtype=np.int64)
         np.cumsum(self.sizes, out=self._offsets[1:], dtype=np.int64)
@@ -261,7 +259,6 @@ def _finish_index(index: BinaryIO, count: int, item_bytes: int) -> None:
         index.seek(HEADER.size + 4 * count + 8 * first)
         index.write(((ends - sizes) * item_bytes).astype("<i8").tobytes())
         start = int(ends[-1])
-    # Write the number of sentences into the header.
     index.seek(COUNT_OFFSET)
     index.write(struct.pack("<Q", count))
 
@@ -410,7 +407,6 @@ def binarize_alignments(
                     f"{text.path}:{lines[sizes == TAG][0]}: <d>, but no document begins at this "
                     "line of the source text; each line must align the same line of the text"
                 )
-            # Compare the positions with the lengths of the sentences.
             batch_range = slice(sentences, sentences + len(sizes))
             lengths = np.stack([side.sizes[batch_range] - 1 for side in sides], 1)  # without </s>
             # Repeat the lengths for each pair of a sentence: [S, 2] to [P, 2].
@@ -424,7 +420,6 @@ def binarize_alignments(
                     f"but the {SIDES[side]} sentence has {lengths[sentence, side]} tokens, counted "
                     "from 0; align the very text that is binarized"
                 )
-            # Flatten the pairs of positions: [P, 2] to [2P].
             add(pairs.flatten(), 2 * sizes)
             sentences += len(sizes)
             total += len(pairs)

@@ -227,7 +227,6 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
             f"{path}: version {content.get('version')!r}, but this program reads "
             f"{FORMAT_VERSION}; {advice}"
         )
-    # Check the entries that reading a folder needs.
     try:
         manifest = checked(MANIFEST_FORM, content, "manifest")
     except ValueError as error:

@@ -35,8 +35,7 @@ SEPARATOR_TESTS: dict[str, Callable[[str], bool]] = {
     "tag": lambda line: line.strip() == DOCUMENT_TAG,  # before each document
 }
 SEPARATORS = tuple(SEPARATOR_TESTS)
-Boundaries = list[tuple[int, int]]
-"""The number of sentences before each separator line, and the line's number in the file."""
+Boundaries = list[tuple[int, int]]  # sentences before each separator line, and its line number
 WITHOUT_SPACES = "zh zho chi cmn yue lzh wuu nan hak hsn gan cn ja jpn jp"
 """Codes of languages without spaces between sentences, of Chinese and Japanese."""
 _TOKENIZED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
@@ -176,7 +175,6 @@ def read_documents(path: str | os.PathLike[str], num_sentences: int | None = Non
                 f"{path}:{number}: expected a document's number of sentences, found "
                 f"{line[:40]!r}; run relu-nmt-preprocess again"
             )
-    # Compare the sum with the split.
     counts = np.array(list(map(int, lines)), dtype=np.int64)
     if num_sentences is not None and counts.sum() != num_sentences:
         raise DataError(
@@ -217,7 +215,6 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
                     f"at {other_path}:{theirs[1]} after {theirs[0]:,}; the boundaries of both "
                     "sides must agree"
                 )
-    # Take the differences of the boundaries, beginning and end included.
     edges = [0, *(before for before, _ in first), sentences]
     return np.diff(np.array(edges, dtype=np.int64))
 
@@ -343,12 +340,10 @@ def plan_groups(
     assert int(documents.sum()) == len(sizes)
     limits = np.broadcast_to(np.asarray(limit, dtype=np.int64), documents.shape)
     owners = np.repeat(np.arange(len(documents)), documents)
-    # Take a shortcut for single sentences, which need no walk.
     if (limits == SINGLE_SENTENCES).all():
         single = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
         indices = np.arange(len(sizes))
         return Groups(indices, single, owners, single, sizes, indices)
-    # Walk through each document and start a group at each sentence that does not fit.
     sums = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))
     totals = sums.tolist()  # tokens before each sentence
     starts: list[int] = []
@@ -366,7 +361,6 @@ def plan_groups(
                     contexts.append(read)
                 full = totals[read] + room
         begin += count
-    # The start of each group gives its length, document and tokens.
     first = np.array(starts, dtype=np.int64)
     context = np.array(contexts, dtype=np.int64) if overlap else first
     ends = np.append(first[1:], len(sizes))[: len(first)]

@@ -156,7 +156,6 @@ class _TmxUnits:
             text = "".join(self._pieces)
             self._pieces = None
             if name == "prop":
-                # Keep the first property that names the document.
                 self._document = self._document or text.strip()
             else:
                 self._texts.setdefault(self._language, text)
@@ -298,7 +297,6 @@ def _blocks(
         if any(map(separates, pair)):
             counts[LEFT_OUT] += 1
             continue
-        # Put a separator between documents. A tag also begins the first.
         if document != last:
             counts["documents"] += 1
             if separator == "tag" or (separator == "blank" and last is not None):
@@ -336,7 +334,6 @@ def scan_pairs(
             side.add_chunk(data, len(lines))
     for side, digest in zip(sides, digests, strict=True):
         side.sha256 = digest.hexdigest()
-    # Report the counts.
     report = f"{path}: {counted(counts['pairs'], 'pair')} of {' and '.join(languages)}"
     if separator != "none":
         report += f" in {counted(counts['documents'], 'document')}"

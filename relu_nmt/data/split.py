@@ -25,8 +25,7 @@ from relu_nmt.io.text_lines import read_lines
 
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 QUANTILES = (0.1, 0.5, 0.9)
-LENGTHS_FILE = "document_lengths.json"
-"""Name of the file beside the checkpoints that holds the lengths of the training."""
+LENGTHS_FILE = "document_lengths.json"  # beside the checkpoints, with the lengths of the training
 Pair = tuple[np.ndarray, np.ndarray | None]
 
 
@@ -88,7 +87,6 @@ class Split:
         first, *further_splits = splits
         if not further_splits:
             return first
-        # Let all splits have a target side (and alignments), or none.
         for part, name in (("target", "target side"), ("alignments", "word alignments")):
             having = [split for split in splits if getattr(split, part) is not None]
             if 0 < len(having) < len(splits):
@@ -326,12 +324,10 @@ class Split:
                     f"{lengths[1]} target tokens, but {pairs.max(0).tolist()} among the aligned "
                     "positions, which count from 0; run relu-nmt-preprocess again"
                 )
-            # Leave out pairs beyond the cut of the source.
             longest = self._kept_of_source
             if longest is not None:
                 pairs = pairs[pairs[:, 0] < longest - 1]
             pairs_of_sentences.append(pairs + start)
-            # Begin the next sentence behind this one and its separator.
             start = start + lengths + self._added
         return np.concatenate(pairs_of_sentences)
 
@@ -342,7 +338,6 @@ class Split:
         vocab_size = self._vocab_sizes[number]
         separator = None if separators is None else separators[number]
         ids = side[index]
-        # Check the stored ids.
         if len(ids) == 0 or ids[-1] != Dictionary.eos_index:
             raise DataError(
                 f"{side.prefix}.bin: sentence {index} does not end in </s>; binarize the corpus "
@@ -354,7 +349,6 @@ class Split:
                 f"but its dictionary has {vocab_size:,} symbols; data and dictionary do not "
                 "belong together"
             )
-        # Cut a long source, and add the separator.
         longest = self._kept_of_source
         if number == 0 and longest is not None and len(ids) > longest:
             ids = np.append(ids[: longest - 1], Dictionary.eos_index)
@@ -377,7 +371,6 @@ def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[s
     of_limit = groups.select(groups.limit == limit)
     over_long = of_limit.over_long
     used = of_limit if keep_over_long else of_limit.select(~over_long)
-    # Count documents, sentences and groups.
     result: dict[str, Any] = {
         "max_doc_tokens": limit,
         "documents": len(np.unique(of_limit.document)),
@@ -388,7 +381,6 @@ def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[s
     }
     if not len(used):
         return result
-    # Add quantiles and a histogram of the lengths in tokens.
     quantiles = np.quantile(used.tokens, QUANTILES)
     begins = [1, *(bucket + 1 for bucket in BUCKETS)]
     names = [f"{begin}-{end}" for begin, end in zip(begins, (*BUCKETS, ""), strict=True)]
@@ -413,7 +405,6 @@ def lengths_in_words(description: dict[str, Any]) -> str:
     documents = counted(description["documents"], "document")
     sentences = counted(description["sentences"], "sentence")
     text = f"{description['groups']:,} from {documents} with {sentences}"
-    # Add the distribution of the lengths, if any group is left.
     if "tokens" in description:
         low, middle, high = description["quantiles_tokens"].values()
         text += (

@@ -23,8 +23,7 @@ from relu_nmt.errors import DataError
 FIRST_EPOCH = 1
 PAIRS_AS_TOKEN = 1024
 DRAW = 1  # seed of the draws of corpus weights, apart from those that shuffle
-Longest = tuple[int | None, int | None]
-"""Longest source and target that a model accepts, in tokens with ``</s>``. None is no limit."""
+Longest = tuple[int | None, int | None]  # most source and target tokens that a model accepts
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ def collate(
     targets = [target for _, target in pairs if target is not None]
     tgt_tokens = prev_output_tokens = numbered = None
     if targets:
-        # Pad the targets, and shift them right as the decoder's input: [B, T].
         tgt_tokens = pad_rows(targets, Dictionary.pad_index)
         prev_output_tokens = shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index)
     if alignments is not None:
@@ -239,7 +237,6 @@ class TranslationBatches:
         self._epoch = epoch
         # Keep all groups of the epoch, those that are left out included.
         self.groups = used = self.split.groups(self._lengths, (self._seed or 0, epoch))
-        # In training, leave out over-long sentences, and draw corpora by their weights.
         used = self._usable(used)
         if len(self.groups) and not len(used):
             raise DataError(
@@ -247,7 +244,6 @@ class TranslationBatches:
                 f"{max(self._lengths)} tokens; raise --max-doc-tokens"
             )
         used = self._drawn(used, epoch)
-        # Leave out groups that do not fit into the model or, in training, into a batch.
         self.num_skipped = 0
         if self._skip_too_long:
             fits = self._readable(used)
@@ -288,7 +284,6 @@ class TranslationBatches:
 
         It grows with the padded tokens, and with their pairs: PAIRS_AS_TOKEN count as a token.
         """
-        # Join all batches to one array, with the start of each.
         rows = np.array([len(members) for members in self._plan])
         starts = np.cumsum(rows) - rows
         order = np.concatenate(self._plan)
@@ -398,7 +393,6 @@ def plan_batches(
         shuffled = generator.permutation(count)
     keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
     order = shuffled[np.lexsort(keys)]
-    # Cut the sorted sentences into batches, and shuffle the batches.
     sizes = longer[order].tolist()
     starts = [0]
     while starts[-1] < count:
@@ -420,7 +414,6 @@ def _fitting(sizes: list[int], start: int, limits: BatchLimits) -> int:
         counts = range(1, largest + 1)
         largest = bisect.bisect(counts, limits.max_tokens, key=lambda n: n * sizes[start + n - 1])
         largest = max(1, largest)
-    # Round down to the multiple, except in the last batch.
     return largest - largest % limits.multiple if limits.multiple < largest < left else largest
 
 

@@ -41,16 +41,13 @@ from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 
 Documents = list[list[str]]  # the lines of each document
 LineT = TypeVar("LineT")
-DEFAULT_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048)
-"""Longest reference of each length bucket in tokens, for sentences and documents."""
-DEFAULT_POSITIONS = (1, 4, 9, 19)
-"""Last position of each bucket of sentences. The first sentence is alone in its bucket."""
+DEFAULT_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048)  # of length buckets, in tokens
+DEFAULT_POSITIONS = (1, 4, 9, 19)  # last positions of the buckets of sentences
 Buckets = dict[str, list[int]]  # indices of segments by the name of their bucket, ``17-32``
 AlignedSentence = tuple[int, int, Line]
 """Number of a sentence in a split, from 0, its position in its window, context included, from 1,
 and its translation, if the translation is a separate line."""
-BucketScore = tuple[str, int, Score | None]
-"""Name of a bucket, number of its segments, and their score. None for an empty bucket."""
+BucketScore = tuple[str, int, Score | None]  # name of a bucket, its segments, their score
 
 
 def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
@@ -89,7 +86,6 @@ def _buckets(
     members: list[list[int]] = [[] for _ in (*edges, "longer")]
     for number, value in enumerate(values):
         members[bisect.bisect_left(edges, value)].append(number)
-    # Name each bucket by its range, the last one by its limit.
     names = []
     low = lowest_value
     for high in edges:
@@ -261,7 +257,6 @@ class SplitScorer:
         lowercase = config.sacrebleu_lowercase
         if lowercase is None:
             lowercase = pipeline.lowercase
-        # Choose references, metric and tokenizer.
         self._chrf = MetricConfig("chrf", lowercase)
         if self._tokenized:
             self._references = self._tokenized_references()
@@ -358,7 +353,6 @@ class SplitScorer:
             ``score`` and ``signature``, None for an empty bucket.
         """
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
-        # Number the sentences of each document from 1.
         in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
         hypotheses = []
         references = []
@@ -368,7 +362,6 @@ class SplitScorer:
             references.append(self._references[number])
             positions["position"].append(in_document[number])
             positions["group position"].append(position)
-        # Score the same sentences in buckets of both positions.
         values: dict[str, Any] = {}
         for name, numbers in positions.items():
             buckets = position_buckets(numbers, DEFAULT_POSITIONS)

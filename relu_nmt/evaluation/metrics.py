@@ -15,11 +15,9 @@ from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError, DataError, needing
 
 METRICS = ("bleu", "chrf", "ter")
-COMPOUND = "compound"
-"""The tokenizer that sacreBLEU lacks, and that splits hyphenated words of tokenized text."""
+COMPOUND = "compound"  # a tokenizer of ours that splits hyphenated words of tokenized text
 DEFAULT_TOKENIZER = "13a"
-FETCHED = ("spm", "flores101", "flores200", "spBLEU-1K")
-"""Tokenizers whose model sacreBLEU downloads on first use."""
+FETCHED = ("spm", "flores101", "flores200", "spBLEU-1K")  # sacreBLEU downloads their models
 FETCH_SECONDS = 30
 COMET_BATCH_SIZE = 16
 CODES = {
@@ -40,8 +38,7 @@ SCRIPTS = {
 }
 """Tokenizers by ISO 15924 code of the script, which precedes the code of the language."""
 WITH_SPACES = (DEFAULT_TOKENIZER, "ko-mecab")  # tokenizers of languages with spaces between words
-INSTEAD = {"ja-mecab": "char", "ko-mecab": DEFAULT_TOKENIZER}
-"""Replacements of tokenizers whose package is not installed."""
+INSTEAD = {"ja-mecab": "char", "ko-mecab": DEFAULT_TOKENIZER}  # without their packages
 LONGEST_WORDS = 15  # mean word length above which a text has hardly any spaces, in characters
 
 
@@ -188,7 +185,6 @@ class MetricConfig:
             DataError: the numbers of segments differ or are 0.
             ConfigError: see :meth:`build`.
         """
-        # Refuse texts of other lengths, and name the set at fault.
         for number, lines in enumerate(references, 1):
             if len(lines) != len(hypotheses):
                 raise DataError(
@@ -302,14 +298,12 @@ def comet_score(
         from comet import download_model, load_from_checkpoint
     import torch
 
-    # Load a local file, or fetch a model by name.
     try:
         path = model if Path(model).is_file() else download_model(model)
         metric = load_from_checkpoint(path)
     except Exception as error:  # of the network, the hub or the file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"--comet-model {model}: cannot be loaded: {reason}") from error
-    # Score all lines on one device.
     data = []
     for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):
         data.append({"src": source, "mt": hypothesis, "ref": reference})

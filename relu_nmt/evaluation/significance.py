@@ -88,7 +88,6 @@ def resampled_scores(
     call draws other resamples.
     """
     segments = len(systems[0].counts)
-    # Draw the segments of each resample, with replacement.
     drawn = np.random.default_rng(seed).choice(segments, size=(samples, segments), replace=True)
     # Count how often each resample has each segment, [samples, segments].
     times = np.zeros((samples, segments), dtype=np.int64)
@@ -161,7 +160,6 @@ def paired_bootstrap(
     Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation".
     The p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
     """
-    # Refuse bad settings before any work.
     seed = _seed()
     if samples < 1:
         raise ConfigError(f"--paired-bs-n {samples}: expected 1 or more resamples")
@@ -172,7 +170,6 @@ def paired_bootstrap(
             f"{len(system):,} segments of the system, but {len(baseline):,} of the baseline; both "
             "need the same segments in the same order"
         )
-    # Score the same resamples of both systems.
     counted = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
     resampled = resampled_scores(counted, samples, seed)
     estimates = list(map(_estimate, counted, resampled))

@@ -42,10 +42,8 @@ MOST_COLUMNS = 3
 SPREAD = 0.06
 MOST_MARKERS = 20
 DOT = 6.0  # size of the dot of a seed, in points
-LEAST_SPAN = 10.0
-"""Least quotient of the largest and smallest value for a logarithmic vertical axis."""
-FAINTEST = 0.2
-"""Place of the smallest weight's color in the color map, which begins at nearly white."""
+LEAST_SPAN = 10.0  # largest by smallest value, for a logarithmic vertical axis
+FAINTEST = 0.2  # the smallest weight's place in the color map, which begins at nearly white
 LEAST_SEEDS = 4
 """Fewer seeds are listed one by one: an interval would be wider than the effect it measures."""
 
@@ -79,7 +77,6 @@ def common_legend(figure: "Figure", columns: int) -> None:
     for axes in figure.axes:
         for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
             legend.setdefault(name, line)
-    # Reduce the columns until the longest name fits.
     longest = max(map(len, legend), default=0)
     fitting = int(LETTERS_PER_INCH * figure.get_figwidth() / (longest + LEGEND_LETTERS))
     layout = {"ncols": max(1, min(columns, fitting)), "frameon": False, "handlelength": LEGEND_LINE}
@@ -193,7 +190,6 @@ def draw_panels(panels: Sequence[Panel], share_y: bool = False) -> str:
             drawn.append(panel)
     if not drawn:
         return ""
-    # Lay the panels out in rows.
     columns = min(MOST_COLUMNS, len(drawn))
     rows = -(-len(drawn) // columns)
 
@@ -233,16 +229,13 @@ def _draw(axes: "Axes", panel: Panel) -> None:
             capsize=3,
             **style,
         )
-        # Draw single values as dots.
         for x, y in line.dots:
             axes.plot(x + shift, y, ".", color=style["color"], markersize=DOT, alpha=0.6)
-    # Scale and label the axes.
     if panel.log_x:
         axes.set_xscale("log", base=2 if panel.names is None else 10)
     values = panel.y_values
     if panel.log_y and max(values) > LEAST_SPAN * min(values) > 0:
         axes.set_yscale("log")
-    # Label the ticks: names, or the values on a logarithmic axis.
     if panel.names is not None:
         axes.set_xticks(range(len(panel.names)), panel.names)
         axes.set_xlim(-0.4, len(panel.names) - 0.6)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from relu_nmt.errors import DataError
 
 MOST_LINES = 200  # most lines to look at
-NUL_SHARE = 1 / 32
-"""Share of bytes that are 0 in UTF-16 at least, whose spaces and line ends have one each."""
+NUL_SHARE = 1 / 32  # least share of bytes 0 in UTF-16: spaces and line ends have one each
 ARCHIVE = "decompress it first, or give the file its usual name, such as text.gz"
 PICTURE = "give the text that it shows"
 PANDOC = "convert it to plain text first, for example with pandoc -t plain --wrap=none"

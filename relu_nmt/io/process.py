@@ -23,8 +23,7 @@ from relu_nmt.errors import DataError, OutOfMemoryError
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """The signals of Ctrl-C, a shell, a closed terminal and a cluster's queue."""
 SIGNAL_EXIT_CODE = 128  # the exit code after a signal is this plus its number, as in a shell
-MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Unit of the system's count in bytes: Linux counts KiB, macOS bytes."""
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # in bytes: Linux counts KiB
 CGROUPS = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),

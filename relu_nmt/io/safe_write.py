@@ -23,8 +23,7 @@ from relu_nmt.errors import DataError, reporting
 LOCK = "relu_nmt.lock"  # name of the lock in a temporary folder
 PLAIN = "relu_nmt.plain"  # name of an empty file there, with a new file's permissions
 _FOLDER = re.compile(r"\..+\.\d+\.tmp")
-_CLONE = 0x40049409
-"""The request FICLONE of Linux: let a file share the blocks of another until either changes."""
+_CLONE = 0x40049409  # Linux's request FICLONE: share blocks until either file changes
 
 
 def try_lock(descriptor: int) -> bool:

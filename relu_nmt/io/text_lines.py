@@ -121,7 +121,6 @@ class _Decompressed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        # Decompress blocks until there are bytes, or the file ends.
         while not self._ready:
             block = self._unread or self._file.read(COMPRESSED_BYTES)
             self._unread = b""

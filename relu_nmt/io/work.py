@@ -31,12 +31,10 @@ if TYPE_CHECKING:
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Submit = Callable[[Callable[[], Any], str], "Job[Any]"]
-"""Submits work (see :class:`Work`) under a name in the queue of a cluster."""
+Submit = Callable[[Callable[[], Any], str], "Job[Any]"]  # submits :class:`Work` under a name
 
 SECONDS_BETWEEN_LINES = 10.0
-SECONDS_UNTIL_WAITING = 15.0
-"""Time without progress after which a bar or a line shows that the work still runs."""
+SECONDS_UNTIL_WAITING = 15.0  # without progress, until a bar or line shows that the work still runs
 TASKS_AHEAD = 3
 """Tasks per worker that are handed out ahead of the one whose result is due: enough to keep every
 worker busy, few enough to keep results out of memory."""
@@ -175,7 +173,6 @@ def ordered_map(
     waiting: deque[tuple[Task, Future[Result]]] = deque()
     remaining = iter(tasks)
     with _worker_pool(workers, prepare, argument) as pool:
-        # Queue some tasks, then one for each whose result is taken, to bound memory.
         while True:
             for task in islice(remaining, workers * TASKS_AHEAD + 1 - len(waiting)):
                 waiting.append((task, pool.submit(function, task)))

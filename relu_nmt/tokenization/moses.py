@@ -81,7 +81,6 @@ def _whole_letters() -> tuple[str, str]:
     """
     combining = letters = ""
     for c in map(chr, range(0x80, 0x10000)):
-        # Tell marks and format characters from letters and digits.
         kind = unicodedata.category(c)
         if kind[0] == "M" or kind == "Cf":
             combining += c
@@ -124,7 +123,6 @@ class ReversibleMosesTokenizer(MosesTokenizer):
 
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``, with marks where spaces are unusual."""
-        # Reduce all spaces to single ones, and remove control characters.
         text = " ".join(_CONTROLS.sub("", " ".join(text.split())).split())
         # Take only the lengths of words from sacremoses, not their text.
         words_of_moses = self._tokenizer.tokenize(
@@ -134,7 +132,6 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         if sum(lengths) != len(text.replace(" ", "")):  # a placeholder of sacremoses in the text
             lengths = list(map(len, text.split()))
         words, spaces = _cut(text, lengths)
-        # Mark the words whose spaces differ from the usual ones.
         usual = self._usual_spaces(words)
         marks = [["", ""] for _ in words]
         for i in range(1, len(words)):

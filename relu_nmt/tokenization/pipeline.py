@@ -151,7 +151,6 @@ class TextPipeline:
         sentences = [tokens]
         if self.sentence_separator is not None:
             sentences = [tokens[part] for part in sentence_slices(tokens, self.sentence_separator)]
-        # Leave out the first symbol where a sentence begins with it.
         begin = [] if self.first_symbol is None else [self.first_symbol]
         cut = []
         for sentence in map(list, sentences):
@@ -221,7 +220,6 @@ def load_pipeline(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
             f"{file_name!r}); {AGAIN}"
         )
-    # Load the subword model after comparing its checksum.
     path = None
     if file_name is not None:
         path = Path(folder) / file_name
@@ -282,7 +280,6 @@ def _convert_chunk(
             boundaries.append((len(sentences), number))
         else:
             sentences.append(line)
-    # Convert the sentences for each output file.
     pipeline = _pipelines[conversion.side[1]]
     split = pipeline.subword.split
     if conversion.sampling is not None:
@@ -324,7 +321,6 @@ def convert_texts(
     )
     results = ordered_map(_convert_chunk, tasks, workers, _prepare_pipelines, states)
     for i, pieces in itertools.groupby(results, key=lambda result: result[0][0]):
-        # Write the parts of all chunks in order.
         sentences = 0
         boundaries = []
         with ExitStack() as stack:

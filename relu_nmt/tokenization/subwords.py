@@ -208,7 +208,6 @@ class SentencePiece(SubwordModel):
         """
         pieces: list[str] = []
         for word in words:
-            # Find the splits of each word once, within a bound of memory.
             if word not in self._ways_of:
                 if len(self._ways_of) >= MOST_SAMPLED_WORDS:
                     self._ways_of.clear()

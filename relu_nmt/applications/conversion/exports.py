@@ -28,8 +28,7 @@ from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.loading import ImageClassifier
 
-LONGEST = 4096
-"""Longest source and target in tokens for sinusoidal positions, whose table is stored."""
+LONGEST = 4096  # most tokens for sinusoidal positions, whose table is stored
 EMBEDDED = ("sinusoidal", "sinusoidal-fairseq", "learned")  # position schemes of CTranslate2
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH"}
 """Names in CTranslate2, by ``--feed-forward``."""
@@ -84,7 +83,6 @@ def save_onnx(model: EncoderDecoder, task: TranslationTask, folder: Path) -> Non
     source, target = ({0: batch, 1: torch.export.Dim(k, min=1, max=n)} for k, n in longest.items())
     sources = torch.tensor([[4, 3, 3, 3, 2], [3, 3, 2, 1, 1], [3, 3, 3, 2, 1]])
     targets = torch.tensor([[2, 3, 3, 3], [2, 3, 3, 1], [2, 3, 1, 1]])
-    # Export both graphs.
     inputs = {"src_tokens": (sources, source)}
     graph = _Graph(model, lambda model, src_tokens: model.encoder(src_tokens).states)
     _export(graph, inputs, "encoder_states", folder / "encoder.onnx")
@@ -94,7 +92,6 @@ def save_onnx(model: EncoderDecoder, task: TranslationTask, folder: Path) -> Non
         "src_tokens": (sources, source),
     }
     _export(_Graph(model, _decode), inputs, "logits", folder / "decoder.onnx")
-    # Write everything else that a runtime needs.
     content = {
         "source_lang": task.source_lang,
         "target_lang": task.target_lang,
@@ -120,7 +117,6 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     inputs = {"images": (torch.randn(2, 3, height, width), {0: batch})}
     graph = _Graph(classifier.model, lambda model, images: model(images).logits)
     _export(graph, inputs, "logits", folder / "model.onnx")
-    # Write the preprocessing of the images.
     preprocessing = dataclasses.asdict(classifier.transform.config)
     content = {"classes": classifier.classes, "size": [height, width]}
     _write_json(folder, {**content, "preprocessing": preprocessing})
@@ -190,7 +186,6 @@ def save_ctranslate2(model: EncoderDecoder, task: TranslationTask, folder: Path)
         from ctranslate2.specs import common_spec, transformer_spec
     config = model.config
     _check(config)
-    # Describe the shape of the model.
     shared = {
         "activation": getattr(common_spec.Activation, ACTIVATIONS[config.feed_forward]),
         "layernorm_embedding": config.layernorm_embedding,
@@ -210,7 +205,6 @@ def save_ctranslate2(model: EncoderDecoder, task: TranslationTask, folder: Path)
         **shared,
     )
     spec = transformer_spec.TransformerSpec(encoder, decoder)
-    # Copy the weights.
     with torch.no_grad():
         _fill_stack(encoder, model.encoder, encoder.embeddings[0])
         _fill_stack(decoder, model.decoder, decoder.embeddings)
@@ -223,7 +217,6 @@ def save_ctranslate2(model: EncoderDecoder, task: TranslationTask, folder: Path)
         symbols = _symbols(dictionary)
         symbols[dictionary.pad_index] = "<blank>"
         register(symbols)
-    # Describe how sources end and translations begin, and write the files.
     spec.config.decoder_start_token = config.decoder_start_symbol
     spec.config.add_source_eos = True
     spec.validate()
@@ -234,7 +227,6 @@ def save_ctranslate2(model: EncoderDecoder, task: TranslationTask, folder: Path)
 def _check(config: TransformerConfig) -> None:
     """Check that CTranslate2 supports a model with these settings."""
     parts: dict[str, bool] = {}
-    # Compare each part of the model with the parts of CTranslate2.
     for slot in SLOTS:
         spec = Spec.parse(config.attention_of(slot))
         parts[f"attention {spec} ({slot})"] = spec.name == "softmax" and not spec.options
@@ -244,14 +236,12 @@ def _check(config: TransformerConfig) -> None:
     parts[f"--feed-forward {config.feed_forward}"] = config.feed_forward in ACTIVATIONS
     parts[f"--norm {config.norm}"] = config.norm == "layer"
     parts[f"--document-attention {config.document_attention}"] = config.document_attention == "full"
-    # Name the first part that CTranslate2 lacks.
     for part, is_known in parts.items():
         if not is_known:
             raise CheckpointError(f"CTranslate2 has no {part}; --to onnx takes more models")
 
 
 def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
-    # Copy the embeddings and the norms of the whole stack.
     embedding = stack.embedding
     embeddings.weight = embedding.tokens.weight.numpy()
     spec.scale_embeddings = embedding.scale
@@ -263,7 +253,6 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
         _fill(spec.layernorm_embedding, embedding.norm)
     if isinstance(stack.final_norm, nn.LayerNorm):
         _fill(spec.layer_norm, stack.final_norm)
-    # Copy the layers.
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
         _fill_attention(layer_spec.self_attention, layer.self_attention)
         _fill(layer_spec.self_attention.layer_norm, layer.self_attention_residual.norm)

@@ -108,7 +108,6 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         raise CheckpointError(
             f"{path}: not read ({reason}); expected a checkpoint of fairseq"
         ) from error
-    # Check that the content is a dictionary of tensors.
     tensors = content.get("model") if isinstance(content, dict) else None
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
@@ -138,7 +137,6 @@ def transformer_config(
     Raises:
         CheckpointError: relu_nmt has no such model.
     """
-    # Refuse settings that relu_nmt does not support.
     for name in REFUSED_SETTINGS:
         if theirs.get(name):
             flag = f"--{name.replace('_', '-')}"
@@ -147,10 +145,8 @@ def transformer_config(
     if function not in FEED_FORWARDS:
         names = ", ".join(FEED_FORWARDS)
         raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {names}")
-    # Copy the settings of the same name, and translate all other settings.
     ours = {name: theirs[name] for name in SAME_SETTINGS if theirs.get(name) is not None}
     ours["feed_forward"] = FEED_FORWARDS[function]
-    # Choose the positions of both sides. A table of learned ones limits the length.
     for side, text in (("encoder", "source"), ("decoder", "target")):
         learned = theirs.get(f"{side}_learned_pos")
         ours[f"{side}_positions"] = "learned" if learned else "sinusoidal-fairseq"
@@ -187,7 +183,6 @@ def transformer_tensors(
         for part, weight in zip("qkv", tensors.pop(name).chunk(3), strict=True):
             tensors[f"{start}{part}_proj.{kind}"] = weight
     tensors = joined_projections(tensors)
-    # Rename embeddings, norms and layers. Drop the rows of positions before the first.
     ours = {}
     for name, tensor in tensors.items():
         if name.endswith(".embed_positions.weight"):
@@ -220,7 +215,6 @@ def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         # Leave names alone whose keys or values are missing.
         if "_attn.q_proj." not in name or not all(part in joined for part in parts):
             continue
-        # Join all three for self-attention, keys and values for cross-attention.
         q, k, v = (joined.pop(part) for part in parts)
         if "self_attn" in name:
             joined[name.replace("q_proj", "qkv")] = torch.cat([q, k, v])

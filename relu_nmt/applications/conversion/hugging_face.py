@@ -40,22 +40,17 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.task import TranslationTask
 
 MARIAN = "marian"
-M2M100 = "m2m_100"
-"""Kinds of models, by their ``model_type``. NLLB is the second."""
+M2M100 = "m2m_100"  # also the ``model_type`` of NLLB
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 LAYERDROPS = ("encoder_layerdrop", "decoder_layerdrop")
 NAMES = "tokenizer_config.json"
 PIECES = "sentencepiece.bpe.model"
-TABLES = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
-"""Names of the table of embeddings, of which safetensors keeps one."""
+TABLES = ("shared.weight", "embed_tokens.weight", "lm_head.weight")  # names of one table
 MOST_NAMED = 6  # most languages that an error message names
-NEVER = -100.0
-"""Bias of the padding symbol, which Marian's vocabulary lacks, so that it is never predicted."""
-MOST_POSITIONS = 2**16
-"""Most positions of an undamaged model. Models have 512 or 1024."""
-MOST_ADDED = 2**16
-"""Most symbols that an undamaged tokenizer adds. NLLB's adds 203."""
+NEVER = -100.0  # bias of the padding symbol, which Marian's vocabulary lacks
+MOST_POSITIONS = 2**16  # of an undamaged model, which has 512 or 1024
+MOST_ADDED = 2**16  # symbols of an undamaged tokenizer. NLLB's adds 203
 Vocabulary = tuple[list[str], tuple[str, str], tuple[str | None, str | None]]
 """Symbols in the order of their ids there, languages and first symbols of source and target."""
 LANGUAGE_CODE = re.compile(r">>(.+)<<")
@@ -170,7 +165,6 @@ def _m2m100_vocabulary(
 def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> TransformerConfig:
     """Return relu_nmt's settings of the model."""
     is_marian = theirs["model_type"] == MARIAN
-    # Refuse models of another structure.
     for name, expected in (
         ("tie_word_embeddings", True),
         ("share_encoder_decoder_embeddings", True),
@@ -184,7 +178,6 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
     if function not in FEED_FORWARDS:
         names = ", ".join(FEED_FORWARDS)
         raise CheckpointError(f"{path}: activation_function {function!r}; known are {names}")
-    # Translate the names of the settings.
     ours = {name: theirs[name] for name in (*DROPOUTS, *LAYERDROPS) if name in theirs}
     for side, text in (("encoder", "source"), ("decoder", "target")):
         for field, name in (
@@ -201,7 +194,6 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
             ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
         else:
             ours[f"{side}_normalize_before"] = True
-    # Add the settings that all models of a kind share.
     ours |= {
         "feed_forward": FEED_FORWARDS[function],
         "positions": "learned" if is_marian else "sinusoidal-fairseq",
@@ -235,7 +227,6 @@ def _our_tensors(
             f"{folder}: no weights and biases of {number:,} symbols, which its vocabulary has; "
             "the files are damaged or of different models"
         )
-    # Rename the weights of the layers.
     try:
         named = joined_projections(theirs)
     except (RuntimeError, IndexError) as error:  # from tensors of a wrong shape
@@ -317,7 +308,6 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
             break
     else:
         raise CheckpointError(f"{folder}: neither {' nor '.join(WEIGHTS)} in it")
-    # Read all files that the index names.
     files = _read_json(index).get("weight_map")
     if not isinstance(files, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in files.values()

@@ -79,7 +79,6 @@ def write_report(folder: Path, description: SweepDescription) -> None:
         between |= dict.fromkeys(row)
     for name in (*FIRST_COLUMNS, *LAST_COLUMNS):
         between.pop(name, None)
-    # Settings, environment, measured means and published figures as JSON values.
     measured = []
     for average in averages:
         measured.append({**average.record, "status": trouble(average) or WORDS[DONE]})
@@ -202,7 +201,6 @@ def went_wrong(cells: Sequence[Cell]) -> list[tuple[str, Cell]]:
             trained = not note or "evaluate_command" in cell.record
             name = f"{cell.model} at {cell.length}" if trained else str(cell.model)
             errors.setdefault((cell.status, note), {}).setdefault(name, cell)
-    # Show a few names for each error, and count the rest.
     problems = []
     for cells_by_name in errors.values():
         first, *_ = cells_by_name.values()
@@ -261,7 +259,6 @@ def realized_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, st
             ("train", "training", records_at_length),
             ("test", test, records_at_length),
         ):
-            # Take the first record with the lengths of the split.
             for record in records:
                 if f"{prefix}_mean_tokens" in record:
                     yield length, split, prefix, record
@@ -293,7 +290,6 @@ def published_rows(
     first = {system.attention: row for system, row in reversed(rows.items())}
     table_rows = []
     for name in dict.fromkeys([*table["rows"], *(system.attention for system in rows)]):
-        # Find the average for each column, at the column's length if it has one.
         row = []
         values = table["rows"].get(name, [None] * len(table["columns"]))
         for column, value in zip(table["columns"], values, strict=True):

@@ -36,10 +36,8 @@ from relu_nmt.io.safe_write import plain_file
 from relu_nmt.training.save_dir import TrainingResult
 
 NOT_CONVERGED = "not converged"
-DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)
-"""Errors of reading a file that is damaged."""
-LOWEST_CONVERGED_BLEU = 1.0
-"""d-BLEU. A model with less at every length counts as not converged."""
+DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)  # of a damaged file
+LOWEST_CONVERGED_BLEU = 1.0  # least d-BLEU at the best length of a converged model
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 # Names in the file of --results, by column.
 RESULTS = {
@@ -144,7 +142,6 @@ def read_results(folder: Path, description: SweepDescription) -> tuple[list[Cell
 
 
 def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[Cell]:
-    # Collect the columns that all evaluations of the model share.
     home = model.folder(folder)
     training = Step(model, None, home).stored()
     shared: Record = {
@@ -193,7 +190,6 @@ def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
 
 
 def _add_scores(cell: Cell, step: Step) -> None:
-    # Copy scores and speeds from the results of relu-nmt-generate.
     record: Record = {}
     results = _read_json(step.path(".results.json"))
     # Refuse results without the score that every table needs.
@@ -288,7 +284,6 @@ def _training_record(step: Step) -> Record:
             "train_seconds": results.seconds,
             "train_gpu_memory_bytes": results.memory.get("gpu_bytes"),
         }
-    # Describe the machine and the versions.
     machine = step.environment
     device = machine.get("cpu")
     if machine.get("gpus"):
@@ -347,14 +342,12 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
       baseline's.
     * ``seeds``, and the numbers of seeds by status.
     """
-    # Group the seeds of each system and length.
     averages: dict[tuple[System, int], Average] = {}
     for cell in cells:
         key = cell.system, cell.length
         averages.setdefault(key, Average(*key)).cells.append(cell)
     for average in averages.values():
         _add_means(average)
-    # Compare each average with the baseline at the same length.
     for (system, length), average in averages.items():
         other = averages.get((System(baseline, system.mixture), length))
         if other is None:
@@ -390,7 +383,6 @@ def _add_means(average: Average) -> None:
         elif name not in ("seed", *SHARED):
             with suppress(TypeError):  # a text, or a number that is unknown for a seed
                 record[name] = sum(values) / len(values)
-    # Add the interval over seeds, if there are two or more.
     record |= _known({"d_bleu_seed_interval": mean_interval(average.values("d_bleu"))})
     # Resample the documents of all seeds together, if they evaluated the same ones.
     statistics = [cell.statistics for cell in converged if cell.statistics is not None]
@@ -410,14 +402,12 @@ def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
     seeds = sorted(average.resampled.keys() & other.resampled.keys())
     if not seeds:
         return {}, []
-    # Average the gains of single seeds, and the resampled scores over the seeds.
     scores = dict(zip(average.resampled, average.values("d_bleu"), strict=True))
     other_scores = dict(zip(other.resampled, other.values("d_bleu"), strict=True))
     gains = [scores[seed] - other_scores[seed] for seed in seeds]
     gain = sum(gains) / len(gains)
     resampled = np.mean([average.resampled[seed] for seed in seeds], axis=0)
     other_resampled = np.mean([other.resampled[seed] for seed in seeds], axis=0)
-    # Add the intervals over seeds and over resamples of the documents.
     record = {
         "gain": gain,
         "gain_seed_interval": mean_interval(gains),

@@ -106,7 +106,6 @@ class StepRunner:
         self._progress = progress
         self._environment = environment
         self._training_seconds = training_seconds
-        # Note the steps that earlier runs have finished.
         for task in self.tasks:
             self._is_done(task)
         self._submit: Submit | None = None
@@ -135,7 +134,6 @@ class StepRunner:
             done = sum(task.step.status in FINAL for task in self.tasks)
             self.say(f"{left} steps to do, {done} done before, {self._config.jobs} at once")
             has_reported_waiting = False
-            # Poll until all steps have ended, or a signal stops the run.
             while self._running or (self._open() and self.signal is None):
                 for work in list(self._running.values()):
                     next(work, None)

@@ -66,7 +66,6 @@ def parse_attentions(text: str) -> tuple[str, ...]:
     Commas also separate the options of an attention: a part with ``=`` and without a colon belongs
     to the part before it.
     """
-    # Join the parts of an attention with several options.
     names: list[str] = []
     for part in text.split(","):
         if names and "=" in part and ":" not in part:
@@ -75,7 +74,6 @@ def parse_attentions(text: str) -> tuple[str, ...]:
             names.append(part.strip())
     if len(set(names)) < len(names):
         raise ValueError(f"'{text}': an attention is named twice")
-    # Check the names of attentions that are no presets.
     for name in names:
         if name not in ATTENTION_PRESETS:
             attentions.check(name)
@@ -335,7 +333,6 @@ def checked_published(values: Any) -> dict[str, Any]:
     for name, kind in PUBLISHED_FIELDS.items():
         if not isinstance(values[name], kind) or not values[name]:
             raise ValueError(f"{name}: {PUBLISHED_FORM}")
-    # Allow the name of a column alone, or with a length.
     for column in values["columns"]:
         _, at, length = str(column).partition("@")
         if at and not length.isdigit():

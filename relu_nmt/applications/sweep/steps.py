@@ -70,7 +70,6 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
         >>> differences(["--lr", "1", "--seed", "2"], ["--lr", "3", "--seed", "2"])
         ('--lr 1', '--lr 3')
     """
-    # Cut off the common beginning, and then the common end.
     same = [*map(eq, old, new), False].index(False)
     last = [*map(eq, old[same:][::-1], new[same:][::-1]), False].index(False)
     differing = []
@@ -362,7 +361,6 @@ def models_in(
     The models of ``settings``, of the last run, count even if they are not begun. Other
     models count with the lengths of their training and of the evaluations that began.
     """
-    # Start with the planned models, and add those in the folder.
     models = {} if settings is None else planned_models(settings)
     for training in trainings_in(folder):
         # Read the lengths from evaluate-128.json. Skip evaluate-128.results.json.
