@@ -9,7 +9,6 @@ pip install 'relu-nmt[detection]'.
 """
 
 import sys
-from functools import partial
 from typing import Any
 
 from coco import ANNOTATED, CocoSet, DetectionBatches
@@ -20,12 +19,13 @@ from relu_nmt.cli.command import Command
 from relu_nmt.config import READ, REQUIRED, flag_of, group, option, settings, to_dict
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.jobs.training import Training, run_training
+from relu_nmt.jobs.training import training_run
 from relu_nmt.jobs.vision_train.job import config_for_data
 from relu_nmt.jobs.vision_train.settings import VisionTrainerConfig
 from relu_nmt.modules.config import arch_option, attention_preset_option
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_metadata
+from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.loading import classifier_metadata
@@ -119,54 +119,56 @@ class DetectionSettings:
                 raise ConfigError(f"{flag_of(name)}: a detector has no classifier; leave it out")
 
 
-class DetectionTraining(Training):
-    """A maker of the parts of a training."""
+def run(settings: DetectionSettings) -> TrainingResult:
+    """Train up to a limit or a signal, from a checkpoint if the folder has one.
 
-    settings: DetectionSettings
-
-    def trainer(self) -> Trainer:
-        """Return the trainer of a new training.
-
-        Raises:
-            DataError: images or annotations are missing or damaged.
-            CheckpointError: the checkpoint to continue from belongs to another kind of training.
-            MissingExtraError: pycocotools is not installed.
-        """
-        settings = self.settings
-        options = self.settings.task
-        path = self.checkpoint_to_continue
+    Raises:
+        DataError: images or annotations are missing or damaged.
+        CheckpointError: the checkpoint to continue from belongs to another kind of training.
+        MissingExtraError: pycocotools is not installed.
+    """
+    with training_run(settings, progress=True) as training:
+        options = settings.task
+        path = training.checkpoint
         if path is not None and read_metadata(path).get("task", {}).get("name") != TASK_NAME:
             raise CheckpointError(
                 f"{path}: not of detection; choose another --save-dir for a fresh start"
             )
         data = CocoSet(settings.data, options.train_set)
         batches = DetectionBatches(data, options.batch_size, settings.trainer.seed)
-        self.say(
+        training.say(
             f"{data.images}: {len(batches.numbers):,} images with things of {len(data.names)} "
             f"kinds, and {len(data.numbers) - len(batches.numbers):,} without any, left out"
         )
-        model = self.new_model(
+        model = training.new_model(
             lambda: build_detector(settings.detector, settings.model, len(data.names))
         )
-        self.say(f"Mask R-CNN on {options.arch}, attention {settings.model.attention}")
-        self.say_size(model)
+        training.say(f"Mask R-CNN on {options.arch}, attention {settings.model.attention}")
+        training.say_size(model)
         if options.init is not None and path is None:
             start_backbone(model, options.init)
-            self.say(f"the backbone starts from the weights of {options.init}")
+            training.say(f"the backbone starts from the weights of {options.init}")
         count = batches.begin_epoch(1)
-        processes = self.process.world_size
-        return self.trainer_of(
+        processes = training.process.world_size
+        config = config_for_data(
+            settings.trainer, options.batch_size, count, processes, training.say
+        )
+        task = {
+            "name": TASK_NAME,
+            "categories": data.categories,
+            "names": data.names,
+            "detector": to_dict(settings.detector),
+        }
+        trainer = Trainer(
             DetectionObjective(model),
             TrainingData(batches, valid={}),
-            {
-                "name": TASK_NAME,
-                "categories": data.categories,
-                "names": data.names,
-                "detector": to_dict(settings.detector),
-            },
-            f"images per device = {options.batch_size}",
-            config_for_data(settings.trainer, options.batch_size, count, processes, self.say),
+            config,
+            training.describe(settings, config, task),
+            training.process,
+            training.log,
         )
+        training.say_start(f"images per device = {options.batch_size}")
+        return trainer.train()
 
 
 def start_backbone(model: nn.Module, path: str) -> None:
@@ -187,7 +189,7 @@ main = Command(
     "detection",
     __doc__,
     DetectionSettings,
-    partial(run_training, DetectionTraining, progress=True),
+    run,
 )
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from relu_nmt.config import (
 )
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.jobs.training import Training, run_training
+from relu_nmt.jobs.training import training_run
 from relu_nmt.jobs.vision_train.job import config_for_data, updates_of_epochs
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings, VisionTrainerConfig
 from relu_nmt.modules.config import arch_option, attention_preset_option
@@ -136,54 +136,55 @@ class DinoSettings:
             raise ConfigError("--store-ema: the teacher is an average already; leave it out")
 
 
-class DinoTraining(Training):
-    """A maker of the parts of a training."""
+def run(settings: DinoSettings) -> TrainingResult:
+    """Train up to a limit or a signal, from a checkpoint if the folder has one.
 
-    settings: DinoSettings
-
-    def trainer(self) -> Trainer:
-        """Return the trainer of a new training.
-
-        Raises:
-            DataError: images are missing or damaged.
-            CheckpointError: the checkpoint to continue from belongs to another kind of training.
-        """
-        settings = self.settings
-        options = self.settings.task
-        path = self.checkpoint_to_continue
+    Raises:
+        DataError: images are missing or damaged.
+        CheckpointError: the checkpoint to continue from belongs to another kind of training.
+    """
+    with training_run(settings, progress=True) as training:
+        options = settings.task
+        path = training.checkpoint
         if path is not None and read_metadata(path).get("task", {}).get("name") != TASK_NAME:
             raise CheckpointError(
                 f"{path}: not of self-distillation; choose another --save-dir for a fresh start"
             )
         images, *_ = open_images(settings.data).values()
-        self.say(f"{images.origin}: {images.name}: {len(images):,} images")
+        training.say(f"{images.origin}: {images.name}: {len(images):,} images")
         preprocessing = PreprocessingConfig(
             pixel_mean=options.pixel_mean, pixel_std=options.pixel_std
         )
         views = Views(settings.views, settings.model.image_size[0], preprocessing)
         batches = ViewBatches(images, views, options.batch_size, settings.trainer.seed)
-        model = self.new_model(
+        model = training.new_model(
             lambda: StudentAndTeacher(settings.model, len(images.classes), settings.distillation)
         )
-        self.say(f"student and teacher: {options.arch}, attention {settings.model.attention}")
-        self.say_size(model)
+        training.say(f"student and teacher: {options.arch}, attention {settings.model.attention}")
+        training.say_size(model)
         count = batches.begin_epoch(1)
-        processes = self.process.world_size
+        processes = training.process.world_size
         total = updates_of_epochs(settings.trainer, count, processes)
         objective = SelfDistillation(model, settings.distillation, total)
-        trainer = self.trainer_of(
+        config = config_for_data(
+            settings.trainer, options.batch_size, count, processes, training.say
+        )
+        task = {
+            "name": TASK_NAME,
+            "classes": list(images.classes),
+            "preprocessing": to_dict(preprocessing),
+        }
+        trainer = Trainer(
             objective,
             TrainingData(batches, valid={}),
-            {
-                "name": TASK_NAME,
-                "classes": list(images.classes),
-                "preprocessing": to_dict(preprocessing),
-            },
-            f"images per device = {options.batch_size}",
-            config_for_data(settings.trainer, options.batch_size, count, processes, self.say),
+            config,
+            training.describe(settings, config, task),
+            training.process,
+            training.log,
         )
+        training.say_start(f"images per device = {options.batch_size}")
         objective.follow(trainer)
-        return trainer
+        return trainer.train()
 
 
 def train(settings: DinoSettings) -> TrainingResult:
@@ -192,7 +193,7 @@ def train(settings: DinoSettings) -> TrainingResult:
     Raises:
         ReluNmtError: settings, images or checkpoints that do not fit.
     """
-    result = run_training(DinoTraining, settings, progress=True)
+    result = run(settings)
     last = Path(settings.trainer.save_dir) / LAST
     is_first = os.environ.get("RANK", "0") == "0"  # the first process of torchrun
     if is_first and result.save_dir is not None and last.exists():

@@ -9,7 +9,6 @@ folder, see README.md), each as in the paper or -small. The same command continu
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.jobs.training import Training, run_training
+from relu_nmt.jobs.training import training_run
 from relu_nmt.modules.config import (
     AttentionRegularizerConfig,
     attention_preset_option,
@@ -28,6 +27,7 @@ from relu_nmt.modules.config import (
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.trainer import Trainer
 
 SMALL = "-small"
@@ -136,49 +136,48 @@ class LraSettings:
     )
 
 
-class LraTraining(Training):
-    """A maker of the parts of a training."""
+def run(settings: LraSettings) -> TrainingResult:
+    """Train up to a limit or a signal, from a checkpoint if the folder has one.
 
-    settings: LraSettings
-
-    def trainer(self) -> Trainer:
-        """Return the trainer of a new training.
-
-        Raises:
-            DataError: files are missing or damaged.
-            CheckpointError: the checkpoint to continue from belongs to another task.
-        """
-        settings = self.settings
-        options = self.settings.task
+    Raises:
+        DataError: files are missing or damaged.
+        CheckpointError: the checkpoint to continue from belongs to another task.
+    """
+    with training_run(settings, progress=True) as training:
+        options = settings.task
         described = {"name": "long_range_arena", "task": options.name, "length": options.longest}
-        path = self.checkpoint_to_continue
+        path = training.checkpoint
         if path is not None and read_metadata(path).get("task") != described:
             raise CheckpointError(
                 f"{path}: of another task or length; choose another --save-dir for a fresh start"
             )
         counts = {split: getattr(options, f"num_{split}") for split in SPLITS}
-        samples = open_task(options.name, Path(settings.data), options.longest, counts, self.say)
+        folder = Path(settings.data)
+        samples = open_task(options.name, folder, options.longest, counts, training.say)
         for split, of_split in samples.items():
-            self.say(f"{options.name}: {split}: {len(of_split):,} samples")
-        model = self.new_model(
+            training.say(f"{options.name}: {split}: {len(of_split):,} samples")
+        model = training.new_model(
             lambda: SequenceClassifier(settings.model, TASKS[options.name], options.width)
         )
-        self.say(f"attention {settings.model.attention}, {options.width} tokens")
-        self.say_size(model)
+        training.say(f"attention {settings.model.attention}, {options.width} tokens")
+        training.say_size(model)
         batches = {}
         for split, of_split in samples.items():
             seed = settings.trainer.seed if split == "train" else None
             batches[split] = SequenceBatches(of_split, options.width, options.batch_size, seed)
-        return self.trainer_of(
+        trainer = Trainer(
             SequenceObjective(model, 0.0, settings.regularizer),
             TrainingData(batches.pop("train"), batches),
-            described,
-            f"samples per device = {options.batch_size}",
             settings.trainer,
+            training.describe(settings, settings.trainer, described),
+            training.process,
+            training.log,
         )
+        training.say_start(f"samples per device = {options.batch_size}")
+        return trainer.train()
 
 
-main = Command("lra", __doc__, LraSettings, partial(run_training, LraTraining, progress=True))
+main = Command("lra", __doc__, LraSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

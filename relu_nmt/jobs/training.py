@@ -1,9 +1,8 @@
-"""The common part of all trainings: a training, and the checkpoint that it continues."""
+"""The part that all trainings share: processes, log, and the checkpoint to go on from."""
 
-import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,61 +10,52 @@ import torch
 from torch import nn
 
 from relu_nmt.attention.base import using_backend
-from relu_nmt.config import flag_of, from_dict, to_dict
+from relu_nmt.config import flag_of, to_dict
 from relu_nmt.config.classes import flat
-from relu_nmt.config.fields import Option, all_options
-from relu_nmt.config.registry import Spec
-from relu_nmt.config.shared import AUTO_TOKENS
-from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, TrainingError
+from relu_nmt.errors import OutOfMemoryError, TrainingError
 from relu_nmt.io.process import peak_gpu_bytes
-from relu_nmt.training import OPTIMIZERS
-from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.checkpoint import read_metadata, weights_alone
-from relu_nmt.training.config import RESULTS_FILE, TrainerConfig
+from relu_nmt.training.changes import (
+    change_note,
+    refuse_other_model,
+    refuse_other_optimizer,
+    refuse_unrelated,
+)
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.optimizers import freeze
-from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult
-from relu_nmt.training.state import StartWeights
-from relu_nmt.training.trainer import Trainer
+from relu_nmt.training.save_dir import CheckpointFolder
 
 SMALLER_SHARE = 3 / 4
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
-MAY_CHANGE = (
-    *("checkpoint_activations", "max_source_positions", "max_target_positions"),
-    *("alignment_layer", "alignment_heads"),
-)
-"""Settings of a model, beside its dropout, that may change while it is trained."""
-WITHOUT_NOTE = {
-    *("validation and checkpoints", "log", "BLEU in validation"),
-    *("arch", "attention_preset", "max_epoch", "max_update", "stop_time_hours", "patience"),
-    *("num_workers", "cpu"),
-}
-"""Headings and names of settings that may differ between runs without a note."""
 
+@dataclass
+class TrainingRun:
+    """A running training: its process, its log, and the checkpoint that it begins with.
 
-class Training(ABC):
-    """One training. The subclass of a job makes its parts.
-
-    Its settings have the groups ``model`` and ``trainer``.
+    Args:
+        settings: settings with the groups ``model`` and ``trainer``.
+        checkpoint: the checkpoint of this training, or the one whose weights alone it takes.
+        goes_on: ``checkpoint`` is of this training.
     """
 
-    def __init__(self, settings: Any, process: ProcessGroup, log: TrainingLog) -> None:
-        self.settings, self.process = settings, process
-        self.log, self.say = log, log.say
-        # The checkpoint of this training, or the one of which it takes only the weights.
-        config = settings.trainer
-        restored = CheckpointFolder(config).restore_path()
-        self.goes_on = restored is not None
-        finetuned = Path(config.finetune_from_model) if config.finetune_from_model else None
-        self.checkpoint_to_continue = restored or finetuned
-        self.fresh_start = config.fresh_start(self.goes_on)
+    settings: Any
+    process: ProcessGroup
+    log: TrainingLog
+    checkpoint: Path | None
+    goes_on: bool
 
-    @abstractmethod
-    def trainer(self) -> Trainer:
-        """Make the parts of the training, print their sizes, and return :meth:`trainer_of` them."""
+    def say(self, text: str) -> None:
+        """Print a line in the log."""
+        self.log.say(text)
+
+    @property
+    def fresh_start(self) -> str:
+        """Advice on flags for a training that takes nothing of an earlier checkpoint."""
+        return self.settings.trainer.fresh_start(self.goes_on)
 
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:
         """Return a model from ``build``, seeded, with its back end, and parts of it frozen."""
@@ -81,38 +71,74 @@ class Training(ABC):
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
 
-    def trainer_of(
-        self,
-        objective: nn.Module,
-        data: TrainingData,
-        task: Mapping[str, Any],
-        batch_size: str,
-        config: TrainerConfig,
-        start: StartWeights | None = None,
-    ) -> Trainer:
-        """Return the trainer of these parts.
+    def describe(
+        self, settings: Any, config: TrainerConfig, task: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the metadata of checkpoints, with ``task``, and note changed settings.
 
-        The module ``model`` of ``objective`` is trained and stored, ``task`` with it as metadata.
-        ``batch_size`` says the size of batches in words. :class:`Trainer` documents ``start``.
+        ``settings`` and the trainer's ``config`` are complete: numbers are in place of ``auto``.
+
+        Raises:
+            CheckpointError: the checkpoint to go on from has another model or optimizer.
         """
-        description = {
-            "model_config": to_dict(self.settings.model),
-            "task": task,
-            "args": to_dict(self.settings, stored_only=True),
-        }
-        # Note changed settings. A training that goes on needs the same model.
-        if (path := self.checkpoint_to_continue) is not None:
+        self.settings = settings
+        path = self.checkpoint
+        if path is not None:
             stored = read_metadata(path)
+            arguments = stored.get("args") or {}
+            # A training that goes on needs the same model.
             if self.goes_on:
-                model = self.settings.model
-                refuse_other_model(path, stored.get("model_config") or {}, model, self.fresh_start)
-                refuse_other_optimizer(path, stored.get("args") or {}, config, self.fresh_start)
-            if note := change_note(stored.get("args") or {}, self.settings, self.goes_on):
+                model = stored.get("model_config") or {}
+                refuse_other_model(path, model, settings.model, self.fresh_start)
+                refuse_other_optimizer(path, arguments, config, self.fresh_start)
+            if note := change_note(arguments, settings, self.goes_on):
                 self.say(note)
-        trainer = Trainer(objective, data, config, description, self.process, self.log, start)
+        return {
+            "model_config": to_dict(settings.model),
+            "task": task,
+            "args": to_dict(settings, stored_only=True),
+        }
+
+    def say_start(self, batch_size: str) -> None:
+        """Print the devices, and the size of batches in words."""
         devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
         self.say(f"training on {devices}; {batch_size}")
-        return trainer
+
+
+@contextmanager
+def training_run(settings: Any, progress: bool) -> Iterator[TrainingRun]:
+    """Join the other processes and lock the folder, for a training inside the ``with`` block.
+
+    Raises:
+        ConfigError: the folder has files of another training.
+        TrainingError: another process has ended.
+    """
+    config: TrainerConfig = settings.trainer
+    # Leave the group of processes at the end, also after an error.
+    with closing(join_processes(config.cpu)) as process:
+        # Let the first process alone check and lock the folder.
+        folder = CheckpointFolder(config)
+        note = refuse_unrelated(folder, settings) if process.is_first else ""
+        with folder.owned() if process.is_first else nullcontext():
+            log = TrainingLog(config, quiet=not process.is_first, shown=progress)
+            if note:
+                log.say(note)
+            path = restored = folder.restore_path()
+            if path is None and config.finetune_from_model:
+                path = Path(config.finetune_from_model)
+            run = TrainingRun(settings, process, log, path, goes_on=restored is not None)
+            try:
+                yield run
+            except OutOfMemoryError as error:
+                # Add advice here, where the settings are known.
+                raise OutOfMemoryError(f"{error}; {smaller_batches(run.settings)}") from error
+            except RuntimeError as error:
+                # Replace the error of the connection: the lost process reports the cause.
+                if process.world_size > 1 and LOST_PEER in str(error):
+                    raise TrainingError("another process has ended; it tells why") from error
+                raise
+            if (peak := peak_gpu_bytes()) is not None:
+                log.say(f"peak GPU memory: {peak:,} bytes")
 
 
 def smaller_batches(settings: Any) -> str:
@@ -129,190 +155,3 @@ def smaller_batches(settings: Any) -> str:
         f"try {flag_of(name)} {smaller} instead of {values[name]}, with more --update-freq for "
         "updates as large as before"
     )
-
-
-def run_training(training_class: type[Training], settings: Any, progress: bool) -> TrainingResult:
-    """Join the other processes, make a training, and run it or go on with it."""
-    config = settings.trainer
-    # Leave the group of processes at the end, also after an error.
-    with closing(join_processes(config.cpu)) as process:
-        # Let the first process alone check and lock the folder.
-        folder = CheckpointFolder(config)
-        note = refuse_unrelated(folder, settings) if process.is_first else ""
-        with folder.owned() if process.is_first else nullcontext():
-            log = TrainingLog(config, quiet=not process.is_first, shown=progress)
-            if note:
-                log.say(note)
-            training = training_class(settings, process, log)
-            try:
-                result = training.trainer().train()
-            except OutOfMemoryError as error:
-                # Add advice here, where the settings are known.
-                raise OutOfMemoryError(f"{error}; {smaller_batches(training.settings)}") from error
-            except RuntimeError as error:
-                # Replace the error of the connection: the lost process reports the cause.
-                if process.world_size > 1 and LOST_PEER in str(error):
-                    raise TrainingError("another process has ended; it tells why") from error
-                raise
-            if (peak := peak_gpu_bytes()) is not None:
-                log.say(f"peak GPU memory: {peak:,} bytes")
-            return result
-
-
-def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_start: str) -> None:
-    """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout."""
-    # Compare in the present form, since earlier versions named some settings otherwise.
-    changes = _changes(_in_full(_of_today(stored, model)), _in_full(_as_stored(model)))
-    if fixed := {k: values for k, values in changes.items() if not _may_change(k)}:
-        options = all_options(type(model))
-        were = " ".join(f"{flag_of(k)} {_shown(options[k], was)}" for k, (was, _) in fixed.items())
-        are = " ".join(f"{flag_of(k)} {_shown(options[k], now)}" for k, (_, now) in fixed.items())
-        raise CheckpointError(
-            f"{path}: was trained with {were}, not {are}; give the same model flags to go on, or "
-            f"{fresh_start}; if the weights fit, {weights_alone(path)}"
-        )
-
-
-def refuse_other_optimizer(
-    path: Path, stored: Mapping[str, Any], config: TrainerConfig, fresh_start: str
-) -> None:
-    """Refuse to go on with an optimizer that cannot use the state in the checkpoint."""
-    present = config.optimizer.optimizer
-    earlier = str(flat(stored).get("optimizer", present))
-    # Compare the classes, since a class may have several names, such as adam and adamw.
-    names = [Spec.parse(text).name for text in (earlier, present)]
-    first, second = (OPTIMIZERS.get(n) if n in OPTIMIZERS.names() else n for n in names)
-    if first != second and not config.reset_optimizer:
-        raise CheckpointError(
-            f"{path}: has the state of --optimizer {earlier}, which {present} cannot use; give "
-            f"--optimizer {earlier} to go on, --reset-optimizer to take the weights alone, or "
-            f"{fresh_start}"
-        )
-
-
-def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
-    """Refuse a new training in a folder with files of another one.
-
-    Return a note on files that the training replaces, empty without any: the checkpoints of an
-    equal training without ``checkpoint_last``, or results without checkpoints.
-    """
-    start = folder.restore_path()
-    is_inside = start is not None and start.parent.resolve() == folder.path.resolve()
-    if settings.trainer.no_save or is_inside:
-        return ""
-    advice = f"choose another --save-dir than {folder.path}, or move"
-    # Compare the settings with the settings in a checkpoint of the folder.
-    if (path := folder.present()) is not None:
-        stored = {}
-        with suppress(CheckpointError):  # a foreign file
-            stored = read_metadata(path)
-        if "training_state" in stored and _is_equal(stored.get("args"), settings):
-            return f"note: {path} is of the same training, which starts again and writes over it"
-        advice += " its checkpoints away"
-        if "training_state" in stored:
-            advice += f", or go on from it with --restore-file {path.name}"
-            if settings.trainer.finetune_from_model:
-                advice += " in place of --finetune-from-model"
-        raise ConfigError(f"{path}: is another training's, and might be written over; {advice}")
-    # Compare with earlier results if the folder has no checkpoint.
-    results = folder.path / RESULTS_FILE
-    if not results.exists():
-        return ""
-    try:
-        earlier = TrainingResult.load(folder.path)
-    except DataError as error:
-        raise ConfigError(
-            f"{results}: is not of a training, and would be lost; {advice} the file away"
-        ) from error
-    # Allow the run with a note, since no checkpoint is lost.
-    if earlier.num_updates and not _is_equal(earlier.settings, settings):
-        return f"note: {results} is of another training, and is replaced"
-    return ""
-
-
-def _as_stored(config: Any) -> dict[str, Any]:
-    """Return settings by name in the form in which a checkpoint has them, without tuples."""
-    return flat(json.loads(json.dumps(to_dict(config, stored_only=True))))
-
-
-def _is_equal(stored: Any, settings: Any) -> bool:
-    """Return True if stored settings equal a training's, except settings in WITHOUT_NOTE."""
-    model = json.loads(json.dumps(to_dict(settings.model)))
-    if not isinstance(stored, dict) or stored.get("model") != model:
-        return False
-    earlier, present = _noted(flat(stored), settings), _noted(_as_stored(settings), settings)
-    # Leave out numbers that the program chose in place of the flags' values.
-    if present.get("max_tokens") == AUTO_TOKENS or present.get("update_tokens"):
-        for name in ("max_tokens", "update_tokens", "update_freq"):
-            earlier.pop(name, None)
-            present.pop(name)
-    return earlier == present
-
-
-def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
-    """Return a note on the settings that changed since a checkpoint, empty if none did."""
-    changes = _changes(_noted(flat(stored), settings), _noted(_as_stored(settings), settings))
-    were = _of_today(stored.get("model") or {}, settings.model)
-    # Leave out fixed settings if training goes on, since they were compared before.
-    model = _changes(were, _as_stored(settings.model))
-    changes |= {name: values for name, values in model.items() if _may_change(name) or not goes_on}
-    if not changes:
-        return ""
-    options = all_options(type(settings))
-    changed = (
-        f"{flag_of(k)} {_shown(options[k], now)} (was {_shown(options[k], was)})"
-        for k, (was, now) in changes.items()
-    )
-    return f"note: settings are changed since the checkpoint: {', '.join(changed)}"
-
-
-def _of_today(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
-    """Return settings of a model under their present names, if this version can read them."""
-    try:
-        return _as_stored(from_dict(type(model), stored))
-    except ConfigError:
-        return stored
-
-
-def _may_change(name: str) -> bool:
-    return name in MAY_CHANGE or "drop" in name
-
-
-def _changes(stored: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the earlier and the present value of the settings that changed, by name."""
-    return {
-        name: (stored[name], value)
-        for name, value in present.items()
-        if name in stored and stored[name] != value
-    }
-
-
-def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's settings with the value of each slot and side in place of a common one."""
-    full, common = dict(model), set()
-    # Give each slot and side the common value that it falls back to.
-    for name, value in model.items():
-        _, _, shared = name.partition("_")
-        if shared in model and shared in ("attention", "positions"):
-            full[name] = model[shared] if value is None else value
-            # An image model has its common attention in the blocks themselves.
-            if f"encoder_{shared}" in model:
-                common.add(shared)
-        # Write attentions in the present form, so that equal ones compare as equal.
-        if name.endswith("attention") and isinstance(full[name], str):
-            with suppress(ConfigError):  # as an earlier version wrote it
-                full[name] = str(Spec.parse(full[name]))
-    # Leave out common settings, whose values the slots have now.
-    return {name: value for name, value in full.items() if name not in common}
-
-
-def _noted(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
-    """Return the values whose change deserves a note, except the model's settings."""
-    options = all_options(type(settings))
-    of_training = options.keys() - all_options(type(settings.model))
-    hidden = {name for name in of_training if {name, options[name].heading} & WITHOUT_NOTE}
-    return {name: value for name, value in values.items() if name in of_training - hidden}
-
-
-def _shown(option: Option, value: Any) -> str:
-    return "not given" if value is None else option.text_of(value)

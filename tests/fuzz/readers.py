@@ -37,10 +37,10 @@ from relu_nmt.io.text_lines import read_lines
 from relu_nmt.jobs.convert.job import average_checkpoints, check_replaceable
 from relu_nmt.jobs.score.job import read_contrasts
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
-from relu_nmt.jobs.training import change_note, refuse_other_model, refuse_other_optimizer
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.subwords import SentencePiece
+from relu_nmt.training.changes import change_note, refuse_other_model, refuse_other_optimizer
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from relu_nmt.training.log import read_curves
 from relu_nmt.training.state import TrainingState

@@ -46,15 +46,14 @@ def train(process, words, folder):
     """Run the command as one of the processes. Each writes the weights that it has at the end."""
     models = []
 
-    class Keeping(train_images.ImageTraining):
-        def trainer(self):
-            trainer = super().trainer()
-            models.append(trainer.parts.model)
-            return trainer
+    class Keeping(train_images.Trainer):
+        def train(self):
+            models.append(self.parts.model)
+            return super().train()
 
     # This process is forked from the tests, which keep their modules.
     training.join_processes = lambda cpu: process
-    train_images.ImageTraining = Keeping
+    train_images.Trainer = Keeping
     assert vision_train.main([*words, "--save-dir", str(folder)]) == 0
     state = {name: own_part(x).contiguous() for name, x in models[0].state_dict().items()}
     save_file(state, folder / f"rank-{process.rank}.safetensors")

@@ -11,7 +11,7 @@ import numpy as np
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted
-from relu_nmt.jobs.training import Training, run_training
+from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.jobs.vision_evaluate.job import check_images
 from relu_nmt.jobs.vision_train.settings import RECIPES, VisionTrainerConfig
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings as Settings
@@ -60,165 +60,177 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         CheckpointError: a checkpoint cannot be read or written, or has other classes.
         TrainingError: the loss or the gradient is not finite.
     """
-    return run_training(ImageTraining, settings, progress)
-
-
-class ImageTraining(Training):
-    """The parts of an image training."""
-
-    settings: Settings
-
-    def trainer(self) -> Trainer:
-        """Return the trainer of a new training, and print its parts."""
-        settings = self.settings
-        augmentation, size = settings.augmentation, settings.model.image_size
-        transform = ImageTransform(settings.preprocessing, size, augmentation)
-        self._say_recipe()
-        self.say("losses are in bits per image")
+    with training_run(settings, progress) as training:
+        augmentation = settings.augmentation
+        transform = ImageTransform(settings.preprocessing, settings.model.image_size, augmentation)
+        say_recipe(settings, training.say)
+        training.say("losses are in bits per image")
         # Open the images.
-        train_set, valid_sets = self._images()
-        damaged = self._damaged([train_set, *valid_sets.values()])
-        self._say_enlarged(train_set)
-        # Make model and batches.
-        model = self._model(len(train_set.classes))
-        seed = settings.trainer.seed
-        train = ImageBatches(train_set, transform, settings.batch_size, seed, augmentation, damaged)
-        valid_size = settings.batch_size_valid or settings.batch_size
-        valid = {
-            name: ImageBatches(images, transform, valid_size, damaged=damaged)
-            for name, images in valid_sets.items()
-        }
-        return self.trainer_of(
-            ImageObjective(
-                model, settings.label_smoothing, settings.regularizer, settings.criterion
-            ),
+        train_set, valid_sets = open_sets(settings, training)
+        report = reporter(settings, [train_set, *valid_sets.values()], training)
+        note_enlarged(settings, train_set, training.say)
+        # Build the model and the loss.
+        model = new_model(settings, len(train_set.classes), training)
+        objective = ImageObjective(
+            model, settings.label_smoothing, settings.regularizer, settings.criterion
+        )
+        # Make the batches.
+        train = ImageBatches(
+            train_set,
+            transform,
+            settings.batch_size,
+            settings.trainer.seed,
+            augmentation,
+            report,
+        )
+        valid = {}
+        for name, images in valid_sets.items():
+            batch_size = settings.batch_size_valid or settings.batch_size
+            valid[name] = ImageBatches(images, transform, batch_size, damaged=report)
+        # Train, at rates that depend on the number of batches.
+        config = config_for_data(
+            settings.trainer,
+            settings.batch_size,
+            train.num_batches,
+            training.process.world_size,
+            training.say,
+        )
+        task = describe_task(train_set.classes, settings.preprocessing, settings.criterion)
+        trainer = Trainer(
+            objective,
             TrainingData(train, valid),
-            describe_task(train_set.classes, settings.preprocessing, settings.criterion),
-            f"images per device = {settings.batch_size}",
-            config_for_data(
-                settings.trainer,
-                settings.batch_size,
-                train.num_batches,
-                self.process.world_size,
-                self.say,
+            config,
+            training.describe(settings, config, task),
+            training.process,
+            training.log,
+            start=lambda checkpoint: start_weights(
+                model, checkpoint, train_set.classes, training.say
             ),
-            lambda checkpoint: start_weights(model, checkpoint, train_set.classes, self.say),
+        )
+        training.say_start(f"images per device = {settings.batch_size}")
+        return trainer.train()
+
+
+def say_recipe(settings: Settings, say: Callable[[str], None]) -> None:
+    """Print the settings of the recipe as flags, except those that a flag overrides."""
+    values = flat(to_dict(settings))
+    flags = []
+    for name, value in RECIPES[settings.recipe].items():
+        if values[name] == value:
+            flags.append(f"{flag_of(name)} {shown(value)}")
+    if flags:
+        say(f"--recipe {settings.recipe}: {' '.join(flags)}")
+
+
+def open_sets(settings: Settings, training: TrainingRun) -> tuple[ImageSet, dict[str, ImageSet]]:
+    """Return the training images and the validation sets by name."""
+    train, *valid = open_images(settings.data).values()
+    train = numbered_as_before(settings, train, training)
+    held_out = []
+    if settings.valid_fraction:
+        train, images = hold_out(train, settings.valid_fraction)
+        held_out = [images]
+    if settings.valid_data is None:
+        valid = valid[:1]
+    else:
+        # A path has one set, or train and then further sets.
+        valid = []
+        for path in split_paths(settings.valid_data, ","):
+            sets_of_path = list(open_images(path).values())
+            valid.append(sets_of_path[1] if len(sets_of_path) > 1 else sets_of_path[0])
+    # Reserve the name train for the training set, as the log has lines called train.
+    sets = add_set({}, dataclasses.replace(train, name="train"))
+    say_images(sets["train"], training.say)
+    if not settings.trainer.disable_validation:
+        # Validate on held-out images and all sets of --valid-data, else on the first other set.
+        for images in held_out + valid:
+            images = with_classes_of(images, train.classes, str(train.origin))
+            sets = add_set(sets, images)
+            say_images(list(sets.values())[-1], training.say)
+        if len(sets) == 1:
+            raise ConfigError(
+                f"{settings.data}: no images to validate on; give --valid-data PATH, "
+                "--valid-fraction 0.1, or --disable-validation"
+            )
+    return sets.pop("train"), sets
+
+
+def say_images(images: ImageSet, say: Callable[[str], None]) -> None:
+    """Print the size of a set, the files left out of it, and the classes without images."""
+    name = f"{images.origin}: {images.name}"
+    num_classes = len(images.classes) - len(images.absent)
+    say(f"{name}: {counted(len(images), 'image')} of {counted(num_classes, 'class')}")
+    for text in images.left_out():
+        say(text)
+    if images.absent:
+        say(f"NOTE: {name} has no images of the classes {some_of(images.absent)}")
+
+
+def note_enlarged(settings: Settings, images: ImageSet, say: Callable[[str], None]) -> None:
+    """Warn if images have far fewer pixels than the model's input, which wastes time."""
+    # Read some images that are spread over the set.
+    chosen = np.linspace(0, len(images) - 1, min(len(images), SAMPLED_IMAGES)).astype(int)
+    try:
+        longest = max(max(images.read(number).size) for number in chosen.tolist())
+    except DataError:  # damaged images are reported elsewhere
+        return
+    sides = settings.model.image_sides
+    if ENLARGED * longest <= max(sides):
+        pixels = sides[0] * sides[1] / longest**2
+        say(
+            f"NOTE: images of {longest} pixels a side are enlarged to {shown_sides(sides)}: "
+            f"{pixels:,.0f} times as many pixels to compute with; --image-size {longest}, with "
+            "a smaller --patch-size, keeps theirs"
         )
 
-    def _say_recipe(self) -> None:
-        """Print the settings of the recipe as flags, except those that a flag overrides."""
-        name, values = self.settings.recipe, flat(to_dict(self.settings))
-        if flags := [
-            f"{flag_of(field)} {shown(value)}"
-            for field, value in RECIPES[name].items()
-            if values[field] == value
-        ]:
-            self.say(f"--recipe {name}: {' '.join(flags)}")
 
-    def _images(self) -> tuple[ImageSet, dict[str, ImageSet]]:
-        """Return the training images and the validation sets by name."""
-        # Open training and validation images.
-        options, data = self.settings, self.settings.data
-        train, *valid = open_images(data).values()
-        train = self._numbered_as_before(train)
-        held = []
-        if options.valid_fraction:
-            train, held_out = hold_out(train, options.valid_fraction)
-            held = [held_out]
-        if options.valid_data is not None:
-            paths = split_paths(options.valid_data, ",")
-            # A path has one set, or train and then further sets.
-            sets_of_paths = [list(open_images(path).values()) for path in paths]
-            valid = [images[1] if len(images) > 1 else images[0] for images in sets_of_paths]
-        # Reserve the name train for the training set, as the log has lines called train.
-        sets = add_set({}, dataclasses.replace(train, name="train"))
-        self._say_images(sets["train"])
-        if not self.settings.trainer.disable_validation:
-            # Validate on held-out images and all sets of --valid-data, else on the first other set.
-            for images in held + (valid[:1] if options.valid_data is None else valid):
-                images = with_classes_of(images, train.classes, str(train.origin))
-                sets = add_set(sets, images)
-                self._say_images(list(sets.values())[-1])
-            if len(sets) == 1:
-                raise ConfigError(
-                    f"{data}: no images to validate on; give --valid-data PATH, "
-                    "--valid-fraction 0.1, or --disable-validation"
-                )
-        return sets.pop("train"), sets
+def new_model(settings: Settings, num_classes: int, training: TrainingRun) -> VisionModel:
+    """Return a new model, and print its size."""
+    model = training.new_model(lambda: build_vision_model(settings.model, num_classes))
+    training.say(
+        f"model: {settings.arch}, attention {settings.model.attention}, "
+        f"{model.num_tokens} tokens an image"
+    )
+    training.say_size(model)
+    # Load public weights, except into a training that is resumed.
+    if settings.init and training.checkpoint is None:
+        notes = load_timm_weights(model, settings.init)
+        training.say("; ".join([f"start from the weights of {settings.init}", *notes]))
+    return model
 
-    def _say_images(self, images: ImageSet) -> None:
-        """Print the size of a set, the files left out of it, and the classes without images."""
-        absent, name = images.absent, f"{images.origin}: {images.name}"
-        classes = len(images.classes) - len(absent)
-        self.say(f"{name}: {counted(len(images), 'image')} of {counted(classes, 'class')}")
-        for text in images.left_out():
-            self.say(text)
-        if absent:
-            self.say(f"NOTE: {name} has no images of the classes {some_of(absent)}")
 
-    def _say_enlarged(self, images: ImageSet) -> None:
-        """Warn if images have far fewer pixels than the model's input, which wastes time."""
-        # Read some images that are spread over the set.
-        chosen = np.linspace(0, len(images) - 1, min(len(images), SAMPLED_IMAGES)).astype(int)
-        try:
-            longest = max(max(images.read(number).size) for number in chosen.tolist())
-        except DataError:  # damaged images are reported elsewhere
-            return
-        sides = self.settings.model.image_sides
-        if ENLARGED * longest <= max(sides):
-            pixels = sides[0] * sides[1] / longest**2
-            self.say(
-                f"NOTE: images of {longest} pixels a side are enlarged to {shown_sides(sides)}: "
-                f"{pixels:,.0f} times as many pixels to compute with; --image-size {longest}, with "
-                "a smaller --patch-size, keeps theirs"
-            )
+def reporter(
+    settings: Settings, sets: Sequence[ImageSet], training: TrainingRun
+) -> Callable[[DataError], None] | None:
+    """Check images before the training. Return a function that reports skipped ones."""
+    is_first = training.process.is_first
+    report = reporter_of_damaged(training.say if is_first else partial(print, file=sys.stderr))
+    # Check images in one process, for a limited time.
+    if settings.trainer.preflight and is_first:
+        errors = check_images(sets, settings.trainer.num_workers)
+        if errors and not settings.skip_damaged_images:
+            raise DataError(f"{some_of(list(map(str, errors)), '; ')}, or give {SKIP_FLAG}")
+        for error in errors:
+            report(error)
+    return report if settings.skip_damaged_images else None
 
-    def _model(self, num_classes: int) -> VisionModel:
-        """Return a new model, and print its size."""
-        # Make the model with its initial weights.
-        config = self.settings.model
-        model = self.new_model(lambda: build_vision_model(config, num_classes))
-        self.say(
-            f"model: {self.settings.arch}, attention {config.attention}, "
-            f"{model.num_tokens} tokens an image"
+
+def numbered_as_before(settings: Settings, images: ImageSet, training: TrainingRun) -> ImageSet:
+    """Return images with the class indices of the checkpoint to resume from, if any."""
+    path = training.checkpoint
+    if path is None:
+        return images
+    # Read the classes in any case, to refuse a model of another task.
+    classes = classifier_metadata(read_metadata(path), path)["task"]["classes"]
+    # Keep the new numbers if the checkpoint only gives weights to start from.
+    if not training.goes_on:
+        return images
+    if set(map(composed, classes)) != set(images.classes):
+        raise CheckpointError(
+            f"{path}: trained with other classes than those of {settings.data}; "
+            f"{training.fresh_start}"
         )
-        self.say_size(model)
-        # Load public weights, except into a training that is resumed.
-        if (public := self.settings.init) and self.checkpoint_to_continue is None:
-            notes = load_timm_weights(model, public)
-            self.say("; ".join([f"start from the weights of {public}", *notes]))
-        return model
-
-    def _damaged(self, sets: Sequence[ImageSet]) -> Callable[[DataError], None] | None:
-        """Check images before the training. Return a function that reports skipped ones."""
-        is_first = self.process.is_first
-        report = reporter_of_damaged(self.say if is_first else partial(print, file=sys.stderr))
-        config, skips = self.settings.trainer, self.settings.skip_damaged_images
-        # Check images in one process, for a limited time.
-        if config.preflight and is_first:
-            errors = check_images(sets, config.num_workers)
-            if errors and not skips:
-                raise DataError(f"{some_of(list(map(str, errors)), '; ')}, or give {SKIP_FLAG}")
-            for error in errors:
-                report(error)
-        return report if skips else None
-
-    def _numbered_as_before(self, images: ImageSet) -> ImageSet:
-        """Return images with the class indices of the checkpoint to resume from, if any."""
-        path = self.checkpoint_to_continue
-        if path is None:
-            return images
-        # Read the classes in any case, to refuse a model of another task.
-        classes = classifier_metadata(read_metadata(path), path)["task"]["classes"]
-        # Keep the own numbers if the checkpoint only gives weights to start from.
-        if not self.goes_on:
-            return images
-        if set(map(composed, classes)) != set(images.classes):
-            raise CheckpointError(
-                f"{path}: trained with other classes than those of {self.settings.data}; "
-                f"{self.fresh_start}"
-            )
-        return with_classes_of(images, classes, str(path))
+    return with_classes_of(images, classes, str(path))
 
 
 def config_for_data(

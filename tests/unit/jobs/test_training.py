@@ -10,17 +10,13 @@ from relu_nmt.config import REQUIRED, group, option, settings, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.jobs.convert.settings import AverageSettings
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
-from relu_nmt.jobs.training import (
-    Training,
-    change_note,
-    refuse_other_model,
-    run_training,
-    smaller_batches,
-)
+from relu_nmt.jobs.training import smaller_batches, training_run
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.changes import change_note, refuse_other_model
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.trainer import Trainer
 from tests.unit.training.toy import ToyModel, ToyObjective, ToySource
 
 
@@ -36,17 +32,20 @@ class ToySettings:
     trainer: TrainerConfig = group("trainer", TrainerConfig)
 
 
-class ToyTraining(Training):
-    def trainer(self):
-        model = self.new_model(lambda: ToyModel(self.settings.model.p))
-        self.say_size(model)
-        return self.trainer_of(
+def train_toys(settings, progress):
+    with training_run(settings, progress) as training:
+        model = training.new_model(lambda: ToyModel(settings.model.p))
+        training.say_size(model)
+        trainer = Trainer(
             ToyObjective(model),
             TrainingData(ToySource(), {"valid": ToySource(2)}),
-            {"name": self.settings.data},
-            "seven small batches",
-            self.settings.trainer,
+            settings.trainer,
+            training.describe(settings, settings.trainer, {"name": settings.data}),
+            training.process,
+            training.log,
         )
+        training.say_start("seven small batches")
+        return trainer.train()
 
 
 def toy(folder, **values):
@@ -55,7 +54,7 @@ def toy(folder, **values):
 
 
 def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
-    result = run_training(ToyTraining, toy(tmp_path, max_epoch=2, log_format="json"), True)
+    result = train_toys(toy(tmp_path, max_epoch=2, log_format="json"), True)
     messages = capsys.readouterr().out
     assert "num. shared model params: 49" in messages
     assert "training on 1 device(s) (cpu); seven small batches" in messages
@@ -70,9 +69,9 @@ def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
 def test_without_progress_nothing_is_printed_and_the_result_tells_all(tmp_path, capsys):
     log = tmp_path / "log"
     logging = {"log_format": "json", "log_interval": 2}
-    first = run_training(ToyTraining, toy(tmp_path, max_update=5, **logging), False)
+    first = train_toys(toy(tmp_path, max_update=5, **logging), False)
     assert first.num_updates == 5
-    second = run_training(ToyTraining, toy(tmp_path, max_update=9, log_file=log, **logging), False)
+    second = train_toys(toy(tmp_path, max_update=9, log_file=log, **logging), False)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
     assert [record["num_updates"] for record in second.train] == [2, 4, 6, 8]
@@ -86,13 +85,13 @@ def test_without_progress_nothing_is_printed_and_the_result_tells_all(tmp_path, 
 
 
 def test_without_checkpoints_there_are_no_paths(tmp_path):
-    run_training(ToyTraining, toy(tmp_path, max_update=1), False)
-    result = run_training(ToyTraining, toy(tmp_path, max_update=1, no_save=True), False)
+    train_toys(toy(tmp_path, max_update=1), False)
+    result = train_toys(toy(tmp_path, max_update=1, no_save=True), False)
     assert result.best_checkpoint is result.last_checkpoint is None
 
 
 def test_the_exit_code_is_that_of_the_signal(tmp_path):
-    result = run_training(ToyTraining, toy(tmp_path, max_update=1), False)
+    result = train_toys(toy(tmp_path, max_update=1), False)
     result.signal = 15
     assert result.exit_code == 143
 

@@ -1,0 +1,210 @@
+"""The corpora of a translation training, as batches."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.split import LENGTHS_FILE, Split, lengths_in_words
+from relu_nmt.data.translation_batches import Longest, TranslationBatches, least_limit
+from relu_nmt.errors import ConfigError, DataError, counted, reporting
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings
+from relu_nmt.translation.agreement import at_folder
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.task import TranslationTask
+
+
+class Corpora:
+    """Opens training and validation data, and prints their sizes with ``say``.
+
+    Args:
+        task: the task of the first of the data folders ``folders``.
+        models: the model that learns, and its teachers. Batches have only what all can read.
+    """
+
+    def __init__(
+        self,
+        settings: TranslationTrainingSettings,
+        task: TranslationTask,
+        folders: Sequence[str],
+        models: Sequence[EncoderDecoder],
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._task = task
+        self._folders = folders
+        self._say = say
+        self.longest = longest_of(settings.model, models)
+        self._longest_sentences = (
+            least_limit(model.most_tokens("source", True) for model in models),
+            least_limit(model.most_tokens("target", True) for model in models),
+        )
+
+    def training_batches(self, folder: str) -> TranslationBatches:
+        """Return shuffled batches of the training split of a data folder."""
+        settings = self._settings
+        batching = settings.batching
+        lengths = settings.documents.training_lengths
+        split = self._training_split(folder)
+        # Refuse sentences that fit into no batch, if single sentences are trained on.
+        if not batching.skip_invalid_size_inputs and (not lengths or SINGLE_SENTENCES in lengths):
+            split.refuse_too_long(batching.max_tokens)
+        seed, weights = settings.trainer.seed, settings.corpus_weights
+        return self._batches_of(split, batching.training_limits, lengths, seed, weights)
+
+    def validation_batches(self, name: str, limits: BatchLimits) -> TranslationBatches:
+        """Return batches of all sentences of a split, in groups if documents are trained on."""
+        documents = self._settings.documents
+        corpus = self._checked([self._task.load_split(name, self._settings.load_alignments)])
+        lengths = (documents.validation_length,) if documents.active else ()
+        return self._batches_of(self._prepared(corpus), limits, lengths)
+
+    def _batches_of(
+        self,
+        split: Split,
+        limits: BatchLimits,
+        lengths: tuple[int, ...],
+        seed: int | None = None,
+        weights: Sequence[float] = (),
+    ) -> TranslationBatches:
+        """Return the batches of a split, and print the lengths of their groups."""
+        batches = TranslationBatches(
+            split,
+            limits,
+            lengths,
+            seed,
+            self._settings.batching.skip_invalid_size_inputs,
+            self.longest,
+            self._longest_sentences,
+            weights,
+        )
+        descriptions = batches.describe_lengths()
+        mixed = " (first epoch; another mixture in each)" if len(descriptions) > 1 else ""
+        for description in descriptions:
+            self._say(f"{batches.split.name}{mixed}: {lengths_in_words(description)}")
+        if batches.num_skipped:
+            self._say(
+                f"{batches.num_skipped:,} of them are longer than --max-tokens or than the model "
+                "can take, and left out (--skip-invalid-size-inputs-valid-test)"
+            )
+        return batches
+
+    def _training_split(self, folder: str) -> Split:
+        """Return the training split of a data folder joined with the splits of further folders."""
+        settings = self._settings
+        first_folder = self._folders[0]
+        tasks = [
+            self._task if folder == first_folder else at_folder(self._task, folder, first_folder)
+        ]
+        # The dictionaries of further folders must equal the dictionaries of the first.
+        for path in settings.extra_data:
+            tasks.append(at_folder(self._task, path, first_folder))
+        corpora = []
+        for task in tasks:
+            parts = task.load_chained(settings.train_subset, settings.load_alignments)
+            corpora.append(self._checked(parts))
+        for corpus in corpora:
+            # Refuse a corpus without alignments if the loss learns from them.
+            if settings.load_alignments and corpus.alignments is None:
+                raise DataError(
+                    f"{corpus.stem}: no word alignments of it; run relu-nmt-preprocess with "
+                    "--align-suffix, or leave --load-alignments and its --criterion out"
+                )
+        tags = self._tags(len(corpora))
+        # Warn of corpora without boundaries if others have them.
+        without = [corpus for corpus in corpora if corpus.documents is None]
+        if settings.documents.active and len(without) < len(corpora):
+            for corpus in without:
+                self._say(f"{corpus.stem}: no document boundaries, so that each sentence is one")
+        return self._prepared(Split.chained(corpora, tags), has_tags=settings.tag_extra_data)
+
+    def _tags(self, num_corpora: int) -> list[int]:
+        """Return the symbol before the sources of each corpus, unused ones; -1: none."""
+        tags = [-1] * num_corpora
+        if self._settings.tag_extra_data:
+            count = len(self._settings.extra_data)
+            dictionary = self._task.source_dictionary
+            fillers = dictionary.fillers
+            if len(fillers) < count:
+                raise ConfigError(
+                    f"--tag-extra-data: the source dictionary has {len(fillers)} unused entries "
+                    f"for {count} tags; preprocess with --padding-factor "
+                    f"{len(dictionary) - len(fillers) + count}"
+                )
+            tags[1:] = fillers[:count]
+        return tags
+
+    def _checked(self, splits: list[Split]) -> Split:
+        """Return several splits as one, and print their sizes."""
+        for part in splits:
+            if part.target is None:
+                raise DataError(f"{part.source.prefix}: has no target side to learn from")
+            self._say(f"{part.source.prefix}: {counted(len(part), 'sentence pair')}")
+        return Split.chained(splits)
+
+    def _prepared(self, split: Split, has_tags: bool = False) -> Split:
+        """Return a split with long sources cut and documents required, as the settings say."""
+        longest = self.longest[0]
+        documents = self._settings.documents
+        # Cut long sources, which works for single sentences only.
+        if self._settings.truncate_source:
+            if longest is None:
+                raise ConfigError(
+                    "--truncate-source: the model reads sources of any length; give "
+                    "--max-source-positions, at which they are cut, or leave the flag out"
+                )
+            if documents.active:
+                raise ConfigError(
+                    "--truncate-source cuts single sentences; leave it out for documents"
+                )
+            # Leave room for the tag, if sources have one.
+            split.longest_source = longest - has_tags
+            if split.num_truncated:
+                self._say(
+                    f"{split.name}: {counted(split.num_truncated, 'source')} cut at "
+                    f"{split.longest_source} tokens (--truncate-source)"
+                )
+        if documents.active:
+            # Require boundaries of documents if groups have several sentences.
+            flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"
+            split.require_documents(
+                flag, max(*documents.training_lengths, documents.validation_length)
+            )
+        return split
+
+    def write_lengths(self, batches: Sequence[TranslationBatches]) -> None:
+        """Write the lengths of the groups of sentences, if there are documents."""
+        # Describe the first epoch, since later ones draw other mixtures.
+        splits = {}
+        for part in batches:
+            if lengths := part.describe_lengths():
+                splits[part.split.name] = lengths
+        if not splits:
+            return
+        content = {
+            "sentence_separator": self._settings.documents.sentence_separator,
+            "mixture_of_epoch": 1,
+            "splits": splits,
+        }
+        folder = Path(self._settings.trainer.save_dir)
+        with reporting(f"--save-dir {folder}: cannot write {LENGTHS_FILE}", ConfigError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / LENGTHS_FILE, json.dumps(content, indent=2) + "\n")
+
+
+def longest_of(config: TransformerConfig, models: Sequence[EncoderDecoder]) -> Longest:
+    """Return the longest source and target to train on, which all models can take."""
+    source_limits = [config.max_source_positions]
+    target_limits = [config.max_target_positions]
+    # Learned positions restart in each sentence of aligned attention, and do not limit groups.
+    if config.document_attention == "aligned":
+        if models[0].encoder.embedding.positions.max_positions is not None:
+            source_limits = []
+        if models[0].decoder.embedding.positions.max_positions is not None:
+            target_limits = []
+    source_limits += [model.most_tokens("source") for model in models]
+    target_limits += [model.most_tokens("target") for model in models]
+    return least_limit(source_limits), least_limit(target_limits)
