@@ -33,13 +33,14 @@ from relu_nmt.data.documents import read_documents
 from relu_nmt.data.pair_files import read_pairs
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
+from relu_nmt.evaluation.contrasts import read_contrasts
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.jobs.convert.job import average_checkpoints, check_replaceable
-from relu_nmt.jobs.score.job import read_contrasts
+from relu_nmt.jobs.convert.job import check_replaceable, require_same_model
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.subwords import SentencePiece
+from relu_nmt.training.averaging import average_checkpoints
 from relu_nmt.training.changes import change_note, refuse_other_model, refuse_other_optimizer
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from relu_nmt.training.log import read_curves
@@ -177,7 +178,7 @@ def _read_checkpoint(path: Path) -> None:
         lambda path: read_settings_file(TranslationTrainingSettings, path),
         lambda path: _compare_settings(TranslationTrainingSettings, path),
         lambda path: _compare_settings(ImageTrainingSettings, path),
-        lambda path: average_checkpoints([path, path]),
+        lambda path: average_checkpoints([path, path], require_same_model),
         lambda path: check_replaceable(str(path), None),
     ):
         try:

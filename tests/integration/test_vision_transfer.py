@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.jobs.vision_probe.job import choose_shots, neighbor_scores, ridge_scores
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.base import Grid, resize_positions
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
+from relu_nmt.vision.probes import choose_shots, neighbor_scores, ridge_scores
 from tests.commands import ROOT, run_here
 from tests.unit.vision.made_images import make_squares, zip_folder
 

@@ -1,7 +1,7 @@
 """Write models in other forms, from other toolkits, or as a mean, and shortlists for them."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from relu_nmt.jobs.convert.settings import (
 from relu_nmt.jobs.convert.settings import ConvertSettings as Settings
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.training.averaging import average_checkpoints, last_checkpoints
 from relu_nmt.training.checkpoint import (
     SUFFIX,
     Checkpoint,
@@ -43,7 +44,7 @@ from relu_nmt.training.checkpoint import (
     read_metadata,
     save_checkpoint,
 )
-from relu_nmt.training.save_dir import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
+from relu_nmt.training.save_dir import BY_EPOCHS, BY_UPDATES
 from relu_nmt.translation.agreement import describe_task, fingerprint, require_same
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import build_model, load_model
@@ -269,49 +270,19 @@ def average(settings: AverageSettings, *, progress: bool = True) -> Path:
         (settings.num_update_checkpoints, BY_UPDATES),
     ):
         if count is not None:
-            inputs = _last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
+            inputs = last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
     check_replaceable(settings.output, _kind(inputs[0]))
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
-    save_checkpoint(target_of(settings.output), average_checkpoints(inputs))
+    save_checkpoint(target_of(settings.output), average_checkpoints(inputs, require_same_model))
     if progress:
         print(f"written: {settings.output}")
     return Path(settings.output)
 
 
-def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
-    """Return a checkpoint for decoding with the mean weights, computed in float64.
-
-    Integer tensors come from the first checkpoint, as do settings and task. Tied weights stay tied.
-    """
-    first = load_checkpoint(paths[0])
-    tensors = first.model_tensors
-    # Add up the weights by the first name of each tensor: tied weights once.
-    names = {id(x): name for name, x in reversed(tensors.items()) if x.is_floating_point()}
-    sums = {name: tensors[name].double() for name in names.values()}
-    for path in paths[1:]:
-        other = load_checkpoint(path)
-        _check_same_model(first, paths[0], other, path)
-        for name in sums:
-            sums[name] = sums[name] + other.model_tensors[name].double()
-    means = {name: (total / len(paths)).to(tensors[name].dtype) for name, total in sums.items()}
-    # Leave out the training state, since the mean is for decoding only.
-    metadata = {k: v for k, v in first.metadata.items() if k != "training_state"}
-    metadata["averaged"] = [path.name for path in paths]
-    averaged = {name: means.get(names.get(id(x), ""), x) for name, x in tensors.items()}
-    return Checkpoint(averaged, metadata)
-
-
-def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, path: Path) -> None:
-    """Compare the settings, tasks and weights of two models."""
+def require_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, path: Path) -> None:
+    """Refuse a checkpoint whose model or task has other settings than the first one's."""
     require_same(_described(first), first_path, _described(other), path, ONE_MODEL)
-    first_shapes, shapes = (
-        {name: tensor.shape for name, tensor in checkpoint.model_tensors.items()}
-        for checkpoint in (first, other)
-    )
-    if first_shapes != shapes:
-        different = sorted(first_shapes.items() ^ shapes.items())[0][0]
-        raise CheckpointError(f"{path}: the weight '{different}' does not fit that of {first_path}")
 
 
 def _described(checkpoint: Checkpoint) -> dict[str, str]:
@@ -334,23 +305,6 @@ def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
             is_short = len(text) <= MOST_SHOWN
             leaves[path] = text if is_short else f"{len(text):,} bytes {fingerprint(text)}"
     return leaves
-
-
-def _last_checkpoints(folder: Path, count: int, pattern: str, last: int | None) -> list[Path]:
-    """Return ``count`` checkpoints of a folder up to the number ``last``, the newest first."""
-    paths = [
-        path
-        for number, path in numbered_checkpoints(folder, pattern)
-        if last is None or number <= last
-    ]
-    if len(paths) < count:
-        kind = "updates" if pattern == BY_UPDATES else "epochs"
-        bound = "" if last is None else f" up to {last}"
-        raise CheckpointError(
-            f"{folder}: {len(paths)} checkpoints saved by {kind}{bound}, but {count} are asked for"
-        )
-    # Take the last ones in reverse, the newest first.
-    return paths[: -count - 1 : -1]
 
 
 def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:

@@ -1,47 +1,31 @@
-"""BLEU, chrF, TER and COMET of files of translations, and contrastive tests of a model.
+"""BLEU, chrF, TER and COMET of files of translations, and contrastive tests of a model."""
 
-A contrastive test asks if a model prefers the right of several translations. Its file has one JSON
-object a line, a :class:`Contrast` (``test.contrasts.jsonl`` of the grammar corpus). All lists of
-texts but ``contrasts`` may be empty. ``phenomenon`` and ``distance`` may be absent.
-"""
-
-import itertools
 import json
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import relu_nmt
 from relu_nmt.config import split_paths
-from relu_nmt.config.stored import parse_json
 from relu_nmt.data.documents import (
     DOCUMENT_TAG,
     SEPARATOR_TESTS,
     SEPARATORS,
-    join_sentences,
     read_documents,
 )
-from relu_nmt.errors import ConfigError, DataError, counted
+from relu_nmt.errors import DataError, counted
 from relu_nmt.evaluation import document_scores as docs
+from relu_nmt.evaluation.contrasts import accuracies, contrast_scores, read_contrasts
 from relu_nmt.evaluation.metrics import MetricConfig, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.safe_write import check_writable, write_file
-from relu_nmt.io.text_lines import named_input, read_input, read_lines
+from relu_nmt.io.text_lines import named_input, read_input
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.score.settings import COMET
 from relu_nmt.jobs.score.settings import ScoreSettings as Settings
 
-if TYPE_CHECKING:
-    from relu_nmt.translator import Translator
-
 FEW_SEGMENTS = 20
 """With fewer segments, resamples differ so little that the p-value of a bootstrap says little."""
-TEXTS = ("source_language", "source", "reference", "phenomenon")
-LISTS = ("contrasts", "source_context", "reference_context")
 Entry = tuple[str, dict[str, Any]]
 """One result: the line to print, and the same for JSON."""
 
@@ -266,83 +250,10 @@ def _entry(score: Score, **details: object) -> Entry:
     return str(score), {**values, "signature": score.signature, **details}
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """A sentence with its right and its wrong translations.
-
-    Args:
-        source_language: language of the sentence. The test leaves out sentences in another
-            language than the model's.
-        source: the sentence.
-        reference: the right translation.
-        contrasts: the wrong translations, at least one.
-        source_context: the sentences before, the nearest last.
-        reference_context: their translations.
-        phenomenon: kind of information that the context gives, a category of the result.
-        distance: number of sentences back to this information, also a category.
-    """
-
-    source_language: str
-    source: str
-    reference: str
-    contrasts: tuple[str, ...]
-    source_context: tuple[str, ...] = ()
-    reference_context: tuple[str, ...] = ()
-    phenomenon: str = ""
-    distance: int | None = None
-
-
-def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
-    """Read a file of contrasts."""
-    lines = enumerate(read_lines(path), 1)
-    contrasts = [_parse(line, f"{path}:{number}") for number, line in lines if line.strip()]
-    if not contrasts:
-        raise DataError(f"{path}: no contrasts in it; expected a JSON object on each line")
-    return contrasts
-
-
-def _parse(line: str, origin: str) -> Contrast:
-    try:
-        record = parse_json(line)
-    except ValueError as error:
-        raise DataError(
-            f"{origin}: not JSON; expected one object a line, as in "
-            "test.contrasts.jsonl of data_prep/grammar_corpus.py"
-        ) from error
-    if not isinstance(record, dict):
-        raise DataError(f"{origin}: expected a JSON object, found {line[:40]!r}")
-    # Check the types of all fields. The last two are optional. True and False are ints, too.
-    values: dict[str, Any] = {name: record.get(name) for name in (*TEXTS, *LISTS, "distance")}
-    values["phenomenon"] = record.get("phenomenon", "")
-    for name in TEXTS:
-        if not isinstance(values[name], str):
-            raise DataError(f"{origin}: expected a text as '{name}'")
-    for name in LISTS:
-        texts = values[name]
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{origin}: expected a list of texts as '{name}'")
-        values[name] = tuple(texts)
-    distance = values["distance"]
-    if distance is not None and (type(distance) is not int or distance < 0):
-        raise DataError(f"{origin}: expected a number of sentences as 'distance'")
-    # Compare the fields with each other.
-    contrast = Contrast(**values)
-    if not contrast.contrasts:
-        raise DataError(f"{origin}: 'contrasts' is empty; give at least one wrong translation")
-    if contrast.reference in contrast.contrasts:
-        raise DataError(f"{origin}: the reference is one of the contrasts, which are all wrong")
-    if len(contrast.source_context) != len(contrast.reference_context):
-        raise DataError(
-            f"{origin}: {counted(len(contrast.source_context), 'sentence')} in 'source_context', "
-            f"but {len(contrast.reference_context)} in 'reference_context'; they are translations "
-            "of each other"
-        )
-    return contrast
-
-
 def _contrast_report(options: Settings) -> Iterator[Entry]:
     """Yield the accuracies with and without context, of all contrasts and by category."""
     # Import PyTorch for this alone, since that takes longer than scoring most texts.
+    from relu_nmt.translation.search.config import GenerationConfig
     from relu_nmt.translator import Translator
 
     # Read the file before the model, and keep the contrasts in the model's source language.
@@ -362,11 +273,13 @@ def _contrast_report(options: Settings) -> Iterator[Entry]:
         text = f"NOTE: left out {counts}: the model translates from {language}"
         yield text, {"left out": left_out}
     # Score with context, then without, to show its effect.
+    search = GenerationConfig(score_reference=True, batch_size=options.batch_size)
+    generator = translator.generator(search)
     total = sum(1 + len(contrast.contrasts) for contrast in contrasts)
     for context in (options.context_sentences, 0):
         size = "all" if context is None else str(context)
         with progress_bar(f"score with context {size}", total, "translations") as advance:
-            scores = contrast_scores(translator, contrasts, context, options.batch_size, advance)
+            scores = contrast_scores(translator.task, generator, contrasts, context, advance)
         # A tie counts as wrong, since the model does not prefer the right translation.
         is_right = [bool(values[0] > values[1:].max()) for values in scores]
         version = f"relu_nmt-{relu_nmt.__version__}"
@@ -377,89 +290,3 @@ def _contrast_report(options: Settings) -> Iterator[Entry]:
             score = f"{category['score']:.2f} ({part}) chance = {category['chance']:.2f}"
             text = f"{name} = {score} context = {size} signature: {signature}"
             yield text, {"name": "accuracy", **category, "context": size, "signature": signature}
-
-
-def contrast_scores(
-    translator: "Translator",
-    contrasts: Sequence[Contrast],
-    context: int | None = None,
-    batch_size: int | None = None,
-    on_progress: Callable[[int], object] | None = None,
-) -> list[np.ndarray]:
-    """Return the log-probabilities (nats) of the translations, float64, the right one first.
-
-    Context and sentence are one source, joined like groups of sentences in training. The target
-    begins with the translations of the context. The score is the total log-probability of the
-    tokens after them, ``</s>`` included. ``context`` is the number of nearest sentences before the
-    sentence, all by default.
-
-    Raises:
-        ConfigError: the model's scores are not finite.
-        DataError: a source is too long for learned positions.
-    """
-    from relu_nmt.translation.search.config import GenerationConfig
-    from relu_nmt.translation.search.translations import SourceSentence
-
-    task = translator.task
-    sources: list[SourceSentence] = []
-    prefix_lengths: list[int] = []
-    for contrast in contrasts:
-        # Join the sentence with the nearest sentences before it. The target's context has no </s>.
-        first = 0 if context is None else max(0, len(contrast.source_context) - context)
-        group = [*contrast.source_context[first:], contrast.source]
-        source = join_sentences([task.encode_source(text) for text in group])
-        translations = [task.encode_target(text) for text in contrast.reference_context[first:]]
-        prefix = join_sentences(translations)[:-1]
-        # Make a pair for each translation, the right one first.
-        for text in (contrast.reference, *contrast.contrasts):
-            target = np.concatenate([prefix, task.encode_target(text)])
-            sources.append(SourceSentence(source, reference=target))
-            prefix_lengths.append(len(prefix))
-    # Score all translations, and sum over the tokens behind the context.
-    config = GenerationConfig(score_reference=True, batch_size=batch_size)
-    results = translator.generator(config).translate(sources, on_progress=on_progress)
-    totals = [
-        hypothesis.positional_scores[length:].sum(dtype=np.float64)
-        for (hypothesis, *_), length in zip(results, prefix_lengths, strict=True)
-    ]
-    if not np.isfinite(totals).all():
-        raise ConfigError("the model's scores are not finite (training diverged)")
-    # Divide the flat list of scores by contrast.
-    scores = iter(totals)
-    return [np.array(list(itertools.islice(scores, 1 + len(c.contrasts)))) for c in contrasts]
-
-
-def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[dict[str, Any]]:
-    """Return the share of right choices, for all contrasts, by phenomenon and by distance.
-
-    Returns:
-        ``category``, ``score`` (0 to 100), the numbers ``right`` of ``contrasts``, and ``chance``,
-        the expected score of a random choice.
-
-    Example:
-        >>> contrast = Contrast("en", "It is here.", "Er ist hier.", ("Es ist hier.",))
-        >>> accuracies([contrast, contrast], [True, False])
-        [{'category': 'all', 'score': 50.0, 'right': 1, 'contrasts': 2, 'chance': 50.0}]
-    """
-    pairs = list(zip(contrasts, is_right, strict=True))
-    # Collect the contrasts of each category.
-    groups = [("all", pairs)]
-    for phenomenon in sorted({c.phenomenon for c in contrasts if c.phenomenon}):
-        groups.append((phenomenon, [pair for pair in pairs if pair[0].phenomenon == phenomenon]))
-    for distance in sorted({c.distance for c in contrasts if c.distance is not None}):
-        group = [pair for pair in pairs if pair[0].distance == distance]
-        groups.append((f"distance {distance}", group))
-    rows: list[dict[str, Any]] = []
-    for category, group in groups:
-        num_right = sum(right for _, right in group)
-        # Average over contrasts, which may have different numbers of choices.
-        chance = sum(1 / (1 + len(contrast.contrasts)) for contrast, _ in group)
-        row = {
-            "category": category,
-            "score": 100 * num_right / len(group),
-            "right": num_right,
-            "contrasts": len(group),
-            "chance": 100 * chance / len(group),
-        }
-        rows.append(row)
-    return rows

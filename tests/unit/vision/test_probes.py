@@ -7,15 +7,15 @@ import pytest
 import torch
 from PIL import Image
 
-from relu_nmt.jobs.vision_probe.job import (
+from relu_nmt.vision.base import VisionOutput, build_vision_model
+from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig, architectures
+from relu_nmt.vision.probes import (
     choose_shots,
     joined_features,
     neighbor_scores,
     percent_right,
     ridge_scores,
 )
-from relu_nmt.vision.base import VisionOutput, build_vision_model
-from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig, architectures
 from relu_nmt.vision.transforms import ImageTransform
 
 
@@ -56,7 +56,7 @@ def test_many_queries_are_computed_in_parts(monkeypatch):
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
     tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test)
     expected = neighbor_scores(*tensors, 4)
-    monkeypatch.setattr("relu_nmt.jobs.vision_probe.job.QUERIES_AT_ONCE", 5)
+    monkeypatch.setattr("relu_nmt.vision.probes.QUERIES_AT_ONCE", 5)
     torch.testing.assert_close(neighbor_scores(*tensors, 4), expected)
 
 

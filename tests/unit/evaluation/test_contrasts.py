@@ -6,9 +6,10 @@ import torch
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.jobs.score.job import Contrast, accuracies, contrast_scores, read_contrasts
+from relu_nmt.evaluation.contrasts import Contrast, accuracies, contrast_scores, read_contrasts
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.tiny import tiny_config
@@ -56,12 +57,15 @@ def log_prob(model, source, before, target):
     return float(chosen[len(before.split()) :].sum())
 
 
+def scores_of(translator, contrasts, *context, **progress):
+    generator = translator.generator(GenerationConfig(score_reference=True))
+    return contrast_scores(translator.task, generator, contrasts, *context, **progress)
+
+
 @pytest.mark.parametrize("context", [None, 0, 1, 2, 9])
 def test_only_the_tokens_after_the_context_are_scored(translator, context):
     [model] = translator.models
-    for contrast, scores in zip(
-        CONTRASTS, contrast_scores(translator, CONTRASTS, context), strict=True
-    ):
+    for contrast, scores in zip(CONTRASTS, scores_of(translator, CONTRASTS, context), strict=True):
         first = {None: 0, 0: None, 1: -1, 2: -2, 9: 0}[context]
         sides = contrast.source_context, contrast.reference_context
         before = [" ".join([] if first is None else side[first:]) for side in sides]
@@ -74,23 +78,23 @@ def test_only_the_tokens_after_the_context_are_scored(translator, context):
 
 def test_context_changes_scores_and_progress_is_reported(translator):
     done = []
-    with_context = contrast_scores(translator, CONTRASTS, on_progress=done.append)
-    without = contrast_scores(translator, CONTRASTS, 0)
+    with_context = scores_of(translator, CONTRASTS, on_progress=done.append)
+    without = scores_of(translator, CONTRASTS, 0)
     assert sum(done) == 5
     assert not np.allclose(with_context[0], without[0], atol=1e-3)
-    assert contrast_scores(translator, []) == []
+    assert scores_of(translator, []) == []
 
 
 def test_separators_of_the_model_stand_between_the_sentences(translator):
     [model] = translator.models
     task = TranslationTask(Separating("en"), Separating("de"), WORDS, WORDS)
-    [scores] = contrast_scores(Translator([model], task, "cpu"), CONTRASTS[1:])
+    [scores] = scores_of(Translator([model], task, "cpu"), CONTRASTS[1:])
     expected = [
         log_prob(model, "red hier a hat hier", "rot hier", f"{text} hier")
         for text in ("ein Hut", "Hut")
     ]
     np.testing.assert_allclose(scores, expected, atol=1e-4)
-    assert not np.allclose(scores, contrast_scores(translator, CONTRASTS[1:])[0], atol=1e-3)
+    assert not np.allclose(scores, scores_of(translator, CONTRASTS[1:])[0], atol=1e-3)
 
 
 def test_scores_that_are_not_finite_are_an_error():
@@ -99,7 +103,7 @@ def test_scores_that_are_not_finite_are_an_error():
         model.output_projection.weight.fill_(float("nan"))
     task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
     with pytest.raises(ConfigError, match="not finite"):
-        contrast_scores(Translator([model], task, "cpu"), CONTRASTS)
+        scores_of(Translator([model], task, "cpu"), CONTRASTS)
 
 
 RECORD = {

@@ -1,0 +1,193 @@
+"""Contrastive tests, which ask if a model prefers the right of several translations.
+
+The file of a test has one JSON object a line, a :class:`Contrast` (``test.contrasts.jsonl`` of the
+grammar corpus). All lists of texts but ``contrasts`` may be empty. ``phenomenon`` and ``distance``
+may be absent.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relu_nmt.config.stored import parse_json
+from relu_nmt.data.documents import join_sentences
+from relu_nmt.errors import ConfigError, DataError, counted
+from relu_nmt.io.text_lines import read_lines
+
+if TYPE_CHECKING:
+    from relu_nmt.translation.search.generator import Generator
+    from relu_nmt.translation.task import TranslationTask
+
+TEXTS = ("source_language", "source", "reference", "phenomenon")
+LISTS = ("contrasts", "source_context", "reference_context")
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A sentence with its right and its wrong translations.
+
+    Args:
+        source_language: language of the sentence. The test leaves out sentences in another
+            language than the model's.
+        source: the sentence.
+        reference: the right translation.
+        contrasts: the wrong translations, at least one.
+        source_context: the sentences before, the nearest last.
+        reference_context: their translations.
+        phenomenon: kind of information that the context gives, a category of the result.
+        distance: number of sentences back to this information, also a category.
+    """
+
+    source_language: str
+    source: str
+    reference: str
+    contrasts: tuple[str, ...]
+    source_context: tuple[str, ...] = ()
+    reference_context: tuple[str, ...] = ()
+    phenomenon: str = ""
+    distance: int | None = None
+
+
+def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
+    """Read a file of contrasts."""
+    lines = enumerate(read_lines(path), 1)
+    contrasts = [_parse(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    if not contrasts:
+        raise DataError(f"{path}: no contrasts in it; expected a JSON object on each line")
+    return contrasts
+
+
+def _parse(line: str, origin: str) -> Contrast:
+    try:
+        record = parse_json(line)
+    except ValueError as error:
+        raise DataError(
+            f"{origin}: not JSON; expected one object a line, as in "
+            "test.contrasts.jsonl of data_prep/grammar_corpus.py"
+        ) from error
+    if not isinstance(record, dict):
+        raise DataError(f"{origin}: expected a JSON object, found {line[:40]!r}")
+    # Check the types of all fields. The last two are optional. True and False are ints, too.
+    values: dict[str, Any] = {name: record.get(name) for name in (*TEXTS, *LISTS, "distance")}
+    values["phenomenon"] = record.get("phenomenon", "")
+    for name in TEXTS:
+        if not isinstance(values[name], str):
+            raise DataError(f"{origin}: expected a text as '{name}'")
+    for name in LISTS:
+        texts = values[name]
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{origin}: expected a list of texts as '{name}'")
+        values[name] = tuple(texts)
+    distance = values["distance"]
+    if distance is not None and (type(distance) is not int or distance < 0):
+        raise DataError(f"{origin}: expected a number of sentences as 'distance'")
+    # Compare the fields with each other.
+    contrast = Contrast(**values)
+    if not contrast.contrasts:
+        raise DataError(f"{origin}: 'contrasts' is empty; give at least one wrong translation")
+    if contrast.reference in contrast.contrasts:
+        raise DataError(f"{origin}: the reference is one of the contrasts, which are all wrong")
+    if len(contrast.source_context) != len(contrast.reference_context):
+        raise DataError(
+            f"{origin}: {counted(len(contrast.source_context), 'sentence')} in 'source_context', "
+            f"but {len(contrast.reference_context)} in 'reference_context'; they are translations "
+            "of each other"
+        )
+    return contrast
+
+
+def contrast_scores(
+    task: "TranslationTask",
+    generator: "Generator",
+    contrasts: Sequence[Contrast],
+    context: int | None = None,
+    on_progress: Callable[[int], object] | None = None,
+) -> list[np.ndarray]:
+    """Return the log-probabilities (nats) of the translations, float64, the right one first.
+
+    Context and sentence are one source, joined like groups of sentences in training. The target
+    begins with the translations of the context. The score is the total log-probability of the
+    tokens after them, ``</s>`` included. ``context`` is the number of nearest sentences before the
+    sentence, all by default. ``generator`` scores references.
+
+    Raises:
+        ConfigError: the model's scores are not finite.
+        DataError: a source is too long for learned positions.
+    """
+    from relu_nmt.translation.search.translations import SourceSentence
+
+    sources: list[SourceSentence] = []
+    prefix_lengths: list[int] = []
+    for contrast in contrasts:
+        # Join the sentence with the nearest sentences before it. The target's context has no </s>.
+        first = 0 if context is None else max(0, len(contrast.source_context) - context)
+        group = [*contrast.source_context[first:], contrast.source]
+        source = join_sentences([task.encode_source(text) for text in group])
+        translations = [task.encode_target(text) for text in contrast.reference_context[first:]]
+        prefix = join_sentences(translations)[:-1]
+        # Make a pair for each translation, the right one first.
+        for text in (contrast.reference, *contrast.contrasts):
+            target = np.concatenate([prefix, task.encode_target(text)])
+            sources.append(SourceSentence(source, reference=target))
+            prefix_lengths.append(len(prefix))
+    # Score all translations, and sum over the tokens behind the context.
+    results = generator.translate(sources, on_progress=on_progress)
+    totals = []
+    for hypotheses, length in zip(results, prefix_lengths, strict=True):
+        totals.append(hypotheses[0].positional_scores[length:].sum(dtype=np.float64))
+    if not np.isfinite(totals).all():
+        raise ConfigError("the model's scores are not finite (training diverged)")
+    # Divide the flat list of scores by contrast.
+    scores: list[np.ndarray] = []
+    first = 0
+    for contrast in contrasts:
+        end = first + 1 + len(contrast.contrasts)
+        scores.append(np.array(totals[first:end]))
+        first = end
+    return scores
+
+
+def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[dict[str, Any]]:
+    """Return the share of right choices, for all contrasts, by phenomenon and by distance.
+
+    Returns:
+        ``category``, ``score`` (0 to 100), the numbers ``right`` of ``contrasts``, and ``chance``,
+        the expected score of a random choice.
+
+    Example:
+        >>> contrast = Contrast("en", "It is here.", "Er ist hier.", ("Es ist hier.",))
+        >>> accuracies([contrast, contrast], [True, False])
+        [{'category': 'all', 'score': 50.0, 'right': 1, 'contrasts': 2, 'chance': 50.0}]
+    """
+    pairs = list(zip(contrasts, is_right, strict=True))
+    # Collect the contrasts of each category: all, then phenomena, then distances, each sorted.
+    phenomena = defaultdict(list)
+    distances = defaultdict(list)
+    for contrast, right in pairs:
+        if contrast.phenomenon:
+            phenomena[contrast.phenomenon].append((contrast, right))
+        if contrast.distance is not None:
+            distances[contrast.distance].append((contrast, right))
+    groups = [("all", pairs)]
+    for phenomenon in sorted(phenomena):
+        groups.append((phenomenon, phenomena[phenomenon]))
+    for distance in sorted(distances):
+        groups.append((f"distance {distance}", distances[distance]))
+    rows: list[dict[str, Any]] = []
+    for category, group in groups:
+        num_right = sum(right for _, right in group)
+        # Average over contrasts, which may have different numbers of choices.
+        chance = sum(1 / (1 + len(contrast.contrasts)) for contrast, _ in group)
+        row = {
+            "category": category,
+            "score": 100 * num_right / len(group),
+            "right": num_right,
+            "contrasts": len(group),
+            "chance": 100 * chance / len(group),
+        }
+        rows.append(row)
+    return rows
