@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "tokenization": BASE | {"data"},
     "training": BASE | {"modules"},
     "translation": BASE | {"attention", "modules", "data", "tokenization", "training"},
-    "evaluation": BASE | {"translation", "data"},
+    "evaluation": BASE | {"translation", "training", "data"},
     "vision": BASE | {"attention", "modules", "data", "training"},
     # The engine: fast decoding on CPUs.
     "engine": BASE | {"attention", "modules", "translation"},

@@ -14,10 +14,11 @@ from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.data.translation_batches import ShardedBatches, TranslationBatches
 from relu_nmt.engine import install
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.evaluation.metrics import ScoringConfig
+from relu_nmt.evaluation.validation_bleu import ValidationBleu
 from relu_nmt.jobs.train.corpora import Corpora
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.train.settings import detokenizer_settings, search_settings
-from relu_nmt.jobs.train.validation_bleu import ValidationBleu
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata, same_model
@@ -283,15 +284,21 @@ def bleu_scorer(
         task.separators,
         first_symbol=task.target_text.first_symbol,
     )
+    # Score dictionary tokens or detokenized text.
+    scoring = ScoringConfig(
+        scoring="bleu" if settings.eval_tokenized_bleu else "sacrebleu",
+        sacrebleu_tokenizer=settings.sacrebleu_tokenizer,
+    )
     bleu = ValidationBleu(
         generator,
         task,
         batches,
-        settings,
+        scoring,
         training.process,
         training.say,
         of_documents=settings.documents.active,
         longest=longest,
+        prints_samples=settings.eval_bleu_print_samples,
     )
     if bleu.scorer.note:
         training.say(f"note: {bleu.scorer.note}")

@@ -1,4 +1,4 @@
-"""BLEU of a validation split in a translation training."""
+"""BLEU of a validation split, which the processes of a training compute together."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -12,7 +12,6 @@ from relu_nmt.errors import counted
 from relu_nmt.evaluation.document_scores import SplitScorer, cut_by_counts, join_lines
 from relu_nmt.evaluation.metrics import Score, ScoringConfig
 from relu_nmt.io.work import progress_bar
-from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.translations import SourceSentence
@@ -28,7 +27,8 @@ class ValidationBleu:
     Each group of sentences is translated at once. Single sentences are groups of one. With
     ``of_documents`` groups are joined and whole documents scored (d-BLEU), so the score does not
     depend on the division into groups. Sources of more than ``longest`` tokens get empty
-    translations. The processes share the work, and ``say`` prints signature, score and samples.
+    translations. The processes share the work, and ``say`` prints the score and, with
+    ``prints_samples``, some translations.
     """
 
     def __init__(
@@ -36,11 +36,12 @@ class ValidationBleu:
         generator: Generator,
         task: TranslationTask,
         batches: TranslationBatches,
-        options: TranslationTrainingSettings,
+        scoring: ScoringConfig,
         process: ProcessGroup,
         say: Callable[[str], None],
         of_documents: bool,
         longest: int | None,
+        prints_samples: bool,
     ) -> None:
         self._longest = longest
         self._generator = generator
@@ -50,16 +51,11 @@ class ValidationBleu:
         # Numbers of the sentences or groups, the shortest first.
         self._lengths = batches.split.group_sizes(batches.groups)[0]
         self._by_length: list[int] = np.argsort(self._lengths, kind="stable").tolist()
-        # Score dictionary tokens or detokenized text, following the options.
-        scoring = ScoringConfig(
-            scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu",
-            sacrebleu_tokenizer=options.sacrebleu_tokenizer,
-        )
         self.scorer = SplitScorer(task, batches.split, scoring)
         self.signatures = {"bleu": self.scorer.signature}
         self._process = process
         self._say = say
-        self._num_samples = SAMPLES if options.eval_bleu_print_samples else 0
+        self._prints_samples = prints_samples
         self._of_documents = of_documents
 
     def score(self) -> dict[str, float]:
@@ -74,7 +70,8 @@ class ValidationBleu:
             tokens = [line for _, line in sorted(itertools.chain.from_iterable(everyones))]
             lines = [Line(self._task.target_text.decode(line), line) for line in tokens]
             score = self._score(lines).value
-            self._print_samples([line.text for line in lines])
+            if self._prints_samples:
+                self._print_samples([line.text for line in lines])
         # Share the score, since only the first process computes it.
         return {"bleu": process.gather(score)[0]}
 
@@ -126,14 +123,12 @@ class ValidationBleu:
         return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in results]
 
     def _print_samples(self, texts: Sequence[str]) -> None:
-        if not self._num_samples:
-            return
         references = self._task.references(self._split)
         if self._of_documents:
             cut = cut_by_counts(references, self._groups.count, self._split.name)
             references = join_lines(cut, self._task.target_lang)
         # Spread the samples over the split.
-        step = max(1, len(texts) // self._num_samples)
-        for number in range(0, len(texts), step)[: self._num_samples]:
+        step = max(1, len(texts) // SAMPLES)
+        for number in range(0, len(texts), step)[:SAMPLES]:
             self._say(f"example hypothesis: {texts[number]}")
             self._say(f"example reference: {references[number]}")
