@@ -99,6 +99,7 @@ setup(
             "schemathesis>=4.1",
             "sentencex>=1.0",
             "markdown-it-py>=3",
+            "libretranslatepy>=2.1",
             "ctranslate2>=4.5",
             "onnxscript>=0.5",
             "onnxruntime>=1.22",

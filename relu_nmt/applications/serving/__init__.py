@@ -1,6 +1,6 @@
 """The HTTP server of translations, and its options."""
 
-from relu_nmt.config import option, settings
+from relu_nmt.config import READ, option, settings
 from relu_nmt.config.shared import split_sentences_option
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -35,6 +35,9 @@ class ServerOptions:
         60.0, "time limit of a request, in seconds; then status 504", above=0, metavar="SECONDS"
     )
     split_sentences: bool | None = split_sentences_option()
+    api_keys: str | None = option(
+        None, "file with the keys of LibreTranslate's interface, one a line", files=READ
+    )
     batch_wait: float = option(
         0.005,
         "seconds that a batch below --max-tokens waits for more requests",

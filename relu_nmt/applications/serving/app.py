@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 import relu_nmt
-from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.applications.serving import ServerOptions, libretranslate
 from relu_nmt.applications.serving.limits import NO_MEMORY, RETRY, Metrics, guarded
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService
@@ -301,8 +301,12 @@ def make_app(
         lifespan=lifespan,
     )
     _add_routes(app, queue, service, limits, metrics)
+    libretranslate.add_routes(app, queue, service, limits)
     _add_errors(app)
-    app.add_middleware(guarded, limits=limits, metrics=metrics, paths=frozenset(PATHS))
+    app.add_middleware(libretranslate.reading_forms)
+    app.add_middleware(
+        guarded, limits=limits, metrics=metrics, paths=frozenset(PATHS + libretranslate.PATHS)
+    )
     return app
 
 
@@ -397,9 +401,9 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
-        # FastAPI answers 400 if it cannot read the JSON at all.
-        if error.status_code == 400:
-            return _problem(422, f"the body is no JSON: {error.__cause__ or error.detail}")
+        # FastAPI answers 400 if it cannot read the JSON at all, and tells the cause.
+        if error.status_code == 400 and error.__cause__ is not None:
+            return _problem(422, f"the body is no JSON: {error.__cause__}")
         headers = RETRY if error.status_code in (429, 503) else error.headers
         return _problem(error.status_code, str(error.detail), headers)
 

@@ -98,6 +98,14 @@ class _LingeringTransport:
         return self.is_ending or self._transport.is_closing()
 
 
+FORMS = {
+    "/translate": "application/x-www-form-urlencoded",
+    "/detect": "application/x-www-form-urlencoded",
+    "/translate_file": "multipart/form-data",
+}
+"""Types of the bodies that LibreTranslate's interface reads beside JSON."""
+
+
 class ImpatientProtocol(H11Protocol):
     """uvicorn's protocol with time limits for sending a request and for reading an answer.
 
@@ -312,7 +320,8 @@ def _problem(scope: Scope, allowed_hosts: Sequence[str]) -> tuple[int, str] | No
             "a proxy passes the Host header on"
         )
     types = [value.partition(";")[0].strip() for value in headers["content-type"]]
-    if scope["method"] == "POST" and types != ["application/json"]:
+    form = FORMS.get(scope["path"], "application/json")
+    if scope["method"] == "POST" and types not in (["application/json"], [form]):
         return 415, "expected Content-Type: application/json"
     encoding = ", ".join(headers["content-encoding"])
     if scope["method"] == "POST" and encoding not in ("", "identity"):

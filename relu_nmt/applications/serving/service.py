@@ -5,11 +5,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from starlette.exceptions import HTTPException
 
+from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_in_slot
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_sentences
@@ -31,6 +33,8 @@ MOST_NUMBERS = 2**21
 """Most weights in one answer, which are some 15 MB of JSON."""
 LARGE_NUMBERS = 2**17
 """Make answers with more weights than this one at a time."""
+WINDOWS_AT_ONCE = 8
+"""Windows of a file that the model translates before it turns to other requests."""
 BATCH_TOKENS = 2048
 """Source tokens of a batch without ``--max-tokens``, for a second or two on a CPU."""
 DECIMALS = 4
@@ -160,6 +164,31 @@ class TranslationService:
             "source_tokens": int(documents.sizes.sum()),
             "target_tokens": sum(len(line.tokens) for line in translated.lines[0]),
         }
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The model's source and target language."""
+        return self._translator.task.source_lang, self._translator.task.target_lang
+
+    def segment_translator(self, request: QueuedRequest) -> SegmentTranslator:
+        """Return a translator of the segments of a file, within the limits of a request."""
+        segments = SegmentTranslator(self._translator, self._config, self._windows)
+        search = self._translator.searcher(segments.config)
+
+        def searched(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+            if (size := sum(len(source.ids) for source in sources)) > self._max_tokens:
+                raise HTTPException(413, f"{size:,} tokens; send less text at a time")
+            results = []
+            # Let other requests use the model between some windows.
+            for first in range(0, len(sources), WINDOWS_AT_ONCE):
+                part = sources[first : first + WINDOWS_AT_ONCE]
+                for source in part:
+                    self._check_length(source, "a text to translate at once has")
+                results += self.batcher.run(partial(search, part), request)
+            return results
+
+        segments.search = searched
+        return segments
 
     def attention(
         self,

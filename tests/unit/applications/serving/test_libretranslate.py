@@ -1,0 +1,116 @@
+import io
+import socket
+import threading
+import time
+import zipfile
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.applications.serving.app import make_app
+from relu_nmt.translation.search.config import GenerationConfig
+from tests.unit.applications.serving.clients import SEARCH, client_of
+from tests.unit.applications.serving.served_models import make_translator
+
+
+def test_texts_are_translated_in_the_form_of_the_interface(client):
+    body = {"q": "ein Haus", "source": "de", "target": "en", "format": "text", "api_key": "x"}
+    answer = client.post("/translate", json=body)
+    assert answer.status_code == 200
+    assert isinstance(answer.json()["translatedText"], str)
+    several = client.post("/translate", json={**body, "q": ["ein Haus", ""], "source": "auto"})
+    assert several.json()["translatedText"] == [answer.json()["translatedText"], ""]
+    assert several.json()["detectedLanguage"] == [{"language": "de", "confidence": 100}] * 2
+    form = client.post("/translate", data=body)
+    assert form.json() == answer.json()
+    page = client.post("/translate", json={**body, "q": "<b>ein</b> Haus", "format": "html"})
+    assert page.json()["translatedText"].count("<b>") >= 1
+
+
+def test_lines_are_still_translated_by_the_same_path(client):
+    assert "groups" in client.post("/translate", json={"lines": ["ein Haus"]}).json()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"q": "a", "source": "fr", "target": "en"}, 400, "fr is not supported"),
+        ({"q": "a", "source": "de", "target": "fr"}, 400, "fr is not supported"),
+        ({"q": "a", "source": "de"}, 422, "target"),
+        ({"q": "ein Haus . " * 100, "target": "en"}, 413, "tokens"),
+    ],
+)
+def test_errors_have_one_line(client, body, status, message):
+    answer = client.post("/translate", json=body)
+    assert answer.status_code == status
+    assert message in answer.json()["error"]
+
+
+def test_keys_are_checked_if_the_server_has_some(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("secret\n")
+    with client_of(api_keys=str(path)) as client:
+        body = {"q": "ein Haus", "source": "de", "target": "en"}
+        assert client.post("/translate", json=body).status_code == 403
+        assert client.post("/translate", json={**body, "api_key": "secret"}).status_code == 200
+        assert client.get("/frontend/settings").json()["keyRequired"] is True
+
+
+def test_a_file_is_uploaded_translated_and_downloaded(client):
+    form = {"source": "de", "target": "en"}
+    content = b"<p>ein <b>Haus</b></p>\r\n<!----x-->"
+    answer = client.post("/translate_file", data=form, files={"file": ("ä b.html", content)})
+    url = answer.json()["translatedFileUrl"]
+    download = client.get(url[url.index("/download_file") :])
+    assert download.status_code == 200
+    assert "b.en.html" in download.headers["content-disposition"]
+    assert download.content.startswith(b"<p>") and download.content.endswith(b"\r\n<!----x-->")
+    assert client.get("/download_file/none").status_code == 404
+
+
+def bomb():
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", b" " * 15_000_000)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status"),
+    [
+        ("a.docx", b"PK", 422),
+        ("a.docx", bomb(), 422),
+        ("a.xlf", b'<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', 422),
+        ("a.pdf", b"%PDF", 422),
+        ("../../a.html", b"<p>" + b"ein Haus . " * 100, 413),
+    ],
+)
+def test_attacks_on_the_upload_are_refused(client, name, content, status):
+    answer = client.post("/translate_file", files={"file": (name, content)})
+    assert answer.status_code == status
+    assert answer.json()["error"]
+    assert client.post("/translate_file", data={"a": "b"}).status_code in (400, 415)
+
+
+def test_a_client_of_libretranslate_speaks_to_a_real_server():
+    libretranslatepy = pytest.importorskip("libretranslatepy")
+    import uvicorn
+
+    app = make_app(make_translator(), GenerationConfig(**SEARCH), limits=ServerOptions())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.05)
+            port = listener.getsockname()[1]
+            api = libretranslatepy.LibreTranslateAPI(f"http://127.0.0.1:{port}/")
+            assert isinstance(api.translate("ein Haus & Hof", "de", "en"), str)
+            assert api.detect("ein Haus")[0]["language"] == "de"
+            assert [language["code"] for language in api.languages()] == ["de", "en"]
+        finally:
+            server.should_exit = True
+            thread.join()
