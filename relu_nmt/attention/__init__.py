@@ -1,6 +1,6 @@
 """Attention mechanisms, shared by translation and vision.
 
-Start with ``naive.py``, which has every mechanism as a short function; then read ``reluformer.py``,
+Start with ``naive.py``, which has every mechanism as a short function. Then read ``reluformer.py``,
 ``pointwise.py`` and ``regularizer.py``.
 
 A mechanism is listed here by name with its file. ``attentions.get(name)`` imports the file and

@@ -28,34 +28,24 @@ QK_NORM_EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Slots that a mechanism can serve, and results that it can return.
+    """Slots that a mechanism can serve, and results that it can return."""
 
-    Args:
-        causal: it can hide later keys, as the decoder's self-attention must. Row i depends on keys
-            0 .. i only, so that it also decodes step by step.
-        cross: queries and keys may come from different sequences, and queries one at a time.
-        fewer_keys: all queries at once may have fewer keys than there are queries.
-        weights: it has a matrix of weights [Nq, Nk], for dropout and to return.
-        scores: its weights are a map of scores q k, so that a position scheme can add a bias to
-            them or rotate queries and keys.
-        non_negative: its weights are never negative, so that they have an entropy and can be
-            regularized.
-        fixed_length: an option bounds the number of keys.
-        permutation_invariant: permuting keys and values together changes nothing.
-        double_backward: the reference back end has second derivatives.
-        reason: why it has no causal or cross form, for the error message.
-    """
-
+    # It can hide later keys, as the decoder's self-attention must. Row i depends on keys 0 .. i
+    # only, so that it also decodes step by step.
     causal: bool = True
+    # Queries and keys may come from different sequences, and queries one at a time.
     cross: bool = True
-    fewer_keys: bool = False
-    weights: bool = True
+    fewer_keys: bool = False  # all queries at once may have fewer keys than there are queries
+    weights: bool = True  # it has a matrix of weights [Nq, Nk], for dropout and to return
+    # Its weights are a map of scores q k, so that a position scheme can add a bias to the scores or
+    # rotate queries and keys.
     scores: bool = False
+    # Its weights are never negative, so that they have an entropy and can be regularized.
     non_negative: bool = True
-    fixed_length: bool = False
-    permutation_invariant: bool = True
-    double_backward: bool = True
-    reason: str = ""
+    fixed_length: bool = False  # an option bounds the number of keys
+    permutation_invariant: bool = True  # permuting keys and values together changes nothing
+    double_backward: bool = True  # the reference back end has second derivatives
+    reason: str = ""  # why it has no causal or cross form, for the error message
 
 
 MIXES_TOKENS = Capabilities(
@@ -156,18 +146,14 @@ class Backend:
 
     A mechanism's ``backends`` map names to these, the fastest first. The last one is the
     reference, which solves every problem.
-
-    Args:
-        solve: takes a problem of the mechanism and returns its answer.
-        supports: returns True if it can solve a problem. Otherwise the next back end gets it.
-        preferred: returns True if ``auto`` may take it for a problem.
-        require: raises a ConfigError if it cannot run on a device (``None``: on any), although the
-            user named it.
     """
 
     solve: Callable[[AttentionProblem], AttentionOutput]
+    # True if it can solve a problem. Otherwise the next back end gets the problem.
     supports: Callable[[AttentionProblem], bool] = lambda problem: True
+    # True if ``auto`` may take it for a problem.
     preferred: Callable[[AttentionProblem], bool] = lambda problem: True
+    # Raises a ConfigError if the named back end cannot run on a device. None: on any.
     require: Callable[[torch.device | None], None] = lambda device: None
 
 
@@ -193,10 +179,10 @@ def using_backend(name: str) -> Iterator[None]:
         ConfigError: at the end of the block, if an attention has no such back end.
         MissingExtraError: it is not installed.
     """
-    built: list[Attention] = []
-    with _made_with(backend=name, made=built):
+    attentions_made: list[Attention] = []
+    with _made_with(backend=name, made=attentions_made):
         yield
-    for attention in built:
+    for attention in attentions_made:
         attention.require_backend(None)
 
 
@@ -249,7 +235,6 @@ class Attention(nn.Module):
         self.layer: int = making.get("layer", 0)
         self.backend: str = making.get("backend", "auto")
         making.get("made", []).append(self)
-        # Make the gains of qk_norm. Settings of a user's mechanism may lack the option.
         normalized = getattr(config, "qk_norm", False)
         self.query_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
         separate = normalized and not self.shares_queries_and_keys
@@ -278,7 +263,6 @@ class Attention(nn.Module):
         Raises:
             ConfigError: the mechanism has no scores for the bias, or no weights to return.
         """
-        # Refuse a bias or weights that the mechanism does not have.
         if bias is not None and not self.capabilities.scores:
             raise ConfigError(
                 f"{self.name} attention has no scores to add a position bias to; choose another "
@@ -286,7 +270,6 @@ class Attention(nn.Module):
             )
         if need.weights and not self.capabilities.weights:
             raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
-        # Weights are dropped in training only.
         dropout = self.dropout if self.training else 0.0
         problem = AttentionProblem(self, q, k, v, visibility, bias, dropout, need)
         if not self.exact:
@@ -334,7 +317,7 @@ class Attention(nn.Module):
         return backend
 
     def require_backend(self, device: torch.device | None) -> None:
-        """Raise an error unless the named back end exists and runs on a device; None: on any."""
+        """Raise an error unless the named back end exists and runs on a device. None: on any."""
         names = ["auto", *self.added_backends, *(self.backends or ["reference"])]
         if self.backend not in names:
             raise ConfigError(
@@ -400,12 +383,10 @@ def build_attention(
             + (f", since {able.reason}" if able.reason else "")
             + f"; choose one of {', '.join(fitting)}"
         )
-    # Refuse dropout of weights that the mechanism does not have.
     if dropout > 0 and not able.weights:
         raise ConfigError(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
-    # Make the mechanism from its options.
     with _made_with(name=spec.name, slot=slot, layer=layer):
         return build_part(kind, spec, flag or f"--{slot}-attention", num_heads, head_dim, dropout)
 

@@ -9,9 +9,9 @@ _WORDS_PER_DRAW = 4
 
 
 def dropout(x: Tensor, probability: float) -> Tensor:
-    """Zero entries with ``probability`` and divide the others by 1 - ``probability``.
+    """Zero entries with ``probability`` and divide the rest by 1 - ``probability``.
 
-    On the CPU PyTorch draws one random number an entry, in one thread; here one 64-bit draw serves
+    On the CPU PyTorch draws one random number an entry, in one thread. Here one 64-bit draw serves
     four entries. The probability, 0 to below 1, is rounded to a multiple of 2^-16, and so is the
     scale: the expectation is exact.
     """
@@ -37,16 +37,14 @@ def dropout_factors(
     # Draw 64 random bits for each four entries.
     draws = torch.empty(-(-x.numel() // _WORDS_PER_DRAW), dtype=torch.int64)
     draws.random_(-(2**63), None, generator=generator)
-    # Cut them into numbers of 16 bits, one for each entry.
     words = draws.view(torch.int16)[: x.numel()].view(x.shape)
-    # Drop the entries whose number is among the lowest ``dropped`` levels.
     keep = (words >= dropped - _LEVELS // 2).to(x.dtype)
     # Scale by the rounded probability, so that the expectation is exact.
     return keep.mul_(_LEVELS / (_LEVELS - dropped))
 
 
 class Dropout(nn.Dropout):
-    """:func:`dropout` with a probability of 0 to below 1 in training; no change otherwise."""
+    """:func:`dropout` with a probability of 0 to below 1 in training. No change otherwise."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop entries of ``x`` of any shape."""

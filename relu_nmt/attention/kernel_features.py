@@ -46,7 +46,7 @@ class FeatureAttention(Attention):
     exact = True
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]. Those of padded keys do not matter.
+        """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]. Padded keys do not matter.
 
         q [B, H, Nq, d] and k [B, H, Nk, d] are float32 or float64.
         """
@@ -61,7 +61,6 @@ class FeatureAttention(Attention):
         visibility = problem.visibility
         queries, keys = self.features(problem.q, problem.k, visibility)
         keys = visibility.without_padding(keys)
-        # With the matrix of weights, if it is needed.
         if problem.need.rows or problem.need.weights or problem.dropout > 0:
             problem.q = queries
             problem.k = keys
@@ -69,7 +68,6 @@ class FeatureAttention(Attention):
         # A column of ones in v sums the weights of each row.
         extended = F.pad(problem.v, (0, 1), value=1.0)
         sums = masked_sums(queries, keys, extended, visibility)
-        # Divide the weighted sums by the row sums in their last channel.
         values = sums[..., :-1] / self.divisor(visibility.without_empty_rows(sums[..., -1:], 1.0))
         return AttentionOutput(visibility.without_empty_rows(values))
 
@@ -214,7 +212,6 @@ def _grid_places(visibility: Visibility, like: Tensor) -> tuple[Tensor, Tensor]:
         raise ConfigError("cosformer: grid=true is for the patches of images; leave it out")
     # Number rows and columns of the patches. Tokens before them get the middle.
     rows, columns = visibility.grid
-    # Count the tokens before the patches, such as a class token.
     num_leading = visibility.num_keys - rows * columns
     patches = torch.arange(rows * columns, device=like.device)
     fractions = []
@@ -261,7 +258,7 @@ class PerformerAttention(FeatureAttention):
         features: int = option(256, "number of random features m", least=1, most=MOST_SIZE)
         kernel: str = option("softmax", "softmax or relu", choices=("softmax", "relu"))
         redraw: int = option(
-            1000, "passes in training between new random features; 0 = never", least=0
+            1000, "passes in training between new random features (0: never)", least=0
         )
 
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
@@ -270,7 +267,6 @@ class PerformerAttention(FeatureAttention):
         seed = int(torch.randint(2**31, ()))
         self.seed_and_passes: Tensor
         self.register_buffer("seed_and_passes", torch.tensor([seed, 0]))
-        # Reserve room for the directions, which the first pass draws.
         directions = torch.empty(config.features, head_dim)
         self.directions: Tensor
         self.register_buffer("directions", directions, persistent=False)
@@ -332,7 +328,6 @@ class PerformerAttention(FeatureAttention):
 
     def _current_directions(self) -> Tensor:
         """Return the random directions [m, d] of this pass. Count the pass in training."""
-        # Draw new directions after every ``redraw`` training passes.
         draw = self.passes // self.config.redraw if self.config.redraw else 0
         if draw != self._drawn:
             seed = self._mirrored()[0] + draw
@@ -356,7 +351,6 @@ def _(attention: PerformerAttention) -> AbstractContextManager[None]:
 
     @contextmanager
     def block() -> Iterator[None]:
-        # Set the count back for the second pass, and restore it after.
         later = attention.passes
         attention.passes = passes
         try:
@@ -369,7 +363,6 @@ def _(attention: PerformerAttention) -> AbstractContextManager[None]:
 
 def random_directions(count: int, dim: int, seed: int) -> Tensor:
     """Return random rows [count, dim], each standard normal, orthogonal in blocks of ``dim``."""
-    # Make blocks of orthogonal rows, then give each row the length of a normal one.
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-count // dim)
     normal = torch.randn(blocks, dim, dim, generator=generator, dtype=torch.float64)
@@ -413,7 +406,6 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
         elif visibility.hides_later:
             products = products.tril(num_keys - num_queries)
         return products @ v
-    # Multiply keys and values first, which is linear in both lengths.
     if not visibility.hides_later:
         return queries @ (keys.transpose(-1, -2) @ v)
     # Sum by chunks, so that causal use stays linear in the length.

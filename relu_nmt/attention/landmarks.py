@@ -1,6 +1,6 @@
 """Attention through a few vectors in place of all tokens: Linformer, Nystromformer and SOFT.
 
-Linformer has learned mixtures of the tokens, the others landmarks.
+Linformer has learned mixtures of the tokens. Nystromformer and SOFT have landmarks.
 """
 
 import math
@@ -47,7 +47,7 @@ class LinformerAttention(Attention):
         """Options behind the colon."""
 
         length: int = option(
-            1024, "most keys; shorter sentences use the first columns", least=1, most=MOST_SIZE
+            1024, "most keys (shorter sentences use the first columns)", least=1, most=MOST_SIZE
         )
         rank: int = option(256, "number of mixtures k", least=1, most=MOST_SIZE)
 
@@ -81,7 +81,6 @@ class LinformerAttention(Attention):
         k, v = map(problem.visibility.without_padding, (problem.k, problem.v))
         keys = self.keys_projection[:, :num_keys] @ k  # [B, H, rank, d]
         mixtures = self.values_projection[:, :num_keys] @ v
-        # Compare each query with the mixed keys, [B, H, Nq, rank].
         scores = problem.q @ keys.transpose(-1, -2) / math.sqrt(self.head_dim)
         # Without keys all mixtures are 0, and so is the output.
         return AttentionOutput(scores.softmax(-1) @ mixtures)
@@ -154,13 +153,13 @@ class NystromformerAttention(Attention):
         )
         length: int | None = option(
             None,
-            "a constant N for the polynomial's scale; else each sequence's own n",
+            "a constant N for the polynomial's scale, else each sequence's own n",
             least=1,
             needs=[("kernel", "polynomial"), ("scale", "fixed", "dynamic")],
         )
         iterations: int = option(6, "steps toward the pseudo-inverse", least=1)
         conv: int = option(
-            0, "width of the convolution of the values, odd; 0 = none, LRA has 35", most=MOST_SIZE
+            0, "width of the convolution of the values, odd (0: none, LRA has 35)", most=MOST_SIZE
         )
 
         def check(self) -> None:
@@ -188,7 +187,6 @@ class NystromformerAttention(Attention):
         segments = segment_means(visibility, num_tokens, num_landmarks, k)
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
-        # Choose the polynomial's scale: n^(-1/2) or 1, perhaps times a learned g.
         scaled_by = count if self.config.length is None else count.new_tensor(self.config.length)
         has_scale = self.config.scale != "none"
         scale = scaled_by.clamp_min(1).rsqrt() if has_scale else torch.ones_like(count)
@@ -229,11 +227,9 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
     Segments that begin after the last token have rows of zeros. m is the smaller of ``count`` and
     N, or always ``count`` in an exported graph for any N. ``like`` has the wanted dtype and device.
     """
-    # Number the segment of each token.
     real_tokens = visibility.counts[:, 0].to(like.device, torch.int64)  # [B or 1, 1]
     size = ((real_tokens + count - 1) // count).clamp_min(1)
     segment = visibility.places().to(like.device) // size  # [B or 1, N]
-    # Mark the real tokens of each segment, and divide by their number.
     num_segments = min(count, num_tokens) if isinstance(num_tokens, int) else count
     numbers = torch.arange(num_segments, device=like.device)
     member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
@@ -297,7 +293,7 @@ class SOFTAttention(Attention):
             False, "divide the inverse by the root of the row sums on both sides"
         )
         conv: int = option(
-            0, "width of the convolution of the values, odd; 0 = none", most=MOST_SIZE
+            0, "width of the convolution of the values, odd (0: none)", most=MOST_SIZE
         )
 
         def check(self) -> None:
@@ -322,7 +318,6 @@ class SOFTAttention(Attention):
         q, k, v = scaled_tokens(problem)
         visibility = problem.visibility
         stride = self.config.stride
-        # Kernels of queries, keys and landmarks with the landmarks.
         landmarks = F.gelu(self.norm(self.window(in_windows(q, stride))))  # [B, H, m, d]
         from_queries = gaussian(q, landmarks)  # [B, H, N, m]
         from_keys = gaussian(k, landmarks)

@@ -34,7 +34,7 @@ class Visibility:
     num_queries: int  # Nq
     num_keys: int  # Nk
     _: KW_ONLY
-    key_mask: Tensor | None = None  # [B, Nk] bool, True = visible; None if no key is padding
+    key_mask: Tensor | None = None  # [B, Nk] bool, True = visible. None if no key is padding
     # [B, Nq] bool, True = real query. Statistics and losses leave out padding. None: all are real.
     query_mask: Tensor | None = None
     causal: bool = False  # hide later keys
@@ -55,7 +55,7 @@ class Visibility:
 
     @property
     def hides_later(self) -> bool:
-        """True if queries must not see later keys; one query and a tree have no later keys."""
+        """True if queries must not see later keys. One query and a tree have no later keys."""
         return self.causal and self.num_queries > 1 and self.ancestry is None
 
     @property
@@ -65,7 +65,7 @@ class Visibility:
 
     @cached_property
     def mask(self) -> Tensor | None:
-        """[B or 1, 1, Nq or 1, Nk] bool, True = visible; ``None`` if every key is visible."""
+        """[B or 1, 1, Nq or 1, Nk] bool, True = visible. ``None`` if every key is visible."""
         mask = None if self.key_mask is None else self.key_mask[:, None, None, :]
         if self.hides_later:
             shape = self.num_queries, self.num_keys
@@ -88,7 +88,7 @@ class Visibility:
             if self.key_mask is None:
                 return torch.full((1, 1, 1), float(self.num_keys), device=self.device)
             return self.key_mask.sum(-1, dtype=torch.float32)[:, None, None]
-        # Query i sees the keys before ends[i]; count those that are not padding.
+        # Query i sees the keys before ends[i]. Count those that are not padding.
         first = 1 + self.num_keys - self.num_queries
         ends = torch.arange(first, self.num_keys + 1, device=self.device).clamp_min(0)
         if self.key_mask is None:
@@ -103,12 +103,12 @@ class Visibility:
 
     @cached_property
     def empty_rows(self) -> Tensor | None:
-        """[B, 1, Nq or 1, 1] bool: rows that see no key; ``None`` if there can be none."""
+        """[B, 1, Nq or 1, 1] bool: rows that see no key. ``None`` if there can be none."""
         return None if self.key_mask is None else (self.counts == 0)[..., None]
 
     @property
     def key_column(self) -> Tensor | None:
-        """[B, 1, Nk, 1] bool, True = real key; ``None`` if no key is padding."""
+        """[B, 1, Nk, 1] bool, True = real key. ``None`` if no key is padding."""
         return None if self.key_mask is None else self.key_mask[:, None, :, None]
 
     def without_padding(self, x: Tensor) -> Tensor:
@@ -197,8 +197,8 @@ class TreeVisibility(Visibility):
 
     Args:
         ancestry: [B, Nq, Nk] bool, True = visible. The keys of a hypothesis come in the order of
-            its tokens, between keys of other hypotheses; the last Nq keys are the queries' own.
-        length: number of visible keys of every query; None if it differs between queries.
+            its tokens, between keys of other hypotheses. The last Nq keys are the queries' own.
+        length: number of visible keys of every query. None if it differs between queries.
         rows: as in :class:`Visibility`.
     """
 
@@ -229,7 +229,7 @@ class TreeVisibility(Visibility):
         return torch.full((1, 1, 1), float(self._length), device=self.device)
 
     def block(self, rows: slice) -> "TreeVisibility":
-        """See :meth:`Visibility.block`; all keys stay."""
+        """See :meth:`Visibility.block`. All keys stay."""
         return TreeVisibility(self.ancestry[:, rows], self._length)
 
     def query_positions(self) -> Tensor:
@@ -239,6 +239,6 @@ class TreeVisibility(Visibility):
         return torch.full((1, self.num_queries), self._length - 1, device=self.device)
 
     def key_positions(self) -> Tensor:
-        """Return [B, Nk] int64: the position of each key in its hypothesis; 0 if it has none."""
+        """Return [B, Nk] int64: the position of each key in its hypothesis. 0 if it has none."""
         places = (self.ancestry.cumsum(2) - 1) * self.ancestry
         return places.amax(1)

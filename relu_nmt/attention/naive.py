@@ -68,7 +68,8 @@ def relu_attention(
 
     Reference: Shen et al. 2023, "A Study on ReLU and Softmax in Transformer", Eq. 5-6.
     """
-    z, n = scores(q, k), visible(q, mask)
+    z = scores(q, k)
+    n = visible(q, mask)
     if centered:
         z = z - (z * mask).sum(-1, keepdim=True) / n
     mean_square = {1: 1 / 2, 2: 3 / 2}[power]  # of relu(z)^power for a standard normal z
@@ -134,7 +135,8 @@ def sparsemax(z: Tensor) -> Tensor:
     Reference: Martins and Astudillo 2016, "From softmax to sparsemax", algorithm 1.
     """
     largest = z.sort(-1, descending=True).values
-    sums, k = largest.cumsum(-1), torch.arange(1, z.size(-1) + 1)
+    sums = largest.cumsum(-1)
+    k = torch.arange(1, z.size(-1) + 1)
     size = (1 + k * largest > sums).sum(-1, keepdim=True)  # of the support
     t = (sums.gather(-1, size - 1) - 1) / size
     return (z - t).clamp_min(0)
@@ -200,12 +202,10 @@ def cosformer_attention(
     Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-10.
     """
     if axes is None:
-        # Number the visible tokens, and divide by M.
         real = mask.any(-2).to(q.dtype)
         axes = [real.cumsum(-1) / (horizon or real.sum(-1, keepdim=True))]
     w = q.relu() @ k.relu().mT * mask
     for x in axes:
-        # Weigh each pair by the cosine of its distance.
         w = w * torch.cos(math.pi / 2 * (x[..., -q.size(-2) :, None] - x[..., None, :]))
     return w / w.sum(-1, keepdim=True).clamp_min(1e-6) @ v
 
@@ -221,7 +221,6 @@ def performer_attention(
     Reference: Choromanski et al. 2021, "Rethinking Attention with Performers", Lemma 1.
     """
     q, k = q / q.size(-1) ** 0.25, k / k.size(-1) ** 0.25
-    # Project both on the random directions, [B, H, N, m].
     to_q, to_k = q @ w.mT, k @ w.mT
     if kernel == "relu":
         a = (to_q.relu() + 1e-3) @ (to_k.relu() + 1e-3).mT * mask
@@ -231,7 +230,6 @@ def performer_attention(
         to_k = to_k - (k**2).sum(-1, keepdim=True) / 2
         f_q = torch.exp(to_q - (q**2).sum(-1, keepdim=True) / 2 - to_q.amax(-1, True)) + 1e-4
         f_k = torch.exp(to_k[..., None, :, :] - largest[..., None]) + 1e-4  # [B, H, Nq, Nk, m]
-        # Sum over the features, [B, H, Nq, Nk].
         a = (f_q[..., None, :] * f_k).sum(-1) * mask
     return a / a.sum(-1, keepdim=True) @ v
 
@@ -357,7 +355,8 @@ def token_convolution(v: Tensor, weight: Tensor) -> Tensor:
 
     Reference: Xiong et al. 2021, "Nystromformer", section 3.2.
     """
-    width, n = weight.size(1), v.size(-2)
+    width = weight.size(1)
+    n = v.size(-2)
     padded = F.pad(v, (0, 0, width // 2, width // 2))
     shifted = [weight[:, t, None, None] * padded[..., t : t + n, :] for t in range(width)]
     return torch.stack(shifted).sum(0)

@@ -174,7 +174,6 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
-        # Shift the scores, and find the threshold by the fastest way for alpha.
         shifted = scores - scores.amax(-1, keepdim=True)
         x = (shifted * (alpha - 1)).clamp_min_(FLOOR)
         if alpha == 2.0:
@@ -233,26 +232,22 @@ def _sparsemax_threshold(x: Tensor) -> Tensor:
 
 def _entmax15_threshold(x: Tensor) -> Tensor:
     """Return t [..., 1]: the mean of the k largest less sqrt((1 - their scatter) / k)."""
-    # Compute the threshold of every prefix of the sorted scores.
     largest = x.sort(-1, descending=True).values
     k = _counts_from_one(x)
     mean = largest.cumsum(-1) / k
     scatter = largest.square().cumsum(-1) - k * mean.square()  # sum of squared deviations
     thresholds = mean - ((1 - scatter) / k).clamp_min(0).sqrt()
-    # Count the scores that reach the threshold of their own prefix.
     size = (thresholds <= largest).sum(-1, keepdim=True)
     return thresholds.gather(-1, (size - 1).clamp_min(0))
 
 
 def _threshold_by_bisection(x: Tensor, alpha: float) -> Tensor:
     """Return t [..., 1] by halving the interval between max - 1 and max - (1/n)^(alpha - 1)."""
-    # Start at the lower end, where the sum is at least 1.
     low = x.new_full((*x.shape[:-1], 1), -1.0)
     width = 1.0 - x.size(-1) ** (1 - alpha)
     for _ in range(BISECTIONS):
         width /= 2
         middle = low + width
-        # Move up to the middle if the sum there is still at least 1.
         too_much = _probabilities(x, middle, alpha).sum(-1, keepdim=True) >= 1
         low = torch.where(too_much, middle, low)
     return low

@@ -164,29 +164,25 @@ class PointwiseAttention(Attention):
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
-        # Scale the queries by 1 / sqrt(d) and the rows by c(n).
         counts = problem.visibility.positive_counts
         if problem.q.dtype == torch.float64:
             counts = counts.to(torch.float64)
         q = problem.q / math.sqrt(self.head_dim)
         scaled = replace(problem, q=q, row_scale=self.row_scale(counts))
-        # Let a back end compute out_i = c(n_i) sum_j h(z_ij) v_j.
         result = self.backend_for(scaled).solve(scaled)
-        values, weights, rows = result.values, result.weights, None
-        # Multiply by g.
+        scale = scaled.row_scale
         gain = self.gain()
         if gain is not None:
             gain = gain[:, None, None]  # [H or 1, 1, 1]
-            values = (values * gain).to(values.dtype)
-            weights = weights * gain if weights is not None else None
-        # Make the statistics of the rows from their sums.
+            scale = scale * gain[..., 0]
+            result.values = (result.values * gain).to(result.values.dtype)
+            if result.weights is not None:
+                result.weights = result.weights * gain
         if result.sums is not None:
-            factor = 1.0 if gain is None else gain[..., 0]
-            scale = scaled.row_scale * factor
-            rows = reference.row_statistics(result.sums, problem.visibility, scale)
+            result.rows = reference.row_statistics(result.sums, problem.visibility, scale)
             if not self.capabilities.non_negative:  # g may be negative, though h is not
-                rows.entropy = None
-        return AttentionOutput(values, weights, rows)
+                result.rows.entropy = None
+        return result
 
 
 @attentions.register("pointwise")
@@ -204,7 +200,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
     as in :class:`~relu_nmt.attention.rela.RelaAttention`.
 
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers",
-    section 3 and Figs. 1-4; relu with alpha = 1 is its main model. We read "gated" in its Fig. 4 as
+    section 3 and Figs. 1-4. ReLU with alpha = 1 is its main model. We read "gated" in its Fig. 4 as
     an output gate. :class:`relu_nmt.vision.vision_transformer.GatedAttentionUnit` is the
     other reading.
     """

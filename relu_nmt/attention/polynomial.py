@@ -21,7 +21,7 @@ class PolynomialAttention(PointwiseAttention):
     and may become negative. With ``length`` it is c itself, which starts at 1/sqrt(N). Without it
     a single c cannot fit all lengths, so c_i is g/sqrt(n_i) with a learned g that starts at 1.
 
-    Weights of odd powers are signed. Those of even powers are not, unless the scale is dynamic.
+    Weights of odd powers are signed. Weights of even powers are not, unless the scale is dynamic.
 
     Reference: Saratchandran et al. 2024, "Rethinking Attention: Polynomial
     Alternatives to Softmax in Transformers", Theorem 4.2 and Corollary 4.3. Its 1/14
@@ -45,7 +45,7 @@ class PolynomialAttention(PointwiseAttention):
         )
         length: int | None = option(
             None,
-            "a constant N for the scale; else each query's own n",
+            "a constant N for the scale, else each query's own n",
             least=1,
             needs=("scale", "fixed", "dynamic"),
         )

@@ -39,8 +39,8 @@ _paused: ContextVar[bool] = ContextVar("recording_paused", default=False)
 class AttentionRecord:
     """Row statistics and weights [B, H, Nq, Nk] of one mechanism in one pass, if needed.
 
-    Slot and layer are those of :class:`Attention`. With telemetry ``vectors`` holds the result of
-    :func:`vector_sizes`.
+    Slot and layer are attributes of :class:`Attention`. With telemetry ``vectors`` holds the
+    result of :func:`vector_sizes`.
     """
 
     slot: str
@@ -58,14 +58,13 @@ def record_attention(
     """Record every call of an attention in a model inside the block. Blocks may be nested.
 
     Args:
-        model: the model, or one mechanism, so that the others keep their fast code.
+        model: the model, or one mechanism, so that other mechanisms keep their fast code.
         need: results to record. An empty need records nothing and costs no time.
         take: receives each record at once. Without it the yielded list collects them, in the order
             of the calls.
     """
     records: list[AttentionRecord] = []
 
-    # Before each call, add to its need. After it, keep the results.
     def ask(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -82,12 +81,11 @@ def record_attention(
         vectors = {}
         if kwargs["need"].telemetry:
             vectors = vector_sizes(by_name["q"], by_name["k"], output.values, visibility)
-        slot_and_layer = module.slot, module.layer
-        (take or records.append)(
-            AttentionRecord(*slot_and_layer, output.rows, output.weights, visibility, vectors)
+        record = AttentionRecord(
+            module.slot, module.layer, output.rows, output.weights, visibility, vectors
         )
+        (take or records.append)(record)
 
-    # Hook all mechanisms, and remove the hooks at the end even after an error.
     handles = []
     for module in model.modules() if need != NOTHING else ():
         if isinstance(module, Attention):
@@ -141,7 +139,6 @@ def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -
 
     Reference: ReLUFormer, section 4.1: without its factor the outputs grow with the number of keys.
     """
-    # Sum the lengths of the keys that each query sees. Those of padded keys are 0.
     keys = visibility.without_padding(k.float().norm(dim=-1, keepdim=True))[..., 0]  # [B, H, Nk]
     if visibility.offset is None:
         visible_lengths = keys.sum(-1, keepdim=True)
@@ -165,7 +162,7 @@ class ModuleSums:
     rows: np.ndarray  # [] float64, number of query rows
     log_counts: np.ndarray  # [] sum of log n, with n visible keys of a row
     heads: np.ndarray  # [S, H] sums over the rows
-    bucket_rows: np.ndarray  # [NUM_BUCKETS] number of rows of each range; 0 if not causal
+    bucket_rows: np.ndarray  # [NUM_BUCKETS] number of rows of each range. 0 if not causal
     buckets: np.ndarray  # [S, NUM_BUCKETS] sums over those rows of the means over the heads
 
     def add(self, other: "ModuleSums") -> None:
@@ -190,12 +187,13 @@ def attention_sums(
     """
     sums = {} if sums is None else sums
     for record in records:
+        module = record.slot, record.layer
         if record.rows is None:
             continue
-        record_sums = _module_sums(record, record.rows)
-        module_sums = sums.setdefault((record.slot, record.layer), record_sums)
-        if module_sums is not record_sums:
-            module_sums.add(record_sums)
+        if module in sums:
+            sums[module].add(_module_sums(record, record.rows))
+        else:
+            sums[module] = _module_sums(record, record.rows)
     return sums
 
 
@@ -210,11 +208,9 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
     scalars = {}
     for (slot, layer), sums in attention_sums(records).items():
         for row, statistic in enumerate(sums.statistics):
-            # Average over the real rows for each head.
             for head, total in enumerate(sums.heads[row]):
                 name = f"attention/{slot}.{layer}.{head}/{statistic}"
                 scalars[name] = float(total / max(1.0, sums.rows))
-            # Average over the rows of each bucket. Empty buckets give no scalar.
             for index, count in enumerate(sums.bucket_rows):
                 if count:
                     name = f"attention/{slot}.{layer}.n{bucket_name(index)}/{statistic}"
@@ -226,7 +222,7 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
 def _module_sums(record: AttentionRecord, rows: RowStatistics) -> ModuleSums:
     """Return the sums of the rows of one record."""
     visibility = record.visibility
-    tables = {
+    tables: dict[str, Any] = {
         "sum": rows.total,
         "entropy": rows.entropy,
         "zero_fraction": rows.zero_fraction,
@@ -235,8 +231,8 @@ def _module_sums(record: AttentionRecord, rows: RowStatistics) -> ModuleSums:
         "largest": rows.largest,
         **record.vectors,
     }
-    series = {name: table for name in LOGGED if (table := tables.get(name)) is not None}
-    table = torch.stack([values.float() for values in series.values()])  # [S, B, H, Nq]
+    names = tuple(name for name in LOGGED if tables.get(name) is not None)
+    table = torch.stack([tables[name].float() for name in names])  # [S, B, H, Nq]
     batch = table.size(1)
     num_queries = table.size(3)
     real = visibility.real_rows(batch)[:, 0]  # [B, Nq]
@@ -250,8 +246,8 @@ def _module_sums(record: AttentionRecord, rows: RowStatistics) -> ModuleSums:
     member = (index[..., None] == torch.arange(num_buckets, device=index.device)) * real[..., None]
     # A matrix product would be bfloat16 under autocast.
     by_bucket = (table.mean(2)[..., None] * member).sum((1, 2))
-    # Pad the buckets, so that those of all batches add up.
+    # Pad the buckets, so that the sums of all batches add up.
     padding = (0, NUM_BUCKETS - num_buckets)
     buckets = F.pad(member.sum((0, 1)), padding), F.pad(by_bucket, padding)
     sums = real.sum(), (counts.log() * real).sum(), table.sum((1, 3)), *buckets
-    return ModuleSums(tuple(series), *(total.cpu().double().numpy() for total in sums))
+    return ModuleSums(names, *(total.cpu().double().numpy() for total in sums))

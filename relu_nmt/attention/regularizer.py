@@ -28,9 +28,9 @@ def normalization(total: Tensor) -> Tensor:
 
 
 def entropy(total: Tensor, weighted_logs: Tensor, is_null: Tensor) -> Tensor:
-    """Return H = log S - (1/S) sum_j s_j log s_j; scaling a row does not change it.
+    """Return H = log S - (1/S) sum_j s_j log s_j. Scaling a row does not change it.
 
-    ``total`` is S, ``weighted_logs`` the sum with 0 log 0 = 0; null rows get 0.
+    ``total`` is S, ``weighted_logs`` the sum with 0 log 0 = 0. Null rows get 0.
     """
     safe = total.masked_fill(is_null, 1.0)
     return (safe.log() - weighted_logs / safe).masked_fill(is_null, 0.0)
@@ -52,6 +52,5 @@ def regularizer_terms(
     real = visibility.real_rows(len(rows.total))  # [B, 1, Nq]
     num_rows = (real.sum() * rows.total.size(1)).clamp_min(1)
     excess = entropy_excess(rows.entropy, visibility.positive_counts, margin)
-    # Set the excess of null rows to 0: their entropy is undefined.
     excess = excess.masked_fill(rows.total <= NULL_SUM, 0.0)
     return (normalization(rows.total) * real).sum() / num_rows, (excess * real).sum() / num_rows

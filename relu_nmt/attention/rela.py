@@ -29,7 +29,7 @@ class RelaAttention(PointwiseAttention):
         """Options behind the colon."""
 
         gated: bool = option(False, "multiply the norm's output by sigmoid(w * o)")
-        gain: float = option(1.0, "initial gain of the norm; the variant ReLA-i starts it small")
+        gain: float = option(1.0, "initial gain of the norm, small in the variant ReLA-i")
 
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get("relu"))

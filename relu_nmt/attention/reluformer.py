@@ -45,9 +45,7 @@ class ReLUFormerAttention(PointwiseAttention):
     class Config(AttentionConfig):
         """Options behind the colon."""
 
-        gamma: float = option(
-            1.0, "divisor of the weights; the paper does not print its value", above=0
-        )
+        gamma: float = option(1.0, "divisor of the weights, not printed in the paper", above=0)
         learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
         centered: bool = option(False, "subtract from each score the mean of its row")
         power: int = option(1, "exponent of the rectified scores", choices=(1, 2))

@@ -12,15 +12,15 @@ class ScoreBias:
     Codes of one-dimensional schemes are positions: ALiBi's table is -slope_h |offset|, T5's is
     learned[h, bucket(offset)]. On a grid of ``width`` columns, as in Swin, a code is
     y (2 width - 1) + x, so that each difference of positions has its own difference of codes. Only
-    the table is stored; a back end computes the bias of the scores at hand.
+    the table is stored. A back end computes the bias of the scores at hand.
 
-    Reference: Press et al. 2022, "Train short, test long" (ALiBi), section 3; Raffel et al. 2020
-    (T5), section 2.1; Liu et al. 2021, "Swin Transformer", Eq. 4.
+    Reference: Press et al. 2022, "Train short, test long" (ALiBi), section 3. Raffel et al. 2020
+    (T5), section 2.1. Liu et al. 2021, "Swin Transformer", Eq. 4.
     """
 
     table: Tensor  # [H, R] float, fixed or learned
     query_codes: Tensor  # [B or 1, Nq] int64
-    key_codes: Tensor  # [B or 1, Nk] int64; those of padded keys must stay within the table, too
+    key_codes: Tensor  # [B or 1, Nk] int64, within the table for padded keys, too
     zero: int  # column of the table for equal codes
 
     def block(self, rows: slice, keys: slice | Tensor) -> "ScoreBias":

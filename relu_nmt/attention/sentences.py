@@ -40,14 +40,12 @@ class SentenceRows:
     @classmethod
     def of_tokens(cls, numbers: Tensor, real: Tensor) -> "SentenceRows":
         """Divide documents into sentences by their numbers [B, N], where ``real`` [B, N]."""
-        # Number all sentences of the batch, and the tokens inside each.
         batch, length = real.shape
         numbers = numbers.masked_fill(~real, 0)
         counts = 1 + numbers.amax(1)
         first = counts.cumsum(0) - counts
         row_of = first[:, None] + numbers
         steps = torch.arange(length, device=real.device)
-        # Mark the first token of each sentence.
         begins = torch.ones_like(real)
         begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
         positions = (steps - (steps * begins).cummax(1).values).masked_fill(~real, 0)
@@ -131,7 +129,7 @@ class SentenceView:
     queries: SentenceRows
     keys: SentenceRows
     inside: Visibility  # the keys of its row visible to each query
-    # In a search, the rows of queries whose row of keys differs from the last step's; None: perhaps
+    # In a search, the rows of queries whose row of keys differs from the last step's. None: perhaps
     # all.
     changed: Tensor | None = None
     # Compute it in parts of sentences of similar lengths. Undivided rows are as long as the longest
@@ -151,7 +149,6 @@ class SentenceView:
         ``document`` is the visibility of the B documents of ``source``, ``last`` the view of the
         last step.
         """
-        # Make each newest token a row.
         queries = SentenceRows.of_beams(numbers, numbers.numel(), 1)
         documents = torch.arange(len(numbers), device=numbers.device)[:, None].expand_as(numbers)
         key_rows = source.rows_of(documents, numbers).flatten()
@@ -172,7 +169,7 @@ class SentenceView:
     def parts(self) -> list[tuple[Visibility, Tensor, Tensor]]:
         """Visibility, and indices of queries [R, Lq] and keys [R, Lk] in the flattened batch.
 
-        All sentences are one part; a divided view has one for each power of 2 of their length.
+        All sentences are one part. A divided view has one for each power of 2 of their length.
         """
         queries = self.queries
         index = self.keys.paired(self.keys.index)
@@ -187,7 +184,6 @@ class SentenceView:
         parts = []
         for power in powers.unique():
             rows = (powers == power).nonzero().squeeze(1)
-            # Cut the rows to the longest query and key sentence of the part.
             num_queries, num_keys = lengths[:, rows].amax(1).tolist()
             visibility = Visibility(
                 num_queries,
@@ -210,7 +206,7 @@ class SentenceView:
         return _gathered(x, [keys for _, _, keys in self.parts])
 
     def put(self, rows: list[Tensor]) -> Tensor:
-        """Return [B, N, D] of the rows [R, Lq, D] of each part; padding has arbitrary values."""
+        """Return [B, N, D] of the rows [R, Lq, D] of each part. Padding has arbitrary values."""
         return _put(torch.cat([part.flatten(0, 1) for part in rows]), self._row_index)
 
     @cached_property

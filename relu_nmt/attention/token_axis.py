@@ -44,7 +44,7 @@ class SimAAttention(Attention):
     ``norm=none`` leaves q and k as they are. In the paper its loss becomes NaN.
 
     Reference: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
-    Transformers", Eq. 4-6. Order of the products: algorithm 1; norms: its ablations.
+    Transformers", Eq. 4-6. Order of the products: algorithm 1. Norms: its ablations.
     """
 
     @settings(flags=False)
@@ -52,9 +52,7 @@ class SimAAttention(Attention):
         """Options behind the colon."""
 
         norm: str = option(
-            "l1",
-            "norm over the tokens: l1, l2 or none",
-            choices=("l1", "l2", "none"),
+            "l1", "norm over the tokens: l1, l2 or none", choices=("l1", "l2", "none")
         )
 
     exact = True
@@ -73,13 +71,11 @@ class SimAAttention(Attention):
         q, k = map(problem.visibility.without_padding, (problem.q, problem.k))
         if self.config.norm != "none":
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
-        # Make the matrix of weights where it is needed or cheaper.
         needs_weights = need.rows or need.weights or problem.dropout > 0
         if needs_weights or not self.channels_first(q.size(2), k.size(2)):
             problem.q = q
             problem.k = k
             return reference.solve_rows(problem)
-        # Multiply keys and values first, without a matrix of weights.
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))
 
     def channels_first(self, num_queries: int, num_keys: int) -> bool:
@@ -136,7 +132,7 @@ class CrossCovarianceAttention(Attention):
             needs=[POLYNOMIAL, ("scale", "fixed", "dynamic")],
         )
         unit_norm: bool = option(
-            True, "channels of l2 norm 1 over the tokens; else scores / sqrt(tokens)"
+            True, "channels of l2 norm 1 over the tokens, else scores / sqrt(tokens)"
         )
 
     exact = True
@@ -155,7 +151,6 @@ class CrossCovarianceAttention(Attention):
         """See :meth:`Attention.attend`."""
         visibility = problem.visibility
         q, k, v = map(visibility.without_padding, (problem.q, problem.k, problem.v))
-        # Normalize the channels, and compare them by their tokens.
         num_tokens = visibility.positive_counts[..., None].to(q)  # [B or 1, 1, 1, 1]
         if self.config.unit_norm:
             q, k = normalized_over_tokens(q, 2), normalized_over_tokens(k, 2)
@@ -171,8 +166,6 @@ class CrossCovarianceAttention(Attention):
         weights = scores.pow(self.config.power)
         if self.config.scale == "none":
             return weights
-        if self.config.count == "tokens":
-            weights = weights * num_tokens.rsqrt()
-        else:
-            weights = weights * self.head_dim**-0.5
+        by_tokens = self.config.count == "tokens"
+        weights = weights * (num_tokens.rsqrt() if by_tokens else self.head_dim**-0.5)
         return weights if self.scale is None else weights * self.scale

@@ -1,6 +1,6 @@
 """Building blocks of the models, with one registry for each kind that has several.
 
-Entries are listed here by name with their file, as in :mod:`relu_nmt.attention`; ``get(name)``
+Entries are listed here by name with their file, as in :mod:`relu_nmt.attention`. ``get(name)``
 imports the file. A file given with ``--user-module`` adds entries of its own.
 """
 
@@ -25,13 +25,13 @@ feed_forwards: "Registry[Callable[..., nn.Module]]" = Registry(
         "relu_nmt.modules.feed_forward",
     ),
 )
-"""Called with (embed_dim, ffn_dim, dropout), and with its ``Config`` if it has options; the module
+"""Called with (embed_dim, ffn_dim, dropout), and with its ``Config`` if it has options. The module
 maps [..., D] to [..., D]."""
 
 norms: "Registry[Callable[[int, float], nn.Module]]" = Registry(
     "norm", dict.fromkeys(("layer", "rms"), "relu_nmt.modules.transformer_layer")
 )
-"""Called with (embed_dim, eps); the module maps [..., D] to [..., D]."""
+"""Called with (embed_dim, eps). The module maps [..., D] to [..., D]."""
 
 position_schemes: "Registry[type[PositionScheme]]" = Registry(
     "position scheme",

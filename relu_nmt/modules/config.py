@@ -46,7 +46,7 @@ depth_option = partial(size_option, most=10_000)
 
 
 def arch_option(default: str, presets: Mapping[str, Mapping[str, Any]], names: str) -> Any:
-    """Return the option ``arch``; ``names`` lists the presets in ``--help``."""
+    """Return the option ``arch``. ``names`` lists the presets in ``--help``."""
     text = f"shape of the model: {names}"
     return option(default, text, flags=("-a",), metavar="NAME", presets=presets)
 
@@ -103,7 +103,7 @@ class AttentionPlace:
     """An attention module, or one head of it: ``cross.2`` is all heads, ``cross.2.1`` one.
 
     The slot is ``encoder``, ``decoder`` (self-attention) or ``cross``. Layers count from 0,
-    negative ones from the last, which is -1. Heads count from 0; ``None`` is all heads.
+    negative ones from the last, which is -1. Heads count from 0. ``None`` is all heads.
 
     Raises:
         ConfigError: no such slot.
@@ -121,7 +121,7 @@ class AttentionPlace:
     def parse(cls, text: str) -> "AttentionPlace":
         """Read ``SLOT.LAYER`` or ``SLOT.LAYER.HEAD``."""
         slot, *numbers = text.split(".")
-        # Read layer and head; a missing layer fails like a bad number.
+        # Read layer and head. A missing layer fails like a bad number.
         try:
             layer, *head = (int(number) for number in numbers)
         except ValueError:

@@ -22,7 +22,7 @@ class KeyValueCache(Protocol):
         """Return the keys and values of the source, [B, H, S, d] each."""
 
     def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store the newest keys and values; return those of the ``used`` tokens so far."""
+        """Store the newest keys and values. Return keys and values of the ``used`` tokens."""
 
 
 class MultiheadAttention(nn.Module):
@@ -39,7 +39,7 @@ class MultiheadAttention(nn.Module):
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def draw_projections(self, *parts: int) -> list[nn.Linear]:
-        """Return new input projections; initialize their weights and the weight of the output.
+        """Return new input projections. Initialize their weights and the weight of the output.
 
         Each of ``parts`` is the number of queries, keys and values that one projection makes. Like
         fairseq, draw them as one matrix, which halves their variance.
@@ -66,11 +66,11 @@ class MultiheadAttention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: ScoreBias | None = None
     ) -> Tensor:
-        """Return the joined outputs of all heads [B, Nq, D]; see :meth:`Attention.forward`."""
+        """Return the joined outputs of all heads [B, Nq, D]. See :meth:`Attention.forward`."""
         return self.attention(q, k, v, visibility, bias=bias).values.transpose(1, 2).flatten(2)
 
     def finish(self, values: Tensor, x: Tensor) -> Tensor:
-        """Return the output [B, Nq, D] for joined heads; x are the states of the queries."""
+        """Return the output [B, Nq, D] for joined heads and states x of the queries."""
         return self.out_proj(self.attention.finish(values, x))
 
 
@@ -150,7 +150,7 @@ class CrossAttention(MemoryProjection):
     """Attention of states to a memory, such as the encoder's states."""
 
     def forward(self, x: Tensor, visibility: Visibility, memory: Tensor | KeyValueCache) -> Tensor:
-        """Map states x [B, N, D] to [B, N, D]; memory is [B, S, D], or a cache of its heads."""
+        """Map states x [B, N, D] to [B, N, D]. The memory is [B, S, D], or a cache."""
         if isinstance(memory, Tensor):
             k, v = self.memory_heads(self.kv(memory))
         else:

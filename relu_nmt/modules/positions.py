@@ -31,7 +31,7 @@ T5_MAX_DISTANCE = 128
 class PositionConfig:
     """Properties of the model that a scheme may use: D, H, if tokens see only earlier ones.
 
-    ``flag`` sets ``max_positions``, the length of the longest sequence; error messages name it.
+    ``flag`` sets ``max_positions``, the length of the longest sequence. Error messages name it.
     """
 
     embed_dim: int
@@ -42,10 +42,10 @@ class PositionConfig:
 
 
 class PositionScheme(nn.Module):
-    """Base class of position schemes; one scheme serves all layers of an encoder or decoder.
+    """Base class of position schemes. One scheme serves all layers of an encoder or decoder.
 
     Attributes:
-        max_positions: length of the longest sequence; None for any.
+        max_positions: length of the longest sequence. None for any.
     """
 
     needs_scores: bool = False
@@ -69,7 +69,7 @@ class PositionScheme(nn.Module):
         return None
 
     def relative(self, visibility: Visibility) -> "RelativePositions | None":
-        """Return rotation and bias for all layers of one pass; None without both."""
+        """Return rotation and bias for all layers of one pass. None without both."""
         if not self.needs_scores:
             return None
         rotation = self.rotation(visibility.query_positions())
@@ -79,8 +79,8 @@ class PositionScheme(nn.Module):
 Rotation: TypeAlias = tuple[Tensor, Tensor]
 """Cosines and sines of the angles of all tokens, [B or 1, 1, N, d] each.
 
-They rotate the planes of channels c and c + d/2 of each head. Both halves of the cosines are equal;
-the first half of the sines has the other sign.
+They rotate the planes of channels c and c + d/2 of each head. Both halves of the cosines are equal.
+The first half of the sines has the other sign.
 """
 
 
@@ -169,7 +169,7 @@ class LearnedPositions(PositionScheme):
         nn.init.normal_(self.weight, std=config.embed_dim**-0.5)
 
     def embed(self, num_positions: int, start: int = 0) -> Tensor:
-        """Return the vectors; raise a DataError if the sequence is longer than the table."""
+        """Return the vectors. Raise a DataError if the sequence is longer than the table."""
         end = start + num_positions
         if end > self.weight.size(0):
             raise DataError(
@@ -185,7 +185,7 @@ class RotaryPositions(PositionScheme):
     """Rotation of queries and keys by angles that grow with the position.
 
     Channels c and c + d/2 of a head of width d form a plane, rotated by the position times
-    10000^(-2c/d); so a score depends on the distance of query and key only. The rotation follows
+    10000^(-2c/d). So a score depends on the distance of query and key only. The rotation follows
     the mechanism's own maps, such as a norm.
 
     Reference: Su et al. 2021, "RoFormer", Eq. 15 and 34 (halves instead of neighboring channels,
@@ -207,7 +207,8 @@ class RotaryPositions(PositionScheme):
         """See :meth:`PositionScheme.rotation`."""
         exact = torch.promote_types(self.rates.dtype, torch.float32)
         angles = positions[..., None].to(exact) * self.rates.to(exact)  # [B or 1, N, d/2]
-        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        cos = angles.cos()[:, None]
+        sin = angles.sin()[:, None]
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
@@ -224,18 +225,19 @@ class DistanceBias(PositionScheme):
         """See :meth:`PositionScheme.bias`."""
         # A table for all offsets between two tokens of the longest sequence.
         longest = visibility.longest
-        queries, keys = visibility.query_positions(), visibility.key_positions()
+        queries = visibility.query_positions()
         offsets = torch.arange(1 - longest, longest, device=queries.device)
-        return ScoreBias(self.of_offsets(offsets), queries, keys, longest - 1)
+        keys = visibility.key_positions()
+        return ScoreBias(self.of_offsets(offsets), queries, keys, zero=longest - 1)
 
 
 @position_schemes.register("alibi")
 class AlibiPositions(DistanceBias):
     """A bias that falls linearly with the distance, with a fixed slope for each head.
 
-    The slopes are 2^(-8h/H) for h = 1 .. H. If H is no power of two, they are those of the largest
-    power of two below it, then every second one of twice that. Where tokens see both sides, the
-    slope is the same on both.
+    The slopes are 2^(-8h/H) for h = 1 .. H. If H is no power of two, they are the slopes of the
+    largest power of two below it, then every second one of twice that. Where tokens see both sides,
+    the slope is the same on both.
 
     Reference: Press et al. 2022, "Train short, test long", section 3; both sides as in the authors'
     remarks on encoders.
@@ -261,7 +263,7 @@ class T5Positions(DistanceBias):
     """A learned bias for each head and bucket of distances, the same in all layers.
 
     Half of the 32 buckets hold one small distance each, the others ranges that widen
-    logarithmically up to 128 tokens; the last one also holds all larger distances. Where tokens see
+    logarithmically up to 128 tokens. The last one also holds all larger distances. Where tokens see
     both sides, half of the buckets are for keys behind the query.
 
     Reference: Raffel et al. 2020, "Exploring the limits of transfer learning", section 2.1.
@@ -282,7 +284,7 @@ class T5Positions(DistanceBias):
         return self.weight[self.buckets(offsets)].T
 
     def buckets(self, offsets: Tensor) -> Tensor:
-        """Return the bucket of each offset, query position minus key position; int64."""
+        """Return the bucket of each offset, query position minus key position, int64."""
         distances = offsets.clamp_min(0) if self.config.causal else offsets.abs()
         buckets = torch.bucketize(distances, self.least_distances, right=True)
         return buckets if self.config.causal else buckets + T5_BUCKETS // 2 * (offsets < 0)
@@ -291,7 +293,7 @@ class T5Positions(DistanceBias):
 def _least_distances(num_buckets: int) -> Tensor:
     """Return the least distance of each bucket but the first, int64: e (M / e)^(s / r)."""
     # With e single distances, r ranges, M the largest distance, s = 1 .. r - 1. Powers of whole
-    # numbers are exact; logarithms would round some borders.
+    # numbers are exact. Logarithms would round some borders.
     # Give half of the buckets to single distances.
     exact = num_buckets // 2
     ranges = num_buckets - exact
@@ -309,7 +311,6 @@ class JoinedPositions(PositionScheme):
 
     def __init__(self, schemes: Sequence[PositionScheme]) -> None:
         super().__init__(schemes[0].config)
-        # Refuse two schemes that act on the same place.
         kinds = [type(scheme) for scheme in schemes]
         if sum(kind.bias is not PositionScheme.bias for kind in kinds) > 1:
             raise ConfigError("only one of several position schemes can add a bias to the scores")
@@ -317,15 +318,14 @@ class JoinedPositions(PositionScheme):
             raise ConfigError("only one of several position schemes can rotate queries and keys")
         self.schemes = cast(Sequence[PositionScheme], nn.ModuleList(schemes))
         self.needs_scores = any(scheme.needs_scores for scheme in schemes)
-        # The shortest limit holds.
         limits = [scheme.max_positions for scheme in schemes]
         self.max_positions = min((n for n in limits if n is not None), default=None)
 
     def embed(self, num_positions: int, start: int = 0) -> Tensor | None:
         """See :meth:`PositionScheme.embed`."""
-        found = [scheme.embed(num_positions, start) for scheme in self.schemes]
-        vectors = [one for one in found if one is not None]
-        return torch.stack(vectors).sum(0) if vectors else None
+        vectors = [scheme.embed(num_positions, start) for scheme in self.schemes]
+        added = [vector for vector in vectors if vector is not None]
+        return torch.stack(added).sum(0) if added else None
 
     def rotation(self, positions: Tensor) -> Rotation | None:
         """See :meth:`PositionScheme.rotation`."""

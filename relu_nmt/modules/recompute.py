@@ -13,7 +13,7 @@ from relu_nmt.attention.records import second_pass, without_records
 
 
 def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Tensor:
-    """Return the layer's output; with ``recompute`` keep only its inputs for the backward pass.
+    """Return the layer's output. With ``recompute`` keep only its inputs for the backward pass.
 
     The backward pass then runs the layer a second time. Dropout repeats its random numbers, and
     modules keep their state (:func:`~relu_nmt.attention.records.second_pass`). Only the first pass
@@ -34,10 +34,8 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
         """Remember the need of the first pass, after the recorders' hooks, for the second."""
         return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
 
-    # Contexts of the two passes, with these hooks.
     @contextmanager
     def hooked(*around: AbstractContextManager[None]) -> Iterator[None]:
-        # Enter the contexts first, then hook every attention.
         with ExitStack() as stack:
             for block in around:
                 stack.enter_context(block)

@@ -29,7 +29,7 @@ class LayerConfig:
     norm_eps: float = 1e-5  # added to the variance in the norms
     normalize_before: bool = False  # put norms before the sublayers (pre-norm), not after the sums
     drop_path: float = 0.0  # probability that a sample skips a sublayer
-    # Initial value of one gain a channel on the sublayers' outputs; 0: no gains.
+    # Initial value of one gain a channel on the sublayers' outputs. 0: no gains.
     layer_scale: float = 0.0
 
     def make_norm(self) -> nn.Module:
@@ -57,7 +57,6 @@ class TransformerLayer(nn.Module):
         self.self_attention = self_attention
         self.self_attention_residual = Residual(config)
         self.cross_attention = cross_attention
-        # Add the attention to the encoder in decoders only.
         if cross_attention is not None:
             self.cross_attention_residual = Residual(config)
         options = config.options
@@ -78,23 +77,21 @@ class TransformerLayer(nn.Module):
         """Map states to states, [B, N, D] each.
 
         Args:
-            x: [B, N, D], all positions; with a cache the newest ones.
+            x: [B, N, D], all positions. With a cache the newest ones.
             visibility: which states each state may see.
             relative: rotation and bias of the position scheme.
-            memory: [B, S, D], the encoder's states; None without cross-attention, or with a cache.
+            memory: [B, S, D], the encoder's states. None without cross-attention, or with a cache.
             memory_visibility: which states of the memory each state may see.
-            cache: keys and values of earlier positions and of the memory; it stores the new ones.
+            cache: keys and values of earlier positions and of the memory. It stores the new ones.
         """
-        # Attend to the states.
         residual = self.self_attention_residual
         x = residual.add(x, self.self_attention(residual.before(x), visibility, relative, cache))
-        # Attend to the memory, in decoders.
         if self.cross_attention is not None:
-            seen = memory if cache is None else cache
-            assert seen is not None and memory_visibility is not None, "a memory is needed"
+            source = memory if cache is None else cache
+            assert source is not None and memory_visibility is not None, "a memory is needed"
             residual = self.cross_attention_residual
-            x = residual.add(x, self.cross_attention(residual.before(x), memory_visibility, seen))
-        # Map each state by the feed-forward network.
+            y = self.cross_attention(residual.before(x), memory_visibility, source)
+            x = residual.add(x, y)
         residual = self.feed_forward_residual
         return residual.add(x, self.feed_forward(residual.before(x)))
 
@@ -133,15 +130,15 @@ class Residual(nn.Module):
 
 
 def drop_path(x: Tensor, probability: float) -> Tensor:
-    """Zero whole samples of a branch x [B, ...] in training, and scale the others up.
+    """Zero whole samples of a branch x [B, ...] in training, and scale other samples up.
 
-    Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
+    Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3. The scale is
     applied in training instead of its inverse in evaluation.
     """
     if probability == 0.0:
         return x
-    kept = torch.rand(x.size(0), device=x.device) >= probability
-    scale = kept.to(x.dtype) / (1 - probability)
+    is_kept = torch.rand(x.size(0), device=x.device) >= probability
+    scale = is_kept.to(x.dtype) / (1 - probability)
     return x * scale.view(-1, *[1] * (x.dim() - 1))
 
 
@@ -156,5 +153,5 @@ class RMSNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., D] to [..., D]; under autocast to float32, as LayerNorm does."""
+        """Map [..., D] to [..., D]. Under autocast to float32, as LayerNorm does."""
         return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)

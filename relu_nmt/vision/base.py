@@ -76,7 +76,6 @@ class VisionModel(nn.Module):
         intermediate = {}
         class_tokens = {}
         for index, (x, grid) in enumerate(self.encode(images)):
-            # Keep the patches [B, D, height, width] and the class token [B, D], where there is one.
             if index in blocks and grid.num_patches:
                 intermediate[index] = map_of(x, grid)
             if index in blocks and x.size(1) > grid.num_patches:
@@ -294,7 +293,6 @@ class ImageObjective(RegularizedObjective):
         smoothing = self.label_smoothing if self.training else 0.0
         with torch.no_grad():
             guesses = logits.argmax(1)
-        # Sum over the images.
         loss = self._criterion(logits, batch.labels, smoothing)
         correct = (guesses == batch.labels).sum()
         # Both losses are linear in the target, so a mixed target is a weighted sum of two losses.

@@ -98,7 +98,7 @@ class VisionTransformerConfig(TransformerOptions):
         "pixels a side of a patch, or its height and width: 16x8",
         needs=("family", "vit", "xcit", "swin"),
     )
-    embed_dim: int = size_option(192, "width of the model; of its first stage, if it has several")
+    embed_dim: int = size_option(192, "width of the model, or of its first stage")
     layers: int = depth_option(12, "number of blocks", needs=_alike)
     heads: int = size_option(3, "attention heads of a block", needs=_alike)
     ffn_ratio: float = option(
@@ -115,7 +115,7 @@ class VisionTransformerConfig(TransformerOptions):
     )
     layer_scale: float = option(
         0.0,
-        "initial gain of each channel of a sublayer's output; 0: no gains",
+        "initial gain of each channel of a sublayer's output (0: no gains)",
         least=0,
         metavar="F",
     )
@@ -217,7 +217,7 @@ class PreprocessingConfig:
 
     train_crop: str = option(
         "auto",
-        f"random crop; auto: padded up to --image-size {LARGEST_PADDED}, else resized",
+        f"random crop, auto: padded up to --image-size {LARGEST_PADDED}, else resized",
         choices=("auto", "padded", "resized", "none"),
     )
     crop_padding: int = option(
@@ -266,7 +266,6 @@ class PreprocessingConfig:
 
         Settings of the recipe, ``preset``, are allowed at every size.
         """
-        # Padding belongs to one kind of crop, and the smallest area to the other.
         crop = self.crop_of(image_size)
         for needed, name in (("padded", "crop_padding"), ("resized", "crop_min_area")):
             entry = options_of(PreprocessingConfig)[name]
@@ -289,11 +288,11 @@ class AugmentationConfig:
     """Random changes of training images, besides crops and mirroring."""
 
     rand_augment: int = option(
-        0, "number of random changes of each image (RandAugment); 0: none", least=0, most=1000
+        0, "number of random changes of each image (RandAugment, 0: none)", least=0, most=1000
     )
     rand_augment_magnitude: float = option(
         9.0,
-        "strength of these changes; 10: to the ends of their ranges",
+        "strength of these changes, 10: to the ends of their ranges",
         least=0,
         needs="rand_augment",
         metavar="M",
@@ -313,10 +312,10 @@ class AugmentationConfig:
     random_erasing: float = probability_option(
         0.0, "probability that noise replaces a box of an image"
     )
-    mixup: float = _beta(0.0, "mix two images and their classes by Beta(A, A); 0: none")
-    cutmix: float = _beta(0.0, "paste a box of another image, area by Beta(A, A); 0: none")
+    mixup: float = _beta(0.0, "mix two images and their classes by Beta(A, A), 0: none")
+    cutmix: float = _beta(0.0, "paste a box of another image, area by Beta(A, A), 0: none")
     repeated_augmentation: int = option(
-        1, "views of an image in a batch; an epoch has fewer images", least=1, most=1000
+        1, "views of an image in a batch (an epoch has fewer images)", least=1, most=1000
     )
 
     @property
@@ -363,7 +362,6 @@ class Architectures(dict[str, dict[str, Any]]):
         shape = self.get(sizes.pop("shape", ""))
         if shape is None or sizes.keys() - NAMED_SETTINGS[shape.get("family", "vit")]:
             raise KeyError(name)
-        # Read each size: one number, or a pair.
         sides = {key: tuple(map(int, text.split("x"))) for key, text in sizes.items()}
         return {**shape, **{key: n if len(n) > 1 else n[0] for key, n in sides.items()}}
 

@@ -107,12 +107,10 @@ class FileTree:
 
     def _path_of(self, entry: zipfile.ZipInfo) -> str:
         """Return the path of an entry, without ``./`` and ``//``. A folder's ends with ``/``."""
-        # Decode the name.
         name = entry.filename
         if not entry.flag_bits & UTF8_FLAG:  # the Finder of macOS writes UTF-8 without the flag
             with suppress(UnicodeError):
                 name = name.encode("cp437").decode()
-        # Refuse entries that are unsafe or cannot be read.
         path = PurePosixPath(name)
         size = entry.file_size
         leads_out = path.is_absolute() or ".." in path.parts or "\\" in name
@@ -154,13 +152,11 @@ class FileTree:
             entered.add((part, is_hidden(path), real))
             if path:
                 yield path
-            # Skip folders without permission to read, and note them.
             try:
                 entries = list(os.scandir(self.origin / path))
             except PermissionError:
                 self.not_entered.append(f"{path} (permission denied)")
                 continue
-            # Yield files, and queue folders and links to folders.
             for entry in entries:
                 below = f"{path}{entry.name}"
                 target = os.path.realpath(entry.path)
@@ -224,7 +220,6 @@ def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> 
         with pillow.open(io.BytesIO(data)) as image:
             return to_rgb(image, name, upright)
     except DataError:
-        # Keep errors that name the file already.
         raise
     except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
         reason = first_line(error)
@@ -249,7 +244,6 @@ def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
     file_format = image.format
     from PIL import ImageOps
 
-    # Convert images of 8 bits a channel.
     if upright:
         image = ImageOps.exif_transpose(image)
     if not image.mode.startswith(("I", "F")):
@@ -317,7 +311,6 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
         classes = tuple(used.tolist())
     if len(classes) < 2:
         raise DataError(f"{source}: only {len(classes)} class; two or more are needed")
-    # Replace each label by the index of its class.
     ends = np.cumsum([len(part_labels) for *_, part_labels in rows.values()])
     numbered = np.split(indices.astype(np.int64), ends[:-1])
     labeled = {}
@@ -363,7 +356,6 @@ def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
 
 def _pixel_rows(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) -> Rows:
     """Check the shapes of the pixels called ``name`` and of labels. Return them as rows."""
-    # Accept gray pictures, with or without an axis of channels, and color.
     channels = pixels.shape[3:]
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or channels not in ((), (1,), (3,)):
         raise DataError(
@@ -394,12 +386,10 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
     for file in files:
         [start, *_] = re.split(r"\W|_", file.name)
         by_part.setdefault(start if start in parts and source.is_dir() else "", []).append(file)
-    # Refuse a folder in which only some names begin with a part.
     if len(by_part) > 1 and "" in by_part:
         raise DataError(
             f"{by_part[''][0]}: its name begins with none of {', '.join(parts)}, as others there do"
         )
-    # Read the parts.
     rows: dict[str, Rows] = {}
     names: Sequence[str] = ()
     for part, part_files in by_part.items():
@@ -411,7 +401,6 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
             raise DataError(
                 f"{origin}: cannot be read as a parquet file ({first_line(error)})"
             ) from error
-        # Take the class names of the first part that has some.
         names = names or part_names
         column = table["image"]
         # Take the field of bytes, as data sets of Hugging Face store images.
@@ -435,7 +424,6 @@ def _read_part(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
     tables: list[Any] = []
     names: tuple[str, ...] = ()
     for file in files:
-        # Find the two columns by their known names.
         schema = parquet.read_schema(file)
         columns = []
         for accepted in (IMAGES, LABELS):
@@ -446,7 +434,6 @@ def _read_part(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
                     f"{', '.join(accepted)}"
                 )
             columns.append(column)
-        # Read only these, and give them the same names in all files.
         table = parquet.read_table(file, columns=columns, partitioning=None)
         tables.append(table.rename_columns(["image", "label"]).replace_schema_metadata())
         # Look for the class names that the library datasets stores.

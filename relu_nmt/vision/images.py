@@ -50,7 +50,7 @@ class ImageSet:
     """Images and their classes."""
 
     origin: Path  # the folder or file of the images
-    image: Callable[[Any], "Image"]  # decodes the image at a path; called from several threads
+    image: Callable[[Any], "Image"]  # decodes the image at a path. Called from several threads
     name: str  # of the set in the log (``train``, ``val``)
     paths: Sequence[Any]  # of each image, its path or row in ``origin``
     labels: np.ndarray  # int64 [N], indices into ``classes``
@@ -135,22 +135,12 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     parts = (TRAIN_FOLDER, *VALID_FOLDERS)
     if not source.exists():
         raise DataError(f"{source}: no such folder or file of images")
-    # Read archives and tables, the training part first.
     if is_table(source):
-        rows, classes = open_table(source, parts)
-        sets = {}
-        for part in sorted(rows, key=lambda part: part != TRAIN_FOLDER):
-            origin, image, labels = rows[part]
-            name = part or source.stem
-            entries = (origin, image, name, range(len(labels)), labels, classes)
-            sets[name] = ImageSet(*entries, encoded=source.suffix != ARRAY_SUFFIX)
-        return sets
-    # List the files of a folder or zip, and find the class folders.
+        return _sets_of_table(source, parts)
     tree = FileTree(source, parts)
     paths = sorted(tree.paths())
     images = [path for path in paths if _is_image(path)]
     root = _folder_of_classes(images, "")
-    # Return the parts. A folder "train" alone that holds images is a class.
     tops = _tops(_below(paths, root))
     validation_sets = [name for name in VALID_FOLDERS if name in tops]
     if TRAIN_FOLDER in tops and (validation_sets or _below(images, f"{root}{TRAIN_FOLDER}/")):
@@ -162,6 +152,19 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
         name: _image_set(tree, name, paths, images, prefix, least_classes)
         for name, prefix in prefixes.items()
     }
+
+
+def _sets_of_table(source: Path, parts: Sequence[str]) -> dict[str, ImageSet]:
+    """Return the images of an archive or of tables by part, the training part first."""
+    rows, classes = open_table(source, parts)
+    encoded = source.suffix != ARRAY_SUFFIX
+    sets = {}
+    for part in sorted(rows, key=lambda part: part != TRAIN_FOLDER):
+        origin, image, labels = rows[part]
+        name = part or source.stem
+        paths = range(len(labels))
+        sets[name] = ImageSet(origin, image, name, paths, labels, classes, encoded=encoded)
+    return sets
 
 
 def _is_image(path: str) -> bool:
@@ -197,7 +200,6 @@ def _image_set(
     least_classes: int,
 ) -> ImageSet:
     """Return the images below ``prefix``, given the paths of all files and of all images."""
-    # Group the images by class folder.
     num_files = sum(path.startswith(prefix) and not path.endswith("/") for path in paths)
     prefix = _folder_of_classes(images, prefix)
     by_folder: dict[str, list[str]] = {}
@@ -213,17 +215,20 @@ def _image_set(
             f"must lie in {counted(least_classes, 'class folder')} or more ({prefix}cat/1.jpg, "
             f"{prefix}dog/1.jpg)"
         )
-    # List images and labels, class by class.
-    of_classes = [path for label in classes for path in by_class[label]]
-    counts = [len(by_class[label]) for label in classes]
+    of_classes: list[str] = []
+    counts: list[int] = []
+    for label in classes:
+        of_classes += by_class[label]
+        counts.append(len(by_class[label]))
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     # Note the files and folders that are left out.
     folders = _tops([path for path in _below(paths, prefix) if not is_hidden(path)])
     empty = tuple(sorted(folders - by_folder.keys()))
     not_entered = tuple(text for text in tree.not_entered if text.startswith(prefix))
     num_ignored = num_files - len(of_classes)
-    entries = (tree.origin, tree.image, name, of_classes, labels, classes)
-    return ImageSet(*entries, num_ignored, empty, not_entered)
+    return ImageSet(
+        tree.origin, tree.image, name, of_classes, labels, classes, num_ignored, empty, not_entered
+    )
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
@@ -240,7 +245,6 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
                 f"{images.origin}: the class {spelled(label)} of {images.name} is not among "
                 f"the {len(classes)} classes of {origin}"
             )
-    # Map the labels.
     own_to_theirs = np.array([number[label] for label in images.classes], dtype=np.int64)
     labels = own_to_theirs[images.labels]
     return replace(images, labels=labels, classes=tuple(classes))
@@ -252,7 +256,6 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
     The choice depends only on the images, so trainings that are resumed or have another seed
     validate on the same ones.
     """
-    # Draw the images of each class.
     generator = np.random.Generator(np.random.PCG64(0))
     held: list[np.ndarray] = []
     for label, class_name in enumerate(images.classes):
@@ -265,7 +268,6 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
         # Hold out at least one image, and keep at least one.
         count = min(max(1, round(fraction * len(numbers))), len(numbers) - 1)
         held.append(generator.permutation(numbers)[:count])
-    # Split the set in two, both in the original order.
     chosen = np.sort(np.concatenate(held))
     remaining = np.setdiff1d(np.arange(len(images)), chosen, assume_unique=True)
     held_out = replace(images.subset(chosen, "valid"), num_ignored=0, empty=(), not_entered=())
@@ -371,7 +373,7 @@ class ImageBatch(SampleBatch):
     images: Tensor  # [B, 3, height, width], normalized
     labels: Tensor  # [B] int64
     other_labels: Tensor | None = None  # [B] int64, of the images mixed in, if any
-    share: float = 1.0  # weight of ``labels``; ``other_labels`` have the weight 1 - share
+    share: float = 1.0  # weight of ``labels``. ``other_labels`` have the weight 1 - share
 
 
 class ImageBatches(PlannedBatches):
@@ -393,7 +395,8 @@ class ImageBatches(PlannedBatches):
         damaged: Callable[[DataError], object] | None = None,
     ) -> None:
         super().__init__(len(images), batch_size, seed)
-        count, (height, width) = min(batch_size, len(images)), transform.sides
+        count = min(batch_size, len(images))
+        height, width = transform.sides
         subject = f"a batch of {count:,} images of {height} x {width} pixels"
         num_bytes = BYTES_OF_PIXEL * count * height * width
         require_memory(subject, num_bytes, "take a smaller --batch-size or --image-size")
@@ -453,7 +456,6 @@ class ImageBatches(PlannedBatches):
 
     def _view(self, view: int) -> tuple[int, np.ndarray] | None:
         """Return an image's index and pixels, or None if it is damaged (in validation)."""
-        # Validation: the image itself.
         copy, first = divmod(view, len(self.images))
         if self._seed is None:
             image = self._read(first)

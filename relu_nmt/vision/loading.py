@@ -83,10 +83,7 @@ def classifier_metadata(
 
 
 def start_weights(
-    model: VisionModel,
-    checkpoint: Checkpoint,
-    classes: Sequence[str],
-    say: Callable[[str], object],
+    model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str], say: Callable[[str], object]
 ) -> dict[str, Tensor]:
     """Return the weights of another image classifier as initial weights. Report their changes.
 
@@ -100,7 +97,6 @@ def start_weights(
     if [composed(name) for name in classes] != [composed(name) for name in earlier_classes]:
         weights |= {name: initial[name] for name in initial if name.startswith("head.")}
         say(f"the head for {len(classes):,} other classes starts anew")
-    # Fit the positions to the new image size.
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
     stored_grid = grid_of(config.image_sides, config.patch_sides)
     grid = grid_of(model.config.image_sides, model.config.patch_sides)
@@ -173,7 +169,6 @@ class ImageClassifier:
             ConfigError: the back end is unknown.
             MissingExtraError: the back end is not installed.
         """
-        # Build the model from its settings, and load the weights.
         checkpoint = load_checkpoint(path)
         metadata = classifier_metadata(checkpoint.metadata, path)
         task = metadata["task"]
@@ -226,9 +221,7 @@ class ImageClassifier:
         return results
 
     def _view(
-        self,
-        image: "Picture",
-        damaged: Callable[[DataError], object] | None,
+        self, image: "Picture", damaged: Callable[[DataError], object] | None
     ) -> np.ndarray | None:
         """Return the pixels of a picture. None if ``damaged`` was called with its error."""
         try:
@@ -251,10 +244,11 @@ class ImageClassifier:
         logits = self.outputs(torch.from_numpy(np.stack(views))).logits
         shares = logits.softmax(1) if self.criterion == CROSS_ENTROPY else logits.sigmoid()
         best = shares.topk(min(top_k or len(self.classes), len(self.classes)))
-        return [
-            {self.classes[number]: value for number, value in zip(*pair, strict=True)}
-            for pair in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
+        results = []
+        for numbers, values in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            names = [self.classes[number] for number in numbers]
+            results.append(dict(zip(names, values, strict=True)))
+        return results
 
     @torch.inference_mode()
     def outputs(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
@@ -279,7 +273,6 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
     """
-    # Read the file, and rename its tensors.
     family = model.config.family
     names = parse_yaml(TIMM_NAMES.read_text("utf-8"))
     if family not in names:
@@ -295,7 +288,6 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
             f"{path}: holds no weights of timm's {family}; a checkpoint of relu_nmt is what "
             "--finetune-from-model takes"
         )
-    # Fit positions, position biases and shapes to the model.
     if isinstance(model, VisionTransformer) and "positions" in weights:
         weights["positions"], changed = _positions_for(model, weights["positions"][0])
         notes += changed

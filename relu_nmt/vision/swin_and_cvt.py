@@ -79,7 +79,6 @@ class Windows:
         self.device = x.device
         self.batch = x.size(0)
         self.sides = [min(size, length) for length in grid]
-        # Shift only along axes with more than one window.
         shifts = [
             side // 2 if shifted and length > side else 0
             for length, side in zip(grid, self.sides, strict=True)
@@ -95,7 +94,6 @@ class Windows:
         """Return the windows [B W, N', C] of a map [B, N, C], with zeros for padding."""
         top, left = self.before
         bottom, right = self.after
-        # Pad the map: [B, padded height, padded width, C].
         x = F.pad(x.unflatten(1, self.grid), (0, 0, left, right, top, bottom))
         # Cut it: [B, rows of windows, window height, columns of windows, window width, C].
         x = x.unflatten(2, (-1, self.sides[1])).unflatten(1, (-1, self.sides[0]))
@@ -119,16 +117,12 @@ class Windows:
         length = height * width
         mask = None
         if any((*self.before, *self.after)):
-            # Take the windows of a map of ones, whose padding is zero: [B W, N'].
-            ones = torch.ones(1, self.grid.num_patches, 1, dtype=torch.bool, device=self.device)
-            mask = self.take(ones)[..., 0].repeat(self.batch, 1)
+            # Take the windows of a map of True, whose padding is False: [B W, N'].
+            shape = 1, self.grid.num_patches, 1
+            is_patch = torch.ones(shape, dtype=torch.bool, device=self.device)
+            mask = self.take(is_patch)[..., 0].repeat(self.batch, 1)
         return Visibility(
-            length,
-            length,
-            key_mask=mask,
-            query_mask=mask,
-            device=self.device,
-            grid=(height, width),
+            length, length, key_mask=mask, query_mask=mask, device=self.device, grid=(height, width)
         )
 
     def bias(self, table: Tensor) -> ScoreBias:
@@ -241,20 +235,16 @@ class SwinTransformer(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dims = config.stage_dims
-        # Embed the patches.
         self.num_tokens = grid_of(config.image_sides, config.patch_sides).num_patches
         self.patches = PatchEmbedding(config.patch_sides, dims[0])
         self.patches_norm = stage_norm(config, dims[0])
         self.dropout = Dropout(config.dropout)
-        # Transform the tokens, and merge them after each stage but the last.
         self.mergings = nn.ModuleList(patch_merging(config, i) for i in range(len(dims) - 1))
         count = sum(config.stage_layers)
         rates = [growing(config.drop_path, layer, count) for layer in range(count)]
         self.stages = build_stages(config, WindowAttention, rates)
-        # Classify the mean of the tokens.
         self.norm = stage_norm(config, dims[-1])
         self.head = nn.Linear(dims[-1], num_classes)
-        # Draw the initial weights, and exempt position biases from the weight decay.
         initialize(self.head.weight)
         nn.init.zeros_(self.head.bias)
         modules = [m for m in self.modules() if isinstance(m, WindowAttention)]
@@ -318,7 +308,6 @@ class ConvolutionalAttention(MultiheadAttention):
         dim = config.stage_dims[stage]
         head_dim = config.stage_head_dim
         attention = mechanism(config, layer, config.stage_heads[stage], head_dim)
-        # Require a mechanism that accepts fewer keys than queries.
         able = attention.capabilities
         if not (able.cross or able.fewer_keys):
             kinds = ((name, attentions.get(name).capabilities) for name in attentions.names())
@@ -335,11 +324,9 @@ class ConvolutionalAttention(MultiheadAttention):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map [B, N, D] to [B, N, D]. The last height * width of the N are the patches."""
-        # Split off the class tokens, and lay out the patches as a map [B, D, height, width].
         first = x[:, : x.size(1) - grid.num_patches]
         image = map_of(x, grid)
 
-        # Project the convolved patches behind the class tokens.
         def heads(convolution: nn.Module, linear: nn.Module) -> Tensor:
             tokens = convolution(image).flatten(2).transpose(1, 2)  # [B, N or N / 4, D]
             return self.split(linear(torch.cat([first, tokens], dim=1)))  # [B, H, N', d]
@@ -363,9 +350,10 @@ def depth_wise(dim: int, stride: int) -> Convolutions:
 def convolutional_embedding(config: VisionTransformerConfig, stage: int) -> nn.ModuleDict:
     """Return a strided convolution and a norm, before a stage (Wu et al. 2021, section 3.1)."""
     channels = config.stage_dims[stage - 1] if stage else 3
-    shape = NEXT_EMBEDDING if stage else FIRST_EMBEDDING
-    convolution = nn.Conv2d(channels, config.stage_dims[stage], *shape)
-    norm = stage_norm(config, config.stage_dims[stage])
+    width, stride, padding = NEXT_EMBEDDING if stage else FIRST_EMBEDDING
+    dim = config.stage_dims[stage]
+    convolution = nn.Conv2d(channels, dim, width, stride, padding)
+    norm = stage_norm(config, dim)
     return nn.ModuleDict({"convolution": convolution, "norm": norm})
 
 
@@ -391,7 +379,6 @@ class ConvolutionalTransformer(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         _check_size(config.image_size)
-        # Count the tokens of the first stage.
         width, stride, padding = FIRST_EMBEDDING
         height, breadth = ((n + 2 * padding - width) // stride + 1 for n in config.image_sides)
         self.num_tokens = height * breadth
@@ -405,7 +392,6 @@ class ConvolutionalTransformer(VisionModel):
         rates = [growing(config.drop_path, index, layers[-1]) for index in range(layers[-1])]
         rates = [0.0] * sum(layers[:-1]) + rates
         self.stages = build_stages(config, ConvolutionalAttention, rates)
-        # Classify the class token.
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.norm = stage_norm(config, dim)
         self.head = nn.Linear(dim, num_classes)

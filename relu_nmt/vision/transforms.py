@@ -67,7 +67,6 @@ def random_box(
     width, height = size
     low, high = np.log(RATIO_LIMITS)
     for _ in range(CROP_TRIALS):
-        # Draw area and aspect ratio, and return a box that fits.
         area = width * height * generator.uniform(*areas)
         ratio = aspect * float(np.exp(generator.uniform(low, high)))
         w, h = (area * ratio) ** 0.5, (area / ratio) ** 0.5
@@ -137,7 +136,7 @@ class ImageTransform:
         self._shift = mean / std
 
     def with_eval_ratio(self, ratio: float | None, squeeze: bool = False) -> "ImageTransform":
-        """Return a transform that keeps this share of a side in evaluation; None: no change."""
+        """Return a transform that keeps this share of a side in evaluation. None: no change."""
         if ratio is None:
             return self
         config = replace(self.config, eval_crop_ratio=ratio)
@@ -149,7 +148,6 @@ class ImageTransform:
 
     def training(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
         """Return a random view of an 8-bit RGB image, float32 [3, height, width]."""
-        # Crop: [height, width, 3].
         if self._crop == "resized":
             areas = (self.config.crop_min_area, 1.0)
             pixels = self._resize(image, random_box(image.size, areas, generator, self._aspect))
@@ -249,7 +247,7 @@ def augmented(
 ) -> "Image":
     """Return an 8-bit RGB image after color jitter and RandAugment.
 
-    ``fill`` (red, green, blue; 0 to 1) is the color of areas that a shift or rotation uncovers.
+    ``fill`` (red, green, blue. 0 to 1) is the color of areas that a shift or rotation uncovers.
 
     Reference: Cubuk et al. 2020, "RandAugment". ``original`` is the form of its public code for
     ImageNet, which Big Vision uses. ``increasing`` is timm's (``rand-m9-mstd0.5-inc1``), which the
@@ -269,7 +267,6 @@ def augmented(
         for name in generator.permutation(np.array(("brightness", "contrast", "color"))):
             low = max(0.0, 1 - config.color_jitter)
             image = functions[name](image, generator.uniform(low, 1 + config.color_jitter))
-    # RandAugment: operations drawn with replacement.
     form = config.rand_augment_form
     arguments = FORMS[form]
     names = list(arguments)
@@ -302,7 +299,6 @@ def erased(pixels: np.ndarray, probability: float, generator: np.random.Generato
         return pixels
     height, width = pixels.shape[1:]
     low, high = np.log(ERASED_RATIOS)
-    # Draw area and shape until the box fits into the image.
     for _ in range(ERASING_TRIALS):
         area = height * width * generator.uniform(*ERASED_AREAS)
         ratio = np.exp(generator.uniform(low, high))
@@ -310,7 +306,6 @@ def erased(pixels: np.ndarray, probability: float, generator: np.random.Generato
         if 0 < h < height and 0 < w < width:
             top, left = generator.integers(height - h + 1), generator.integers(width - w + 1)
             noise = generator.standard_normal((3, h, w), dtype=np.float32)
-            # Keep the caller's pixels unchanged.
             pixels = pixels.copy()
             pixels[:, top : top + h, left : left + w] = noise
             break
@@ -323,7 +318,6 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
     from PIL import ImageEnhance, ImageOps
     from PIL.Image import Resampling, Transform
 
-    # Operations that Pillow does not have in this form.
     def affine(image: "Image", matrix: tuple[float, ...]) -> "Image":
         kind = Transform.AFFINE
         between = Resampling.BICUBIC
@@ -338,7 +332,6 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         return image.point([i & mask for i in range(256)] * 3)
 
     def solarize_add(image: "Image", value: int) -> "Image":
-        # Brighten the dark half of the values only.
         table = [min(255, i + value) if i < 128 else i for i in range(256)]
         return image.point(table * 3)
 
@@ -350,7 +343,6 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         image.paste(fill, (left, top, int(center[0]) + half, int(center[1]) + half))
         return image
 
-    # All operations by name. Shifts are shares of the width or height.
     return {
         "auto_contrast": ImageOps.autocontrast,
         "equalize": ImageOps.equalize,
@@ -392,11 +384,9 @@ def mix_images(
         >>> mixed.other_labels.tolist(), abs(round(float(mixed.images[1].mean()) - mixed.share, 6))
         ([6, 5], 0.0)
     """
-    # Draw the method and the share of the first image.
     uses_cutmix = cutmix > 0 and (mixup == 0 or generator.random() < 0.5)
     alpha = cutmix if uses_cutmix else mixup
     share = float(generator.beta(alpha, alpha))
-    # Reverse the batch to pair the images: [B, 3, Y, X].
     partners = batch.images.flip(0)
     if uses_cutmix:
         # Draw a box around a random center. Its sides are the sides of the image times the root of

@@ -178,7 +178,6 @@ class GatedBlock(nn.Module):
                 "--block gau has no feed-forward network; leave out --activation-dropout and "
                 "--feed-forward"
             )
-        # Each unit counts as one attention layer.
         dim = config.embed_dim
         inner_dim = max(1, config.ffn_dim // 2)
         units = [
@@ -238,14 +237,11 @@ class VisionTransformer(VisionModel):
         placed = self.grid.num_patches if config.big_vision else self.num_tokens
         self.positions = nn.Parameter(torch.empty(placed, dim))
         self.dropout = Dropout(config.dropout)
-        # Transform the tokens.
         make_block = vision_blocks.get(config.block)
         self.blocks = nn.ModuleList(make_block(config, i) for i in range(config.layers))
         self.norm = norms.get(config.norm)(dim, NORM_EPS)
-        # Classify the class token, or the mean of the patches.
         self.tanh_layer = nn.Linear(dim, dim) if config.tanh_layer else None
         self.head = nn.Linear(dim, num_classes)
-        # Draw the initial weights.
         initialize(self.positions, self.head.weight)
         nn.init.constant_(self.head.bias, config.head_bias)
         if self.class_token is not None:
@@ -283,7 +279,6 @@ class VisionTransformer(VisionModel):
 
     def _draw_as_big_vision(self) -> None:
         """Draw the initial weights of Big Vision, and Flax's defaults where it sets none."""
-        # Positions, classifier and class token.
         nn.init.normal_(self.positions, std=self.config.embed_dim**-0.5)
         nn.init.zeros_(self.head.weight)
         if self.class_token is not None:

@@ -61,12 +61,10 @@ class XCiT(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dim = config.embed_dim
-        # Embed the patches, with positions.
         self.num_tokens = grid_of(config.image_sides, config.patch_sides).num_patches
         self.stem = convolutional_stem(config)
         self.positions = nn.Linear(2 * WAVES, dim)
         self.dropout = Dropout(config.dropout)
-        # Transform the patches, then the class token.
         self.blocks = nn.ModuleList(xcit_block(config, i) for i in range(config.layers))
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.class_blocks = nn.ModuleList(
@@ -133,7 +131,6 @@ def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
             ACTIVATIONS[config.conv_activation](),
         ]
         width = wider
-    # The last convolution has no activation.
     return nn.Sequential(OrderedDict(layers=Convolutions(*layers[:-1])))
 
 
@@ -200,12 +197,10 @@ class ClassAttention(SelfAttention):
         queries = parts[0]
         if self.attention.capabilities.cross:
             queries = queries[:, :1]
-        # Split into heads: [B, H, 1 or N, d] and twice [B, H, N, d].
         q, k, v = self.split(queries), self.split(parts[-2]), self.split(parts[-1])
         q, k = self.attention.map_queries(q), self.attention.map_keys(k)
         visibility = Visibility(q.size(2), k.size(2), device=x.device, grid=grid)
         values = self.attend(q, k, v, visibility)
-        # Keep the output of the class token: [B, 1, D].
         return self.finish(values[:, :1], x[:, :1])
 
 

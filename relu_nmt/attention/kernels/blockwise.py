@@ -136,7 +136,6 @@ def live_keys(weights: Tensor) -> Tensor | None:
     # A few rows show most dense matrices, without a pass over all.
     if weights[..., -tuned.PROBED_ROWS :, :].flatten(0, -2).amax(0).count_nonzero() > enough:
         return None
-    # Find tiles of keys without any weight.
     tile = tuned.SKIP_TILE
     is_zero = weights.flatten(0, -2).amax(0) == 0
     is_zero = F.pad(is_zero, (0, -num_keys % tile), value=True).view(-1, tile).all(1)
@@ -171,7 +170,6 @@ class _Blockwise(torch.autograd.Function):
         plan: AttentionProblem,
         seed: int,
     ) -> tuple[Tensor | None, ...]:
-        # Make the results: outputs, and the row sums that are wanted.
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
         rows = plan.need.rows
@@ -209,7 +207,6 @@ class _Blockwise(torch.autograd.Function):
             grad_values = v.new_zeros(*q.shape[:3], v.size(3))
         grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
         grad_table = torch.zeros_like(ctx.plan.bias.table) if ctx.needs_input_grad[3] else None
-        # Go through the blocks of the forward pass.
         step = _Steps(ctx.plan, q, k, v)
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
@@ -274,7 +271,6 @@ class _Steps:
                 z = z.index_select(-1, block.live)
             if z.size(-1) == 0:
                 return
-        # Add up the rows' sums, drop weights, and multiply by the values.
         w = self._weights(z, block)
         total, logs, nonzero, largest = (x if x is None else x[..., block.rows] for x in sums)
         if total is not None:
@@ -302,7 +298,7 @@ class _Steps:
         self.grad_values: Tensor | None = None
 
     def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
-        """Write the rows of ``block`` into the gradient of the queries. Add to the others."""
+        """Write the rows of ``block`` into the gradient of the queries. Add to further ones."""
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
         rows = block.rows
@@ -315,7 +311,6 @@ class _Steps:
         dropped = w if factors is None else w * factors
         if self.scale_first:
             dropped = dropped * self.row_scale[..., rows, :]
-        # Values get weights^T grad, weights get grad v^T.
         grad = self.grad[..., rows, :]
         dropped = dropped.to(dtype)
         self.grad_values = self._added("dv", self.grad_values, dropped, grad, block)
@@ -329,7 +324,6 @@ class _Steps:
             dw.add_(self.grad_total[..., rows, :])
         if self.grad_logs is not None:
             dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, :]))
-        # Through the map, to the bias, the queries and the keys.
         dz = self._times_derivative(dw, z, block)
         if grad_table is not None and self.bias is not None:
             bias = self.bias.block(rows, block.keys)
@@ -380,10 +374,8 @@ class _Steps:
             # Query i sees keys up to offset + i, so only the last columns have hidden entries.
             first = max(0, offset + rows.start + 1)
             if block.live is None:
-                # Clear above the diagonal. All rows see the columns before.
                 weights[..., first:].tril_(offset + rows.start - first)
             else:
-                # Compare each live key with the last visible one of the row.
                 last = torch.arange(rows.start, rows.stop, device=weights.device) + offset
                 weights.masked_fill_(block.live > last[:, None], 0.0)
         return weights
@@ -415,7 +407,7 @@ class _Steps:
     def _added(
         self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: Block
     ) -> Tensor:
-        """Return ``total`` [..., num_keys, d] plus weights^T x at the block's keys; None: zeros."""
+        """Return ``total`` [..., num_keys, d] plus weights^T x at the block's keys. None: zeros."""
         # A block of all keys starts the sum. The only block needs no copy.
         weights = weights.transpose(-1, -2)
         is_whole = block.live is None and block.num_keys == self.part.num_keys

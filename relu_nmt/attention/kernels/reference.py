@@ -5,7 +5,6 @@ queries and keys into rows of weights, for all queries at once or for a block of
 has a fused kernel for softmax.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,26 +67,29 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
 
     The weights of the scores z_ij = q_i k_j + b_ij are ``weigh(z_ij, n_i)``, such as
     :meth:`~relu_nmt.attention.reluformer.ReLUFormerAttention.weigh`. Here b is the bias, and n_i
-    the number of keys that query i may see. The sums are those of the weights without c(n_i).
+    the number of keys that query i may see. The sums are of weights without c(n_i).
     """
-    attention, visibility, v = problem.attention, problem.visibility, problem.v
+    visibility = problem.visibility
+    v = problem.v
     q, k = centered(problem)
     scores = biased(q @ k.transpose(-1, -2), problem.bias)  # [B, H, Nq, Nk]
     counts = visibility.positive_counts[..., None].to(problem.row_scale.dtype)
-    weights = attention.weigh(scores, counts)
+    weights = problem.attention.weigh(scores, counts)
     # Mask the weights, not the scores, as softplus(0) and sigmoid(0) are not 0.
     if visibility.hidden is not None:
         weights = weights.masked_fill(visibility.hidden, 0.0)
     values = (dropout(weights, problem.dropout).to(v.dtype) @ v).to(v.dtype)
-    need, sums = problem.need, None
-    if need.rows:
+    output = AttentionOutput(values)
+    if problem.need.rows:
         unscaled = weights / problem.row_scale[..., None]
-        sums = row_sums(unscaled, need, attention.map.non_negative)
-    return AttentionOutput(values, weights if need.weights else None, sums=sums)
+        output.sums = row_sums(unscaled, problem.need, problem.attention.map.non_negative)
+    if problem.need.weights:
+        output.weights = weights
+    return output
 
 
 def centered(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
-    """Return queries and keys; those of centered scores have the products q_i (k_j - c_i).
+    """Return queries and keys, for centered scores with the products q_i (k_j - c_i).
 
     c_i is the mean of i's visible keys. q [B, H, Nq, d] and k [B, H, Nk, d] keep their shapes, or
     get d + 1 channels, where queries see different keys.
@@ -110,7 +112,6 @@ def centered(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     # Otherwise subtract q_i c_i by one more channel. A row that sees one key gets score 0, which
     # the rounded difference of two products would miss.
     q = q.masked_fill((visibility.counts == 1)[..., None], 0.0)
-    # Append the shift as a channel, times -1 in the keys.
     shifts = (q * means).sum(-1, keepdim=True)
     return torch.cat([q, shifts], -1), torch.cat([k, -torch.ones_like(k[..., :1])], -1)
 
@@ -142,7 +143,8 @@ def by_function(
     plan = replace(plan, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
     table = None if plan.bias is None else plan.bias.table
     # Cast here to the dtype of the products, since a function turns autocast off.
-    (q, k), v = centered(problem), problem.v
+    q, k = centered(problem)
+    v = problem.v
     dtype = v.dtype
     if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(v.device.type)
@@ -152,14 +154,15 @@ def by_function(
 
 def whole_rows(problem: AttentionProblem) -> AttentionOutput:
     """Solve a problem by the definition, with the whole matrix of weights."""
-    need, visibility = problem.need, problem.visibility
-    positive = problem.attention.capabilities.non_negative
+    need = problem.need
     weights = problem.attention.weights(problem)
-    rows = None
+    output = AttentionOutput(dropout(weights, problem.dropout).to(problem.v.dtype) @ problem.v)
     if need.rows:
-        rows = row_statistics(row_sums(weights, need, positive), visibility)
-    values = dropout(weights, problem.dropout).to(problem.v.dtype) @ problem.v
-    return AttentionOutput(values, weights if need.weights else None, rows)
+        sums = row_sums(weights, need, problem.attention.capabilities.non_negative)
+        output.rows = row_statistics(sums, problem.visibility)
+    if need.weights:
+        output.weights = weights
+    return output
 
 
 def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
@@ -167,55 +170,51 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
 
     The backward pass computes the weights of a block again, and has second derivatives.
     """
-    visibility, bias, need = problem.visibility, problem.bias, problem.need
+    visibility = problem.visibility
+    bias = problem.bias
+    need = problem.need
     positive = problem.attention.capabilities.non_negative
     num_queries = problem.q.size(2)
-    # Choose the rows that fill a block of the largest size.
     rows_of_block = tuned.ROWS_BLOCK_WEIGHTS * num_queries // max(1, _num_weights(problem))
     size = max(tuned.ROWS_LEAST_ROWS, rows_of_block)
 
     def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor, RowSums | None]:
-        # Cut bias and visibility to these rows and the keys they see.
-        some_bias = None if bias is None else bias.block(rows, slice(k.size(2)))
-        seen = visibility.block(rows)
-        weights = problem.attention.weights(
-            replace(problem, q=q, k=k, visibility=seen, bias=some_bias)
-        )
+        part = replace(problem, q=q, k=k, visibility=visibility.block(rows))
+        if bias is not None:
+            part.bias = bias.block(rows, slice(k.size(2)))
+        weights = problem.attention.weights(part)
         values = dropout(weights, problem.dropout).to(v.dtype) @ v
         return values, row_sums(weights, need, positive) if need.rows else None
 
     # Solve block by block. With gradients, keep only the inputs of each.
-    parts = []
+    outputs = []
+    sums = []
     for start in range(0, num_queries, size):
         rows = slice(start, min(start + size, num_queries))
         # Leave out keys behind the last query's own.
-        seen = visibility.block(rows).num_keys
-        inputs = problem.q[:, :, rows], problem.k[:, :, :seen], problem.v[:, :, :seen], rows
+        keys = slice(visibility.block(rows).num_keys)
+        inputs = problem.q[:, :, rows], problem.k[:, :, keys], problem.v[:, :, keys], rows
         if torch.is_grad_enabled():
-            parts.append(checkpoint(block, *inputs, use_reentrant=False))
+            values, block_sums = checkpoint(block, *inputs, use_reentrant=False)
         else:
-            parts.append(block(*inputs))
-    # Join the outputs and row sums of all blocks.
-    values, sums = zip(*parts, strict=True)
+            values, block_sums = block(*inputs)
+        outputs.append(values)
+        sums.append(block_sums)
     statistics = None
     if need.rows:
-        statistics = row_statistics(_joined(sums), visibility)
-    return AttentionOutput(torch.cat(values, 2), None, statistics)
-
-
-def _joined(blocks: Sequence[RowSums]) -> RowSums:
-    """Return the sums of all rows from those of blocks of rows."""
-    tables: list[Any] = []
-    for name in ("total", "weighted_logs", "nonzero", "largest"):
-        parts = [getattr(block, name) for block in blocks]
-        tables.append(None if parts[0] is None else torch.cat(parts, 2))
-    return RowSums(*tables)
+        # Join each kind of sums over the blocks.
+        tables: list[Any] = [
+            None if parts[0] is None else torch.cat(parts, 2) for parts in zip(*sums, strict=True)
+        ]
+        statistics = row_statistics(RowSums(*tables), visibility)
+    return AttentionOutput(torch.cat(outputs, 2), None, statistics)
 
 
 def solve_rows(problem: AttentionProblem) -> AttentionOutput:
     """Solve a problem by blocks if its matrix is large and not wanted, otherwise at once."""
-    by_blocks = is_large(problem) and not problem.need.weights
-    return blocks_of_rows(problem) if by_blocks else whole_rows(problem)
+    if is_large(problem) and not problem.need.weights:
+        return blocks_of_rows(problem)
+    return whole_rows(problem)
 
 
 def is_large(problem: AttentionProblem) -> bool:
@@ -235,14 +234,15 @@ def _num_weights(problem: AttentionProblem) -> int:
 
 def fused(problem: AttentionProblem) -> AttentionOutput:
     """Return the outputs of softmax attention by PyTorch's fused kernel."""
-    q, k, visibility = problem.q, problem.k, problem.visibility
+    visibility = problem.visibility
     # Use the kernel's causal mode only where its triangle fits ours.
-    only_causal = visibility.hides_later and visibility.key_mask is None and q.size(2) == k.size(2)
+    is_square = visibility.num_queries == visibility.num_keys
+    only_causal = visibility.hides_later and visibility.key_mask is None and is_square
     values = F.scaled_dot_product_attention(
-        q,
-        k,
+        problem.q,
+        problem.k,
         problem.v,
-        attn_mask=None if only_causal else visibility.score_mask(q.dtype),
+        attn_mask=None if only_causal else visibility.score_mask(problem.q.dtype),
         dropout_p=problem.dropout,
         is_causal=only_causal,
     )

@@ -32,13 +32,11 @@ def supports(problem: AttentionProblem) -> bool:
     """Return True if the kernels can solve the problem here. They never return the weights."""
     q, k, v = problem.q, problem.k, problem.v
     tree = problem.visibility.ancestry
-    # Refuse weights, maps without kernels, and trees of hypotheses.
     if problem.need.weights or problem.attention.map.kernels is None or tree is not None:
         return False
     learned = problem.bias is not None and problem.bias.table.requires_grad
     if learned and not _any_order():  # the gradient of the table is added up in any order
         return False
-    # Take recent GPUs, and other devices only in the interpreter.
     if q.device.type == "cuda":
         if torch.cuda.get_device_capability(q.device) < _MIN_CAPABILITY or _interpreted():
             return False
@@ -47,7 +45,6 @@ def supports(problem: AttentionProblem) -> bool:
     # Look for the package last: it takes as long as a decoding step of a small model.
     if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return False
-    # Check dtypes and widths, and that every causal query has a key.
     return (
         all(x.dim() == 4 and x.dtype in _DTYPES and x.numel() > 0 for x in (q, k, v))
         and max(q.size(3), v.size(3)) <= MAX_WIDTH
@@ -67,7 +64,6 @@ def require(device: torch.device | None) -> None:
             "--attention-backend triton: Triton is not installed; "
             "pip install 'relu-nmt[triton]', or choose blockwise"
         )
-    # Accept GPUs, unknown devices, and Triton's interpreter on the CPU.
     if device is None or device.type == "cuda" or _interpreted():
         return
     raise ConfigError(
@@ -133,7 +129,6 @@ def _arguments(
 
 def _constants(plan: AttentionProblem, q: Tensor, v: Tensor) -> dict[str, Any]:
     """Return the constants for which all kernels are compiled."""
-    # Get the map and its derivative as functions of the device.
     map = plan.attention.map
     value, slope = map.kernels()
     return {
@@ -170,7 +165,6 @@ class _PointwiseAttention(torch.autograd.Function):
         ctx.save_for_backward(q, k, v)
         ctx.plan = plan
         ctx.seed = seed
-        # Make room for the outputs, and for total, logs, nonzero and largest where wanted.
         out = _empty_like_tokens(v, q.size(2))
         rows = plan.need.rows
         telemetry = plan.need.telemetry
@@ -229,7 +223,6 @@ def _gradients(
     scale_first = has_total or has_logs or v.dtype == torch.float16
     constants = {**_constants(plan, q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
 
-    # Each pass as a function of its block sizes, to be measured.
     def by_rows(blocks: Blocks) -> Tensor | None:
         """Write the gradient of q. Return that of the bias's table [H, R], if wanted."""
         grad_table = None
@@ -262,7 +255,6 @@ def _gradients(
         fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, plan)
         if fused_time < row_time + column_time:
             return dq.copy_(in_one(fused_blocks)), dk, dv, None
-    # Run the two passes with their best sizes.
     grad_table = by_rows(row_blocks)
     by_columns(column_blocks)
     return dq, dk, dv, grad_table

@@ -43,14 +43,12 @@ def _forward_step(
     SKIP: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr,
     VALUE_PADDED: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # Load a block of keys and values.
     columns = start + tl.arange(0, COLUMNS)
     real_keys = columns < num_keys
     if MASKED:
         real_keys = seen_keys(key_mask, columns, num_keys, HAS_MASK)
     k_tile = tile(k, start, k_stride, real_keys, COLUMNS, WIDTH, PADDED, MASKED)
     v_tile = tile(v, start, v_stride, real_keys, COLUMNS, VALUE_WIDTH, VALUE_PADDED, MASKED)
-    # Compute their scores, 0 where hidden.
     z = matmul(q, tl.trans(k_tile))  # [ROWS, COLUMNS]
     visible = real_keys[None, :]
     if MASKED and CAUSAL:
@@ -61,7 +59,6 @@ def _forward_step(
         z += score_bias(bias, query_codes[:, None], codes[None, :], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
-    # Skip a block whose weights are all zero.
     needed = True
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
@@ -77,7 +74,6 @@ def _forward_step(
         if TELEMETRY:
             nonzero += tl.sum((w != 0).to(tl.float32), 1)
             largest = tl.maximum(largest, tl.max(tl.abs(w), 1))
-        # Drop weights, and add their product with the values to the outputs.
         if DROPOUT:
             w = dropped(
                 w, rows[:, None], columns[None, :], head, seed, threshold, keep_scale
@@ -113,7 +109,6 @@ def forward_kernel(
     q_tile = tile(
         q + sample * q_batch + inner * q_head, first, q_stride, real, ROWS, WIDTH, PADDED, True
     )  # fmt: skip
-    # Move the pointers to the keys and values of this head.
     k += sample * k_batch + inner * k_head
     v += sample * v_batch + inner * v_head
     key_mask_row = key_mask
@@ -149,7 +144,6 @@ def forward_kernel(
             )  # fmt: skip
     if not SCALE_FIRST:
         acc = acc * c[:, None]
-    # Store outputs and sums.
     out += sample * out_batch + inner * out_head
     store_tile(out, acc, first, out_stride, num_queries, ROWS, VALUE_WIDTH, VALUE_PADDED)
     row_offsets = tl.cast(head, tl.int64) * num_queries + rows
@@ -172,14 +166,12 @@ def _rows_step(
     SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # Load a block of keys and values.
     columns = start + tl.arange(0, COLUMNS)
     real_keys = columns < num_keys
     if MASKED:
         real_keys = seen_keys(key_mask, columns, num_keys, HAS_MASK)
     k_tile = tile(k, start, k_stride, real_keys, COLUMNS, WIDTH, PADDED, MASKED)
     v_tile = tile(v, start, v_stride, real_keys, COLUMNS, VALUE_WIDTH, VALUE_PADDED, MASKED)
-    # Compute their scores, 0 where hidden.
     z = matmul(q, tl.trans(k_tile))  # [ROWS, COLUMNS]
     visible = real_keys[None, :]
     if MASKED and CAUSAL:
@@ -190,7 +182,6 @@ def _rows_step(
         z += score_bias(bias, query_codes[:, None], codes[None, :], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
-    # Skip a block whose weights are all zero.
     needed = True
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
@@ -246,7 +237,6 @@ def rows_kernel(
         do + sample * do_batch + inner * do_head, first, do_stride, real, ROWS, VALUE_WIDTH,
         VALUE_PADDED, True,
     )  # fmt: skip
-    # Move the pointers to the keys and values of this head.
     k += sample * k_batch + inner * k_head
     v += sample * v_batch + inner * v_head
     key_mask_row = key_mask
@@ -315,7 +305,6 @@ def _columns_step(
         gt = tl.load(grad_total + rows, mask=real, other=0.0)
     if LOGS_GRAD:
         gl = tl.load(grad_logs + rows, mask=real, other=0.0)
-    # Compute the scores, 0 where hidden.
     z = matmul(k, tl.trans(q_tile))  # [COLUMNS, ROWS]
     visible = real[None, :]
     if MASKED and CAUSAL:
@@ -326,7 +315,6 @@ def _columns_step(
         z += score_bias(bias, codes[None, :], key_code[:, None], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
-    # Skip a block whose weights are all zero.
     needed = True
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
