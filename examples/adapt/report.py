@@ -16,7 +16,7 @@ from typing import Any
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
-from relu_nmt.io.page import Line, Panel, csv_text, draw_panels, number, render_page
+from relu_nmt.io.page import Curve, Panel, csv_text, draw_panels, number, render_page
 from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.training.config import RESULTS_FILE
@@ -166,7 +166,7 @@ def curves(rows: Sequence[Record]) -> str:
             if ways.count(way) > 1:
                 label += f", {updates:,} updates"
             if curve:
-                panel.lines.append(Line(label, style, curve))
+                panel.lines.append(Curve(label, style, curve))
         panels.append(panel)
     return draw_panels(panels)
 

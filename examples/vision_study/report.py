@@ -14,7 +14,7 @@ from studies import Study
 from relu_nmt.applications.sweep.steps import DONE, Step, read_step
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
-from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
+from relu_nmt.io.page import LEAST_SEEDS, Curve, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.training.config import RESULTS_FILE
 from relu_nmt.training.log import TELEMETRY, TRAIN, Curves, add_point, curve_rows, read_curves
@@ -213,7 +213,7 @@ def curve_panels(
             curves = [t.curves.get(key, {}) for t in trainings if t.record["variant"] == name]
             points = _mean(curves)
             if points:
-                panel.lines.append(Line(name, style, points))
+                panel.lines.append(Curve(name, style, points))
         if panel.lines:
             panels.append(panel)
     return panels
@@ -229,14 +229,14 @@ def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Train
     styles = list(dict.fromkeys(v.line or name for name, v in study.variants.items()))
     panels = []
     for column, title in AXIS_PANELS.items():
-        lines: dict[str, Line] = {}
+        lines: dict[str, Curve] = {}
         for record in means:
             value = record.get(column)
             name = record["variant"]
             if value is None:
                 continue
             label = study.variants[name].line or name
-            line = lines.setdefault(label, Line(label, styles.index(label), {}))
+            line = lines.setdefault(label, Curve(label, styles.index(label), {}))
             interval = record.get(f"{column}_interval")
             seeds = by_seed(trainings, name, column).values()
             few = len(seeds) < LEAST_SEEDS

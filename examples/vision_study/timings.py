@@ -31,7 +31,7 @@ from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.significance import NORMAL_QUANTILE
-from relu_nmt.io.page import Line, Panel, csv_text, draw_panels, render_page
+from relu_nmt.io.page import Curve, Panel, csv_text, draw_panels, render_page
 from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.multihead import SelfAttention
@@ -243,7 +243,7 @@ def panels_of(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
         title = f"ms a block, {'D' if part == 'by N' else 'N'} = {fixed_size}"
         panel = Panel(title, f"{part[-1]} ({axis})", log_x=True, log_y=True)
         for style, (name, line_points) in enumerate(points.items()):
-            panel.lines.append(Line(name, style, line_points))
+            panel.lines.append(Curve(name, style, line_points))
         panels.append(panel)
     return panels
 

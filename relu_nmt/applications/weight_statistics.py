@@ -24,7 +24,7 @@ from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows
-from relu_nmt.io.page import Line, Panel, draw_panels
+from relu_nmt.io.page import Curve, Panel, draw_panels
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translator.attention_maps import SLOT_NAMES, input_batches, single_model
@@ -394,9 +394,9 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
     """
     panels = []
     for slot in SLOTS:
-        lines: list[Line] = []
+        lines: list[Curve] = []
         for name, (style, dashes), records in series:
-            line = Line(name, style, {}, dashes=dashes)
+            line = Curve(name, style, {}, dashes=dashes)
             for record in records:
                 layer = record["layer"]
                 if record["slot"] == slot and layer != "mean" and statistic in record:
@@ -429,7 +429,7 @@ def by_rank(series: Sequence[Series]) -> str:
                     if record["slot"] == slot and record["layer"] == "mean":
                         shares = record[statistic].items()
                         points = {p: 100 * v for p, v in shares if p <= FIGURE_4_END}
-                        lines.append(Line(name, style, points, dashes=dashes))
+                        lines.append(Curve(name, style, points, dashes=dashes))
             x_label = "largest p % of the visible keys"
             panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", x_label, lines, from_zero=True))
     for line in itertools.chain(*(panel.lines for panel in panels)):

@@ -23,7 +23,7 @@ from relu_nmt.config.fields import (
     like,
     options_of,
     shown,
-    spread,
+    with_part_options,
 )
 from relu_nmt.config.registry import Files, Registry, Spec, refuse_shared_files
 from relu_nmt.errors import ConfigError
@@ -148,7 +148,7 @@ def _check(self: Any) -> None:
     options = options_of(type(self))
     values = {name: entry.read(getattr(self, name)) for name, entry in options.items()}
     changed = {name: x for name, x in values.items() if x != options[name].default}
-    for name, value in {**values, **spread(options, changed, {})}.items():
+    for name, value in {**values, **with_part_options(options, changed, {})}.items():
         object.__setattr__(self, name, value)
     for name, (_, kind) in groups_of(type(self)).items():
         group_settings = getattr(self, name)
@@ -357,8 +357,8 @@ def all_values(
     options = all_options(config_class)
     # A part that the user names replaces the part of the file and the options in its text.
     stored = {n: x for n, x in base.items() if n not in typed or not options[n].with_options}
-    base = spread(options, stored, {})
-    typed = spread(options, typed, base)
+    base = with_part_options(options, stored, {})
+    typed = with_part_options(options, typed, base)
     by_preset: dict[str, Any] = {}
     by_given: dict[str, Any] = {}
     chosen = ChainMap(typed, by_given, base, by_preset)

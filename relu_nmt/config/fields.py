@@ -380,7 +380,7 @@ def fields_of_part(
                 yield field, entry, index, part
 
 
-def spread(
+def with_part_options(
     options: Mapping[str, Option], values: Mapping[str, Any], before: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the values with the options of registered parts in the fields that mean the same.

@@ -276,7 +276,7 @@ class TranslationBatches:
             self._plan = []
         if not self._plan or self._seed is not None:
             shuffle_seed = None if self._seed is None else (self._seed, epoch)
-            self._plan = plan_batches(*self._sizes, self._limits, shuffle_seed)
+            self._plan = batches_by_length(*self._sizes, self._limits, shuffle_seed)
         return len(self._plan)
 
     def largest(self) -> int:
@@ -365,7 +365,7 @@ def least_limit(limits: Iterable[int | None]) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def plan_batches(
+def batches_by_length(
     source_sizes: np.ndarray,
     target_sizes: np.ndarray | None,
     limits: BatchLimits,
@@ -378,7 +378,7 @@ def plan_batches(
     of equally long sentences. Without it batches are sorted by length.
 
     Example:
-        >>> batches = plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))
+        >>> batches = batches_by_length(np.array([3, 5, 4]), None, BatchLimits(10))
         >>> [numbers.tolist() for numbers in batches]
         [[0, 2], [1]]
     """

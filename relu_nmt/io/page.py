@@ -133,7 +133,7 @@ def draw_image(
 
 
 @dataclass
-class Line:
+class Curve:
     """A line of a panel."""
 
     label: str  # label in the legend
@@ -152,7 +152,7 @@ class Panel:
 
     title: str  # name of the plotted values, with their unit
     x_label: str  # name of the values on the horizontal axis, with their unit
-    lines: list[Line] = field(default_factory=list)
+    lines: list[Curve] = field(default_factory=list)
     names: Sequence[str] | None = None  # labels on the horizontal axis, by default numbers
     log_x: bool = False  # whether the horizontal axis is logarithmic
     log_y: bool = False  # whether the vertical axis is logarithmic if its values span LEAST_SPAN
@@ -169,11 +169,11 @@ class Panel:
         return list(chain.from_iterable(line.points.values() for line in self.lines))
 
 
-def curve_lines(curves: Iterable[tuple[str, Mapping[Any, float]]]) -> list[Line]:
+def curve_lines(curves: Iterable[tuple[str, Mapping[Any, float]]]) -> list[Curve]:
     """Return a line for each named curve, y by x, each in another style."""
     lines = []
     for style, (name, points) in enumerate(curves):
-        lines.append(Line(name, style, dict(sorted(points.items()))))
+        lines.append(Curve(name, style, dict(sorted(points.items()))))
     return lines
 
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.translation_batches import plan_batches
+from relu_nmt.data.translation_batches import batches_by_length
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.process import require_memory
 from relu_nmt.vision.config import IMAGE_SUFFIXES, AugmentationConfig
@@ -358,7 +358,7 @@ class PlannedBatches:
             shuffle_seed = None if self._seed is None else (self._seed, epoch)
             sizes = np.ones(self._count, dtype=np.int64)
             limits = BatchLimits(max_sentences=self._batch_size)
-            self._plan = plan_batches(sizes, None, limits, shuffle_seed)
+            self._plan = batches_by_length(sizes, None, limits, shuffle_seed)
         return len(self._plan)
 
     def largest(self) -> int:

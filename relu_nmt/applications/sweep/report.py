@@ -33,7 +33,7 @@ from relu_nmt.applications.sweep.steps import (
 )
 from relu_nmt.errors import reporting
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
-from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
+from relu_nmt.io.page import LEAST_SEEDS, Curve, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.config import SLOTS
 
@@ -326,12 +326,12 @@ def length_figure(
     return draw_panels(panels)
 
 
-def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Line]:
+def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Curve]:
     """Return a line for each system, with its values in the column."""
     lines = []
     labels = labels_of(rows)
     for style, (system, row) in enumerate(rows.items()):
-        line = Line(labels[system], style, {})
+        line = Curve(labels[system], style, {})
         for x, average in enumerate(row):
             if average is None or column not in average.record:
                 continue

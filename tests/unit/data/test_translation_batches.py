@@ -11,7 +11,12 @@ from relu_nmt.config.shared import BatchingConfig, BatchLimits
 from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.documents import write_documents
 from relu_nmt.data.split import Split
-from relu_nmt.data.translation_batches import TranslationBatches, collate, plan_batches, shift_right
+from relu_nmt.data.translation_batches import (
+    TranslationBatches,
+    batches_by_length,
+    collate,
+    shift_right,
+)
 from relu_nmt.errors import ConfigError, DataError
 
 
@@ -216,7 +221,7 @@ def sides(pairs):
 @given(SIZES, LIMIT, LIMIT, st.one_of(st.none(), st.tuples(st.integers(0, 5), st.integers(1, 5))))
 def test_every_sentence_once_and_limits_kept(pairs, max_tokens, max_sentences, seed):
     source, target = sides(pairs)
-    plan = plan_batches(source, target, BatchLimits(max_tokens, max_sentences), seed)
+    plan = batches_by_length(source, target, BatchLimits(max_tokens, max_sentences), seed)
     batches = batches_of(plan)
     assert sorted(i for batch in batches for i in batch) == list(range(len(pairs)))
     for batch in batches:
@@ -229,7 +234,7 @@ def test_every_sentence_once_and_limits_kept(pairs, max_tokens, max_sentences, s
 @given(SIZES, st.integers(40, 200))
 def test_batches_are_as_large_as_the_limit_allows(pairs, max_tokens):
     source, target = sides(pairs)
-    batches = batches_of(plan_batches(source, target, BatchLimits(max_tokens)))
+    batches = batches_of(batches_by_length(source, target, BatchLimits(max_tokens)))
     longer = np.maximum(source, target)
     for batch, following in itertools.pairwise(batches):
         assert (len(batch) + 1) * longer[following[0]] > max_tokens
@@ -240,7 +245,7 @@ def test_batches_are_as_large_as_the_limit_allows(pairs, max_tokens):
 def test_sizes_are_multiples_on_request(pairs, multiple, max_tokens):
     source, target = sides(pairs)
     limits = BatchLimits(max_tokens, multiple=multiple)
-    *full, last = [[], *batches_of(plan_batches(source, target, limits))]
+    *full, last = [[], *batches_of(batches_by_length(source, target, limits))]
     assert all(len(b) % multiple == 0 or len(b) < multiple for b in full)
     assert sum(map(len, [*full, last])) == len(pairs)
 
@@ -250,14 +255,16 @@ def test_sizes_are_multiples_on_request(pairs, multiple, max_tokens):
 def test_the_plan_depends_only_on_seed_and_epoch(pairs, seed, epoch):
     source, target = sides(pairs)
     limits = BatchLimits(max_tokens=90)
-    again = [batches_of(plan_batches(source, target, limits, (seed, epoch))) for _ in range(2)]
+    again = [batches_of(batches_by_length(source, target, limits, (seed, epoch))) for _ in range(2)]
     assert again[0] == again[1]
 
 
 def test_epochs_and_seeds_differ():
     source = target = np.full(300, 7, dtype=np.int32)
     limits = BatchLimits(max_sentences=4)
-    plans = [batches_of(plan_batches(source, target, limits, s)) for s in [(1, 1), (1, 2), (2, 1)]]
+    plans = [
+        batches_of(batches_by_length(source, target, limits, s)) for s in [(1, 1), (1, 2), (2, 1)]
+    ]
     assert plans[0] != plans[1] != plans[2] != plans[0]
     # Equal lengths change company between epochs, not only the order of the batches.
     assert {frozenset(b) for b in plans[0]} != {frozenset(b) for b in plans[1]}
@@ -267,7 +274,7 @@ def test_similar_lengths_share_batches():
     generator = np.random.default_rng(0)
     source = generator.integers(1, 60, 5000).astype(np.int32)
     target = np.maximum(1, source + generator.integers(-5, 6, 5000)).astype(np.int32)
-    plan = plan_batches(source, target, BatchLimits(max_tokens=1000), (1, 1))
+    plan = batches_by_length(source, target, BatchLimits(max_tokens=1000), (1, 1))
     padded = real = 0
     for batch in batches_of(plan):
         padded += len(batch) * (source[batch].max() + target[batch].max())
@@ -276,12 +283,12 @@ def test_similar_lengths_share_batches():
 
 
 def test_without_a_seed_batches_come_in_order_of_length():
-    plan = plan_batches(np.array([3, 5, 4, 1]), None, BatchLimits(max_sentences=2))
+    plan = batches_by_length(np.array([3, 5, 4, 1]), None, BatchLimits(max_sentences=2))
     assert batches_of(plan) == [[3, 0], [2, 1]]
 
 
 def test_source_only_and_empty_data_are_planned():
-    assert len(plan_batches(np.zeros(0, np.int32), None, BatchLimits(10), (1, 1))) == 0
+    assert len(batches_by_length(np.zeros(0, np.int32), None, BatchLimits(10), (1, 1))) == 0
 
 
 def test_planning_millions_of_pairs_takes_seconds():
@@ -289,7 +296,7 @@ def test_planning_millions_of_pairs_takes_seconds():
     source = generator.integers(1, 100, 1_000_000).astype(np.int32)
     target = generator.integers(1, 100, 1_000_000).astype(np.int32)
     start = time.process_time()
-    plan = plan_batches(source, target, BatchLimits(max_tokens=4096), (1, 1))
+    plan = batches_by_length(source, target, BatchLimits(max_tokens=4096), (1, 1))
     assert len(plan) > 10_000
     assert time.process_time() - start < 4
 
