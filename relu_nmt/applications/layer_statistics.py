@@ -115,7 +115,6 @@ def _of_module(sums: ModuleSums) -> dict[str, Any]:
         "mean": means(sums.heads.mean(1), rows, mean_log_n=float(sums.log_counts) / rows),
         "heads": [means(of_head, rows) for of_head in sums.heads.T],
     }
-    # Split causal rows by their number of visible keys. Leave out empty buckets.
     if sums.bucket_rows.any():
         counted = zip(sums.bucket_rows, sums.buckets.T, strict=True)
         part["by_visible_keys"] = {

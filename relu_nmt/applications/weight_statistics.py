@@ -110,7 +110,6 @@ class WeightStatistics:
         ``numbers`` has the sentence numbers of the tokens of groups. None for single sentences.
         ``advance`` is called with the number of sources added since the last call.
         """
-        # Split into batches whose matrices of weights fit into memory.
         heads = max((attention.num_heads for attention in self._able), default=1)
         batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
         for batch, *inputs in batches:

@@ -144,7 +144,6 @@ def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
 
 def _check(self: Any) -> None:
     """Read every field, then compare them: ``__post_init__`` of all settings classes."""
-    # Read each value, and move the options of a registered part to their fields.
     options = options_of(type(self))
     values = {name: entry.read(getattr(self, name)) for name, entry in options.items()}
     changed = {name: x for name, x in values.items() if x != options[name].default}

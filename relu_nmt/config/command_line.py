@@ -124,7 +124,6 @@ def _add_flags(
             common["help"] = f"the same as the word {entry.metavar}"
             group.add_argument(*entry.flags, nargs="+" if entry.several else None, **common)
     elif entry.kind is bool:
-        # Add one switch for a negative name, or a pair of switches.
         is_negative = entry.name.startswith("no_")
         action = "store_true" if is_negative else argparse.BooleanOptionalAction
         group.add_argument(*names, dest=entry.name, action=action, **common)
@@ -206,7 +205,6 @@ def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str,
     the first of the last argument.
     """
     values = {name: value for name, value in typed.items() if name in options}
-    # Find the argument that takes several words, for those left over.
     several_words = ""
     for name, entry in options.items():
         if entry.positional and entry.several:

@@ -251,7 +251,6 @@ def _finish_index(index: BinaryIO, count: int, item_bytes: int) -> None:
     """Write the pointers and the count, block by block to keep memory small."""
     start = 0
     for first in range(0, count, POINTER_BLOCK):
-        # Compute the pointers of a block of sizes, and write them behind all sizes.
         index.seek(HEADER.size + 4 * first)
         block = index.read(4 * min(POINTER_BLOCK, count - first))
         sizes = np.frombuffer(block, dtype="<i4").astype(np.int64)
@@ -308,7 +307,6 @@ def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarra
     ids_of_words = map(table.get, chain.from_iterable(lines), repeat(Dictionary.unk_index))
     ids = np.fromiter(ids_of_words, dtype=dtype, count=total)
     sizes += 1
-    # Put an </s> behind the ids of each line.
     tokens = np.full(total + len(lines), Dictionary.eos_index, dtype=dtype)
     is_word = np.ones(len(tokens), dtype=bool)
     is_word[np.cumsum(sizes) - 1] = False

@@ -176,7 +176,6 @@ def read_tmx(path: str) -> Iterator[Unit]:
     units = _TmxUnits(path)
     with reading(path), open_text(path) as file:
         while True:
-            # Parse a block, then yield the units that it completed.
             block = file.read(4 * CHUNK_BYTES)
             try:
                 units.parser.Parse(block, not block)

@@ -96,7 +96,6 @@ class Split:
                     f"has; give both {name}, or neither"
                 )
         joined = cls._of([(split, range(len(split))) for split in splits])
-        # Document boundaries count if one split has them.
         joined.documents = None
         if any(split.documents is not None for split in splits):
             joined.documents = np.concatenate(
@@ -311,11 +310,9 @@ class Split:
         They are joined as :meth:`joined` does. Source tokens that are cut off have no alignments.
         """
         assert self.alignments is not None and self.target is not None
-        # Begin behind the tag, if the source has one.
         start = np.array([int(self._tag_of(sentences.start) >= 0), 0])
         pairs_of_sentences = []
         for index in sentences:
-            # Check the positions, and shift them to the place of the sentence.
             lengths = np.array([self.source.sizes[index], self.target.sizes[index]]) - 1
             pairs = self.alignments[index]
             if (pairs >= lengths).any():

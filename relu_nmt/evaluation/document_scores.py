@@ -327,7 +327,6 @@ class SplitScorer:
         if self._tokenized:
             raw = self._aligned(documents, False)
         scores = {"d_bleu": aligned.document_score(self._bleu)}
-        # Leave out s-BLEU if all documents are mismatched.
         sentence_score = aligned.sentence_score(self._bleu)
         if sentence_score is not None:
             scores["s_bleu"] = sentence_score

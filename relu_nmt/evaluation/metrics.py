@@ -194,7 +194,7 @@ class MetricConfig:
         if not hypotheses or not references:
             raise DataError("no lines to score")
         metric = self.build()
-        score = metric.corpus_score(list(hypotheses), [list(lines) for lines in references])
+        score = metric.corpus_score(list(hypotheses), list(map(list, references)))
         return Score(score.score, str(score), str(metric.get_signature()))
 
     def sentence_score(self, hypothesis: str, references: Sequence[str]) -> Score:
@@ -212,7 +212,6 @@ class MetricConfig:
 @contextmanager
 def _explained(tokenizer: str) -> Iterator[None]:
     """Turn errors of a tokenizer into a ConfigError, and limit the time of its downloads."""
-    # Limit the time of a download, and restore the earlier limit at the end.
     patience = socket.getdefaulttimeout()
     if tokenizer in FETCHED:
         socket.setdefaulttimeout(FETCH_SECONDS)

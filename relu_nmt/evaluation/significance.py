@@ -43,7 +43,7 @@ class SegmentStatistics:
         """Return the statistics of translations against one or more lists of references."""
         # Every metric of sacreBLEU has this hook for significance tests.
         counts = metric.build()._extract_corpus_statistics(
-            list(hypotheses), [list(lines) for lines in references]
+            list(hypotheses), list(map(list, references))
         )
         return cls(metric, np.array(counts, dtype=_dtype(metric)))
 
@@ -92,7 +92,6 @@ def resampled_scores(
     # Count how often each resample has each segment, [samples, segments].
     times = np.zeros((samples, segments), dtype=np.int64)
     np.add.at(times, (np.arange(samples)[:, None], drawn), 1)
-    # Sum the counts of all resamples by one matrix product.
     return np.array([system.scores_of(times @ system.counts) for system in systems])
 
 
@@ -110,7 +109,6 @@ def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> floa
     difference of the scores on all segments.
     """
     differences = np.abs(system - baseline)
-    # Return 1 where no resample shows a difference.
     if not differences.any():
         return 1.0
     # Center the differences, as if both systems were equally good.
@@ -131,7 +129,6 @@ def mean_interval(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     freedom = len(values) - 1
-    # Use the normal quantile where the table of t ends.
     quantile = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else NORMAL_QUANTILE
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 

@@ -75,7 +75,6 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside ``path``, for this process alone, and remove it afterwards."""
     lock = None
     try:
-        # Try names until one is free of other processes.
         for number in itertools.count():
             folder = path.with_name(f".{path.name}.{number}.tmp")
             lock = _acquire(folder, may_make=True)

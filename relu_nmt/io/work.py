@@ -144,7 +144,6 @@ def progress_bar(
             waiting.join()
         if progress.bar is not None:
             progress.bar.close()
-    # Print the last line, unless short work should show none.
     if not only_if_slow or progress.last_line > progress.started:
         progress.print_line()
 

@@ -161,7 +161,6 @@ class ReversibleMosesTokenizer(MosesTokenizer):
 
     def _usual_spaces(self, words: Sequence[str]) -> list[bool]:
         """Return True for each word before which Moses' detokenizer writes a space."""
-        # Write typographic apostrophes as Moses knows them.
         words = [word.replace("’", "'") if len(word) > 1 else word for word in words]
         text = self._detokenizer.detokenize(words, unescape=False)
         # Expect spaces everywhere if the detokenizer has changed the words.
@@ -171,7 +170,6 @@ class ReversibleMosesTokenizer(MosesTokenizer):
 
     def _unmarked(self, word: str) -> tuple[str, str, str]:
         """Return the mark at the start of a word, the word, and the mark at its end."""
-        # Cut off marks at both ends. A lone character is no mark.
         begin = end = ""
         if len(word) > 1 and word[0] in _ESCAPES:
             begin = word[0]

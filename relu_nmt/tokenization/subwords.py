@@ -144,7 +144,6 @@ class SubwordNmt(SubwordModel):
         """Learn ``size`` merges, fewer if no pair of symbols occurs twice. Nothing is random."""
         counts = text.word_counts()
         codes = io.StringIO()
-        # Learn only if a word has two letters to merge.
         if any(len(word) > 1 for word in counts):
             # Sort the words, so that ties between merges do not depend on the order of the text.
             entries = (f"{word} {count}\n" for word, count in sorted(counts.items()))

@@ -61,7 +61,6 @@ def save_onnx(model: EncoderDecoder, task: TranslationTask, folder: Path) -> Non
         CheckpointError: PyTorch cannot express a part of the model in a graph.
         MissingExtraError: the package for writing graphs is not installed.
     """
-    # Refuse models that no graph, or no test, covers.
     if model.config.document_attention != "full":
         raise CheckpointError(
             f"--document-attention {model.config.document_attention}: the visible keys depend on "
@@ -111,7 +110,6 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
 
     The errors are the same as in :func:`save_onnx`.
     """
-    # Export with a free batch size and a fixed image size.
     height, width = classifier.transform.sides
     batch = torch.export.Dim("batch", max=1 << 16)
     inputs = {"images": (torch.randn(2, 3, height, width), {0: batch})}
@@ -140,7 +138,6 @@ def _export(
     """Write the graph of a model, from the name, an example and the free axes of each input."""
     with needing('ONNX is not installed: pip install "relu-nmt[onnx]"'):
         import onnxscript  # noqa: F401  # PyTorch writes the graphs with it
-    # Silence the notes of the exporter.
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -256,7 +253,6 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
         _fill_attention(layer_spec.self_attention, layer.self_attention)
         _fill(layer_spec.self_attention.layer_norm, layer.self_attention_residual.norm)
-        # Fill cross-attention, which only the decoder has.
         if layer.cross_attention is not None:
             _fill_attention(layer_spec.attention, layer.cross_attention)
             _fill(layer_spec.attention.layer_norm, layer.cross_attention_residual.norm)

@@ -219,7 +219,6 @@ def _our_tensors(
     """Return the weights under relu_nmt's names, the table [V, D] in the order of ``ids``."""
     theirs = {name.removeprefix("model."): t.float() for name, t in tensors.items()}
     bias = theirs.pop("final_logits_bias", None)
-    # Check the table of embeddings and the bias [1, V] of Marian's output.
     number = sum(i >= 0 for i in ids)
     fits = not config.output_bias or (bias is not None and bias.shape == (1, number))
     if not fits or table.dim() != 2 or len(table) != number:
@@ -254,7 +253,6 @@ def _symbols_of_json(path: Path) -> list[str]:
     is_whole = {type(i) for i in ids.values()} <= {int}
     if not is_whole or sorted(ids.values()) != list(range(len(ids))):
         raise CheckpointError(f"{path}: damaged; expected an id from 0 for each symbol")
-    # Require the special symbols that relu_nmt needs, too.
     missing = {PAD, EOS, UNK} - ids.keys()
     if missing:
         raise CheckpointError(f"{path}: lacks {', '.join(sorted(missing))}")

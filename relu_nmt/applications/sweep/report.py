@@ -193,7 +193,6 @@ def best_at(averages: Sequence[Average], length: int) -> Average | None:
 
 def went_wrong(cells: Sequence[Cell]) -> list[tuple[str, Cell]]:
     """Return the names of models, or models at a length, by error, with an example each."""
-    # Name a training once, an evaluation with its length.
     errors: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         if cell.status in BAD:
@@ -335,7 +334,6 @@ def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Curve]:
         for x, average in enumerate(row):
             if average is None or column not in average.record:
                 continue
-            # Draw the mean with its interval, and too few seeds as dots.
             line.points[x] = average.record[column] / scale
             line.errors.append(_error(average, column))
             values = average.values(column)

@@ -299,7 +299,6 @@ def _training_record(step: Step) -> Record:
         "torch": machine.get("torch"),
         "python": machine.get("python"),
     }
-    # Add the lengths of the training documents, if the file is whole.
     with suppress(*DAMAGE):
         lengths = _read_json(step.checkpoints / LENGTHS_FILE)
         for part in lengths["splits"].get("train", []):
@@ -355,7 +354,6 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
         for column, speed in SPEEDS.items():
             if average.record.get(speed) and other.record.get(speed):
                 average.record[column] = average.record[speed] / other.record[speed]
-        # Leave the baseline without a gain over itself.
         if other is not average:
             gain, average.gains = compare(average, other)
             average.record |= gain
@@ -375,7 +373,6 @@ def _add_means(average: Average) -> None:
             record[f"seeds_{status.replace(' ', '_')}"] = counts[status]
     if not converged:
         return
-    # Average the numbers that all converged seeds have.
     for name, value in converged[0].record.items():
         values: list[Any] = [cell.record.get(name) for cell in converged]
         if name in TEXTS and len(set(values)) == 1:

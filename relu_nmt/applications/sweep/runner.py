@@ -142,7 +142,6 @@ class StepRunner:
                     is_pending = task.step.status == PENDING and self.signal is None
                     if is_pending and len(self._running) < self._config.jobs:
                         self._start(task)
-                # Report once that the next step waits for another sweep.
                 waiting = [task for task in self._open() if task.not_before]
                 if waiting and not self._running and not has_reported_waiting:
                     has_reported_waiting = True

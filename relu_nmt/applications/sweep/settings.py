@@ -111,7 +111,6 @@ class JobsConfig(ClusterOptions):
                 f"--gpus {gpu_text}: {together} --training-processes each need one; expected a "
                 f"multiple of {together}"
             )
-        # Refuse GPUs that no process would use.
         if len(self.gpus) > self.jobs * together:
             raise ConfigError(
                 f"--gpus {gpu_text}: each process uses one, so some would stay idle; raise --jobs "
@@ -218,7 +217,6 @@ class SweepSettings:
 
     def check(self) -> None:
         """Check that no value stands twice, and that data and budget are there."""
-        # Lists need different values.
         for name in ("lengths", "attentions", "seeds"):
             values = getattr(self, name)
             if (name != "attentions" and not values) or len(set(values)) < len(values):
@@ -226,7 +224,6 @@ class SweepSettings:
                 raise ConfigError(
                     f"{flag_of(name)} {value_text}: expected different ones, at least one"
                 )
-        # Variants need names that no attention has.
         for text in self.variants:
             if not re.fullmatch(r"[\w.+-]+:\s.*\S", text, re.DOTALL):
                 raise ConfigError(f"--variants '{text}': expected 'NAME: flags of relu-nmt-train'")
