@@ -19,22 +19,32 @@ if TYPE_CHECKING:
     from relu_nmt.applications.files.document import FileFormat
     from relu_nmt.applications.files.sentences import TranslateSegments
 
-_ROOM = "relu_nmt.applications.files"
+_ENDINGS = {
+    "docx": ".docx",
+    "epub": ".epub",
+    "html": ".html .htm .xhtml",
+    "markdown": ".md .markdown",
+    "odt": ".odt",
+    "po": ".po .pot",
+    "subtitles": ".srt .vtt",
+    "table": ".tsv .csv",
+    "text": ".txt",
+    "xliff": ".xlf .xliff",
+}
+ENDINGS: dict[str, str] = {}
+"""Name of the format by the ending of a file's name."""
+for _name, _endings in _ENDINGS.items():
+    ENDINGS |= dict.fromkeys(_endings.split(), _name)
 formats: Registry["type[FileFormat]"] = Registry(
-    "file format",
-    {
-        "docx": f"{_ROOM}.docx",
-        "epub": f"{_ROOM}.epub",
-        "html": f"{_ROOM}.html",
-        "markdown": f"{_ROOM}.markdown",
-        "odt": f"{_ROOM}.odt",
-        "po": f"{_ROOM}.po",
-        "subtitles": f"{_ROOM}.subtitles",
-        "table": f"{_ROOM}.table",
-        "text": f"{_ROOM}.text",
-        "xliff": f"{_ROOM}.xliff",
-    },
+    "file format", {name: f"relu_nmt.applications.files.{name}" for name in _ENDINGS}
 )
+_CONVERT, _PICTURE = "save it as .docx", "give the text that it shows"
+REFUSED = {
+    ".pdf": "convert it first, for example with pdftotext",
+    **dict.fromkeys([".doc", ".rtf"], _CONVERT),
+    **dict.fromkeys([".png", ".jpg", ".jpeg", ".tif", ".tiff"], _PICTURE),
+}
+"""Advice on files that are not read, by the ending of the name."""
 
 
 @settings
@@ -44,37 +54,6 @@ class FileOptions:
     column: str = option("1", "column of a table, by its number or its name in the first row")
     line_width: int = option(42, "most characters in a line of a subtitle", least=10)
     retranslate: bool = option(False, "also translate entries of PO and XLIFF that are translated")
-
-
-ENDINGS = {
-    ".txt": "text",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
-    ".docx": "docx",
-    ".odt": "odt",
-    ".epub": "epub",
-    ".srt": "subtitles",
-    ".vtt": "subtitles",
-    ".po": "po",
-    ".pot": "po",
-    ".xlf": "xliff",
-    ".xliff": "xliff",
-    ".tsv": "table",
-    ".csv": "table",
-}
-"""Name of the format by the ending of a file's name."""
-REFUSED = {
-    ".pdf": "convert it first, for example with pdftotext or by opening it in Word",
-    ".doc": "save it as .docx",
-    ".rtf": "save it as .docx",
-    ".png": "give the text that it shows",
-    ".jpg": "give the text that it shows",
-    ".tif": "give the text that it shows",
-}
-"""Advice on files that are not read, by the ending of the name."""
 
 
 def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:

@@ -1,7 +1,7 @@
 """Word: paragraphs of runs, whose texts have the properties of their run.
 
-The properties of most of a paragraph's text are the default. Runs with others are pairs of tags,
-and runs without text, such as a picture or a reference, are empty tags.
+The properties of most of a paragraph's text are the default. Other runs are pairs of tags, and
+runs without text, such as a picture or a reference, are empty tags.
 """
 
 import html
@@ -27,7 +27,7 @@ class _Reader:
     """Finds the segments of a part."""
 
     def __init__(self, source: str) -> None:
-        self.found: list[Segment] = []
+        self.paragraphs: list[Segment] = []
         self._source = source
         self._pieces = list(pieces(source))
         self._partners = partners(self._pieces)
@@ -67,7 +67,7 @@ class _Reader:
         self._set_style("")
         segment = self._builder.finish()
         if segment is not None:
-            self.found.append(_with_default(segment))
+            self.paragraphs.append(_with_default(segment))
         return inner
 
     def _set_style(self, style: str) -> None:
@@ -145,7 +145,7 @@ class DocxPart(XmlFormat):
         """Return the paragraphs in reading order."""
         reader = _Reader(source)
         reader.read(range(len(reader._pieces)))
-        return reader.found
+        return reader.paragraphs
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text as a run."""
@@ -161,6 +161,6 @@ class DocxFormat(ZipFormat):
     def documents(self, parts: Mapping[str, bytes]) -> dict[str, TextDocument]:
         """Return the parts that have text, in reading order (KeyError: one is missing)."""
         reader = DocxPart(self.options)
-        others = sorted(name for name in parts if _PARTS.fullmatch(name))
-        ordered = dict.fromkeys(["word/document.xml", *others])
+        names_of_parts = sorted(name for name in parts if _PARTS.fullmatch(name))
+        ordered = dict.fromkeys(["word/document.xml", *names_of_parts])
         return {name: reader.read(parts[name]) for name in ordered}

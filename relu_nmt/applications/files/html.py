@@ -20,7 +20,7 @@ HTML = Vocabulary(
     repeating=REPEATING,
     empty=names("br img input wbr svg math audio video object iframe canvas"),
     spaces=names("br"),
-    kept=names("code kbd samp tt var"),
+    protected=names("code kbd samp tt var"),
     skipped=names("script style pre textarea template"),
     attributes={
         "*": names("alt title placeholder aria-label summary"),

@@ -1,6 +1,5 @@
-"""Markdown: blocks by markdown-it, and inline markup found in the lines of the source."""
+"""Markdown: blocks by markdown-it, and inline markup segments in the lines of the source."""
 
-import html
 import re
 from collections.abc import Container, Iterator
 from dataclasses import replace
@@ -9,7 +8,7 @@ from typing import Any
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.document import TextFormat
 from relu_nmt.applications.files.html import HTML, RAW, HtmlFormat, HtmlReader
-from relu_nmt.applications.files.markup import is_symbol
+from relu_nmt.applications.files.markup import REFERENCE, add_reference
 from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span, plain_segment
 from relu_nmt.errors import needing
 
@@ -32,8 +31,9 @@ _INLINE = re.compile(
       (?P<target>\((?:[^()\s]|\([^()\s]*\))*(?:\s+(?:"(?P<title>[^"\n]*)"|'[^'\n]*'))?\s*\)
         |\[[^\[\]]*\])?)
   | (?P<mark>\*{1,3}|(?<![^\W_])_{1,3}|_{1,3}(?![^\W_])|~~)
-  | (?P<reference>&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);)
-    """,
+  | (?P<reference>"""
+    + REFERENCE.pattern
+    + ")",
     re.VERBOSE | re.DOTALL,
 )
 _SPECIAL = re.compile(
@@ -49,15 +49,15 @@ class MarkdownFormat(TextFormat):
         """Return the segments of a text in reading order."""
         front = _FRONT.match(source)
         begin = front.end() if front else 0
-        found: list[Segment] = []
+        segments: list[Segment] = []
         pages: list[Span] = []
         for kind, span, references in _blocks(source, begin):
             if kind == "html":
                 pages.append(span)
             else:
-                found += _Paragraph(source, kind, references).read(span)
-        found += _html_segments(source, pages)
-        return sorted(found, key=lambda segment: segment.span)
+                segments += _Paragraph(source, kind, references).read(span)
+        segments += _html_segments(source, pages)
+        return sorted(segments, key=lambda segment: segment.span)
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with escapes for the characters of markup."""
@@ -131,7 +131,7 @@ class _Paragraph:
         self._builder = SegmentBuilder()
         # Links that have begun: the ends of their texts and of themselves, and the closing tags.
         self._links: list[tuple[int, int, tuple[Span, ...]]] = []
-        self._found: list[Segment] = []
+        self._segments: list[Segment] = []
 
     def read(self, span: Span) -> list[Segment]:
         """Return the segments of a text: its images and titles, and the text."""
@@ -151,7 +151,7 @@ class _Paragraph:
                 self._builder.close("[", *closing)
                 position = max(position, link_end)
         segment = self._builder.finish(self._kind)
-        return self._found + ([] if segment is None else [segment])
+        return self._segments + ([] if segment is None else [segment])
 
     def _add(self, match: re.Match[str]) -> int:
         """Add inline markup, and return the position behind it."""
@@ -165,13 +165,13 @@ class _Paragraph:
         elif kind == "tag":
             self._add_tag(match)
         elif kind == "code":
-            builder.keep(match[0].strip("`"), span)
+            builder.add_protected(match[0].strip("`"), span)
         elif kind == "address":
-            builder.keep(match[0][1:-1], span)
+            builder.add_protected(match[0][1:-1], span)
         elif kind in ("break", "note"):
             builder.add_empty(span, is_space=kind == "break")
         elif kind == "reference":
-            self._add_reference(match)
+            add_reference(builder, match)
         else:
             texts = {"escape": match[0][1:], "line": " ", "url": match[0]}
             builder.add_text(texts[kind], span)
@@ -198,13 +198,6 @@ class _Paragraph:
         else:
             self._builder.open(name, match.span())
 
-    def _add_reference(self, match: re.Match[str]) -> None:
-        text = html.unescape(match[0])
-        if is_symbol(text):
-            self._builder.keep(text, match.span())
-        else:
-            self._builder.add_text(text, match.span())
-
     def _add_link(self, match: re.Match[str]) -> int:
         """Begin a link, or add an image. Brackets without a target are text."""
         begin, end = match.span()
@@ -217,16 +210,16 @@ class _Paragraph:
             # The text of the link changes, and its label must not.
             closing = (label_end, label_end + 1), (label_begin - 1, label_end + 1)
         if match["title"]:
-            self._add_found(match["title"], match.span("title"), "title")
+            self._add_segment(match["title"], match.span("title"), "title")
         if match["image"]:
-            self._add_found(match["label"], match.span("label"), "")
+            self._add_segment(match["label"], match.span("label"), "")
             self._builder.add_empty((begin, end))
             return end
         self._builder.open("[", (begin, label_begin))
         self._links.append((label_end, end, closing))
         return label_begin
 
-    def _add_found(self, text: str, span: Span, note: str) -> None:
+    def _add_segment(self, text: str, span: Span, note: str) -> None:
         segment = plain_segment(text, span, note)
         if segment is not None:
-            self._found.append(segment)
+            self._segments.append(segment)

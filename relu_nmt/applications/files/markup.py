@@ -17,7 +17,7 @@ KNOWN_DOCTYPES = ("-//W3C//", "-//NISO//DTD ncx", "-//OASIS//DTD XLIFF", "-//Ope
 """Beginnings of public names that programs write. Their files are never read."""
 _TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/>]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
-_REFERENCE = re.compile(r"&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);")
+REFERENCE = re.compile(r"&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);")
 _DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
 _OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
 
@@ -52,7 +52,7 @@ class Vocabulary:
         repeating: those that may become several, as ``<b>`` may.
         empty: elements that stand in a text without words. Texts in them have own segments.
         spaces: those of them that stand for a space.
-        kept: elements within a text whose words are not translated.
+        protected: elements within a text whose words are not translated.
         skipped: elements without text to translate.
         attributes: attributes that are text, by element. ``*`` stands for all elements.
         only_in: elements that have text. None: all have.
@@ -62,7 +62,7 @@ class Vocabulary:
     repeating: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     spaces: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
+    protected: frozenset[str] = frozenset()
     skipped: frozenset[str] = frozenset()
     attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     only_in: frozenset[str] | None = None
@@ -132,22 +132,22 @@ def partners(tags: Sequence[Piece]) -> dict[int, int]:
         DataError: too many elements are within each other.
     """
     open_tags: dict[str, list[int]] = {}
-    found = {}
+    closing_of = {}
     for number, piece in enumerate(tags):
         if piece.kind == "open":
             open_tags.setdefault(piece.name, []).append(number)
         elif piece.kind == "close" and open_tags.get(piece.name):
-            found[open_tags[piece.name].pop()] = number
-    _check_depth(tags, found)
-    return found
+            closing_of[open_tags[piece.name].pop()] = number
+    _check_depth(tags, closing_of)
+    return closing_of
 
 
-def _check_depth(tags: Sequence[Piece], found: Mapping[int, int]) -> None:
+def _check_depth(tags: Sequence[Piece], closing_of: Mapping[int, int]) -> None:
     """Refuse elements within each other beyond the limit. Tags without an end do not count."""
     depth = 0
-    ends = set(found.values())
+    ends = set(closing_of.values())
     for number in range(len(tags)):
-        depth += (number in found) - (number in ends)
+        depth += (number in closing_of) - (number in ends)
         if depth > MOST_DEPTH:
             raise DataError(f"more than {MOST_DEPTH} elements are within each other")
 
@@ -200,9 +200,16 @@ class XmlFormat(MarkupFormat):
         return match[1].decode() if match else super().encoding(content)
 
 
-def is_symbol(text: str) -> bool:
-    """Return True for a character that a reference stands for and no translation changes."""
-    return text in "&<>" or (len(text) == 1 and unicodedata.category(text)[0] == "S")
+def add_reference(builder: SegmentBuilder, match: re.Match[str]) -> None:
+    """Add a reference, such as ``&uuml;``. Letters are text, symbols stay as they are written."""
+    text = html.unescape(match[0])
+    is_symbol = text in "&<>" or (len(text) == 1 and unicodedata.category(text)[0] == "S")
+    if text == "\u00a0":
+        builder.add_empty(match.span(), is_space=True)
+    elif is_symbol or text == match[0]:
+        builder.add_protected(text, match.span())
+    else:
+        builder.add_text(text, match.span())
 
 
 class MarkupReader:
@@ -232,12 +239,12 @@ class MarkupReader:
                 lowered.append(Piece(piece.kind, piece.begin, piece.end, name, piece.attributes))
             self.pieces = lowered
         self.partners = partners(self.pieces)
-        self.found: list[Segment] = []
+        self.found_segments: list[Segment] = []
 
     def segments(self) -> list[Segment]:
         """Return the segments in reading order."""
         self.read(range(len(self.pieces)), is_text=self._vocabulary.only_in is None)
-        return self.found
+        return self.found_segments
 
     def read(self, numbers: range, is_text: bool) -> None:
         """Find the segments among some pieces. Inline elements may contain segments, too."""
@@ -279,14 +286,14 @@ class MarkupReader:
         """Store the segment, and then those of the elements within it."""
         segment = builder.finish()
         if segment is not None:
-            self.found.append(segment)
+            self.found_segments.append(segment)
         for numbers in inner:
             self.read(numbers, is_text=self._vocabulary.only_in is None)
 
     def _is_block(self, piece: Piece) -> bool:
         vocabulary = self._vocabulary
         is_inline = piece.name in vocabulary.inline or piece.name in vocabulary.empty
-        return not is_inline and piece.name not in vocabulary.kept
+        return not is_inline and piece.name not in vocabulary.protected
 
     def _is_skipped(self, piece: Piece) -> bool:
         return piece.name in self._vocabulary.skipped or self.is_untranslated(piece)
@@ -309,10 +316,10 @@ class MarkupReader:
             builder.add_empty(whole, is_space=piece.name in vocabulary.spaces)
             inner.append(range(number + 1, end))
             return end
-        if piece.name in vocabulary.kept or self.is_untranslated(piece):
+        if piece.name in vocabulary.protected or self.is_untranslated(piece):
             text = self.text_of(range(number + 1, end))
             if text.strip():
-                builder.keep(text, whole)
+                builder.add_protected(text, whole)
             else:
                 builder.add_empty(whole)
             return end
@@ -333,18 +340,12 @@ class MarkupReader:
         return html.unescape("".join(self._tag(piece) for piece in texts if piece.kind == "text"))
 
     def _add_text(self, builder: SegmentBuilder, piece: Piece) -> None:
-        """Add text with its references: letters are read, symbols kept as they are written."""
+        """Add text with its references: letters are read, symbols protected as they are written."""
         position = piece.begin
-        for match in _REFERENCE.finditer(self.source, piece.begin, piece.end):
-            text = html.unescape(match[0])
+        for match in REFERENCE.finditer(self.source, piece.begin, piece.end):
             builder.add_text(self.source[position : match.start()], (position, match.start()))
             position = match.end()
-            if text == "\u00a0":
-                builder.add_empty(match.span(), is_space=True)
-            elif is_symbol(text) or text == match[0]:
-                builder.keep(text, match.span())
-            else:
-                builder.add_text(text, match.span())
+            add_reference(builder, match)
         builder.add_text(self.source[position : piece.end], (position, piece.end))
 
     def text_attributes(self, piece: Piece) -> frozenset[str]:
@@ -362,4 +363,4 @@ class MarkupReader:
                 note = "attribute" if self.source[begin - 1] in "\"'" else "bare attribute"
                 text = html.unescape(self.source[begin:end])
                 segment = plain_segment(text, (begin, end), note)
-                self.found += [] if segment is None else [segment]
+                self.found_segments += [] if segment is None else [segment]

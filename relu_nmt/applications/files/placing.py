@@ -1,4 +1,4 @@
-"""Inline markup of a translation: tags and kept texts are placed by the alignment of the words.
+"""Inline markup of a translation: tags and protected texts placed by the alignment of words.
 
 A translation is a list of words, each with the number of the source word that it stands for. A pair
 of tags goes around the run of words that agrees best with the words of its source. An empty tag
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from relu_nmt.applications.files.segments import Kept, Segment, Span, Tag
+from relu_nmt.applications.files.segments import Protected, Segment, Span, Tag
 
 Link = tuple[Span, Span]
 """Characters of a source word and of the target word that it is aligned to."""
@@ -42,13 +42,13 @@ class Word:
         before: white space in front of the word.
         text: the word.
         source: number of its source word. None: unknown.
-        kept: the text of the source that the word stands for, if it is not translated.
+        protected: the text of the source that the word stands for, if it is not translated.
     """
 
     before: str
     text: str
     source: int | None = None
-    kept: Kept | None = None
+    protected: Protected | None = None
 
 
 @dataclass(frozen=True)
@@ -61,30 +61,30 @@ class Placed:
     children: list["Placed"] = field(default_factory=list)
 
 
-def word_spans(text: str, kept: Sequence[str] = ()) -> list[Span]:
-    """Return the places of words and marks. Each kept text is one word.
+def word_spans(text: str, protected: Sequence[str] = ()) -> list[Span]:
+    """Return the runs of words and marks. Each protected text is one word.
 
     Example:
         >>> word_spans("Ein T-Shirt.")
         [(0, 3), (4, 11), (11, 12)]
     """
-    literals = "|".join(map(literal_pattern, sorted(set(kept), key=len, reverse=True)))
+    literals = "|".join(map(literal_pattern, sorted(set(protected), key=len, reverse=True)))
     pattern = f"{literals}|{_WORD}" if literals else _WORD
     return [match.span() for match in re.finditer(pattern, text)]
 
 
 def literal_pattern(text: str) -> str:
-    """Return a pattern of a kept text that is no part of a longer word."""
+    """Return a pattern of a protected text that is no part of a longer word."""
     before = r"(?<!\w)" if text[0].isalnum() else ""
     behind = r"(?!\w)" if text[-1].isalnum() else ""
     return before + re.escape(text) + behind
 
 
 def source_spans(segment: Segment) -> list[Span]:
-    """Return the places of the words of a segment. Each kept text is one word."""
+    """Return the runs of the words of a segment. Each protected text is one word."""
     spans = []
     position = 0
-    for entry in segment.kept:
+    for entry in segment.protected:
         spans += _shifted(word_spans(segment.text[position : entry.begin]), position)
         spans.append((entry.begin, entry.end))
         position = entry.end
@@ -110,10 +110,10 @@ def proportional_links(source: str, target: str) -> list[Link]:
 
 
 def aligned_words(segment: Segment, translation: Translation) -> list[Word]:
-    """Return the words of a translation with their source words. Kept texts are there once each."""
+    """Return the words of a translation, with their source words and each protected text once."""
     source = source_spans(segment)
-    kept_texts = [segment.text[entry.begin : entry.end] for entry in segment.kept]
-    target = word_spans(translation.text, kept_texts)
+    protected_texts = [segment.text[entry.begin : entry.end] for entry in segment.protected]
+    target = word_spans(translation.text, protected_texts)
     aligned = _aligned(source, target, translation.links)
     words = []
     position = 0
@@ -121,7 +121,7 @@ def aligned_words(segment: Segment, translation: Translation) -> list[Word]:
         before = translation.text[position:begin]
         words.append(Word(before, translation.text[begin:end], number))
         position = end
-    return _with_kept(segment, source, words)
+    return _with_protected(segment, source, words)
 
 
 def _aligned(
@@ -145,11 +145,11 @@ def _overlapping(spans: Sequence[Span], span: Span) -> range:
     return range(first, max(first, bisect_left(spans, (end, end))))
 
 
-def _with_kept(segment: Segment, source: Sequence[Span], words: list[Word]) -> list[Word]:
-    """Return the words with each kept text of the source once: found, copied or left out."""
-    texts = {segment.text[entry.begin : entry.end] for entry in segment.kept}
-    waiting: dict[str, list[tuple[int, Kept]]] = {text: [] for text in texts}
-    for entry in segment.kept:
+def _with_protected(segment: Segment, source: Sequence[Span], words: list[Word]) -> list[Word]:
+    """Return the words with each protected text of the source once: found, copied or left out."""
+    texts = {segment.text[entry.begin : entry.end] for entry in segment.protected}
+    waiting: dict[str, list[tuple[int, Protected]]] = {text: [] for text in texts}
+    for entry in segment.protected:
         number = source.index((entry.begin, entry.end))
         waiting[segment.text[entry.begin : entry.end]].append((number, entry))
     # Take those that the translation has. Leave out those that it has too often.
@@ -158,23 +158,23 @@ def _with_kept(segment: Segment, source: Sequence[Span], words: list[Word]) -> l
         if word.text in texts:
             if not waiting[word.text]:
                 continue
-            word.source, word.kept = waiting[word.text].pop(0)
+            word.source, word.protected = waiting[word.text].pop(0)
         remaining.append(word)
-    for text, places in waiting.items():
-        for number, entry in places:
-            _copy_kept(remaining, Word(" ", text, number, entry), len(source))
+    for text, runs in waiting.items():
+        for number, entry in runs:
+            _copy_protected(remaining, Word(" ", text, number, entry), len(source))
     return remaining
 
 
-def _copy_kept(words: list[Word], copied: Word, num_source: int) -> None:
-    """Put a kept text in place of the words that are aligned to it, or in its place among them."""
+def _copy_protected(words: list[Word], copied: Word, num_source: int) -> None:
+    """Put a protected text in place of the words aligned to it, or behind the word before it."""
     assert copied.source is not None
     scores = []
     for word in words:
         score = UNKNOWN if word.source is None else ELSEWHERE
         if word.source == copied.source:
             score = INSIDE
-        scores.append(BLOCKED if word.kept else score)
+        scores.append(BLOCKED if word.protected else score)
     begin, end = best_run(scores)
     if begin == end:
         begin = end = gap_before(words, range(len(words)), copied.source, num_source)
@@ -184,7 +184,7 @@ def _copy_kept(words: list[Word], copied: Word, num_source: int) -> None:
     words[begin:end] = [copied]
 
 
-# ------------------------------------------------------------------------- places of tags
+# ------------------------------------------------------------------------- runs of tags
 
 
 def best_run(scores: Sequence[float]) -> tuple[int, int]:
@@ -205,31 +205,25 @@ def best_run(scores: Sequence[float]) -> tuple[int, int]:
     return best
 
 
-def gap_before(words: Sequence[Word], allowed: range, source: int, num_source: int) -> int:
+def gap_before(
+    words: Sequence[Word], run: range, source: int, num_source: int, is_behind: bool = False
+) -> int:
     """Return the number of the word before which a tag stands that preceded a source word.
 
     Without an aligned word the tag stands behind the source word before it, or else at its share
-    of the text. ``allowed`` are the numbers of the words around it.
+    of the text. With ``is_behind`` that word comes first. ``run`` are the words around the tag.
     """
-    for number in allowed:
-        if words[number].source == source:
-            return number
-    for number in reversed(allowed):
-        if words[number].source == source - 1:
-            return number + 1
-    return allowed.start + round(len(allowed) * source / max(1, num_source))
-
-
-def gap_behind(words: Sequence[Word], allowed: range, source: int, num_source: int) -> int:
-    """Return the gap behind the word for the source word before ``source``, if there is one."""
-    for number in reversed(allowed):
-        if words[number].source == source - 1:
-            return number + 1
-    return gap_before(words, allowed, source, num_source)
+    before = [number for number in run if words[number].source == source]
+    behind = [number + 1 for number in run if words[number].source == source - 1]
+    if behind and (is_behind or not before):
+        return behind[-1]
+    if before:
+        return before[0]
+    return run.start + round(len(run) * source / max(1, num_source))
 
 
 def placed_tags(segment: Segment, words: Sequence[Word]) -> list[Placed]:
-    """Return the places of all tags of a segment in its translation."""
+    """Return the runs of all tags of a segment in its translation."""
     spans = source_spans(segment)
     whole = range(len(spans))
     return _Placer(spans, words, segment.text).place(segment.tags, whole, [range(len(words))])
@@ -244,22 +238,20 @@ class _Placer:
         self._text = text
 
     def place(self, tags: Sequence[Tag], inside: range, allowed: Sequence[range]) -> list[Placed]:
-        """Return the places of sibling tags.
+        """Return the runs of sibling tags.
 
-        ``inside`` are the source words of the tag around them, ``allowed`` its places.
+        ``inside`` are the source words of the tag around them, ``allowed`` its runs.
         """
         free = list(allowed)
         pairs: list[Placed] = []
         for tag in tags:
             if self._source_words(tag):
-                places = self._runs(tag, inside, free or [allowed[-1][len(allowed[-1]) :]])
-                pairs += places
-                free = _without(free, places)
-        edges = [place for place in pairs if place.begin < place.end]
-        empties = [
-            self._empty(tag, inside, allowed, edges) for tag in tags if not self._source_words(tag)
-        ]
-        return pairs + empties
+                placed = self._runs(tag, inside, free or [allowed[-1][len(allowed[-1]) :]])
+                pairs += placed
+                free = _without(free, placed)
+        edges = [pair for pair in pairs if pair.begin < pair.end]
+        empties = [tag for tag in tags if not self._source_words(tag)]
+        return pairs + [self._empty(tag, inside, allowed, edges) for tag in empties]
 
     def _source_words(self, tag: Tag) -> range:
         return range(bisect_left(self._begins, tag.begin), bisect_left(self._begins, tag.end))
@@ -276,12 +268,17 @@ class _Placer:
         begin, end = best_run(scores)
         if begin == end:
             return [self._pair(tag, source, self._share(source, inside, free))]
-        places = [range(begin, end)]
-        # A pair that has found fewer words than it had may have other ones elsewhere.
-        if tag.repeats:
-            places += self._other_runs(scores, places[0], len(source))
-        pairs = [self._pair(tag, source, places[0])]
-        return pairs + [Placed(tag, place.start, place.stop) for place in places[1:]]
+        pairs = [self._pair(tag, source, range(begin, end))]
+        # A pair that has fewer words than it had may have other ones elsewhere.
+        missing = len(source) - (end - begin)
+        while tag.repeats and missing > 0:
+            scores[begin:end] = [BLOCKED] * (end - begin)
+            begin, end = best_run(scores)
+            if begin == end or max(scores[begin:end]) < INSIDE:
+                break
+            pairs.append(Placed(tag, begin, end))
+            missing -= end - begin
+        return pairs
 
     def _score(self, word: Word, source: range) -> float:
         if word.source is None:
@@ -289,20 +286,6 @@ class _Placer:
         # Marks and short words decide less than others, as their alignment is less sure.
         weight = 1.0 if len(word.text) > 1 else 0.5
         return weight * (INSIDE if word.source in source else ELSEWHERE)
-
-    def _other_runs(self, scores: list[float], first: range, num_source: int) -> list[range]:
-        runs = []
-        missing = num_source - len(first)
-        scores = [*scores]
-        scores[first.start : first.stop] = [BLOCKED] * len(first)
-        while missing > 0:
-            begin, end = best_run(scores)
-            if begin == end or max(scores[begin:end]) < INSIDE:
-                break
-            runs.append(range(begin, end))
-            scores[begin:end] = [BLOCKED] * (end - begin)
-            missing -= end - begin
-        return runs
 
     def _share(self, source: range, inside: range, free: Sequence[range]) -> range:
         """Return the word at the tag's share of the text, for a tag without aligned words."""
@@ -313,29 +296,26 @@ class _Placer:
         number = numbers[min(int(len(numbers) * share), len(numbers) - 1)]
         return range(number, number + 1)
 
-    def _pair(self, tag: Tag, source: range, place: range) -> Placed:
-        children = self.place(tag.children, source, [place])
-        return Placed(tag, place.start, place.stop, children)
+    def _pair(self, tag: Tag, source: range, run: range) -> Placed:
+        return Placed(tag, run.start, run.stop, self.place(tag.children, source, [run]))
 
     def _empty(
         self, tag: Tag, inside: range, allowed: Sequence[range], siblings: Sequence[Placed]
     ) -> Placed:
         """Return the place of a tag without words, which is not within a sibling."""
-        position = bisect_left(self._begins, tag.begin)
-        first, last = allowed[0].start, allowed[-1].stop
-        if position <= inside.start:
-            gap = first
-        elif position >= inside.stop:
-            gap = last
-        elif is_attached(tag, self._text):
-            gap = gap_behind(self._words, range(first, last), position, inside.stop)
+        source = bisect_left(self._begins, tag.begin)
+        run = range(allowed[0].start, allowed[-1].stop)
+        if source <= inside.start:
+            gap = run.start
+        elif source >= inside.stop:
+            gap = run.stop
         else:
-            gap = gap_before(self._words, range(first, last), position, inside.stop)
-        for place in siblings:
-            if place.begin < gap < place.end:
-                gap = place.begin
-        children = self.place(tag.children, range(0), [range(gap, gap)])
-        return Placed(tag, gap, gap, children)
+            is_behind = is_attached(tag, self._text)
+            gap = gap_before(self._words, run, source, inside.stop, is_behind)
+        for sibling in siblings:
+            if sibling.begin < gap < sibling.end:
+                gap = sibling.begin
+        return self._pair(tag, range(0), range(gap, gap))
 
 
 def is_attached(tag: Tag, text: str) -> bool:
@@ -344,14 +324,14 @@ def is_attached(tag: Tag, text: str) -> bool:
     return before.strip() != "" and behind.strip() == ""
 
 
-def _without(free: Sequence[range], places: Sequence[Placed]) -> list[range]:
+def _without(free: Sequence[range], taken: Sequence[Placed]) -> list[range]:
     """Return runs of words without those that tags have taken."""
     runs = list(free)
-    for place in places:
+    for placed in taken:
         parts = []
         for run in runs:
-            parts.append(range(run.start, min(run.stop, place.begin)))
-            parts.append(range(max(run.start, place.end), run.stop))
+            parts.append(range(run.start, min(run.stop, placed.begin)))
+            parts.append(range(max(run.start, placed.end), run.stop))
         runs = [run for run in parts if len(run)]
     return runs
 
@@ -372,7 +352,7 @@ class Writer(ABC):
 
 
 def rendered(segment: Segment, translation: Translation, writer: Writer) -> str:
-    """Return a translation with all tags and kept texts of its segment, as source of the format."""
+    """Return a translation in the form of the format, with all tags and protected texts."""
     words = aligned_words(segment, translation)
     return render_words(segment, words, writer)
 
@@ -406,53 +386,50 @@ class _Page:
         """Write a run of words with the tags in it. The first word's space is written before."""
         empties: dict[int, list[Placed]] = {}
         pairs: dict[int, Placed] = {}
-        for place in placed:
-            if place.begin < place.end:
-                pairs[place.begin] = place
+        for tag in placed:
+            if tag.begin < tag.end:
+                pairs[tag.begin] = tag
             else:
-                empties.setdefault(place.begin, []).append(place)
+                empties.setdefault(tag.begin, []).append(tag)
         number = run.start
         while number < run.stop:
             space = self._words[number].before if number > run.start else ""
             self._write_gap(empties.get(number, []), space, style)
-            pair = pairs.get(number)
-            if pair is not None:
-                self._write_pair(pair, style)
-                number = pair.end
+            if number in pairs:
+                self._write_tag(pairs[number], style)
+                number = pairs[number].end
             else:
                 self._write_word(self._words[number], style)
                 number += 1
         self._write_gap(empties.get(run.stop, []), "", style)
 
     def _write_gap(self, empties: Sequence[Placed], space: str, style: str) -> None:
-        """Write the empty tags at a place, and the space there, which a tag may stand for."""
-        text = self._segment.text
-        for place in empties:
-            if is_attached(place.tag, text) and not place.tag.is_space:
-                self._write_empty(place, style)
-        if not any(place.tag.is_space for place in empties):
-            self._plain += space
-        for place in empties:
-            if place.tag.is_space or not is_attached(place.tag, text):
-                self._write_empty(place, style)
+        """Write the empty tags of a gap, and the space there, which a tag may stand for."""
+        behind = []
+        for placed in empties:
+            if placed.tag.is_space:
+                space = ""
+            if placed.tag.is_space or not is_attached(placed.tag, self._segment.text):
+                behind.append(placed)
+            else:
+                self._write_tag(placed, style)
+        self._plain += space
+        for placed in behind:
+            self._write_tag(placed, style)
 
-    def _write_empty(self, place: Placed, style: str) -> None:
-        self._write_tag(place.tag.opening, style)
-        self.write(place.children, range(place.begin, place.begin), place.tag.style)
-        self._write_tag(place.tag.closing, place.tag.style or style)
+    def _write_tag(self, placed: Placed, style: str) -> None:
+        """Write a tag and what is in it."""
+        inner = placed.tag.style or style
+        self._write_source(placed.tag.opening, style)
+        self.write(placed.children, range(placed.begin, placed.end), inner)
+        self._write_source(placed.tag.closing, inner)
 
-    def _write_pair(self, place: Placed, style: str) -> None:
-        self._write_tag(place.tag.opening, style)
-        inner = place.tag.style or style
-        self.write(place.children, range(place.begin, place.end), inner)
-        self._write_tag(place.tag.closing, inner)
-
-    def _write_tag(self, spans: Sequence[Span], style: str) -> None:
+    def _write_source(self, spans: Sequence[Span], style: str) -> None:
         self.flush(style)
         self.parts += map(self._writer.source, spans)
 
     def _write_word(self, word: Word, style: str) -> None:
-        if word.kept is None or word.kept.source is None:
+        if word.protected is None or word.protected.source is None:
             self._plain += word.text
         else:
-            self._write_tag([word.kept.source], style)
+            self._write_source([word.protected.source], style)

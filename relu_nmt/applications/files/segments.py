@@ -42,7 +42,7 @@ class Tag:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Protected:
     """A text within a segment that is not translated: ``text[begin:end]``.
 
     ``source`` is its span in the source, with the tags of a code span. None: the text itself.
@@ -61,14 +61,14 @@ class Segment:
         text: the text with single spaces.
         span: characters of the source that a translation replaces.
         tags: inline markup in order. Tags within tags are their children.
-        kept: texts that are not translated, in order.
+        protected: texts that are not translated, in order.
         note: what the format remembers of the segment.
     """
 
     text: str
     span: Span
     tags: Sequence[Tag] = ()
-    kept: Sequence[Kept] = ()
+    protected: Sequence[Protected] = ()
     note: Any = ""
 
 
@@ -79,7 +79,7 @@ class SegmentBuilder:
         self._text = ""
         self._tags: list[Tag] = []
         self._open: list[tuple[str, Tag]] = []
-        self._kept: list[Kept] = []
+        self._protected: list[Protected] = []
         self._spans: list[Span] = []
         self._num_tags = 0
 
@@ -102,12 +102,12 @@ class SegmentBuilder:
         if len(self._text) > MOST_CHARACTERS:
             raise DataError(f"a paragraph has more than {MOST_CHARACTERS:,} characters; divide it")
 
-    def keep(self, text: str, span: Span) -> None:
+    def add_protected(self, text: str, span: Span) -> None:
         """Add text that is not translated, with the source that stands for it."""
         text = _SPACE.sub(" ", text).strip()
         begin = len(self._text)
         self._text += text
-        self._kept.append(Kept(begin, len(self._text), span))
+        self._protected.append(Protected(begin, len(self._text), span))
         self._spans.append(span)
 
     def add_empty(self, *source: Span, is_space: bool = False, is_first: bool = False) -> None:
@@ -175,16 +175,16 @@ class SegmentBuilder:
             self._dissolve(unclosed)
         self._leave_last_tags()
         text = self._text.rstrip()
-        taken = [(entry.begin, entry.end) for entry in self._kept]
-        protected = [Kept(begin, end) for begin, end in protected_spans(text, taken)]
-        kept = sorted([*self._kept, *protected], key=lambda entry: entry.begin)
-        if not has_words(text, kept):
+        taken = [(entry.begin, entry.end) for entry in self._protected]
+        protected = [Protected(begin, end) for begin, end in protected_spans(text, taken)]
+        protected = sorted([*self._protected, *protected], key=lambda entry: entry.begin)
+        if not has_words(text, protected):
             return None
         for tag in all_tags(self._tags):
             tag.begin = min(tag.begin, len(text))
             tag.end = min(tag.end, len(text))
         span = self._spans[0][0], max(end for _, end in self._spans)
-        return Segment(text, span, self._tags, kept, note)
+        return Segment(text, span, self._tags, protected, note)
 
     def _leave_last_tags(self) -> None:
         """Leave empty tags behind the last word where they are."""
@@ -197,9 +197,9 @@ class SegmentBuilder:
             self._spans.remove(span)
 
 
-def has_words(text: str, kept: Sequence[Kept] = ()) -> bool:
-    """Return True if a text has a letter outside the texts that are kept."""
-    taken = {i for entry in kept for i in range(entry.begin, entry.end)}
+def has_words(text: str, protected: Sequence[Protected] = ()) -> bool:
+    """Return True if a text has a letter outside the texts that are protected."""
+    taken = {i for entry in protected for i in range(entry.begin, entry.end)}
     return any(letter.isalpha() and i not in taken for i, letter in enumerate(text))
 
 

@@ -14,7 +14,7 @@ from relu_nmt.applications.files.placing import (
     literal_pattern,
     proportional_links,
 )
-from relu_nmt.applications.files.segments import Kept, Segment, Span
+from relu_nmt.applications.files.segments import Protected, Segment, Span
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts, plan_groups
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
@@ -40,7 +40,7 @@ class _Sentence:
 
 @dataclass
 class SegmentTranslator:
-    """Translates segments with a model. Kept texts and terms of a glossary are forced.
+    """Translates segments with a model. Protected texts and terms of a glossary are forced.
 
     Args:
         translator: the model.
@@ -92,13 +92,15 @@ class SegmentTranslator:
         return results
 
     def _sentences(self, segment: Segment) -> list[_Sentence]:
-        spans = sentence_spans(segment.text, self._split(segment.text), segment.kept)
+        spans = sentence_spans(segment.text, self._split(segment.text), segment.protected)
         return [self._sentence(segment, span) for span in spans]
 
     def _sentence(self, segment: Segment, span: Span) -> _Sentence:
         begin, end = span
-        kept = [entry for entry in segment.kept if begin <= entry.begin and entry.end <= end]
-        terms = [segment.text[entry.begin : entry.end] for entry in kept]
+        protected = [
+            entry for entry in segment.protected if begin <= entry.begin and entry.end <= end
+        ]
+        terms = [segment.text[entry.begin : entry.end] for entry in protected]
         text = segment.text[begin:end]
         if self._terms is not None:
             terms += [self.glossary[match[0]] for match in self._terms.finditer(text)]
@@ -175,14 +177,16 @@ def translate_with(
         translate_file(path, output, translate, options or FileOptions(), format)
 
 
-def sentence_spans(text: str, sentences: Iterable[str], kept: Sequence[Kept]) -> list[Span]:
-    """Return the places of the sentences of a text. None ends within a kept text."""
+def sentence_spans(
+    text: str, sentences: Iterable[str], protected: Sequence[Protected]
+) -> list[Span]:
+    """Return the places of the sentences of a text. None ends within a protected text."""
     spans: list[Span] = []
     position = 0
     for sentence in sentences:
         begin = text.index(sentence, position)
         position = begin + len(sentence)
-        if spans and any(entry.begin < begin < entry.end for entry in kept):
+        if spans and any(entry.begin < begin < entry.end for entry in protected):
             begin = spans.pop()[0]
         spans.append((begin, position))
     return spans

@@ -16,7 +16,7 @@ from relu_nmt.applications.files.placing import (
     render_words,
     source_spans,
 )
-from relu_nmt.applications.files.segments import Kept, Segment, SegmentBuilder, Span
+from relu_nmt.applications.files.segments import Protected, Segment, SegmentBuilder, Span
 from relu_nmt.errors import DataError
 
 _TIME = r"(?:\d+:)?\d+:\d\d[.,]\d+"
@@ -113,16 +113,16 @@ def _sentences(texts: Sequence[Segment | None]) -> Iterator[Segment]:
 
 def _sentence(texts: Sequence[Segment]) -> Segment:
     parts = []
-    kept: list[Kept] = []
+    protected: list[Protected] = []
     begin = num_words = 0
     for text in texts:
         parts.append(Part(text, num_words))
-        kept += [Kept(begin + entry.begin, begin + entry.end) for entry in text.kept]
+        protected += [Protected(begin + entry.begin, begin + entry.end) for entry in text.protected]
         begin += len(text.text) + 1
         num_words += len(source_spans(text))
     joined = " ".join(text.text for text in texts)
     span = texts[0].span[0], texts[-1].span[1]
-    return Segment(joined, span, kept=kept, note=parts)
+    return Segment(joined, span, protected=protected, note=parts)
 
 
 def _of_part(part: Part, words: Sequence[Word]) -> list[Word]:

@@ -28,7 +28,7 @@ class TableFormat(TextFormat):
             rows = rows[1:]
         if not 0 <= number < max(1, len(header)):
             raise DataError(f"there is no column {column}; the first row is {first.strip()[:60]!r}")
-        found = []
+        segments = []
         for row in rows:
             if number < len(row):
                 begin, end = row[number]
@@ -36,8 +36,8 @@ class TableFormat(TextFormat):
                 if text.startswith('"') and text.endswith('"') and end - begin > 1:
                     begin, end = begin + 1, end - 1
                 segment = plain_segment(_value(text), (begin, end), f"{text[:1]}{separator}")
-                found += [] if segment is None else [segment]
-        return found
+                segments += [] if segment is None else [segment]
+        return segments
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with doubled quotes, and in quotes where it needs them."""

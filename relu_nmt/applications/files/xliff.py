@@ -106,11 +106,11 @@ class _Reader(MarkupReader):
         is_done = has_target and state not in _UNTRANSLATED and not retranslate
         if is_final or is_done:
             return None
-        self.found = []
+        self.found_segments = []
         self.read(range(begin + 1, end), is_text=True)
-        if not self.found:
+        if not self.found_segments:
             return None
-        [segment] = self.found
+        [segment] = self.found_segments
         behind = self.pieces[parts.get("seg-source", parts["source"])[1]].end
         target = behind, behind
         if "target" in parts:

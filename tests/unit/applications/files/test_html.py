@@ -51,7 +51,7 @@ def test_segments_come_in_reading_order():
     assert texts[6:10] == ["Eins", "Zwei", "Drei", "Alles fett nicht © 5 km"]
 
 
-def test_the_declared_encoding_is_kept():
+def test_the_declared_encoding_is_protected():
     page = '<meta charset="iso-8859-1"><p>schön'.encode("latin-1")
     assert translated(page, "html", identity, FileOptions()) == page
     assert translated(page, "html", upper, FileOptions()).endswith("SCHÖN".encode("latin-1"))

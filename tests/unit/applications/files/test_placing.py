@@ -10,7 +10,7 @@ from relu_nmt.applications.files.placing import (
     proportional_links,
     word_spans,
 )
-from relu_nmt.applications.files.segments import Kept, Segment
+from relu_nmt.applications.files.segments import Protected, Segment
 from tests.unit.applications.files.translators import backward, translate
 
 TAGS = re.compile(r"<(/?)(\w+)[^<>]*>")
@@ -92,7 +92,7 @@ def test_tags_go_to_the_words_that_they_meant(source, text, links, expected):
         ("a &copy; b", "B A", [(0, 1), (2, 0)], "B A &copy;"),
     ],
 )
-def test_kept_texts_are_there_once_each(source, text, links, expected):
+def test_protected_texts_are_there_once_each(source, text, links, expected):
     assert translate(source, "html", one_by_one(text, links)) == expected
 
 
@@ -153,7 +153,7 @@ def test_links_by_position_cover_the_text():
     assert proportional_links("", "A") == []
 
 
-def test_a_kept_text_within_a_longer_word_is_not_found():
-    segment = Segment("ls zeigt", (0, 8), kept=[Kept(0, 2)])
+def test_a_protected_text_within_a_longer_word_is_not_found():
+    segment = Segment("ls zeigt", (0, 8), protected=[Protected(0, 2)])
     texts = [word.text for word in aligned_words(segment, Translation("also shows"))]
     assert texts == ["ls", "also", "shows"]

@@ -1,7 +1,7 @@
 import pytest
 
 from relu_nmt.applications.files import FileOptions, translate_file
-from relu_nmt.applications.files.segments import Kept, Segment
+from relu_nmt.applications.files.segments import Protected, Segment
 from relu_nmt.applications.files.sentences import (
     SegmentTranslator,
     read_glossary,
@@ -29,13 +29,13 @@ def test_a_model_translates_a_page_with_all_its_tags(tmp_path, separated):
 
 
 @pytest.mark.parametrize("separated", [True, False])
-def test_kept_texts_and_terms_of_a_glossary_are_forced(separated):
+def test_protected_texts_and_terms_of_a_glossary_are_forced(separated):
     translator = make_translator(separated)
     config = GenerationConfig(beam=3)
     translate = SegmentTranslator(translator, config, glossary={"Haus": "big house"})
     segments = [
         Segment("das Haus ist klein .", (0, 20)),
-        Segment("ein Garten", (0, 10), kept=[Kept(4, 10)]),
+        Segment("ein Garten", (0, 10), protected=[Protected(4, 10)]),
     ]
     first, second = translate(segments)
     assert "big house" in first.text
@@ -58,9 +58,9 @@ def test_models_without_weights_place_tags_by_position():
     assert translation.text == "" or translation.links
 
 
-def test_a_sentence_does_not_end_within_a_kept_text():
+def test_a_sentence_does_not_end_within_a_protected_text():
     text = "Nimm a. b. Dann"
-    spans = sentence_spans(text, ["Nimm a.", "b.", "Dann"], [Kept(5, 10)])
+    spans = sentence_spans(text, ["Nimm a.", "b.", "Dann"], [Protected(5, 10)])
     assert [text[begin:end] for begin, end in spans] == ["Nimm a. b.", "Dann"]
 
 

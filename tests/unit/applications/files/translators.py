@@ -10,7 +10,7 @@ def identity(segments):
 
 
 def upper(segments):
-    """Return each text in capitals, without what is kept."""
+    """Return each text in capitals, without what is protected."""
     return [reordered(segment, sorted, str.upper) for segment in segments]
 
 
@@ -26,7 +26,7 @@ def dropping(segments):
 
 def reordered(segment, order, change=str):
     """Return the words of a segment in another order, each with its link."""
-    kept_spans = {(entry.begin, entry.end) for entry in segment.kept}
+    protected_spans = {(entry.begin, entry.end) for entry in segment.protected}
     spans = source_spans(segment)
     text, links = "", []
     end_before = 0
@@ -34,7 +34,7 @@ def reordered(segment, order, change=str):
     for begin, end in ordered:
         space = segment.text[end_before:begin] if ordered == spans else " " * bool(text)
         word = segment.text[begin:end]
-        if (begin, end) not in kept_spans:
+        if (begin, end) not in protected_spans:
             # Letters that would become several stay.
             word = "".join(change(x) if len(change(x)) == 1 else x for x in word)
         text += space
