@@ -166,16 +166,16 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links to pages of the site, or name the file where it has none. Rank it for search."""
-    here = page.file.src_uri
-    page.meta["search"] = {"boost": SEARCH_BOOSTS.get(here.partition("/")[0], 1.0)}
-    if here.startswith("api/"):
+    source = page.file.src_uri
+    page.meta["search"] = {"boost": SEARCH_BOOSTS.get(source.partition("/")[0], 1.0)}
+    if source.startswith("api/"):
         return markdown
     own_sources = sources()
-    path = own_sources.get(here, f"docs/{here}")
+    path = own_sources.get(source, f"docs/{source}")
     pages = {file: name for name, file in own_sources.items()}
     names = commands()
 
-    def place(target: str) -> str | None:
+    def page_at(target: str) -> str | None:
         for file in (target, f"{target}/README.md"):
             if file in pages:
                 return pages[file]
@@ -183,17 +183,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return inside if inside != target and files.get_file_from_path(inside) else None
 
     def replace(match: re.Match[str]) -> str:
-        whole, target = match[0], match["target"] or ""
+        words, target = match[0], match["target"] or ""
         if match["code"]:
-            page_of = f"commands/{whole.strip('`')}.md"
-            known = whole.strip("`") in names and page_of != here
-            return f"[{whole}]({relative(page_of, here)})" if known else whole
+            page_of = f"commands/{words.strip('`')}.md"
+            is_command = words.strip("`") in names and page_of != source
+            return f"[{words}]({relative(page_of, source)})" if is_command else words
         if not target or "://" in target or target.startswith("#"):
-            return whole
+            return words
         file, _, anchor = target.partition("#")
         file = posixpath.normpath(posixpath.join(posixpath.dirname(path), file))
-        if (inside := place(file)) is not None:
-            to = relative(inside, here) + (f"#{anchor}" if anchor else "")
+        if (inside := page_at(file)) is not None:
+            to = relative(inside, source) + (f"#{anchor}" if anchor else "")
             return f"{match['image']}[{match['label']}]({to})"
         if not (ROOT / file).exists():
             log.warning(f"{path}: the link to {target} leads nowhere")

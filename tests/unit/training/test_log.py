@@ -233,8 +233,8 @@ def test_the_telemetry_of_a_log_gives_means_over_slots_and_the_growth_of_outputs
         scalars |= {"attention/encoder.0.0/output_square": None, "attention/cross.0.0/key_norm": 2}
         for layer, name in itertools.product(range(2), ("1", "2-3", "4-7")):
             mean = sum(map(int, name.split("-"))) / len(name.split("-"))
-            place = f"attention/decoder.{layer}.n{name}"
-            scalars[f"{place}/output_square"] = 5 * mean ** (scale - 1)
+            tag = f"attention/decoder.{layer}.n{name}"
+            scalars[f"{tag}/output_square"] = 5 * mean ** (scale - 1)
         lines.append(json.dumps({"epoch": 1, "num_updates": updates, "telemetry": scalars}))
     path = tmp_path / "train.log"
     path.write_text("\n".join([*lines, '{"epoch": 1, "telemetry": {"att']))
