@@ -21,7 +21,7 @@ _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\u
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0dff\u200c\u200d"
 """Marks that belong to the letter before them."""
 _LETTER = rf"(?:(?![{_UNSPACED}])[\w{_MARKS}])"
-_WORD = rf"[{_UNSPACED}]|{_LETTER}+(?:[-'’‑·.]{_LETTER}+)*|\S"
+_WORD = re.compile(rf"[{_UNSPACED}]|{_LETTER}+(?:[-'’‑·.]{_LETTER}+)*|\S")
 INSIDE, ELSEWHERE, UNKNOWN, BLOCKED = 1.0, -1.0, -0.3, float("-inf")
 """Scores of a word in a run: aligned to the tag's words, to other words, to none; not allowed."""
 
@@ -62,15 +62,15 @@ class Placed:
 
 
 def word_spans(text: str, protected: Sequence[str] = ()) -> list[Span]:
-    """Return the runs of words and marks. Each protected text is one word.
+    """Return the places of words and marks. Each protected text is one word.
 
     Example:
         >>> word_spans("Ein T-Shirt.")
         [(0, 3), (4, 11), (11, 12)]
     """
-    literals = "|".join(map(literal_pattern, sorted(set(protected), key=len, reverse=True)))
-    pattern = f"{literals}|{_WORD}" if literals else _WORD
-    return [match.span() for match in re.finditer(pattern, text)]
+    pattern = "|".join(map(literal_pattern, sorted(set(protected), key=len, reverse=True)))
+    literals = re.finditer(pattern, text) if pattern else ()
+    return _words_around(text, [match.span() for match in literals])
 
 
 def literal_pattern(text: str) -> str:
@@ -81,18 +81,19 @@ def literal_pattern(text: str) -> str:
 
 
 def source_spans(segment: Segment) -> list[Span]:
-    """Return the runs of the words of a segment. Each protected text is one word."""
+    """Return the places of the words of a segment. Each protected text is one word."""
+    return _words_around(segment.text, [(entry.begin, entry.end) for entry in segment.protected])
+
+
+def _words_around(text: str, protected: Sequence[Span]) -> list[Span]:
+    """Return the places of the protected texts, and of the words between them."""
     spans = []
     position = 0
-    for entry in segment.protected:
-        spans += _shifted(word_spans(segment.text[position : entry.begin]), position)
-        spans.append((entry.begin, entry.end))
-        position = entry.end
-    return spans + _shifted(word_spans(segment.text[position:]), position)
-
-
-def _shifted(spans: Sequence[Span], offset: int) -> list[Span]:
-    return [(begin + offset, end + offset) for begin, end in spans]
+    for begin, end in protected:
+        spans += [match.span() for match in _WORD.finditer(text, position, begin)]
+        spans.append((begin, end))
+        position = end
+    return spans + [match.span() for match in _WORD.finditer(text, position)]
 
 
 # ------------------------------------------------------------------------- aligned words
@@ -150,7 +151,7 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: list[Word])
     texts = {segment.text[entry.begin : entry.end] for entry in segment.protected}
     waiting: dict[str, list[tuple[int, Protected]]] = {text: [] for text in texts}
     for entry in segment.protected:
-        number = source.index((entry.begin, entry.end))
+        number = bisect_left(source, (entry.begin, entry.end))
         waiting[segment.text[entry.begin : entry.end]].append((number, entry))
     # Take those that the translation has. Leave out those that it has too often.
     remaining = []

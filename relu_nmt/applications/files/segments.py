@@ -10,7 +10,7 @@ from relu_nmt.errors import DataError
 
 MOST_CHARACTERS = 100_000
 """Longest segment. A longer one is no paragraph."""
-MOST_TAGS, MOST_NESTED = 5_000, 50
+MOST_TAGS, MOST_NESTED = 2_000, 50
 """Most tags in a segment, and most tags within each other."""
 Span = tuple[int, int]
 """Characters ``begin`` to ``end - 1`` of a text."""
@@ -104,6 +104,7 @@ class SegmentBuilder:
 
     def add_protected(self, text: str, span: Span) -> None:
         """Add text that is not translated, with the source that stands for it."""
+        self._count()
         text = _SPACE.sub(" ", text).strip()
         begin = len(self._text)
         self._text += text
@@ -155,6 +156,10 @@ class SegmentBuilder:
     def _append(self, tag: Tag) -> None:
         siblings = self._open[-1][1].children if self._open else self._tags
         siblings.append(tag)
+        self._count()
+
+    def _count(self) -> None:
+        """Refuse a segment with more tags and protected texts than any paragraph has."""
         self._num_tags += 1
         if self._num_tags > MOST_TAGS or len(self._open) > MOST_NESTED:
             raise DataError(

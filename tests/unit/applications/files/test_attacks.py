@@ -1,0 +1,42 @@
+import time
+from contextlib import suppress
+
+import pytest
+
+from relu_nmt.errors import DataError
+from tests.unit.applications.files.translators import backward, translate
+
+COUNT = 20_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("markdown", "[" * COUNT),
+        ("markdown", "x [" + "![x](y)" * COUNT),
+        ("markdown", "x " + "*a " * COUNT),
+        ("markdown", "x " + "**" * COUNT),
+        ("markdown", "x " + "`a ``" * COUNT),
+        ("markdown", "> " * 500 + "x"),
+        ("html", "x" + "</b>" * 1900),
+        ("html", "x " + "<b>y</b> " * 1900),
+        ("html", "<" * COUNT),
+        ("html", '<a "' * COUNT),
+        ("html", "<!--" * COUNT),
+        ("html", "<script>" * COUNT),
+        ("text", "a" * 90_000),
+        ("text", "a." * 40_000 + "@"),
+        ("text", "{{" * 40_000),
+        ("text", "http://" + "." * COUNT),
+        ("table", '"x,' * COUNT),
+        ("table", '""' * COUNT),
+        ("po", 'msgid "' + '"\n"' * COUNT),
+        ("po", 'msgid "a' + "<" * COUNT + '"\nmsgstr ""\n'),
+        ("subtitles", "0:00:01,0 --> 0:00:02,0\n" * COUNT),
+    ],
+)
+def test_no_text_takes_long(name, text):
+    began = time.process_time()
+    with suppress(DataError):  # which is as good
+        translate(text, name, backward)
+    assert time.process_time() - began < 8
