@@ -16,7 +16,7 @@ from relu_nmt.applications.files.placing import (
 )
 from relu_nmt.applications.files.segments import Protected, Segment, Span
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts, plan_groups
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, counted
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.tokenization.base import SentenceSplitter
@@ -62,6 +62,7 @@ class SegmentTranslator:
         task = self.translator.task
         self._split = SentenceSplitter(task.source_lang, is_required=False)
         self._writable: dict[str, bool] = {}
+        self.num_copied = 0
         # Without separators, the sentences of a group would become one line.
         windows = self.windows or WindowConfig(self.translator.max_doc_tokens, repair=True)
         if task.separators is None:
@@ -75,9 +76,11 @@ class SegmentTranslator:
         self._terms = re.compile("|".join(patterns)) if self.glossary else None
 
     @property
-    def note(self) -> str:
-        """Says what to install if paragraphs could not be split into sentences."""
-        return self._split.note
+    def notes(self) -> list[str]:
+        """What to install for paragraphs to be split, and how many texts had to be copied."""
+        copied = counted(self.num_copied, "protected text")
+        note = f"NOTE: {copied} copied to the aligned words, as the model did not write them"
+        return [self._split.note, note if self.num_copied else ""]
 
     def __call__(self, segments: Sequence[Segment]) -> list[Translation]:
         """Return the translations of the segments of one document."""
@@ -86,9 +89,12 @@ class SegmentTranslator:
         translations = iter(self._translated(flat))
         language = self.translator.task.target_lang
         results = []
-        for sentences in divided:
+        for segment, sentences in zip(segments, divided, strict=True):
             parts = [next(translations) for _ in sentences]
-            results.append(joined(sentences, parts, language))
+            result = joined(sentences, parts, language)
+            for entry in segment.protected:
+                self.num_copied += segment.text[entry.begin : entry.end] not in result.text
+            results.append(result)
         return results
 
     def _sentences(self, segment: Segment) -> list[_Sentence]:

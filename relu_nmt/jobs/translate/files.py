@@ -56,7 +56,7 @@ def _translate_markup(settings: TranslateDocumentsSettings, progress: bool) -> N
         translate_file(settings.file, output, segments, settings, settings.format)
     if progress:
         note = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
-        print_notes(note, segments.note, f"translation: {output}")
+        print_notes(note, *segments.notes, f"translation: {output}")
 
 
 def _output_name(path: str, language: str) -> str:

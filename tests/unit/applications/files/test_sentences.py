@@ -43,6 +43,13 @@ def test_protected_texts_and_terms_of_a_glossary_are_forced(separated):
     assert first.links and all(begin < end for link in first.links for begin, end in link)
 
 
+def test_texts_that_the_model_cannot_write_are_counted():
+    translate = SegmentTranslator(make_translator(), GenerationConfig(beam=2))
+    segment = Segment("ein {x} Haus", (0, 12), protected=[Protected(4, 7)])
+    translate([segment, segment])
+    assert "2 protected texts copied" in translate.notes[1]
+
+
 def test_links_of_a_second_sentence_belong_to_it():
     translate = SegmentTranslator(make_translator(), GenerationConfig(beam=2))
     text = "Das Haus ist gross. Der Garten ist klein."
