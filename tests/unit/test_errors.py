@@ -73,7 +73,7 @@ def test_an_import_of_our_own_that_fails_stays_as_it_is(line):
 
 
 def test_the_server_does_not_call_its_own_fault_a_missing_extra(monkeypatch):
-    from relu_nmt.jobs.translate.text import serve
+    from relu_nmt.jobs.translate.serve import serve
 
     pytest.importorskip("uvicorn")
     monkeypatch.setitem(sys.modules, "relu_nmt.applications.serving.limits", None)

@@ -330,7 +330,7 @@ class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
 
 @settings
 class ServeSettings(ServerOptions, WindowOptions):
-    """All settings of :func:`relu_nmt.jobs.translate.text.serve`."""
+    """All settings of :func:`relu_nmt.jobs.translate.serve.serve`."""
 
     model: ModelOptions = group(
         "model", ModelOptions, path=like(ModelOptions, "path", metavar="CKPT", positional=True)

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,13 @@ from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError, counted, printable
 from relu_nmt.io.safe_write import check_writable, write_file
-from relu_nmt.jobs.translate.settings import ModelOptions, TranslateSplitSettings, model_overrides
+from relu_nmt.io.text_lines import read_lines
+from relu_nmt.jobs.translate.settings import (
+    ModelOptions,
+    TermOptions,
+    TranslateSplitSettings,
+    model_overrides,
+)
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -62,7 +69,8 @@ def _adapted_task(
     task: TranslationTask, options: ModelOptions, data: str | None
 ) -> TranslationTask:
     for side in ("source", "target"):
-        language, task_language = getattr(options, f"{side}_lang"), getattr(task, f"{side}_lang")
+        language = getattr(options, f"{side}_lang")
+        task_language = getattr(task, f"{side}_lang")
         if language not in (None, task_language):
             raise ConfigError(f"--{side}-lang {language}: the checkpoint's is {task_language}")
     if data is not None:
@@ -87,7 +95,8 @@ class LineFormat:
         self, number: int, source: SourceSentence, translations: Sequence[Translation]
     ) -> list[str]:
         """Return the ``S-`` line, a ``C-`` line for each forced term, and the hypothesis lines."""
-        dictionary, text = self._task.target_dictionary, self._task.target_text
+        dictionary = self._task.target_dictionary
+        text = self._task.target_text
         terms = (dictionary.symbols_of(term) for term in source.forced.terms)
         # Print the source, its terms, and the hypotheses.
         lines = [self._source(number, source.tokens)]
@@ -203,6 +212,16 @@ class AttentionReport:
             statistics.add([ids for ids, _ in self._pairs], [ids for _, ids in self._pairs])
             report = {"subset": self._subset, **statistics.report()}
             write_file(flag, path, json.dumps(report, indent=1) + "\n")
+
+
+def term_options(settings: TermOptions) -> dict[str, Any]:
+    """Return the fields of a request that are the same for all lines."""
+    return {
+        "ordered": settings.constraints != "unordered",
+        "banned": [] if settings.banned_terms is None else read_lines(settings.banned_terms),
+        "match_case": settings.match_case,
+        "inside_words": settings.inside_words,
+    }
 
 
 def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:

@@ -125,9 +125,11 @@ class _Run:
     ) -> None:
         self.result = SplitTranslation()
         self._aligned: list[AlignedSentence] = []
-        # Keep the parts that translate and print.
-        self._settings, self._translator, self._task = settings, translator, translator.task
-        self._attention, self._out = attention, output
+        self._settings = settings
+        self._translator = translator
+        self._task = translator.task
+        self._attention = attention
+        self._out = output
         self._limit = source_limit(settings.model, translator)
         self._lines = LineFormat(self._task, settings.model, settings.search)
         self._banned = None
@@ -154,15 +156,18 @@ class _Run:
         if self._split.target is not None and not self._config.score_reference:
             # Make the scorer now: an error in references or metric ends the run at its start.
             self._scorer = SplitScorer(self._task, self._split, settings.score)
-        self._counts, self._sizes = self._counts_of(self._split), self._sizes_of(self._split)
+        self._counts = self._counts_of(self._split)
+        self._sizes = self._sizes_of(self._split)
         # Check the output files before the translation begins.
         for flag in ("output", "results"):
             check_writable(f"--{flag}", getattr(settings, flag))
 
     def _choose_length(self) -> str:
         """Choose the windows, and return a note on their length."""
-        options, trained = self._settings, self._translator.max_doc_tokens
-        limit, is_divided = options.max_doc_tokens, self._split.has_documents
+        options = self._settings
+        trained = self._translator.max_doc_tokens
+        limit = options.max_doc_tokens
+        is_divided = self._split.has_documents
         # Join sentences with --max-doc-tokens, or if data and model both have documents.
         self._has_documents = limit is not None or (is_divided and trained != SINGLE_SENTENCES)
         if not self._has_documents:
@@ -192,17 +197,23 @@ class _Run:
         return longer_side(split.source_sizes, target_sizes)
 
     def _plan(self, split: Split) -> Groups:
-        windows, sizes = self._windows, self._sizes_of(split)
-        counts = self._counts_of(split)
-        return plan_groups(sizes, counts, windows.max_doc_tokens, windows.window_overlap)
+        windows = self._windows
+        return plan_groups(
+            self._sizes_of(split),
+            self._counts_of(split),
+            windows.max_doc_tokens,
+            windows.window_overlap,
+        )
 
     def run(self, progress: bool) -> SplitTranslation:
         """Translate everything, and return the result."""
         result = self.result
-        split, note = self._split, self._over_long()
+        note = self._over_long()
         # Plan the windows, to show their number and lengths.
-        groups, unit = self._plan(split), "groups" if self._has_documents else "sentences"
+        groups = self._plan(self._split)
+        unit = "sentences"
         if self._has_documents:
+            unit = "groups"
             max_doc_tokens = self._windows.max_doc_tokens
             result.lengths = describe_lengths(groups, max_doc_tokens, keep_over_long=True)
         else:
@@ -210,10 +221,9 @@ class _Run:
         if self._settings.results is not None:
             self._warm_up()
         # Translate some documents at a time, and print each window when its documents are done.
-        hidden = self._settings.no_progress_bar or not progress
-        label = f"translate {split.name}"
+        label = f"translate {self._split.name}"
         with (
-            hidden_progress(hidden),
+            hidden_progress(self._settings.no_progress_bar or not progress),
             progress_bar(label, len(groups), unit, shows_waiting=True) as advance,
         ):
             search = self._translator.searcher(self._config, self._first, advance)
@@ -244,19 +254,20 @@ class _Run:
     def _over_long(self) -> str:
         """Return a note on sentences that are too long, or ""."""
         # Find the sentences above the limit, and treat them as the flags say.
-        limit, sizes = self._limit, self._split.source_sizes
-        too_long = sizes - limit.unread > (np.inf if limit.tokens is None else limit.tokens)
+        limit = self._limit
+        if limit.tokens is None:
+            return ""
+        too_long = self._split.source_sizes - limit.unread > limit.tokens
         number = int(too_long.sum())
-        skip = self._settings.skip_invalid_size_inputs_valid_test
-        if number and not skip and not limit.truncate:
+        if not number:
+            return ""
+        if not (self._settings.skip_invalid_size_inputs_valid_test or limit.truncate):
             raise DataError(
                 f"split {self._split.name}: sentence {int(too_long.argmax())} has more than the "
                 f"{limit.tokens} tokens that the model can read, or of --max-source-length "
                 f"({counted(number, 'such sentence')}); --skip-invalid-size-inputs-valid-test "
                 "leaves them empty, --truncate-source cuts them"
             )
-        if not number:
-            return ""
         done = "cut" if limit.truncate else "left empty"
         return f"NOTE: {counted(number, 'sentence')} of more than {limit.tokens} tokens {done}"
 
@@ -337,10 +348,11 @@ class _Run:
             self._print(self._mismatch_line())
         self._print(limit_note(result.num_at_limit, self._config))
         # Print the speed as fairseq does.
-        sentences, seconds = sum(result.counts), max(result.seconds, 1e-9)
+        sentences = sum(result.counts)
+        sentences_per_second = sentences / max(result.seconds, 1e-9)
         self._print(
             f"| Translated {sentences:,} sentences ({result.num_tokens:,} tokens) in "
-            f"{result.seconds:.1f}s ({sentences / seconds:.2f} sentences/s, "
+            f"{result.seconds:.1f}s ({sentences_per_second:.2f} sentences/s, "
             f"{result.tokens_per_second:.2f} tokens/s)"
         )
         # Print the scores.
@@ -388,15 +400,15 @@ class _Run:
     def _results(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
         result = self.result
-        num_mismatched, num_groups = result.num_mismatched, len(result.groups)
+        num_mismatched = result.num_mismatched
+        num_groups = len(result.groups)
         scorer = self._scorer
         mismatch_rate = None
         if num_mismatched is not None:
             mismatch_rate = num_mismatched / max(1, num_groups)
         # Count n-grams by document, and score sentences by position.
-        statistics = by_position = mismatch_rate = None
-        if num_mismatched is not None:
-            mismatch_rate = num_mismatched / max(1, num_groups)
+        statistics = None
+        by_position = None
         if scorer is not None and result.groups:
             statistics = scorer.document_statistics(result.documents).to_json()
             if num_mismatched is not None:
@@ -428,22 +440,25 @@ class _Run:
 
 def aligned_sentences(documents: TranslatedDocuments, first: int) -> list[AlignedSentence]:
     """Return the sentences of all windows whose translation has the same number of sentences."""
-    return [
-        (first + number, number - group.window.context + 1, line)
-        for group in documents.windows
-        if group.divided
-        for number, line in enumerate(group.lines, group.window.first)
-    ]
+    aligned: list[AlignedSentence] = []
+    for group in documents.windows:
+        if not group.divided:
+            continue
+        for number, line in enumerate(group.lines, group.window.first):
+            aligned.append((first + number, number - group.window.context + 1, line))
+    return aligned
 
 
 def _document_ranges(counts: np.ndarray) -> Iterator[tuple[range, range]]:
     """Yield ranges of documents and of their sentences, to read together."""
-    begin = first = last = 0
-    for number, count in enumerate(counts.tolist()):
-        last += count
-        if last - first >= MAX_SENTENCES or number == len(counts) - 1:
-            yield range(begin, number + 1), range(first, last)
-            begin, first = number + 1, last
+    document = 0
+    first = 0
+    ends = np.cumsum(counts).tolist()
+    for number, end in enumerate(ends, 1):
+        if end - first >= MAX_SENTENCES or number == len(counts):
+            yield range(document, number), range(first, end)
+            document = number
+            first = end
 
 
 def _values(score: Score | None) -> dict[str, Any] | None:

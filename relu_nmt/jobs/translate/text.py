@@ -1,15 +1,13 @@
-"""Translate raw text: lines as they arrive, documents between blank lines, requests over HTTP."""
+"""Translate raw text: lines as they arrive, and documents between blank lines."""
 
 import io
 import itertools
 import math
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from relu_nmt.applications.serving import LOOPBACK
 from relu_nmt.data.documents import (
     SEPARATOR_TESTS,
     SINGLE_SENTENCES,
@@ -17,7 +15,7 @@ from relu_nmt.data.documents import (
     join_texts,
     plan_groups,
 )
-from relu_nmt.errors import ConfigError, DataError, counted, needing, reporting
+from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable, write_file
@@ -31,7 +29,6 @@ from relu_nmt.io.text_lines import (
 )
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate.settings import (
-    ServeSettings,
     TranslateDocumentsSettings,
     TranslateLinesSettings,
 )
@@ -47,6 +44,7 @@ from relu_nmt.jobs.translate.shared import (
     split_note,
     split_terms,
     tab_note,
+    term_options,
     too_long_note,
 )
 from relu_nmt.modules.config import AttentionPlace
@@ -54,12 +52,11 @@ from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import (
     SourceDocuments,
-    SourceLimit,
     SourceSentence,
     TranslatedLines,
     Translation,
 )
-from relu_nmt.translator import TranslationRequest, Translator
+from relu_nmt.translator import TranslationRequest
 
 READ_BYTES = 1 << 16
 MOST_BYTES = 1 << 28
@@ -76,67 +73,155 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
         CheckpointError: a checkpoint is missing or damaged.
         DataError: the input cannot be read or is not UTF-8, or pictures would replace others.
     """
-    config = settings.search
-    texts: list[str] = []
-    at_limit: list[int] = []
-    too_long: list[int] = []
-    split_lines: list[int] = []
-    pictures: list[Path] = []
     if settings.attention_pictures is not None:
         _check_pictures(Path(settings.attention_pictures))
     # Open the input before loading the model, so that a missing file fails at once.
     with reporting(f"--input {settings.input}: cannot read it"):
         opened = standard_input() if settings.input == "-" else open_text(settings.input)
     with opened as file:
-        translator = load_translator(settings.model, settings.data)
-        limit = source_limit(settings.model, translator)
-        formatted = LineFormat(translator.task, settings.model, config)
-        split = None
-        if settings.attention_pictures is None:  # which show a line as it is read at once
-            split = translator.sources.splitter(settings.split_sentences)
+        translation = _LineTranslation(settings, progress)
         try:
-            for line, source, translations in _translated(
-                file, settings, translator, limit, progress, split
-            ):
-                number = len(texts)
-                if source.parts:
-                    split_lines.append(number)
-                # A line that is too long is marked. Pictures are drawn of all others.
-                if limit.refuses(source):
-                    too_long.append(number)
-                    if not limit.truncate:
-                        translations = list(map(_untranslated, translations))
-                elif settings.attention_pictures is not None and source.tokens:
-                    tokens = translations[0].hypothesis.tokens
-                    pictures.append(Path(settings.attention_pictures, f"{number}.svg"))
-                    translator.attention_at(LAST_CROSS, source, tokens).save(pictures[-1])
-                # Keep the best translation, and note the line if it may be cut off.
-                texts.append(translations[0].text)
-                if translations[0].reached_limit:
-                    at_limit.append(number)
-                if not progress:
-                    continue
-                # Print the line in the format of --format.
-                if number == 0:
-                    print_notes(_length_note(translator.max_doc_tokens))
-                output = [texts[-1]]
-                if settings.format == "json":
-                    output = [formatted.json(number, line, source, translations)]
-                elif settings.format == "fairseq":
-                    output = formatted.of_line(number, source, translations)
-                elif config.nbest > 1:
-                    output = formatted.nbest(number, translations, config.nbest)
-                print("\n".join(output))
+            translation.run(file)
         finally:  # print notes also after Ctrl-C at the keyboard
             if progress:
-                if pictures:
-                    several = f" to {pictures[-1]}" if len(pictures) > 1 else ""
-                    print_notes(f"attention pictures: {pictures[0]}{several}")
-                print_notes(too_long_note(too_long, limit))
-                print_notes(split_note(split_lines, split, settings.split_sentences))
-                if note := limit_note(len(at_limit), config):
-                    print_notes(f"{note} ({named_lines(at_limit)})")
-    return TranslatedLines(texts, at_limit, too_long)
+                translation.print_notes()
+    return TranslatedLines(translation.texts, translation.at_limit, translation.too_long)
+
+
+class _LineTranslation:
+    """Translates lines as they arrive, and prints each translation at once.
+
+    Attributes:
+        texts: the best translation of each line.
+        at_limit, too_long: numbers of lines, from 0. See :class:`TranslatedLines`.
+    """
+
+    def __init__(self, settings: TranslateLinesSettings, progress: bool) -> None:
+        self.texts: list[str] = []
+        self.at_limit: list[int] = []
+        self.too_long: list[int] = []
+        self._split_lines: list[int] = []
+        self._pictures: list[Path] = []
+        self._settings = settings
+        self._progress = progress
+        self._translator = load_translator(settings.model, settings.data)
+        self._limit = source_limit(settings.model, self._translator)
+        self._format = LineFormat(self._translator.task, settings.model, settings.search)
+        self._split = None
+        if settings.attention_pictures is None:  # which show a line as it is read at once
+            self._split = self._translator.sources.splitter(settings.split_sentences)
+        self._terms = term_options(settings)
+        self._prefixes = None if settings.prefixes is None else read_lines(settings.prefixes)
+        self._beginning: list[str] = []  # the first lines, to look for markup
+        self._has_tabs = False
+
+    def run(self, file: io.BufferedReader) -> None:
+        """Translate all lines of a file."""
+        settings = self._settings
+        config = settings.search.resolved(workers=0)
+        # Make one search for all buffers. It moves the progress bar of the current one.
+        search = self._translator.searcher(config, on_progress=lambda number: advance(number))
+        for lines in read_buffers(file, settings.input, settings.buffer_size):
+            self._check(lines)
+            request = self._request(lines)
+            encoded = self._translator.sources.encode(request, self._split)
+            limited = encoded.limited(self._limit)
+            sentences = [part for source in limited.sentences for part in source.sentences]
+            longest = max(len(sentence.ids) for sentence in sentences)
+            label = f"translate {counted(len(lines), 'line')} of up to {longest:,} tokens"
+            with (
+                hidden_progress(settings.no_progress_bar or not self._progress),
+                progress_bar(
+                    label, len(sentences), "lines", shows_waiting=True, only_if_slow=True
+                ) as advance,
+            ):
+                translated = self._translator.answer(limited, config, search=search)
+            # Take the sentences before the limit, so that long ones can be marked.
+            for line, source, window in zip(
+                request.lines, encoded.sentences, translated.windows, strict=True
+            ):
+                self._take(line, source, window.translations)
+            if self._progress:  # show these translations before waiting for more lines
+                sys.stdout.flush()
+        if self._prefixes is not None and len(self._prefixes) > len(self.texts):
+            number = f"input has only {len(self.texts):,}"
+            raise _wrong_prefixes(settings.prefixes, self._prefixes, number)
+
+    def _check(self, lines: Sequence[str]) -> None:
+        """Refuse markup, and tell once that tabs are text."""
+        num_done = len(self.texts)
+        # Look for markup at the beginning, which may arrive line by line.
+        if num_done < MOST_LINES:
+            self._beginning += lines
+            refuse_markup(self._beginning, named_input(self._settings.input))
+        if self._progress and not self._has_tabs:
+            note = tab_note(lines, self._settings.constraints, num_done)
+            self._has_tabs = bool(note)
+            print_notes(note)
+
+    def _request(self, lines: list[str]) -> TranslationRequest:
+        """Return a request for lines, with their prefixes and terms."""
+        begin = len(self.texts)
+        end = begin + len(lines)
+        prefixes = None
+        if self._prefixes is not None:
+            # Compare the prefixes with the lines so far, since their total is not known yet.
+            if len(self._prefixes) < end:
+                raise _wrong_prefixes(self._settings.prefixes, self._prefixes, "input has more")
+            prefixes = self._prefixes[begin:end]
+        texts, forced = split_terms(lines, self._settings.constraints)
+        numbers = range(begin + 1, end + 1)
+        return TranslationRequest(
+            texts, prefixes=prefixes, forced=forced, numbers=numbers, **self._terms
+        )
+
+    def _take(self, line: str, source: SourceSentence, translations: list[Translation]) -> None:
+        """Keep the best translation of a line, and print its translations."""
+        number = len(self.texts)
+        if source.parts:
+            self._split_lines.append(number)
+        # A line that is too long is marked. Pictures are drawn of all others.
+        if self._limit.refuses(source):
+            self.too_long.append(number)
+            if not self._limit.truncate:
+                translations = [_untranslated(translation) for translation in translations]
+        elif self._settings.attention_pictures is not None and source.tokens:
+            tokens = translations[0].hypothesis.tokens
+            path = Path(self._settings.attention_pictures, f"{number}.svg")
+            self._translator.attention_at(LAST_CROSS, source, tokens).save(path)
+            self._pictures.append(path)
+        best = translations[0]
+        self.texts.append(best.text)
+        if best.reached_limit:
+            self.at_limit.append(number)
+        if self._progress:
+            if number == 0:
+                print_notes(_length_note(self._translator.max_doc_tokens))
+            print("\n".join(self._printed(number, line, source, translations)))
+
+    def _printed(
+        self, number: int, line: str, source: SourceSentence, translations: list[Translation]
+    ) -> list[str]:
+        """Return the printed lines of a line, in the format of ``--format``."""
+        num_best = self._settings.search.nbest
+        if self._settings.format == "json":
+            return [self._format.json(number, line, source, translations)]
+        if self._settings.format == "fairseq":
+            return self._format.of_line(number, source, translations)
+        if num_best > 1:
+            return self._format.nbest(number, translations, num_best)
+        return [translations[0].text]
+
+    def print_notes(self) -> None:
+        """Print notes on pictures, and on lines that were cut, split or may end too early."""
+        if self._pictures:
+            several = f" to {self._pictures[-1]}" if len(self._pictures) > 1 else ""
+            print_notes(f"attention pictures: {self._pictures[0]}{several}")
+        print_notes(too_long_note(self.too_long, self._limit))
+        print_notes(split_note(self._split_lines, self._split, self._settings.split_sentences))
+        if self.at_limit:
+            note = limit_note(len(self.at_limit), self._settings.search)
+            print_notes(f"{note} ({named_lines(self.at_limit)})")
 
 
 def _check_pictures(folder: Path) -> None:
@@ -157,71 +242,6 @@ def _length_note(trained: int) -> str:
         "NOTE: each line is translated on its own, but the model was trained on up to "
         f"{trained} tokens; relu-nmt-translate-document joins the lines of a document"
     )
-
-
-def _translated(
-    file: io.BufferedReader,
-    settings: TranslateLinesSettings,
-    translator: Translator,
-    limit: SourceLimit,
-    progress: bool,
-    split: SentenceSplitter | None,
-) -> Iterator[tuple[str, SourceSentence, list[Translation]]]:
-    """Yield each line, its token ids before the limit, and its translations, as lines arrive."""
-    num_done = 0  # lines of earlier buffers
-    has_tabs = False
-    config = settings.search.resolved(workers=0)
-    # Make one search for all buffers. It moves the progress bar of the current one.
-    search = translator.searcher(config, on_progress=lambda number: advance(number))
-    prefixes = None if settings.prefixes is None else read_lines(settings.prefixes)
-    banned = () if settings.banned_terms is None else read_lines(settings.banned_terms)
-    # Read lines as they arrive.
-    beginning: list[str] = []
-    for lines in read_buffers(file, settings.input, settings.buffer_size):
-        # Look for markup at the beginning, which may arrive line by line.
-        if num_done < MOST_LINES:
-            beginning += lines
-            refuse_markup(beginning, named_input(settings.input))
-        if progress and not has_tabs and (note := tab_note(lines, settings.constraints, num_done)):
-            has_tabs = True  # print this note once
-            print_notes(note)
-        # Compare the prefixes with the lines so far, since their total is not known yet.
-        end = num_done + len(lines)
-        if prefixes is not None and len(prefixes) < end:
-            raise _wrong_prefixes(settings.prefixes, prefixes, "input has more")
-        # Encode the lines with their prefixes and terms.
-        lines, terms = split_terms(lines, settings.constraints)
-        request = TranslationRequest(
-            lines,
-            prefixes=None if prefixes is None else prefixes[num_done:end],
-            forced=terms,
-            ordered=settings.constraints != "unordered",
-            banned=banned,
-            match_case=settings.match_case,
-            inside_words=settings.inside_words,
-            numbers=range(num_done + 1, end + 1),
-        )
-        encoded = translator.sources.encode(request, split)
-        limited = encoded.limited(limit)
-        # Translate them.
-        sentences = [part for source in limited.sentences for part in source.sentences]
-        longest = max(len(sentence.ids) for sentence in sentences)
-        label = f"translate {counted(len(lines), 'line')} of up to {longest:,} tokens"
-        with (
-            hidden_progress(settings.no_progress_bar or not progress),
-            progress_bar(
-                label, len(sentences), "lines", shows_waiting=True, only_if_slow=True
-            ) as advance,
-        ):
-            answer = translator.answer(limited, config, search=search)
-        # Yield the sentences before the limit, so that the caller can mark long ones.
-        translations = [window.translations for window in answer.windows]
-        yield from zip(lines, encoded.sentences, translations, strict=True)
-        num_done = end
-        if progress:  # show these translations before waiting for more lines
-            sys.stdout.flush()
-    if prefixes is not None and len(prefixes) > num_done:
-        raise _wrong_prefixes(settings.prefixes, prefixes, f"input has only {num_done:,}")
 
 
 def _wrong_prefixes(path: str | None, prefixes: list[str], lines: str) -> DataError:
@@ -450,42 +470,3 @@ def _report(
     if translated.num_repeated:
         parts.append(f"{translated.num_repeated:,} translated again in halves")
     return "; ".join(parts)
-
-
-def serve(settings: ServeSettings, *, progress: bool = True) -> None:
-    """Serve until a signal. Answer the requests that have begun before the end.
-
-    Raises:
-        ConfigError: the settings do not fit the model, or the address cannot be used.
-        CheckpointError: a checkpoint is missing or damaged.
-        MissingExtraError: the web server is not installed.
-    """
-    # Import the web server only here, since it is an extra.
-    with needing('the server needs the package {}: pip install "relu-nmt[serve]"'):
-        from relu_nmt.applications.serving.app import make_app
-        from relu_nmt.applications.serving.limits import run_server
-    # Open the port before loading the model: an address in use is an error at once.
-    address = settings.host, settings.port
-    wrong = f"--host {settings.host} --port {settings.port}: cannot listen there"
-    with reporting(wrong, ConfigError, (OSError, UnicodeError)):
-        family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server(address, family=family)
-    with listener:
-        translator = load_translator(settings.model)
-        windows = settings.windows(translator.max_doc_tokens)
-        # At a local address, accept only local host names by default.
-        local_hosts = LOOPBACK if settings.host in LOOPBACK else ()
-        limits = replace(settings, allowed_hosts=settings.allowed_hosts or local_hosts)
-        app = make_app(translator, settings.search, windows, limits)
-        split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
-        if split is not None:
-            split("One. Two.")  # which gives a note if the library is missing
-            print_notes(split.note)
-        if progress:
-            print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
-            pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
-            host, port = listener.getsockname()[:2]
-            if ":" in host:
-                host = f"[{host}]"
-            print_notes(f"{pair} at http://{host}:{port}/ (Ctrl-C stops it)")
-        run_server(app, listener, limits)

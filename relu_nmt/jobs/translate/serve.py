@@ -1,0 +1,48 @@
+"""Serve translations over HTTP."""
+
+import socket
+from dataclasses import replace
+
+from relu_nmt.applications.serving import LOOPBACK
+from relu_nmt.errors import ConfigError, needing, reporting
+from relu_nmt.jobs.translate.settings import ServeSettings
+from relu_nmt.jobs.translate.shared import length_note, load_translator, print_notes
+
+
+def serve(settings: ServeSettings, *, progress: bool = True) -> None:
+    """Serve until a signal. Answer the requests that have begun before the end.
+
+    Raises:
+        ConfigError: the settings do not fit the model, or the address cannot be used.
+        CheckpointError: a checkpoint is missing or damaged.
+        MissingExtraError: the web server is not installed.
+    """
+    # Import the web server only here, since it is an extra.
+    with needing('the server needs the package {}: pip install "relu-nmt[serve]"'):
+        from relu_nmt.applications.serving.app import make_app
+        from relu_nmt.applications.serving.limits import run_server
+    # Open the port before loading the model: an address in use is an error at once.
+    address = settings.host, settings.port
+    wrong = f"--host {settings.host} --port {settings.port}: cannot listen there"
+    with reporting(wrong, ConfigError, (OSError, UnicodeError)):
+        family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server(address, family=family)
+    with listener:
+        translator = load_translator(settings.model)
+        windows = settings.windows(translator.max_doc_tokens)
+        # At a local address, accept only local host names by default.
+        local_hosts = LOOPBACK if settings.host in LOOPBACK else ()
+        limits = replace(settings, allowed_hosts=settings.allowed_hosts or local_hosts)
+        app = make_app(translator, settings.search, windows, limits)
+        split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
+        if split is not None:
+            split("One. Two.")  # which gives a note if the library is missing
+            print_notes(split.note)
+        if progress:
+            print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
+            pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
+            host, port = listener.getsockname()[:2]
+            if ":" in host:
+                host = f"[{host}]"
+            print_notes(f"{pair} at http://{host}:{port}/ (Ctrl-C stops it)")
+        run_server(app, listener, limits)
