@@ -25,6 +25,17 @@ from relu_nmt.translation.search.translations import (
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.spans import Span, token_spans
 
+TERMS = {
+    "prefixes",
+    "forced",
+    "ordered",
+    "banned",
+    "match_case",
+    "inside_words",
+    "split_sentences",
+}
+"""Fields of :class:`TranslationRequest` that are options of :meth:`Translator.translate`."""
+
 
 @dataclass
 class TranslationRequest:

@@ -44,20 +44,10 @@ from relu_nmt.translator.attention_maps import (
     labeled_map,
 )
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
-from relu_nmt.translator.sources import SourceEncoder, TranslationRequest
+from relu_nmt.translator.sources import TERMS, SourceEncoder, TranslationRequest
 from relu_nmt.translator.spans import WordAlignment, align_words
 
 SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
-TERMS = {
-    "prefixes",
-    "forced",
-    "ordered",
-    "banned",
-    "match_case",
-    "inside_words",
-    "split_sentences",
-}
-"""Fields of :class:`TranslationRequest` that are arguments of :meth:`Translator.translate`."""
 
 
 class Translator:
@@ -238,13 +228,12 @@ class Translator:
         The model translates consecutive lines together. A model trained with
         ``--sentence-separator`` writes as many sentences as there are lines, unless
         ``free_sentence_count`` is set. A model trained without gives one line for each group of
-        lines. The result also has ``mismatch_rate``, ``num_at_limit`` and more
-        (:class:`TranslatedDocuments`). A warning counts translations that may be cut off.
+        lines. A warning counts translations that may be cut off.
 
-        At most ``max_doc_tokens`` source tokens are translated at once, by default as in training;
+        At most ``max_doc_tokens`` source tokens are translated at once, by default as in training.
         1: each line on its own. A longer line is not cut. Each window repeats ``window_overlap``
-        previous lines as context. A line may be a paragraph. See :meth:`translate` for the other
-        arguments. Prefixes and forced terms come as a list for each document.
+        previous lines as context. See :meth:`translate` for the other arguments. Prefixes and
+        forced terms come as a list for each document.
 
         Raises:
             ConfigError: as in :meth:`translate`, or prefixes and forced terms for lines that are
@@ -460,7 +449,9 @@ class _Search:
     def __call__(self, sources: Sequence[SourceSentence]) -> list[list[Translation]]:
         """Return the n best translations of each source."""
         translator = self._translator
-        sentences = [sentence for source in sources for sentence in source.sentences]
+        sentences: list[SourceSentence] = []
+        for source in sources:
+            sentences += source.sentences
         # Check again, since windows join several sentences.
         check_lengths(sentences, translator.max_source_positions, translator.sources.separators)
         hypotheses = self._generator.translate(sentences, self._next_id, self._on_progress)
@@ -472,15 +463,15 @@ class _Search:
         self, source: SourceSentence, hypotheses: Iterator[list[Hypothesis]]
     ) -> list[Translation]:
         """Return the translations of a source from the next hypotheses of its sentences."""
-        by_sentence: list[list[Translation]] = []
-        for sentence in source.sentences:
-            nbest = next(hypotheses)
-            by_sentence.append([self._translation(sentence, hypothesis) for hypothesis in nbest])
+        by_sentence = [self._nbest(sentence, next(hypotheses)) for sentence in source.sentences]
         if not source.parts:
             return by_sentence[0]
         # Join the best translations of all sentences, then the second best, and so on.
         ranks = zip(*by_sentence, strict=False)
         return [self._joined(source, translations) for translations in ranks]
+
+    def _nbest(self, source: SourceSentence, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
+        return [self._translation(source, hypothesis) for hypothesis in hypotheses]
 
     def _translation(self, source: SourceSentence, hypothesis: Hypothesis) -> Translation:
         translator = self._translator
@@ -491,7 +482,7 @@ class _Search:
         return Translation(translator.text_of(tokens), tokens, hypothesis, source.tokens)
 
     def _joined(self, source: SourceSentence, translations: Sequence[Translation]) -> Translation:
-        """Return the translation of a line from those of its sentences."""
+        """Join the translations of the sentences of a line."""
         language = self._translator.task.target_lang
         text = join_texts([translation.text for translation in translations], language)
         tokens: list[str] = []

@@ -5,12 +5,13 @@ import itertools
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from relu_nmt.data.documents import (
     SEPARATOR_TESTS,
     SINGLE_SENTENCES,
+    Groups,
     WindowConfig,
     join_texts,
     plan_groups,
@@ -49,6 +50,7 @@ from relu_nmt.jobs.translate.shared import (
 )
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.base import SentenceSplitter
+from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import (
     SourceDocuments,
@@ -56,7 +58,7 @@ from relu_nmt.translation.search.translations import (
     TranslatedLines,
     Translation,
 )
-from relu_nmt.translator import TranslationRequest
+from relu_nmt.translator import TranslationRequest, Translator
 
 READ_BYTES = 1 << 16
 MOST_BYTES = 1 << 28
@@ -292,6 +294,37 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
             return
 
 
+@dataclass
+class _Sentences:
+    """The sentences of all documents. Several of them may be of one line."""
+
+    texts: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)  # number of each sentence's line, from 0
+    counts: list[int] = field(default_factory=list)  # number of sentences of each document
+
+    @classmethod
+    def of_lines(cls, lines: Sequence[str], splitter: SentenceSplitter | None) -> "_Sentences":
+        """Return the sentences of documents between blank lines."""
+        sentences = cls()
+        for blank, run in itertools.groupby(range(len(lines)), lambda i: is_blank(lines[i])):
+            if blank:
+                continue
+            num_before = len(sentences.texts)
+            for number in run:
+                parts = [lines[number]] if splitter is None else splitter(lines[number])
+                sentences.texts += parts
+                sentences.numbers += [number] * len(parts)
+            sentences.counts.append(len(sentences.texts) - num_before)
+        return sentences
+
+    def lines(self, translated: TranslatedDocuments, language: str) -> Iterator[list[str]]:
+        """Yield the translated lines of each document."""
+        begin = 0
+        for sentences, count in zip(translated, self.counts, strict=True):
+            yield _joined(sentences, self.numbers[begin : begin + count], language)
+            begin += count
+
+
 def translate_documents(
     settings: TranslateDocumentsSettings, *, progress: bool = True
 ) -> tuple[list[str], TranslatedDocuments]:
@@ -308,100 +341,101 @@ def translate_documents(
     translator = load_translator(settings.model)
     windows = settings.windows(translator.max_doc_tokens)
     # Print warnings before the translation starts.
-    note = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
+    length = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
     is_longer = windows.max_doc_tokens > translator.max_doc_tokens
-    tabs = tab_note(lines, settings.constraints)
     if progress:
-        print_notes(note if is_longer else "", tabs)
-    # Divide the text into documents and their sentences, with the line number of each sentence.
-    splitter = SentenceSplitter(translator.task.source_lang) if settings.split_sentences else None
+        print_notes(length if is_longer else "", tab_note(lines, settings.constraints))
+    # Divide the lines into sentences if asked. Lines that are translated alone may be cut anyway.
+    splitter = None
     split = None
-    if splitter is None:  # lines that are translated alone may be cut by default
+    if settings.split_sentences:
+        splitter = SentenceSplitter(translator.task.source_lang)
+    else:
         split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
-    sentences: list[str] = []
-    numbers: list[int] = []
-    counts: list[int] = []
-    for document in _line_numbers(lines):
-        num_before = len(sentences)
-        for number in document:
-            parts = [lines[number]] if splitter is None else splitter(lines[number])
-            sentences += parts
-            numbers += [number] * len(parts)
-        counts.append(len(sentences) - num_before)
+    sentences = _Sentences.of_lines(lines, splitter)
     # Encode the sentences. A line with a prefix or terms is one sentence, as the settings check.
     request = TranslationRequest(
-        sentences,
-        counts,
-        prefixes=[prefixes[number] for number in numbers],
-        forced=[terms[number] for number in numbers],
-        ordered=settings.constraints != "unordered",
-        banned=() if settings.banned_terms is None else read_lines(settings.banned_terms),
-        match_case=settings.match_case,
-        inside_words=settings.inside_words,
-        numbers=[number + 1 for number in numbers],
+        sentences.texts,
+        sentences.counts,
+        prefixes=[prefixes[number] for number in sentences.numbers],
+        forced=[terms[number] for number in sentences.numbers],
+        numbers=[number + 1 for number in sentences.numbers],
+        **term_options(settings),
     )
-    sources = translator.sources.encode(request, split)
-    # Find long sentences before the limit cuts or empties them.
+    encoded = translator.sources.encode(request, split)
     limit = source_limit(settings.model, translator)
-    too_long = []
-    split_lines = []
-    for number, source in zip(numbers, sources.sentences, strict=True):
-        if limit.refuses(source):
-            too_long.append(number)
-        if source.parts:
-            split_lines.append(number)
-    sources = sources.limited(limit)
-    # Translate all windows, and put the lines in order.
-    groups = plan_groups(
-        sources.sizes, sources.counts, windows.max_doc_tokens, windows.window_overlap
-    )
-    num_searches = len(groups) + sum(len(source.parts[1:]) for source in sources.sentences)
-    with (
-        hidden_progress(settings.no_progress_bar or not progress),
-        progress_bar("translate", num_searches, "groups", shows_waiting=True) as advance,
-    ):
-        config = settings.search.resolved(documents=True, workers=0)
-        search = translator.searcher(config, on_progress=advance)
-        translated = translator.answer(sources, config, windows, search)
-    # Join sentences to lines, and collect the notes.
-    language = translator.task.target_lang
-    joined = []
-    begin = 0
-    for document_lines, count in zip(translated, counts, strict=True):
-        joined.append(_joined(document_lines, numbers[begin : begin + count], language))
-        begin += count
-    text = _with_blank_lines(lines, iter(joined))
-    undivided = empty = ""
-    if translated.num_undivided:
-        undivided = (
-            "NOTE: the model was trained without --sentence-separator: "
-            f"{share(translated.num_undivided, len(translated.windows))} groups of several lines "
-            f"became one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
-        )
-    blank = list(map(is_blank, itertools.chain.from_iterable(translated)))
-    if any(blank):
-        empty = (
-            f"NOTE: {share(sum(blank), len(blank))} lines have an empty translation, which looks "
-            "like a blank line between documents"
-        )
-    report = [
-        note,
-        _report(sources, translated, windows, int(groups.over_long.sum())),
-        too_long_note(too_long, limit),
-        split_note(split_lines, split, settings.split_sentences),
-        undivided,
-        limit_note(translated.num_at_limit, config),
-        empty,
-    ]
+    sources = encoded.limited(limit)
+    config = settings.search.resolved(documents=True, workers=0)
+    translated = _search(settings, translator, sources, windows, config, progress)
+    text = _with_blank_lines(lines, sentences.lines(translated, translator.task.target_lang))
     whole_text = "".join(f"{line}\n" for line in text)
     if settings.output is not None:
         write_file("--output", settings.output, whole_text)
     elif progress:
         print(whole_text, end="")
     if progress:
-        # Leave out the length note if it was printed at the start.
-        print_notes(*report[is_longer:])
+        # Find the lines that are too long before the limit cuts or empties them.
+        numbered = list(zip(sentences.numbers, encoded.sentences, strict=True))
+        too_long = [number for number, source in numbered if limit.refuses(source)]
+        split_lines = [number for number, source in numbered if source.parts]
+        print_notes(
+            "" if is_longer else length,
+            _report(sources, translated, windows),
+            too_long_note(too_long, limit),
+            split_note(split_lines, split, settings.split_sentences),
+            _undivided_note(translated),
+            limit_note(translated.num_at_limit, config),
+            _empty_note(translated),
+        )
     return text, translated
+
+
+def _search(
+    settings: TranslateDocumentsSettings,
+    translator: Translator,
+    sources: SourceDocuments,
+    windows: WindowConfig,
+    config: GenerationConfig,
+    progress: bool,
+) -> TranslatedDocuments:
+    """Translate documents with a progress bar."""
+    num_searches = len(_groups(sources, windows))
+    num_searches += sum(len(source.parts[1:]) for source in sources.sentences)
+    with (
+        hidden_progress(settings.no_progress_bar or not progress),
+        progress_bar("translate", num_searches, "groups", shows_waiting=True) as advance,
+    ):
+        search = translator.searcher(config, on_progress=advance)
+        return translator.answer(sources, config, windows, search)
+
+
+def _groups(sources: SourceDocuments, windows: WindowConfig) -> Groups:
+    return plan_groups(
+        sources.sizes, sources.counts, windows.max_doc_tokens, windows.window_overlap
+    )
+
+
+def _undivided_note(translated: TranslatedDocuments) -> str:
+    """Return a note on groups of lines that became one line, or an empty text."""
+    if not translated.num_undivided:
+        return ""
+    return (
+        "NOTE: the model was trained without --sentence-separator: "
+        f"{share(translated.num_undivided, len(translated.windows))} groups of several lines "
+        f"became one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
+    )
+
+
+def _empty_note(translated: TranslatedDocuments) -> str:
+    """Return a note on lines that look like boundaries of documents, or an empty text."""
+    lines = list(itertools.chain.from_iterable(translated))
+    num_blank = sum(map(is_blank, lines))
+    if not num_blank:
+        return ""
+    return (
+        f"NOTE: {share(num_blank, len(lines))} lines have an empty translation, which looks "
+        "like a blank line between documents"
+    )
 
 
 def _read(settings: TranslateDocumentsSettings) -> tuple[list[str], list[str], list[list[str]]]:
@@ -420,12 +454,6 @@ def _read(settings: TranslateDocumentsSettings) -> tuple[list[str], list[str], l
                 "it has a prefix or forced terms; leave them out"
             )
     return lines, prefixes, terms
-
-
-def _line_numbers(lines: Sequence[str]) -> list[list[int]]:
-    """Return the numbers of the lines of each document, from 0."""
-    runs = itertools.groupby(range(len(lines)), lambda i: is_blank(lines[i]))
-    return [list(run) for blank, run in runs if not blank]
 
 
 def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> list[str]:
@@ -451,7 +479,6 @@ def _report(
     sources: SourceDocuments,
     translated: TranslatedDocuments,
     windows: WindowConfig,
-    num_over_long: int,
 ) -> str:
     """Return the line that counts lines, groups, mismatches and repetitions."""
     # Name the size of the groups, then the exceptions.
@@ -461,6 +488,7 @@ def _report(
     groups = counted(translated.num_groups, "group")
     size = "one" if limit == SINGLE_SENTENCES else f"up to {limit} tokens"
     parts = [f"{lines} of {documents} in {groups} of {size}"]
+    num_over_long = int(_groups(sources, windows).over_long.sum())
     if num_over_long:
         parts.append(f"{counted(num_over_long, 'longer line')} translated whole")
     # Count mismatches only if separators divide groups of several lines.
