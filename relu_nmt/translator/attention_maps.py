@@ -51,17 +51,20 @@ DIGITS = 4
 """Significant digits of the weights in JSON."""
 MOST_LABELS = 60
 """Label every token of a side up to this many. Label some of more tokens, with numbers."""
-FEW_LARGE, FEW_SMALL = 48, 28
-"""Number of labels of a side with more tokens, in a large map and in one of many."""
-STEP, LETTER = 0.115, 0.058
-"""Inches between labels, and inches per letter of a label."""
-LEAST_SIDE, LEAST_WIDTH, LEAST_HEIGHT, WIDEST = 1.5, 4.5, 2.8, 12.6
-"""Inches: smallest side of a map, smallest width and height and largest width of a figure."""
-LABEL_SIZE, NAME_SIZE = 6.8, 8.5
-"""Font sizes in points."""
+FEW_LARGE = 48  # labels of a side with more tokens, in a large map
+FEW_SMALL = 28  # the same in one of many maps
+STEP = 0.115  # inches between labels
+LETTER = 0.058  # inches per letter of a label
+LEAST_SIDE = 1.5  # inches of the smallest side of a map
+LEAST_WIDTH = 4.5  # inches of a figure
+LEAST_HEIGHT = 2.8
+WIDEST = 12.6
+LABEL_SIZE = 6.8  # points
+NAME_SIZE = 8.5
 MOST_LETTERS = 18
 """Cut labels to this many letters."""
-LETTERS_PER_INCH, MOST_TITLE_LINES = 13, 4
+LETTERS_PER_INCH = 13
+MOST_TITLE_LINES = 4
 MOST_LINES = 12
 """Draw a line at each end of a sentence up to this many."""
 SENTENCES = COLORS[1]
@@ -269,7 +272,9 @@ def picture(attention_map: AttentionMap) -> str:
 def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -> str:
     """Draw maps in rows, each group from a new row on. ``few`` labels for a side of many tokens."""
     # Measure a map with its labels, in inches.
-    maps = [attention_map for group in groups for _, attention_map in group]
+    maps: list[AttentionMap] = []
+    for group in groups:
+        maps += [attention_map for _, attention_map in group]
     queries = [attention_map.queries for attention_map in maps]
     height, left = _side(queries, few)
     width, below = _side([attention_map.keys for attention_map in maps], few)
@@ -278,13 +283,17 @@ def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -
     largest_group = max(map(len, groups))
     num_rows = -(-largest_group // max(1, int((WIDEST - left) / width)))
     columns = -(-largest_group // num_rows)
-    rows = [group[i : i + columns] for group in groups for i in range(0, len(group), columns)]
+    rows: list[Sequence[Panel]] = []
+    for group in groups:
+        rows += [group[i : i + columns] for i in range(0, len(group), columns)]
     inches = max(left + columns * width + 0.8, LEAST_WIDTH)
     # Wrap the title to the width of the figure.
     wrapper = textwrap.TextWrapper(
         int(LETTERS_PER_INCH * inches), max_lines=MOST_TITLE_LINES, placeholder=" …"
     )
-    lines = [line for text in title for line in wrapper.wrap(text)]
+    lines: list[str] = []
+    for paragraph in title:
+        lines += wrapper.wrap(paragraph)
 
     def draw(figure: "Figure") -> None:
         if lines:

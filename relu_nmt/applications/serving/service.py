@@ -88,16 +88,15 @@ class TranslationService:
         translator = self._translator
         models = translator.models
         # Describe each slot by its first layer. Only a single model shows weights, no ensemble.
-        slots = {
-            slot: {
+        slots: dict[str, dict[str, Any]] = {}
+        for slot in SLOTS:
+            attention = attention_of(models[0], slot, 0)
+            slots[slot] = {
                 "mechanism": str(models[0].config.attention_of(slot)),
                 "layers": len(layers_of(models[0], slot)),
                 "heads": attention.num_heads,
                 "has_weights": attention.capabilities.weights and len(models) == 1,
             }
-            for slot in SLOTS
-            for attention in [attention_of(models[0], slot, 0)]
-        }
         # Add the languages, the size and the defaults of the search.
         return {
             "source_lang": translator.task.source_lang,
@@ -204,7 +203,8 @@ class TranslationService:
         rows of its tokens.
         """
         # Encode both sides, and check their lengths.
-        translator, ensemble = self._translator, self._translator.ensemble
+        translator = self._translator
+        ensemble = translator.ensemble
         encoded = translator.sources.sentences(TranslationRequest(lines))
         sources = self._read(encoded, len(lines), request)
         encoded_targets = map(self._encoded_target, translation)
@@ -224,24 +224,13 @@ class TranslationService:
         query_side = source if slot == "encoder" else target
         key_side = target if slot == "decoder" else source
         rows = _rows(query_side.sentences, line)
-        # Count the weights before the model computes them, and refuse too many. The model computes
-        # all queries. The answer may have the rows of one line only.
-        num_queries = len(_rows(query_side.sentences, None))
+        # Count the weights before the model computes them.
         num_keys = len(_rows(key_side.sentences, None))
         num_layers = len(layers_of(translator.models[0], slot))
         num_heads = num_layers * attention_of(translator.models[0], slot, 0).num_heads
-        if num_heads * num_queries * num_keys > MOST_WEIGHTS:
-            raise HTTPException(
-                413,
-                f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
-                "all layers; ask for fewer lines",
-            )
-        if (size := num_heads * len(rows) * num_keys) > MOST_NUMBERS:
-            raise HTTPException(
-                413,
-                f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
-                "line, or for fewer",
-            )
+        size = num_heads * len(rows) * num_keys
+        num_queries = len(_rows(query_side.sentences, None))
+        _refuse_many_weights(num_heads, num_queries, num_keys, size)
         # Locate the tokens of queries and keys in the text.
         queries = self._tokens(query_side, request)
         keys = self._tokens(key_side, request)
@@ -332,6 +321,22 @@ class TranslationService:
         num_tokens = max(len(part.as_read(separators).ids) for part in source.sentences)
         if limit is not None and num_tokens > limit:
             raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
+
+
+def _refuse_many_weights(num_heads: int, num_queries: int, num_keys: int, size: int) -> None:
+    """Refuse too many weights. The model computes all queries, the answer may have fewer."""
+    if num_heads * num_queries * num_keys > MOST_WEIGHTS:
+        raise HTTPException(
+            413,
+            f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
+            "all layers; ask for fewer lines",
+        )
+    if size > MOST_NUMBERS:
+        raise HTTPException(
+            413,
+            f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
+            "line, or for fewer",
+        )
 
 
 def _rows(sentences: Sequence[SourceSentence], line: int | None) -> list[int]:
