@@ -213,8 +213,6 @@ class Attention(nn.Module):
     capabilities: Capabilities = Capabilities()
     backends: ClassVar[Mapping[str, Backend]] = {}
     """Back ends by name. A mechanism without any is computed in one way, called ``reference``."""
-    added_backends: Mapping[str, Backend] = MappingProxyType({})
-    """Back ends of this module alone, tried before ``backends``."""
     shares_queries_and_keys: ClassVar[bool] = False
     """True if the queries are also the keys: one projection, and one gain of ``qk_norm``."""
     exact: ClassVar[bool] = False
@@ -309,7 +307,7 @@ class Attention(nn.Module):
             self.require_backend(problem.q.device)
         # Start at the named back end, and take the first that can.
         reached = not is_named
-        for name, backend in (*self.added_backends.items(), *self.backends.items()):
+        for name, backend in self.backends.items():
             reached = reached or name == self.backend
             # Ask ``supports`` last: it takes longer.
             if reached and (is_named or backend.preferred(problem)) and backend.supports(problem):
@@ -318,7 +316,7 @@ class Attention(nn.Module):
 
     def require_backend(self, device: torch.device | None) -> None:
         """Raise an error unless the named back end exists and runs on a device. None: on any."""
-        names = ["auto", *self.added_backends, *(self.backends or ["reference"])]
+        names = ["auto", *(self.backends or ["reference"])]
         if self.backend not in names:
             raise ConfigError(
                 f"--attention-backend {self.backend}: {self.name} has no such back end; choose one "

@@ -8,7 +8,6 @@ import torch
 
 from relu_nmt.engine.decoder import FastDecoder
 from relu_nmt.engine.linear import pack_linear, use_int8
-from relu_nmt.engine.native import use_attention_kernel
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 __all__ = ["FastDecoder", "install"]
@@ -30,5 +29,4 @@ def install(model: EncoderDecoder, dtype: torch.dtype | None = None) -> FastDeco
         use_int8(model)
     elif all(weight.is_cpu for weight in model.parameters()):
         pack_linear(model, dtype or torch.float32)
-    use_attention_kernel(model)
     return FastDecoder(model)

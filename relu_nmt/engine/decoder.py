@@ -12,14 +12,12 @@ from torch import Tensor, nn
 
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
-from relu_nmt.engine.linear import mapping_rows
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.step_decoder import SearchStep, StepDecoder, StepScores
 
 MAX_COMPUTED_SHARE = 0.95
 """Leave out dead beams only if at most this fraction of all beams goes on."""
-# Selecting rows takes time, too. AMD EPYC, 2026-11-24, command not recorded.
 
 
 @dataclass
@@ -29,7 +27,7 @@ class FastScores(StepScores):
     With ``rows``, ``log_probs`` has the computed beams alone, [1, N, V].
     """
 
-    # [N] int64, rising indices of the computed beams among all B K; None: all.
+    # [N] int64, rising indices of the computed beams among all B K. None: all.
     rows: Tensor | None = None
 
     def of_all(self, batch: int, beam_size: int) -> "FastScores":
@@ -45,7 +43,7 @@ class FastScores(StepScores):
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """See :meth:`StepScores.best_continuations`.
 
-        If there are fewer than ``count`` continuations, the sums of the others are -inf.
+        If there are fewer than ``count`` continuations, the sums of further ones are -inf.
         """
         # Leave other dtypes and many threads to PyTorch.
         log_probs = self.log_probs
@@ -92,7 +90,7 @@ class FastDecoder(StepDecoder):
     """A decoder of a model on a CPU, with packed weights (see :func:`relu_nmt.engine.install`).
 
     One call of a kernel computes all layers for all searches, if the kernel supports the layers.
-    Otherwise the model's own layers compute each search. The affine maps leave out dead beams.
+    Otherwise the model's own layers compute each search.
     """
 
     def __init__(self, model: EncoderDecoder) -> None:
@@ -150,7 +148,7 @@ class FastDecoder(StepDecoder):
         return scores
 
     def _begin(self, step: SearchStep, rows: Tensor | None) -> tuple[Tensor, StepView]:
-        """Embed the newest tokens of a search, [1, N, D]; return also the view of its step."""
+        """Embed the newest tokens of a search, [1, N, D]. Return also the view of its step."""
         decoder = self.model.decoder
         state = step.state
         x, visibility = decoder.embed_step(self.tokens(step), state)
@@ -167,10 +165,6 @@ class FastDecoder(StepDecoder):
         project = self._projections.get(state, self.model.output_projection)
         return project(states).float()
 
-    def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
-        with mapping_rows(_computed_beams(step), step.tokens.numel()):
-            return super()._step(step, temperature, want_weights)
-
     def scores(self, states: Tensor, step: SearchStep, temperature: float) -> StepScores:
         """See :meth:`StepDecoder.scores`."""
         rows = _computed_beams(step)
@@ -180,7 +174,7 @@ class FastDecoder(StepDecoder):
 
 
 def _computed_beams(step: SearchStep) -> Tensor | None:
-    """Return the rising indices [N] int64 of the live beams among all B K; None: compute all."""
+    """Return the rising indices [N] int64 of the live beams among all B K. None: compute all."""
     if step.is_live is None:
         return None
     rows = step.is_live.flatten().nonzero().squeeze(1)
@@ -193,12 +187,6 @@ def log_softmax(logits: Tensor, temperature: float) -> Tensor:
     if temperature != 1.0:
         logits /= temperature
     # Work in place: on a CPU new memory of this size costs as much as the exponentials.
-    if logits.is_cpu and logits.is_contiguous() and native.is_wanted():
-        symbols = logits.size(-1)
-        rows = logits.numel() // symbols
-        values = {"logits": logits, "rows": rows, "symbols": symbols}
-        native.call("log_softmax", [("LogSoftmax", values)])
-        return logits
     return torch.log_softmax(logits, dim=-1, out=logits)
 
 

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention
+from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.engine import native
 from relu_nmt.engine.linear import PanelLinear, computing_dtype
-from relu_nmt.engine.native import MAX_QUERIES, MULTIPLE, form, has_map, shape, with_rows
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
@@ -36,9 +37,19 @@ KERNELS = {
 
 Beside the error of 8-bit products the rounding of keys and values to float16 is small."""
 
+MAPS = {
+    "softmax": native.CONSTANTS["SOFTMAX"],
+    "relu": native.CONSTANTS["RELU"],
+    "relu2": native.CONSTANTS["SQUARED_RELU"],
+}
+KNOWN = (SoftmaxAttention, ReLUFormerAttention)
+"""Classes that the kernel computes. A subclass may compute something else."""
+MULTIPLE = 16
+"""The width of a head must be a multiple of this."""
+MAX_QUERIES = 64
+"""Use the kernel up to this many newest tokens of a tree."""
 MAX_ROWS = 16
 """Compute whole layers in one thread up to this many rows, whatever the number of threads."""
-# Fewer rows leave nothing to share between threads. AMD EPYC, 2026-11-24, command not recorded.
 
 
 class FastCache(LayerCache):
@@ -61,7 +72,7 @@ class FastCache(LayerCache):
         return all_keys, all_values
 
     def for_kernel(self, shape: tuple[int, int, int, int], dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return the fields of ``Cache`` of native/arguments.inc; the kernel writes new entries.
+        """Return the fields of ``Cache`` of native/arguments.inc. The kernel writes new entries.
 
         ``shape`` is R, H, k and d of the first step.
         """
@@ -101,7 +112,7 @@ class StepView:
     """A step of one search in a decoder: its rows and the tokens visible to them."""
 
     num_rows: int  # N, number of computed beams
-    # [N] int64, indices of the computed beams among all R k = B K, rising; None: all.
+    # [N] int64, indices of the computed beams among all R k = B K, rising. None: all.
     rows: Tensor | None
     # The cache entries visible to the beams of each tree, their newest ones included.
     visibility: Visibility
@@ -115,16 +126,18 @@ class LayersKernel:
 
     The kernel computes layers that are all alike. Their affine maps have panels of one kind, their
     attention is softmax or rectifies scores, and has no learned gains, gates, or norms of queries
-    and keys. The feed-forward network is plain with ReLU; the norms are LayerNorm or RMSNorm.
+    and keys. The feed-forward network is plain with ReLU. The norms are LayerNorm or RMSNorm.
     """
 
     def __init__(self, layers: Sequence[TransformerLayer]) -> None:
         self.layers = list(layers)
-        parts = [_parts(layer) for layer in layers]
-        self.linears = [linear for linears, _, _ in parts for linear in linears.values()]
-        self.attentions = [attention for *_, attentions in parts for attention in attentions]
+        self.linears: list[PanelLinear] = []
+        self.attentions: list[Attention] = []
+        for layer in layers:
+            linears, _, attentions = _parts(layer)
+            self.linears += linears.values()
+            self.attentions += attentions
         self.kernel, self.kept = KERNELS[self.linears[0].kernel]
-        # Remember the largest map, which decides if kernels are worth it.
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
         self._constant: tuple[int, list[Values], Values] | None = None
 
@@ -174,7 +187,6 @@ class LayersKernel:
             constant = self._constant = _constant_arguments(self.layers)
         layers = {"states": x, "rows": x.size(1), "searches": len(views), **constant[2]}
         structs = [("Layers", layers)]
-        # Append the searches one by one, each with its caches of all layers.
         for view in views:
             structs += self._search(view, width=x.size(2))
         assert norm.eps is not None, "the layers set an epsilon"
@@ -184,60 +196,29 @@ class LayersKernel:
     def _search(self, view: StepView, width: int) -> list[tuple[str, Values]]:
         """Return the structs of a search and of its caches of all layers."""
         attention, cross = self.attentions[:2]
-        target = view.visibility
-        memory = view.memory_visibility
-        size = target.num_queries
-
+        size = view.visibility.num_queries
         # Make room in each layer's cache. The first step of a search computes all beams.
         first_shape = view.num_rows // size, attention.num_heads, size, attention.head_dim
         caches = [cache.for_kernel(first_shape, self.kept) for cache in view.caches]
         first_cache = caches[0]
 
-        # Collect positions, masks and scales.
         cosines = sines = bias = None
         if view.relative is not None:
             cosines, sines = view.relative.rotation or (None, None)
             if view.relative.bias is not None:
                 bias = view.relative.bias.values().float().contiguous()
-        scales = _scales(attention, target)
-        memory_scales = _scales(cross, memory)
-        visible = None if target.mask is None else with_rows(target.mask)
-        memory_visible = None if memory.mask is None else with_rows(memory.mask)
-
+        keys, values, memory_keys, memory_values = first_cache.values()
+        self_fields = attention_fields(attention, view.visibility, keys, values, bias)
+        memory_fields = attention_fields(cross, view.memory_visibility, memory_keys, memory_values)
         # Queries are columns of the projected rows: [N, 3 D] and, for cross-attention, [N, D].
-        own_shape = shape(
-            view.num_rows,
-            size,
-            (size * 3 * width, attention.head_dim, 3 * width),
-            first_cache["keys"][:, :, : target.num_keys],
-            first_cache["values"][:, :, : target.num_keys],
-            visible,
-            bias,
-            scales,
-            *form(attention),
-        )
-        memory_shape = shape(
-            view.num_rows,
-            memory.num_queries,
-            (memory.num_queries * width, cross.head_dim, width),
-            first_cache["memory_keys"],
-            first_cache["memory_values"],
-            memory_visible,
-            None,
-            memory_scales,
-            *form(cross),
-        )
+        self_fields |= {"rows": view.num_rows, "q_row": 3 * width}
+        memory_fields |= {"rows": view.num_rows, "q_row": width}
         search = {
             "picked": view.rows,
-            "visible": visible,
-            "bias": bias,
-            "scales": scales,
             "cosines": cosines,
             "sines": sines,
-            "memory_visible": memory_visible,
-            "memory_scales": memory_scales,
-            "own": own_shape,
-            "memory": memory_shape,
+            "own": self_fields,
+            "memory": memory_fields,
         }
         return [("Search", search), *(("Cache", tensors) for tensors in caches)]
 
@@ -275,7 +256,7 @@ def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[V
 
 
 def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
-    """Return the properties that all layers must share; None if the kernel cannot compute it."""
+    """Return the properties that all layers must share. None if the kernel cannot compute it."""
     attention = layer.self_attention
     cross = layer.cross_attention
     network = layer.feed_forward
@@ -339,9 +320,12 @@ def _norm(residual: Residual) -> nn.LayerNorm | RMSNorm:
 
 def _has_kernel(attention: Attention) -> bool:
     """Return whether the kernel computes all of an attention, learned maps included."""
+    is_plain_map = not isinstance(attention, PointwiseAttention) or (
+        attention.map.name in MAPS and attention.gain() is None
+    )
     return (
-        has_map(attention)
-        and (not isinstance(attention, PointwiseAttention) or attention.gain() is None)
+        type(attention) in KNOWN
+        and is_plain_map
         and attention.query_gain is None
         and type(attention).finish is Attention.finish
         and attention.head_dim % MULTIPLE == 0
@@ -354,8 +338,53 @@ def _is_plain(attention: Attention) -> bool:
     return not hooks and attention.backend == "auto"
 
 
-def _scales(attention: Attention, visibility: Visibility) -> Tensor | None:
-    """Return the factors of the rows of weights, [B or 1, 1, Nq or 1, 1]; None for softmax."""
+def attention_fields(
+    attention: Attention,
+    visibility: Visibility,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor | None = None,
+) -> Values:
+    """Return the fields of ``Attention`` of arguments.inc, without ``rows`` and ``q_row``.
+
+    Keys and values are [B, H, capacity, d], the bias is [B or 1, H, Nq, Nk].
+    """
+    visible = visibility.mask
+    if visible is not None and visible.stride(-1) != 1:
+        visible = visible.contiguous()
+    scales = None
+    map = "softmax"
+    centered = False
     if isinstance(attention, PointwiseAttention):
-        return attention.row_scale(visibility.positive_counts)[..., None].float()
-    return None
+        scales = attention.row_scale(visibility.positive_counts)[..., None].float()
+        map = attention.map.name
+        centered = attention.centered
+    # Pass strides in elements, so that the kernel reads views without copies.
+    strides = {}
+    for name, tensor in (("k", keys), ("v", values)):
+        for dim, axis in enumerate(("batch", "head", "row")):
+            strides[f"{name}_{axis}"] = tensor.stride(dim)
+    return {
+        **strides,
+        "heads": attention.num_heads,
+        "queries": visibility.num_queries,
+        "keys": visibility.num_keys,
+        "width": attention.head_dim,
+        "visible": visible,
+        "visible_batch": _stride(visible, 0),
+        "visible_query": _stride(visible, 2),
+        "bias": bias,
+        "bias_batch": _stride(bias, 0),
+        "bias_head": _stride(bias, 1),
+        "bias_query": _stride(bias, 2),
+        "scales": scales,
+        "scale_batch": _stride(scales, 0),
+        "scale_query": _stride(scales, 2),
+        "map": MAPS[map],
+        "centered": centered,
+    }
+
+
+def _stride(x: Tensor | None, dim: int) -> int:
+    """Return the stride of a dimension, or 0 if its size is 1, so that all share its element."""
+    return 0 if x is None or x.size(dim) == 1 else x.stride(dim)

@@ -7,9 +7,7 @@ import copy
 import math
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +17,8 @@ from torch import Tensor, nn
 from relu_nmt.engine import native
 from relu_nmt.errors import ConfigError
 
-PANEL, GROUP_BYTES = native.CONSTANTS["PANEL"], native.CONSTANTS["GROUP"]
+PANEL = native.CONSTANTS["PANEL"]
+GROUP_BYTES = native.CONSTANTS["GROUP"]
 LEVELS = native.CONSTANTS["LEVELS"]
 ROUNDING = 1.5 * 2**23
 """Adding this to a float32 rounds it: the sum has no bits for fractions."""
@@ -28,28 +27,9 @@ MAX_PRODUCTS = 1 << 22
 """Use the kernel for float32 and bfloat16 products up to this many multiply-adds.
 
 Above it oneDNN with several threads is faster. With one thread the kernel always serves."""
-# AMD EPYC (AVX512 with VNNI and BF16), 2026-11-24:
-# python benchmarks/products.py --shapes 256x256 256x1024 256x7880 --rows 1 5 48 250
 
 MAX_INT8_PRODUCTS = 1 << 25
 """Use the kernel for 8-bit products up to this many multiply-adds, or with few threads."""
-# The same command and machine.
-
-
-_mapped_rows: ContextVar[tuple[Tensor | None, int]] = ContextVar("mapped_rows", default=(None, 0))
-
-
-@contextmanager
-def mapping_rows(rows: Tensor | None, num_rows: int) -> Iterator[None]:
-    """Let kernels compute some rows of inputs with ``num_rows`` rows, and make the others 0.
-
-    ``rows`` are the rising indices of the rows, int64 [N]. None: compute all rows.
-    """
-    token = _mapped_rows.set((rows, num_rows))
-    try:
-        yield
-    finally:
-        _mapped_rows.reset(token)
 
 
 class PanelLinear(nn.Module, ABC):
@@ -108,18 +88,10 @@ class PanelLinear(nn.Module, ABC):
         outputs, inputs = self.weight.shape
         if x.size(-1) != inputs:
             raise ValueError(f"x has width {x.size(-1)}, the affine map needs {inputs}")
-        # Compute some rows only, where the others are of no use.
-        num_rows = x.numel() // inputs
-        rows, num_rows_of_all = _mapped_rows.get()
-        if rows is not None and num_rows == num_rows_of_all:
-            some_rows = x.reshape(-1, inputs).index_select(0, rows)
-            all_rows = x.new_zeros(num_rows, outputs)
-            return all_rows.index_copy_(0, rows, self.by_kernel(some_rows)).view(*x.shape[:-1], -1)
-        # Bring the rows together in memory, as the kernel reads them.
         x = x.contiguous()
         output = x.new_empty(*x.shape[:-1], outputs)
         values = {"source": x, "target": output, "weights": self.kernel_weights}
-        sizes = {"rows": num_rows, "inputs": inputs, "outputs": outputs}
+        sizes = {"rows": x.numel() // inputs, "inputs": inputs, "outputs": outputs}
         native.call(self.kernel, [("Linear", {**values, **sizes, "groups": self.num_groups})])
         return output
 
@@ -149,8 +121,8 @@ class PackedLinear(PanelLinear, nn.Linear):
     @property
     def has_kernel(self) -> bool:
         """See :meth:`PanelLinear.has_kernel`. The kernel needs rows of whole groups."""
-        whole = self.in_features * self.dtype.itemsize % GROUP_BYTES == 0
-        return whole and super().has_kernel
+        has_whole_groups = self.in_features * self.dtype.itemsize % GROUP_BYTES == 0
+        return has_whole_groups and super().has_kernel
 
     @property
     def is_current(self) -> bool:
@@ -185,7 +157,6 @@ class PackedLinear(PanelLinear, nn.Linear):
         dtype = computing_dtype(x)
         if x.numel() == 0 or not (x.is_cpu and self._serves(dtype)):
             return super().forward(x)
-        # Use the kernel for few products, else oneDNN.
         x = x.to(dtype)
         if self.wants_kernel(x.numel() // self.in_features, dtype):
             return self.by_kernel(x)
@@ -278,25 +249,13 @@ class Int8Linear(PanelLinear):
     def _by_onednn(self, x: Tensor) -> Tensor:
         if self._packed is None:
             self._packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
+        packed = self._packed
         levels, scale, zero = quantize(x)
         zeros = torch.zeros_like(self.sums, dtype=torch.int64)
-        # oneDNN takes one scale for all rows, so the scale of each row is applied afterwards.
-        # The arguments are scale and zero of the input, the weights, then scale, zero and type of
-        # the output.
+        # oneDNN takes one scale for all rows, so the scale of each row is applied afterwards. The
+        # arguments are scale and zero of x, the weights, then scale, zero and type of the output.
         output = torch.ops.onednn.qlinear_pointwise(
-            levels,
-            1.0,
-            0,
-            self._packed,
-            self.scale,
-            zeros,
-            None,
-            1.0,
-            0,
-            torch.float32,
-            "none",
-            [],
-            "",
+            levels, 1.0, 0, packed, self.scale, zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         output = (output - zero * (self.scale * self.sums)) * scale
         return output if self.bias is None else output + self.bias
@@ -371,7 +330,6 @@ def use_int8(model: nn.Module) -> None:
     The rest stays in float32, but for float16 caches where :mod:`relu_nmt.engine.layers` serves. A
     model on a GPU, or a processor without the instructions, is a ConfigError.
     """
-    # Check the device and the instructions before any weight is changed.
     if any(not weight.is_cpu for weight in model.parameters()):
         raise ConfigError("--int8 is for CPUs; add --cpu")
     if not has_fast_int8():

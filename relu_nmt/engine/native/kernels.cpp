@@ -1,7 +1,7 @@
-// Small computations of decoding on CPUs, which take longer as many calls of PyTorch. Each uses one thread.
+// Affine maps and layers of decoding on CPUs, which take longer as many calls of PyTorch. Each uses one thread.
 //
 // A kernel takes a struct of arguments.inc and a number. The other .inc files are compiled once for each kind of
-// x86 processor, and the names of kernels end with that kind; elsewhere only the kind "any" exists.
+// x86 processor, and the names of kernels end with that kind. Other processors have no kernels.
 
 #include <cmath>
 #include <cstdint>
@@ -62,10 +62,10 @@ extern "C" const char *kernels_arguments()
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
 #define NAMED(name) name##_avx512
 #define LANES 16
-#define AVX // GCC does not define its own macros inside of a pragma
-#define AVX512
+#define AVX512 // GCC does not define its own macros inside of a pragma
 namespace avx512 {
 #include "vectors.inc"
+#include "attention.inc"
 #include "search.inc"
 #include "linear.inc"
 #include "layer.inc"
@@ -81,20 +81,13 @@ namespace avx512 {
 #define LANES 8
 namespace avx2 {
 #include "vectors.inc"
+#include "attention.inc"
 #include "search.inc"
 #include "linear.inc"
 #include "layer.inc"
 }
-#undef AVX
 #undef LANES
 #undef NAMED
 #pragma GCC pop_options
 
 #endif
-
-#define NAMED(name) name##_any
-#define LANES 4
-namespace any {
-#include "vectors.inc"
-#include "search.inc"
-}

@@ -5,9 +5,12 @@ import shutil
 import pytest
 import torch
 
+from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.config.registry import Spec
 from relu_nmt.engine import native
+from relu_nmt.engine.layers import attention_fields
 from relu_nmt.engine.linear import make_panels, pad_to_panels
-from relu_nmt.engine.native import MAPS, shape
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs a compiler when the package is installed"
@@ -28,36 +31,6 @@ def one_empty(**sizes):
 def needs_kernel(name):
     if not native.has_kernel(name):
         pytest.skip(f"no {name} in this form")
-
-
-@each_form
-@pytest.mark.parametrize("kind", ["float", "bfloat16"])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("map", MAPS)
-@pytest.mark.parametrize(
-    "n", one_empty(batch=2, heads=2, queries=3, keys=5, width=16, value_width=16), ids=str
-)
-def test_attention(kernel_form, kind, map, masked, n):
-    dtype = DTYPES[kind]
-    q = random(n["batch"], n["heads"], n["queries"], n["width"], dtype=dtype)
-    k = random(n["batch"], n["heads"], n["keys"], n["width"], dtype=dtype)
-    v = random(n["batch"], n["heads"], n["keys"], n["value_width"], dtype=dtype)
-    size = n["batch"], 1, n["queries"], n["keys"]
-    visible = torch.ones(size, dtype=torch.bool) if masked else None
-    bias = torch.zeros(n["batch"], n["heads"], *size[2:]) if masked else None
-    scales = None if map == "softmax" else torch.ones(n["batch"], 1, n["queries"], 1)
-    out = v.new_full((n["batch"], n["queries"], n["heads"], n["value_width"]), torch.nan)
-    strides = q.stride()[:3]
-    sizes = shape(
-        len(q) * n["queries"], n["queries"], strides, k, v, visible, bias, scales, MAPS[map], False
-    )
-    fields = {"visible": visible, "bias": bias, "scales": scales, "out": out}
-    fields |= {"q": q, "k": k, "v": v, "shape": sizes}
-    native.call(f"attend_{kind}", [("Attend", fields)])
-    scores = q.double() @ k.double().transpose(2, 3)
-    weights = scores.softmax(-1) if map == "softmax" else scores.relu() ** (1 + (map == "relu2"))
-    expected = (weights @ v.double()).transpose(1, 2)
-    torch.testing.assert_close(out.double(), expected, atol=1e-2, rtol=1e-2)
 
 
 @each_form
@@ -83,12 +56,6 @@ def test_linear(kernel_form, kind, biased, n):
     native.call(f"linear_{kind}", [("Linear", fields)])
     expected = torch.zeros(n["outputs"]) if bias is None else bias[: n["outputs"]]
     assert torch.equal(output, expected.to(output.dtype).expand_as(output))
-
-
-@each_form
-@pytest.mark.parametrize("n", one_empty(rows=3, symbols=70), ids=str)
-def test_log_softmax(kernel_form, n):
-    native.call("log_softmax", [("LogSoftmax", {"logits": random(*n.values()), **n})])
 
 
 @each_form
@@ -143,11 +110,13 @@ def step_of(kind, rows, memory_keys, layers=1, searches=1):
     for _ in range(searches):
         keys = torch.zeros(rows, 1, 1, width, dtype=dtype)
         memory = torch.zeros(rows, 1, memory_keys, width, dtype=dtype)
-        no_tensors = (None, None, None, MAPS["softmax"], False)
+        softmax = build_attention(Spec("softmax"), "decoder", 0, 1, width, 0.0)
         shapes = {
-            "own": shape(rows, 1, (3 * width, width, 3 * width), keys, keys, *no_tensors),
-            "memory": shape(rows, 1, (width, width, width), memory, memory, *no_tensors),
+            "own": attention_fields(softmax, Visibility(1, 1), keys, keys),
+            "memory": attention_fields(softmax, Visibility(1, memory_keys), memory, memory),
         }
+        shapes["own"] |= {"rows": rows, "q_row": 3 * width}
+        shapes["memory"] |= {"rows": rows, "q_row": width}
         pointers = [name for name, kind in native.STRUCTS["Search"].items() if kind == "POINTER"]
         structs.append(("Search", {**dict.fromkeys(pointers), **shapes}))
         cache = {"keys": keys, "values": keys.clone()}

@@ -20,7 +20,7 @@ from tests.tiny import tiny_config
 needs_int8 = pytest.mark.skipif(
     not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels"
 )
-FORMS = [form for form in native.forms() if form != "any"]
+FORMS = native.forms()
 by_each_form = pytest.mark.parametrize("kernel_form", FORMS, indirect=True)
 
 

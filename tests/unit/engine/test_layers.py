@@ -2,10 +2,13 @@
 
 import copy
 import pickle
+import shutil
 
 import pytest
 import torch
 
+from relu_nmt.attention.normalized import SoftmaxAttention
+from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import FastDecoder, install, native
@@ -41,9 +44,7 @@ PRECISIONS = [
         ),
     ),
 ]
-each_form = pytest.mark.parametrize(
-    "kernel_form", [form for form in native.forms() if form != "any"], indirect=True
-)
+each_form = pytest.mark.parametrize("kernel_form", native.forms(), indirect=True)
 
 
 def make_model(**changes):
@@ -293,6 +294,44 @@ def test_layers_of_other_kinds_do_not_use_the_kernel():
         mixed, other = (make_model(attention=name) for name in ("reluformer", second))
         mixed.decoder.layers[1] = other.decoder.layers[1]
         assert not prepared(mixed, "float32").layers_kernel, second
+
+
+class Flat(SoftmaxAttention):
+    """A mechanism of a user, with another map."""
+
+    def normalize(self, scores):
+        return (scores / 100).softmax(-1)
+
+
+class Plain(ReLUFormerAttention):
+    """A mechanism of a user, with the same map."""
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", [Flat, Plain])
+def test_subclasses_of_a_mechanism_do_not_use_its_kernel(kind):
+    model = make_model(attention={Flat: "softmax", Plain: "reluformer"}[kind])
+    for layer in model.decoder.layers:
+        layer.self_attention.attention.__class__ = kind
+    assert not prepared(model, "float32").layers_kernel
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler at installation")
+def test_the_kernels_are_compiled():
+    assert native.library() is not None
+
+
+@needs_kernels
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_keys_that_are_not_finite_make_the_scores_of_their_sentence_not_finite(attention, wrong):
+    decoder = prepared(make_model(attention=attention), "float32")
+    search = Stepping(decoder, sources())
+    search.state.caches[0].source[0][0, :, 0] = wrong
+    with torch.inference_mode():
+        log_probs = search.step(torch.full((21, 1), SYMBOLS.eos_index)).log_probs
+    assert not log_probs[0].isfinite().any()
+    assert log_probs[1:].isfinite().all()
 
 
 @needs_kernels

@@ -10,7 +10,7 @@ from torch import nn
 from relu_nmt.engine import linear as affine
 from relu_nmt.engine import native
 from relu_nmt.engine.decoder import projection_to
-from relu_nmt.engine.linear import PackedLinear, can_pack, mapping_rows, pack_linear
+from relu_nmt.engine.linear import PackedLinear, can_pack, pack_linear
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
 
@@ -42,9 +42,7 @@ def product(request, monkeypatch):
 
 
 @pytest.mark.skipif(native.library() is None, reason="needs the kernels")
-@pytest.mark.parametrize(
-    "kernel_form", [form for form in native.forms() if form != "any"], indirect=True
-)
+@pytest.mark.parametrize("kernel_form", native.forms(), indirect=True)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the same for all
 @given(rows=st.integers(1, 14), inputs=st.integers(1, 70), outputs=st.integers(1, 140))
 def test_every_form_of_the_kernel_is_the_affine_map(kernel_form, rows, inputs, outputs):
@@ -228,17 +226,3 @@ def test_machines_and_dtypes_without_products_keep_the_model(monkeypatch):
     monkeypatch.setattr(affine, "can_pack", lambda dtype: False)
     pack_linear(model, torch.float32)
     assert type(model[0]) is nn.Linear
-
-
-@torch.no_grad()
-def test_rows_of_dead_beams_are_left_out_and_other_inputs_are_mapped_whole():
-    linear, x = nn.Linear(8, 3), torch.randn(2, 2, 8)
-    packed = PackedLinear(linear, torch.float32)
-    if packed._panels is None:
-        pytest.skip("needs the kernels")
-    with mapping_rows(torch.tensor([0, 2]), 4):
-        some, other = packed(x), packed(x[:1])
-    torch.testing.assert_close(some[:, 0], linear(x)[:, 0])
-    assert some.shape == (2, 2, 3) and not some[:, 1].any()
-    torch.testing.assert_close(other, linear(x[:1]))
-    torch.testing.assert_close(packed(x), linear(x))
