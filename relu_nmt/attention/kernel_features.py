@@ -247,7 +247,7 @@ class PerformerAttention(FeatureAttention):
     themselves, as averages of checkpoints would average them (they keep the first seed).
 
     Reference: Choromanski et al. 2021, "Rethinking Attention with Performers", section 2.3-2.4 and
-    Lemma 1. c, the epsilons and the relu kernel are those of its code. Deviation: the code takes
+    Lemma 1. c, the epsilons and the relu kernel come from its code. Deviation: the code takes
     the c of the keys over all keys of the batch.
     """
 

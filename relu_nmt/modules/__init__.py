@@ -1,7 +1,7 @@
 """Building blocks of the models, with one registry for each kind that has several.
 
 Entries are listed here by name with their file, as in :mod:`relu_nmt.attention`. ``get(name)``
-imports the file. A file given with ``--user-module`` adds entries of its own.
+imports the file. A file given with ``--user-module`` adds entries.
 """
 
 from typing import TYPE_CHECKING

@@ -59,7 +59,7 @@ class Part:
             return (self.sample,)
         first = self.heads.start
         is_single = self.heads.stop - self.heads.start == 1
-        # Products of a matrix are faster than those of a batch of one.
+        # Products of a matrix are faster than of a batch of one.
         return self.sample, first if is_single else self.heads
 
 

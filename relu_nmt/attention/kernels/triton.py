@@ -224,7 +224,7 @@ def _gradients(
     constants = {**_constants(plan, q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
 
     def by_rows(blocks: Blocks) -> Tensor | None:
-        """Write the gradient of q. Return that of the bias's table [H, R], if wanted."""
+        """Write the gradient of q. Return the gradient of the table [H, R], if wanted."""
         grad_table = None
         if bias_grad and plan.bias is not None:
             # One table a sample, so that fewer threads wait for the same entry.
@@ -235,7 +235,7 @@ def _gradients(
         return None if grad_table is None else grad_table.sum(0)
 
     def by_columns(blocks: Blocks, sum_dq: Tensor | None = None) -> None:
-        """Write the gradients of k and v, and add that of q to ``sum_dq`` [B, H, Nq, d]."""
+        """Write the gradients of k and v, and add the query's to ``sum_dq`` [B, H, Nq, d]."""
         arguments = _arguments(plan, seed, inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
         # The scale may vary within a block of rows.
         varying = plan.row_scale.size(2) > 1

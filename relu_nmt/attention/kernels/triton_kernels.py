@@ -7,7 +7,7 @@ streams past it. Blocks that need no mask run in a loop of their own.
 Names: ``z`` scores, ``w`` weights h(z), ``rows`` queries, ``columns`` keys, ``c`` the row scale.
 Sums are float32 throughout.
 
-Reference: the division into row and column passes is that of Dao 2023, "FlashAttention-2".
+Reference: the division into row and column passes comes from Dao 2023, "FlashAttention-2".
 """
 
 # Arguments are pointers and numbers whose types Triton infers. triton.py gives their shapes.
@@ -186,7 +186,7 @@ def _rows_step(
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
     if needed:
-        # Compute the gradient of the weights, then that of the scores.
+        # Compute the gradient of the weights, then of the scores.
         dw = matmul(do, tl.trans(v_tile))  # [ROWS, COLUMNS]
         if DROPOUT:
             dw = dropped(
@@ -319,7 +319,7 @@ def _columns_step(
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
     if needed:
-        # Compute the weights, their gradient, and that of the scores.
+        # Compute the weights, their gradient, and the scores' gradient.
         w = VALUE(z, POWER)
         dw = matmul(v, tl.trans(do_tile))  # [COLUMNS, ROWS]
         if DROPOUT:
@@ -334,7 +334,7 @@ def _columns_step(
         if MASKED:
             w = tl.where(visible, w, 0.0)
             dz = tl.where(visible, dz, 0.0)
-        # Add to the gradients of values and keys. If FUSED also to that of the queries.
+        # Add to the gradients of values and keys. If FUSED also to the queries'.
         dv = matmul(w.to(do_tile.dtype), do_tile, dv)
         dz_tile = dz.to(q_tile.dtype)
         dk = matmul(dz_tile, q_tile, dk)

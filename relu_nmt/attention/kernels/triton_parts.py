@@ -90,7 +90,7 @@ def key_range(
     key_bounds, sample, first_row, num_queries, num_keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
 ):  # fmt: skip
-    """Return the ends of the keys in blocks without a mask, and of those in blocks with one."""
+    """Return the ends of the keys in blocks without a mask, and in blocks with one."""
     plain, end = num_keys, num_keys
     if HAS_MASK:  # keys before the first hidden one need no mask
         plain = tl.load(key_bounds + 2 * sample)
@@ -109,7 +109,7 @@ def score_gradient(
     z, dw, c, grad_total, grad_logs, VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr,
     TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, SCALE_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """Return dZ from the gradient dw of the weights. c and the others are broadcast to z."""
+    """Return dZ from the gradient dw of the weights. c and both gradients are broadcast to z."""
     if SCALE_FIRST:
         dw = dw * c
     if TOTAL_GRAD:
