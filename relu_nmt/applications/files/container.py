@@ -11,8 +11,9 @@ from relu_nmt.applications.files.document import MOST_BYTES, Document, FileForma
 from relu_nmt.applications.files.placing import Translation
 from relu_nmt.errors import DataError, reporting
 
-MOST_RATIO, MOST_PARTS = 200, 10_000
-"""Most bytes of a part for each compressed byte, and most parts. More are a bomb."""
+MOST_RATIO = 200
+"""Most bytes of a part for each compressed byte. More are a bomb."""
+MOST_PARTS = 10_000
 _DAMAGES: tuple[type[Exception], ...] = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError),
     *(ValueError, OSError, NotImplementedError, RuntimeError),

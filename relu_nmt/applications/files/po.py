@@ -7,7 +7,7 @@ from dataclasses import replace
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.document import TextFormat
 from relu_nmt.applications.files.placing import Translation, Writer, rendered
-from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span
+from relu_nmt.applications.files.segments import Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 
 _BLOCK = re.compile(r"(?:[^\r\n]+(?:\r?\n|\Z))+")
@@ -16,7 +16,7 @@ _FIELD = re.compile(
 )
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _FLAGS = re.compile(r"^#,.*", re.M)
-_INLINE = re.compile(r"""<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*?(?P<empty>/?)>|\n+""")
+_INLINE = re.compile(r"""<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|\n+""")
 _CHARSET = re.compile(rb"charset=([\w.-]+)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
@@ -52,7 +52,7 @@ class PoFormat(TextFormat):
         begin = (flags or next(iter(fields.values()))).start()
         for number, name in enumerate(strings):
             text = texts["msgid_plural" if number and "msgid_plural" in texts else "msgid"]
-            segment = _message(text)
+            segment = tagged_segment(text, (0, len(text)), _INLINE)
             end = fields[name].start() + len(fields[name][0].rstrip())
             if segment is not None:
                 yield replace(segment, span=(begin, end), note=text)
@@ -62,7 +62,7 @@ class PoFormat(TextFormat):
 
     def rendered(self, segment: Segment, translation: Translation, writer: Writer) -> str:
         """Return the fields of an entry with a translation, and the flag that it is fuzzy."""
-        message = _message(segment.note)
+        message = tagged_segment(segment.note, (0, len(segment.note)), _INLINE)
         assert message is not None, "it had words"
         begin, end = message.span
         inner = rendered(message, translation, _MessageWriter(segment.note))
@@ -86,23 +86,6 @@ class _MessageWriter(Writer):
 
     def text(self, text: str, style: str) -> str:
         return text
-
-
-def _message(text: str) -> Segment | None:
-    """Return a message as a segment. Line ends stand for spaces."""
-    builder = SegmentBuilder()
-    position = 0
-    for match in _INLINE.finditer(text):
-        builder.add_text(text[position : match.start()], (position, match.start()))
-        position = match.end()
-        if match["name"] is None or match["empty"]:
-            builder.add_empty(match.span(), is_space=match["name"] is None)
-        elif match["slash"]:
-            builder.close(match["name"], match.span())
-        else:
-            builder.open(match["name"], match.span())
-    builder.add_text(text[position:], (position, len(text)))
-    return builder.finish()
 
 
 def _value(strings: str) -> str:

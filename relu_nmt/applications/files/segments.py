@@ -10,8 +10,9 @@ from relu_nmt.errors import DataError
 
 MOST_CHARACTERS = 100_000
 """Longest segment. A longer one is no paragraph."""
-MOST_TAGS, MOST_NESTED = 2_000, 50
-"""Most tags in a segment, and most tags within each other."""
+MOST_TAGS = 2_000
+MOST_NESTED = 50
+"""Most tags within each other."""
 Span = tuple[int, int]
 """Characters ``begin`` to ``end - 1`` of a text."""
 _SPACE = re.compile(r"[ \t\r\n\f]+")
@@ -221,3 +222,24 @@ def plain_segment(text: str, span: Span, note: str = "") -> Segment | None:
     builder = SegmentBuilder()
     builder.add_text(text, span)
     return builder.finish(note)
+
+
+def tagged_segment(source: str, span: Span, tags: re.Pattern[str]) -> Segment | None:
+    """Return a text with tags as a segment, or None without a letter.
+
+    Matches of ``tags`` with a ``name`` are tags of a pair, closing ones with a ``slash``. All other
+    matches are empty tags, and white space stands for a space.
+    """
+    builder = SegmentBuilder()
+    position, end = span
+    for match in tags.finditer(source, position, end):
+        builder.add_text(source[position : match.start()], (position, match.start()))
+        position = match.end()
+        if not match["name"] or match[0].endswith("/>"):
+            builder.add_empty(match.span(), is_space=match[0].isspace())
+        elif match["slash"]:
+            builder.close(match["name"], match.span())
+        else:
+            builder.open(match["name"], match.span())
+    builder.add_text(source[position:end], (position, end))
+    return builder.finish()

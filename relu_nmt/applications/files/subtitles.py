@@ -16,7 +16,7 @@ from relu_nmt.applications.files.placing import (
     render_words,
     source_spans,
 )
-from relu_nmt.applications.files.segments import Protected, Segment, SegmentBuilder, Span
+from relu_nmt.applications.files.segments import Protected, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 
 _TIME = r"(?:\d+:)?\d+:\d\d[.,]\d+"
@@ -50,7 +50,10 @@ class SubtitleFormat(TextFormat):
         cues = list(_CUE.finditer(source))
         if not cues and source.strip():
             raise DataError("it has no times of subtitles")
-        texts = [_text(source, span) for cue in cues for span in _speeches(source, cue.span(1))]
+        texts: list[Segment | None] = []
+        for cue in cues:
+            for span in _speeches(source, cue.span(1)):
+                texts.append(tagged_segment(source, span, _TAG))
         return list(_sentences(texts))
 
     def rendered(self, segment: Segment, translation: Translation, writer: Writer) -> str:
@@ -78,23 +81,6 @@ def _speeches(source: str, span: Span) -> list[Span]:
         return [span]
     ends = [source.rindex("\n", 0, begin) + 1 for begin in begins[1:]]
     return list(zip(begins, [*ends, span[1]], strict=True))
-
-
-def _text(source: str, span: Span) -> Segment | None:
-    """Return the text of a cue as a segment."""
-    builder = SegmentBuilder()
-    position, end = span
-    for match in _TAG.finditer(source, *span):
-        builder.add_text(source[position : match.start()], (position, match.start()))
-        position = match.end()
-        if not match["name"]:
-            builder.add_empty(match.span())
-        elif match["slash"]:
-            builder.close(match["name"], match.span())
-        else:
-            builder.open(match["name"], match.span())
-    builder.add_text(source[position:end], (position, end))
-    return builder.finish()
 
 
 def _sentences(texts: Sequence[Segment | None]) -> Iterator[Segment]:
