@@ -90,15 +90,15 @@ class _Reader:
         while number < end:
             piece = self._pieces[number]
             last = self._partners.get(number, number)
-            whole = piece.begin, self._pieces[last].end
+            element = piece.begin, self._pieces[last].end
             if piece.name == "w:rPr":
-                properties = [whole]
+                properties = [element]
             elif piece.name == "w:t":
                 self._set_style(self._source[slice(*properties[0])] if properties else _PLAIN)
                 text = html.unescape(self._source[piece.end : self._pieces[last].begin])
                 self._builder.add_text(text if last > number else "", run, is_whole=True)
             elif piece.kind != "text":
-                parts = opening.span, *properties, whole, closing.span
+                parts = opening.span, *properties, element, closing.span
                 self._add_other(number, parts, has_text)
                 inner.append(range(number + 1, last))
             number = last + 1

@@ -86,10 +86,10 @@ def _blocks(source: str, begin: int) -> Iterator[tuple[str, Span, Container[str]
             if token.type == "html_block":
                 yield "html", span, references
             else:
-                place = _place(source, token.content, (max(cursor, span[0]), span[1]))
-                if place is not None:
-                    cursor = place[1]
-                    yield kind, place, references
+                content_span = _place(source, token.content, (max(cursor, span[0]), span[1]))
+                if content_span is not None:
+                    cursor = content_span[1]
+                    yield kind, content_span, references
         kind = "cell" if token.type in ("th_open", "td_open") else ""
 
 

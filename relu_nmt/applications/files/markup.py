@@ -161,8 +161,8 @@ def check_xml(content: bytes | str) -> None:
     parser = expat.ParserCreate()
 
     def check_doctype(name: str, system: str | None, public: str | None, subset: int) -> None:
-        known = public is not None and public.startswith(KNOWN_DOCTYPES)
-        if system and not known and system != "about:legacy-compat":
+        is_known = public is not None and public.startswith(KNOWN_DOCTYPES)
+        if system and not is_known and system != "about:legacy-compat":
             raise DataError(f"it needs a file from outside ({system}); remove its DOCTYPE")
 
     def refuse_entity(name: str, *declaration: object) -> None:
@@ -311,17 +311,17 @@ class MarkupReader:
         """Add an inline element, and return the number of its last piece that was read."""
         piece = self.pieces[number]
         vocabulary = self._vocabulary
-        whole = piece.begin, self.pieces[end].end
+        element = piece.begin, self.pieces[end].end
         if piece.name in vocabulary.empty:
-            builder.add_empty(whole, is_space=piece.name in vocabulary.spaces)
+            builder.add_empty(element, is_space=piece.name in vocabulary.spaces)
             inner.append(range(number + 1, end))
             return end
         if piece.name in vocabulary.protected or self.is_untranslated(piece):
             text = self.text_of(range(number + 1, end))
             if text.strip():
-                builder.add_protected(text, whole)
+                builder.add_protected(text, element)
             else:
-                builder.add_empty(whole)
+                builder.add_empty(element)
             return end
         if piece.kind == "empty":
             builder.add_empty(piece.span)

@@ -43,5 +43,5 @@ class OdtFormat(ZipFormat):
     def documents(self, parts: Mapping[str, bytes]) -> dict[str, TextDocument]:
         """Return the parts that have text, in reading order (KeyError: one is missing)."""
         reader = OdtPart(self.options)
-        others = [name for name in ["styles.xml"] if name in parts]
-        return {name: reader.read(parts[name]) for name in ["content.xml", *others]}
+        styles = [name for name in ["styles.xml"] if name in parts]
+        return {name: reader.read(parts[name]) for name in ["content.xml", *styles]}

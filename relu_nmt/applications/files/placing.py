@@ -226,8 +226,8 @@ def gap_before(
 def placed_tags(segment: Segment, words: Sequence[Word]) -> list[Placed]:
     """Return the runs of all tags of a segment in its translation."""
     spans = source_spans(segment)
-    whole = range(len(spans))
-    return _Placer(spans, words, segment.text).place(segment.tags, whole, [range(len(words))])
+    all_words = range(len(spans))
+    return _Placer(spans, words, segment.text).place(segment.tags, all_words, [range(len(words))])
 
 
 class _Placer:
@@ -325,10 +325,10 @@ def is_attached(tag: Tag, text: str) -> bool:
     return before.strip() != "" and behind.strip() == ""
 
 
-def _without(free: Sequence[range], taken: Sequence[Placed]) -> list[range]:
+def _without(free: Sequence[range], placed_tags_before: Sequence[Placed]) -> list[range]:
     """Return runs of words without those that tags have taken."""
     runs = list(free)
-    for placed in taken:
+    for placed in placed_tags_before:
         parts = []
         for run in runs:
             parts.append(range(run.start, min(run.stop, placed.begin)))

@@ -18,7 +18,7 @@ _PROTECTED = re.compile(
 )
 
 
-def protected_spans(text: str, taken: Sequence[tuple[int, int]] = ()) -> list[tuple[int, int]]:
+def protected_spans(text: str, occupied: Sequence[tuple[int, int]] = ()) -> list[tuple[int, int]]:
     """Return the places of placeholders and addresses outside the places that are taken.
 
     Example:
@@ -29,6 +29,6 @@ def protected_spans(text: str, taken: Sequence[tuple[int, int]] = ()) -> list[tu
     spans = []
     for match in _PROTECTED.finditer(text):
         begin, end = match.span()
-        if all(end <= other_begin or other_end <= begin for other_begin, other_end in taken):
+        if all(end <= other_begin or other_end <= begin for other_begin, other_end in occupied):
             spans.append((begin, end))
     return spans

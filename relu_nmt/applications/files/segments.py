@@ -181,8 +181,8 @@ class SegmentBuilder:
             self._dissolve(unclosed)
         self._leave_last_tags()
         text = self._text.rstrip()
-        taken = [(entry.begin, entry.end) for entry in self._protected]
-        protected = [Protected(begin, end) for begin, end in protected_spans(text, taken)]
+        occupied = [(entry.begin, entry.end) for entry in self._protected]
+        protected = [Protected(begin, end) for begin, end in protected_spans(text, occupied)]
         protected = sorted([*self._protected, *protected], key=lambda entry: entry.begin)
         if not has_words(text, protected):
             return None
@@ -205,8 +205,8 @@ class SegmentBuilder:
 
 def has_words(text: str, protected: Sequence[Protected] = ()) -> bool:
     """Return True if a text has a letter outside the texts that are protected."""
-    taken = {i for entry in protected for i in range(entry.begin, entry.end)}
-    return any(letter.isalpha() and i not in taken for i, letter in enumerate(text))
+    occupied = {i for entry in protected for i in range(entry.begin, entry.end)}
+    return any(letter.isalpha() and i not in occupied for i, letter in enumerate(text))
 
 
 def all_tags(tags: Sequence[Tag]) -> list[Tag]:

@@ -133,12 +133,12 @@ class _Reader(MarkupReader):
     def add_inline(self, builder: SegmentBuilder, number: int, end: int, inner: list[range]) -> int:
         """Add an inline element. Two empty ones may be the beginning and end of a pair."""
         piece = self.pieces[number]
-        whole = piece.begin, self.pieces[end].end
+        element = piece.begin, self.pieces[end].end
         key = self._key(piece)
         if piece.name in _OPENING:
-            builder.open(key, whole)
+            builder.open(key, element)
         elif piece.name in _CLOSING:
-            builder.close(key, whole)
+            builder.close(key, element)
         else:
             return super().add_inline(builder, number, end, inner)
         return end
