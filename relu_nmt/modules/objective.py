@@ -1,6 +1,6 @@
 """The training objective: the loss of a task plus the attention regularizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from relu_nmt.attention.records import AttentionRecord, attention_telemetry, rec
 from relu_nmt.attention.regularizer import regularizer_terms
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
+from relu_nmt.modules.loss_terms import LossTerm, collect_loss_terms
 
 
 @dataclass
@@ -29,11 +30,12 @@ class LossOutput:
 
 
 class RegularizedObjective(nn.Module):
-    """The loss of a batch plus the attention regularizer and the attention's statistics.
+    """The loss of a batch plus the attention regularizer, and the attention's statistics.
 
     total = loss + norm_weight * mean |log S| + entropy_weight * mean max(H - C, 0), the means over
-    samples, heads, real query rows and then over all attention modules; training only. A task
-    defines :meth:`loss`.
+    samples, heads, real query rows and then over all attention modules. Modules may add terms with
+    :func:`~relu_nmt.modules.loss_terms.add_to_loss`. Both are for training only. A task defines
+    :meth:`loss`.
 
     Raises:
         ConfigError: the regularizer is on and an attention has no weights, or signed ones.
@@ -67,8 +69,10 @@ class RegularizedObjective(nn.Module):
         regularize = self.regularizer.active and self.training
         # Record only the statistics that this pass needs.
         need = Need(statistics=regularize, telemetry=telemetry)
-        with record_attention(self.model, need) as records:
+        with record_attention(self.model, need) as records, collect_loss_terms() as terms:
             output = self.loss(batch)
+        if terms:
+            _add_terms(output, terms)
         if telemetry:
             output.telemetry = attention_telemetry(records)
         if regularize:
@@ -97,3 +101,14 @@ class RegularizedObjective(nn.Module):
         }
         penalty = config.attention_norm_weight * norm + config.attention_entropy_weight * entropy
         output.loss = output.loss + penalty * count
+
+
+def _add_terms(output: LossOutput, terms: Sequence[LossTerm]) -> None:
+    """Add the terms of modules to the loss, once for each unit, and their means to the metrics."""
+    count = output.sample_size
+    values: dict[str, list[Tensor]] = {}
+    for term in terms:
+        output.loss = output.loss + term.weight * term.value * count
+        values.setdefault(term.name, []).append(term.value.detach())
+    means = {name: (torch.stack(values[name]).mean() * count, count) for name in values}
+    output.metrics = {**output.metrics, **means}
