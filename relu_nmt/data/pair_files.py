@@ -1,4 +1,4 @@
-"""Files with both sides of a text: translation memories (``.tmx``) and tables (``.tsv``).
+"""Files with both sides of a text: translation memories (``.tmx``), tables (``.tsv``), and yours.
 
 A translation memory is in TMX, the exchange format of translation tools. A table has one pair a
 line and tabs between its columns. Quotes have no meaning. The columns are source and target, or
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 from xml.parsers import expat
 
+from relu_nmt.data import Unit, pair_formats
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.text_lines import (
@@ -26,8 +27,6 @@ from relu_nmt.io.text_lines import (
     reading,
 )
 
-Unit = tuple[str, dict[str, str]]
-"""The document of a pair ("" if it is not known), and its texts by language."""
 Pair = tuple[str, ...]  # the text of each language, one line each
 LEFT_OUT = "pairs left out, as a side is missing or empty"
 # Native codes. <hi> and elements of no standard are kept, as their content is text.
@@ -39,7 +38,9 @@ DOCUMENT_PROPERTIES = frozenset(
 
 
 def pair_format(path: str | os.PathLike[str]) -> str | None:
-    """Return ``.tmx`` or ``.tsv`` for the name of a file with both sides, which may be compressed.
+    """Return the ending of a file with both sides, such as ``.tmx``, without that of compression.
+
+    None: the name has no registered ending.
 
     Example:
         >>> pair_format("memory.tmx.gz"), pair_format("corpus/train")
@@ -49,7 +50,7 @@ def pair_format(path: str | os.PathLike[str]) -> str | None:
     if name.suffix in DECOMPRESSORS:
         name = name.with_suffix("")
     ending = name.suffix.lower()
-    return ending if ending in (".tmx", ".tsv") else None
+    return ending if ending in pair_formats.names() else None
 
 
 def find_language(language: str, codes: Sequence[str]) -> int | None:
@@ -165,7 +166,8 @@ class _TmxUnits:
             self._texts = {}
 
 
-def read_tmx(path: str) -> Iterator[Unit]:
+@pair_formats.register(".tmx")
+def read_tmx(path: str, languages: Sequence[str]) -> Iterator[Unit]:
     """Yield the units of a TMX, levels 1 and 2, without the codes in their texts.
 
     Memory does not grow with the file. Entities that a file declares are refused, and nothing
@@ -215,7 +217,8 @@ def _columns(
     return None
 
 
-def _read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
+@pair_formats.register(".tsv")
+def read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
     """Yield the lines of a table, which may be compressed, like the units of a TMX."""
     width = 0
     blocks = 0
@@ -258,11 +261,11 @@ def read_pairs(
     DataError. ``counts`` counts the pairs that are left out.
     """
     path = os.fspath(path)
-    is_tmx = pair_format(path) == ".tmx"
+    read_units = pair_formats.get(pair_format(path) or "")
     num_pairs = 0
     other_languages: dict[str, None] = {}
-    for document, texts in read_tmx(path) if is_tmx else _read_table(path, languages):
-        # A TMX may give any languages and regions: find the wanted ones.
+    for document, texts in read_units(path, languages):
+        # A file may have any languages and regions. Find the ones to translate.
         codes = list(texts)
         pair: list[str] = []
         for language in languages:
@@ -277,7 +280,7 @@ def read_pairs(
             other_languages |= dict.fromkeys(codes)
     if not num_pairs:
         in_file = ""
-        if other_languages and is_tmx:
+        if other_languages.keys() - set(languages):
             in_file = f"; its languages are {', '.join(map(repr, other_languages))}"
         raise DataError(f"{path}: no pair of {' and '.join(map(repr, languages))} in it{in_file}")
 
