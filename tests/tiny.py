@@ -10,8 +10,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.jobs.preprocess import job as preprocess
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from relu_nmt.translation.building import build_model
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import build_model
 from relu_nmt.translation.task import TranslationTask
 from tests.commands import run_here
 

@@ -20,8 +20,9 @@ from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.io.page import number
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.translation.building import load_model
 from relu_nmt.translation.calibration import SAMPLE_TOKENS, calibrate, changed_slots
-from relu_nmt.translation.encoder_decoder import EncoderDecoder, load_model
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask
 
 SLOTS = {

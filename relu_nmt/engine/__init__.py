@@ -8,12 +8,14 @@ import torch
 
 from relu_nmt.engine.decoder import FastDecoder
 from relu_nmt.engine.linear import pack_linear, use_int8
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.step_decoder import StepDecoder
 
 __all__ = ["FastDecoder", "install"]
 
 
-def install(model: EncoderDecoder, dtype: torch.dtype | None = None) -> FastDecoder:
+def install(model: TranslationModel, dtype: torch.dtype | None = None) -> StepDecoder:
     """Pack the weights of a model on a CPU, and return its decoder.
 
     Args:
@@ -29,4 +31,6 @@ def install(model: EncoderDecoder, dtype: torch.dtype | None = None) -> FastDeco
         use_int8(model)
     elif all(weight.is_cpu for weight in model.parameters()):
         pack_linear(model, dtype or torch.float32)
-    return FastDecoder(model)
+    if isinstance(model, EncoderDecoder):
+        return FastDecoder(model)
+    return StepDecoder(model)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
+from relu_nmt.translation.base import SearchState
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.step_decoder import SearchStep, StepDecoder, StepScores
@@ -78,7 +79,7 @@ class FastScores(StepScores):
         return sums, parents, tokens
 
 
-class Projections(WeakKeyDictionary[DecoderState, Callable[[Tensor], Tensor]]):
+class Projections(WeakKeyDictionary[SearchState, Callable[[Tensor], Tensor]]):
     """The map to the logits of its symbols for each search that has a list of them."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -93,6 +94,8 @@ class FastDecoder(StepDecoder):
     Otherwise the model's own layers compute each search.
     """
 
+    model: EncoderDecoder
+
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__(model)
         layers = model.decoder.layers
@@ -104,7 +107,7 @@ class FastDecoder(StepDecoder):
         self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
     ) -> DecoderState:
         """See :meth:`StepDecoder.start`."""
-        state = super().start(src_tokens, num_groups, symbols)
+        state: DecoderState = super().start(src_tokens, num_groups, symbols)
         if all(type(cache) is LayerCache for cache in state.caches):
             state.caches = [FastCache(*cache.source) for cache in state.caches]
         if symbols is not None:
@@ -160,7 +163,7 @@ class FastDecoder(StepDecoder):
         caches = cast(Sequence[FastCache], state.caches)
         return x, StepView(x.size(1), rows, visibility, relative, state.cross_visibility, caches)
 
-    def logits(self, states: Tensor, state: DecoderState) -> Tensor:
+    def logits(self, states: Tensor, state: SearchState) -> Tensor:
         """See :meth:`StepDecoder.logits`."""
         project = self._projections.get(state, self.model.output_projection)
         return project(states).float()

@@ -40,12 +40,6 @@ class AlignedStack(TransformerStack):
         gated = self.config.sees_document(self.side, layer)
         return AlignedSelfAttention(embed_dim, mechanism, gated)
 
-    def make_cross_attention(self, embed_dim: int, layer: int) -> AlignedCrossAttention:
-        """See :meth:`TransformerStack.make_cross_attention`."""
-        mechanism = make_mechanism(self.config, "cross", layer)
-        gated = self.config.sees_document("cross", layer)
-        return AlignedCrossAttention(embed_dim, mechanism, gated)
-
     def divides(self, tokens: Tensor) -> bool:
         """Return True to compute attention in parts."""
         return self.training and not tuned.waits(tokens)
@@ -81,6 +75,12 @@ class AlignedDecoder(AlignedStack, Decoder):
 
     Each decoder input belongs to the sentence of the token that it predicts.
     """
+
+    def make_cross_attention(self, embed_dim: int, layer: int) -> AlignedCrossAttention:
+        """See :meth:`TransformerStack.make_cross_attention`."""
+        mechanism = make_mechanism(self.config, "cross", layer)
+        gated = self.config.sees_document("cross", layer)
+        return AlignedCrossAttention(embed_dim, mechanism, gated)
 
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""

@@ -20,8 +20,8 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 SAMPLE_TOKENS = 4096
 """Number of tokens to calibrate with."""
@@ -66,7 +66,9 @@ def fit_mechanisms(
 
 
 @torch.no_grad()
-def calibrate(model: EncoderDecoder, batch: TranslationBatch, slots: Mapping[str, str]) -> Factors:
+def calibrate(
+    model: TranslationModel, batch: TranslationBatch, slots: Mapping[str, str]
+) -> Factors:
     """Scale the queries of some slots, in place, so that rows of weights sum to 1 on average.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Settings of the encoder-decoder transformer, under fairseq's names, and its shapes by name."""
+"""Settings of translation models, under fairseq's names, and its shapes by name."""
 
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from relu_nmt.modules.config import (
     probability_option,
     size_option,
 )
+from relu_nmt.translation import translation_models
 
 
 def _known(names: str) -> None:
@@ -29,12 +30,19 @@ LEARNED_POSITIONS = 1024
 
 @settings
 class TransformerConfig(TransformerOptions):
-    """Shape of an encoder-decoder. The defaults are the Transformer base model.
+    """Shape of a translation model. The defaults are the Transformer base model.
 
     Raises:
         ConfigError: settings that contradict each other.
     """
 
+    translation_model: str = option(
+        "encoder_decoder",
+        "the model: encoder_decoder, or a class from --user-module",
+        choices=translation_models,
+        with_options=True,
+        metavar="NAME",
+    )
     encoder_attention: str | None = attention_option(
         None, "encoder self-attention (default: --attention)"
     )

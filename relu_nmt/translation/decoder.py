@@ -7,10 +7,10 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.modules.multihead import MemoryProjection
+from relu_nmt.modules.multihead import CrossAttention, MemoryProjection
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
-from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
+from relu_nmt.translation.encoder import EncoderOutput, TransformerStack, make_mechanism
 
 
 class Decoder(TransformerStack):
@@ -25,6 +25,10 @@ class Decoder(TransformerStack):
     def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
         super().__init__(config, tokens, pad_index)
         self.start_index = Dictionary().index(config.decoder_start_symbol)
+
+    def make_cross_attention(self, embed_dim: int, layer: int) -> MemoryProjection:
+        """See :meth:`TransformerStack.make_cross_attention`."""
+        return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
 
     @property
     def cross_attentions(self) -> list[MemoryProjection]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.io.process import require_memory
+from relu_nmt.translation.base import SearchState
 
 LEAST_STEPS = 8
 MOST_STEPS = 32
@@ -76,18 +77,15 @@ class LayerCache:
         self.source = keys.index_select(0, sentences), values.index_select(0, sentences)
 
 
-class DecoderState:
+class DecoderState(SearchState):
     """The state of ``B`` sentences, each of which starts with one beam.
 
     The key mask [B, S] marks real source tokens; beams of different groups never mix.
 
     Attributes:
         length: number of tokens of each hypothesis.
-        symbols: ids of the only symbols that the search may write, int64 [V']; None: all.
         cross_visibility: the source tokens visible to the beams of each sentence.
     """
-
-    symbols: Tensor | None = None
 
     def __init__(self, caches: Sequence[LayerCache], key_mask: Tensor, num_groups: int = 1) -> None:
         self.caches = caches
@@ -122,7 +120,7 @@ class DecoderState:
         return TreeVisibility(self._ancestry[:, :, : self._used], self.length)
 
     def reorder(self, parents: Tensor) -> None:
-        """Let beam k of sentence b continue beam ``parents[b, k]`` of its group, [B, K] int64."""
+        """See :meth:`SearchState.reorder`."""
         num_trees, size, num_entries = self._ancestry.shape
         if size == 1:
             return
@@ -132,7 +130,7 @@ class DecoderState:
         self._ancestry = ancestry.view(num_trees, size, num_entries)
 
     def keep(self, sentences: Tensor) -> None:
-        """Keep only the sentences with these indices [B'], in this order."""
+        """See :meth:`SearchState.keep`."""
         # Keep the trees of these sentences, of all groups.
         trees_of_each = self._ancestry.size(0) // self._key_mask.size(0)
         groups = torch.arange(trees_of_each, device=sentences.device)

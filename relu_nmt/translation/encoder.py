@@ -18,7 +18,6 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.multihead import (
-    CrossAttention,
     MemoryProjection,
     SelfAttention,
     SelfProjection,
@@ -27,6 +26,14 @@ from relu_nmt.modules.positions import PositionConfig, PositionScheme, build_pos
 from relu_nmt.modules.recompute import run_layer
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
 from relu_nmt.translation.config import TransformerConfig
+
+
+def token_embedding(vocab_size: int, embed_dim: int, pad_index: int) -> nn.Embedding:
+    """Return a table [V, D] drawn from N(0, 1/D), zero at the padding symbol."""
+    table = nn.Embedding(vocab_size, embed_dim, padding_idx=pad_index)
+    nn.init.normal_(table.weight, std=embed_dim**-0.5)
+    nn.init.zeros_(table.weight[pad_index])
+    return table
 
 
 class InputEmbedding(nn.Module):
@@ -71,15 +78,12 @@ class TransformerStack(nn.Module):
         self.pad_index = pad_index
         self.recompute = config.checkpoint_activations
         self.layerdrop = getattr(config, f"{self.side}_layerdrop")
-        # Only decoder layers have cross-attention.
         self.embedding = InputEmbedding(config, self.side, tokens)
         parts = _layer_config(config, self.side)
         layers = []
         for i in range(getattr(config, f"{self.side}_layers")):
             self_attention = self.make_self_attention(parts.embed_dim, i)
-            cross_attention = None
-            if self.side == "decoder":
-                cross_attention = self.make_cross_attention(parts.embed_dim, i)
+            cross_attention = self.make_cross_attention(parts.embed_dim, i)
             layers.append(TransformerLayer(parts, self_attention, cross_attention))
         self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
         # Norm the output of pre-norm layers, which add to unnormed states.
@@ -89,9 +93,9 @@ class TransformerStack(nn.Module):
         """Return the self-attention of a layer, counted from 0."""
         return SelfAttention(embed_dim, make_mechanism(self.config, self.side, layer))
 
-    def make_cross_attention(self, embed_dim: int, layer: int) -> MemoryProjection:
-        """Return the cross-attention of a layer, counted from 0."""
-        return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
+    def make_cross_attention(self, embed_dim: int, layer: int) -> MemoryProjection | None:
+        """Return the cross-attention of a layer, counted from 0; None for a stack without one."""
+        return None
 
     def run_layers(self, x: Tensor, inputs: tuple[Any, ...]) -> Tensor:
         """Return the states [B, N, D] of all positions of embedded tokens x [B, N, D].

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, Need
+from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.objective import LossOutput, RegularizedObjective
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.blockwise_loss import projected_cross_entropy
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 
 def smoothed_loss(
@@ -61,11 +61,11 @@ class TranslationObjective(RegularizedObjective):
             negative and cover the whole source.
     """
 
-    model: EncoderDecoder
+    model: TranslationModel
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        model: TranslationModel,
         label_smoothing: float,
         regularizer: AttentionRegularizerConfig,
         report_accuracy: bool = False,
@@ -96,17 +96,20 @@ class TranslationObjective(RegularizedObjective):
 
         The third result is the attention [B, T, S] that learns alignments, if the batch has some.
         """
-        decoder = self.model.decoder
-        is_guided = batch.alignments is not None and self.alignment_lambda != 0
-        need = Need(weights=True) if is_guided else NOTHING
-        with record_attention(decoder.aligning_attention, need) as records:
-            features = self.model(batch.src_tokens, batch.prev_output_tokens)
+        model = self.model
+        weights = None
+        if batch.alignments is not None and self.alignment_lambda != 0:
+            with record_attention(model.aligning_attention, Need(weights=True)) as records:
+                features = model(batch.src_tokens, batch.prev_output_tokens)
+            weights = model.alignment_weights(records[0])
+        else:
+            features = model(batch.src_tokens, batch.prev_output_tokens)
         assert batch.tgt_tokens is not None, "training batches have targets"
         # Select the N real target positions among all B T.
-        real = real_targets(batch, decoder.pad_index)
+        real = real_targets(batch, model.pad_index)
         features = features.flatten(0, 1).index_select(0, real)
         targets = batch.tgt_tokens.flatten().index_select(0, real)
-        return features, targets, decoder.alignment_weights(records[0]) if is_guided else None
+        return features, targets, weights
 
     def output(
         self, batch: TranslationBatch, values: Sequence[Tensor], weights: Tensor | None
@@ -133,8 +136,8 @@ def real_targets(batch: TranslationBatch, pad: int) -> Tensor:
     return torch.nonzero_static(is_real, size=batch.num_tokens).squeeze(1)
 
 
-def _check_aligning(model: EncoderDecoder) -> None:
-    attention = model.decoder.aligning_attention
+def _check_aligning(model: TranslationModel) -> None:
+    attention = model.aligning_attention
     if not (attention.capabilities.weights and attention.capabilities.non_negative):
         raise ConfigError(
             f"--load-alignments: --cross-attention {attention.name} has no weights that are never "

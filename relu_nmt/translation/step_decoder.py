@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +18,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.decoder_state import DecoderState
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.base import SearchState, TranslationModel
 
 BLOCK = 64
 """Number of columns of the vocabulary per block, whose maxima narrow the search."""
@@ -94,7 +94,7 @@ class SearchStep:
     # [B, K] int64, the newest token of each beam; [B, 1] in the first step, where all beams are
     # equal.
     tokens: Tensor
-    state: DecoderState  # the search's state; :meth:`StepDecoder.step` advances it
+    state: Any  # the search's :class:`SearchState`; :meth:`StepDecoder.step` advances it
     # [B, K] bool, True = beam with an open hypothesis; None: all. Nothing reads the scores of the
     # other beams, so that a decoder may leave them out.
     is_live: Tensor | None = None
@@ -103,13 +103,11 @@ class SearchStep:
 class StepDecoder:
     """A decoder that computes every beam of every search with the model's own layers."""
 
-    def __init__(self, model: EncoderDecoder) -> None:
+    def __init__(self, model: TranslationModel) -> None:
         self.model = model
 
-    def start(
-        self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
-    ) -> DecoderState:
-        """Encode the sources and return the state of a new search, one beam per sentence.
+    def start(self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None) -> Any:
+        """Encode the sources and return the :class:`SearchState` of a new search.
 
         Args:
             src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
@@ -117,7 +115,7 @@ class StepDecoder:
             symbols: [V'] int64, ids of the only symbols that the search may write. Its tokens are
                 then indices into them, 0 to V' - 1. ``None``: all symbols.
         """
-        state = self.model.decoder.start(self.model.encoder(src_tokens), num_groups)
+        state = self.model.start(src_tokens, num_groups)
         state.symbols = symbols
         return state
 
@@ -131,14 +129,15 @@ class StepDecoder:
         return [self._step(step, temperature, want_weights) for step in steps]
 
     def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
-        decoder = self.model.decoder
-        need = Need(weights=want_weights)
-        with record_attention(decoder.aligning_attention, need) as records:
-            states = decoder.step(self.tokens(step), step.state)  # [B, K, D]
+        model = self.model
+        tokens = self.tokens(step)
+        if not want_weights:
+            return self.scores(model.step(tokens, step.state), step, temperature)
+        with record_attention(model.aligning_attention, Need(weights=True)) as records:
+            states = model.step(tokens, step.state)  # [B, K, D]
         scores = self.scores(states, step, temperature)
         # The first record counts: gated aligned attention has a second one, of the document.
-        if want_weights:
-            scores.weights = decoder.alignment_weights(records[0])
+        scores.weights = model.alignment_weights(records[0])
         return scores
 
     def tokens(self, step: SearchStep) -> Tensor:
@@ -146,7 +145,7 @@ class StepDecoder:
         symbols = step.state.symbols
         return step.tokens if symbols is None else symbols[step.tokens]
 
-    def logits(self, states: Tensor, state: DecoderState) -> Tensor:
+    def logits(self, states: Tensor, state: SearchState) -> Tensor:
         """Return the logits [..., V'] of the symbols of a search from final states [..., D]."""
         logits = self.model.logits(states)
         return logits if state.symbols is None else logits[..., state.symbols]
@@ -211,7 +210,7 @@ class Ensemble:
 
     def start(
         self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
-    ) -> list[DecoderState]:
+    ) -> list[Any]:
         """Return the states of a new search, one for each model; see :meth:`StepDecoder.start`."""
         return [decoder.start(src_tokens, num_groups, symbols) for decoder in self.decoders]
 

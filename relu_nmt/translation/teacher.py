@@ -36,9 +36,10 @@ from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.blockwise_loss import block_rows
 from relu_nmt.translation.config import TeacherConfig
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.encoder_decoder import encoder_decoder_of
 from relu_nmt.translation.loss import TranslationObjective, real_targets, smoothed_loss
 
 CACHE_FILE = "teacher.sqlite"
@@ -63,7 +64,7 @@ class TaughtObjective(TranslationObjective):
     """
 
     def __init__(
-        self, teachers: Sequence[EncoderDecoder], config: TeacherConfig, *arguments: Any
+        self, teachers: Sequence[TranslationModel], config: TeacherConfig, *arguments: Any
     ) -> None:
         super().__init__(*arguments)
         self.config = config
@@ -85,7 +86,7 @@ class TaughtObjective(TranslationObjective):
         if not self.training:
             return super().loss(batch)
         config = self.config
-        pad = self.model.decoder.pad_index
+        pad = self.model.pad_index
         with attention_outputs(self.model, config.teacher_attention_weight > 0) as student:
             features, targets, weights = self.states(batch)
         # Compare the N real target positions with the teacher's.
@@ -113,7 +114,7 @@ class TaughtObjective(TranslationObjective):
         The third result are the outputs of its attention by the module's name, if it is taught. At
         most ``rows`` tokens have their logits in memory at a time.
         """
-        real = real_targets(batch, self.model.decoder.pad_index)
+        real = real_targets(batch, self.model.pad_index)
         if self._cache is not None:
             ids, log_probs = self._cached(self._cache, batch, real, rows)
             return ids.to(real.device), log_probs.to(real.device), {}
@@ -295,8 +296,8 @@ def open_cache(config: TeacherConfig) -> sqlite3.Connection:
     return database
 
 
-def _shape_in_words(model: EncoderDecoder) -> str:
-    config = model.config
+def _shape_in_words(model: TranslationModel) -> str:
+    config = encoder_decoder_of(model, "--teacher-attention-weight").config
     layers = f"{config.encoder_layers} + {config.decoder_layers} layers"
     return f"{layers} of width {config.decoder_embed_dim}"
 

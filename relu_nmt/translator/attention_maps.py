@@ -25,7 +25,7 @@ from relu_nmt.io.page import COLORS, draw_image, draw_weights, escaped
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.modules.transformer_layer import TransformerLayer
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.encoder_decoder import EncoderDecoder, encoder_decoder_of
 from relu_nmt.translation.step_decoder import Ensemble
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def decoder_inputs(
     sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], ensemble: Ensemble
 ) -> tuple[Tensor, Tensor]:
     """Return the sources [B, S] and the targets shifted right [B, T], int64, right-padded."""
-    pad_index = ensemble.models[0].decoder.pad_index
+    pad_index = ensemble.models[0].pad_index
     shifted = shift_right(pad_rows(targets, pad_index), pad_index, Dictionary.eos_index)
     return pad_rows(sources, pad_index).to(ensemble.device), shifted.to(ensemble.device)
 
@@ -172,13 +172,13 @@ def input_batches(
 
 
 def single_model(ensemble: Ensemble) -> EncoderDecoder:
-    """Return the model of an ensemble of one. Raise ConfigError if it has several."""
+    """Return the encoder-decoder of an ensemble. Raise ConfigError for several or other models."""
     if len(ensemble.models) != 1:
         raise ConfigError(
             "attention and memories can be shown of one model only, and --path names "
             f"{len(ensemble.models)}"
         )
-    return ensemble.models[0]
+    return encoder_decoder_of(ensemble.models[0], "showing attention and memories")
 
 
 @dataclass(frozen=True)

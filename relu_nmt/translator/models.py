@@ -18,8 +18,9 @@ from relu_nmt.engine.linear import Int8Linear, PanelLinear, use_int8
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.checkpoint import load_weights, without_aliases
 from relu_nmt.translation.agreement import describe_task, require_same
+from relu_nmt.translation.base import TranslationModel
+from relu_nmt.translation.building import build_model, load_model
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import EncoderDecoder, build_model, load_model
 from relu_nmt.translation.task import TranslationTask
 
 ELSEWHERE = "make a translator in each process with Translator.from_checkpoint instead"
@@ -33,7 +34,7 @@ def load_models(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     attention_backend: str,
     model_overrides: Mapping[str, Any] | None,
-) -> tuple[list[EncoderDecoder], TranslationTask, int]:
+) -> tuple[list[TranslationModel], TranslationTask, int]:
     """Load a model or an ensemble with its task and ``max_doc_tokens``, the least of all models.
 
     See :meth:`Translator.from_checkpoint` for the arguments and errors.
@@ -59,7 +60,7 @@ def load_models(
     return list(models), tasks[0], min(lengths)
 
 
-def model_state(model: EncoderDecoder) -> dict[str, Any]:
+def model_state(model: TranslationModel) -> dict[str, Any]:
     """Return a model as values that any process can read.
 
     Raises:
@@ -85,7 +86,7 @@ def model_state(model: EncoderDecoder) -> dict[str, Any]:
     }
 
 
-def model_of(state: dict[str, Any], task: TranslationTask) -> EncoderDecoder:
+def model_of(state: dict[str, Any], task: TranslationTask) -> TranslationModel:
     """Return the model that :func:`model_state` described, on the CPU, in evaluation mode.
 
     Raises:
@@ -108,7 +109,7 @@ def model_of(state: dict[str, Any], task: TranslationTask) -> EncoderDecoder:
     return model.eval()
 
 
-def foreign_classes(models: Sequence[EncoderDecoder], task: TranslationTask) -> list[type]:
+def foreign_classes(models: Sequence[TranslationModel], task: TranslationTask) -> list[type]:
     """Return the classes from outside this package that models and text processing use.
 
     A pickle names these classes. Reading it imports them first, and importing registers them.

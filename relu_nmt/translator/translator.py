@@ -15,7 +15,7 @@ from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import (
     Search,
@@ -42,6 +42,7 @@ from relu_nmt.translator.attention_maps import (
     attention_weights,
     checked_place,
     labeled_map,
+    single_model,
 )
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
 from relu_nmt.translator.sources import TERMS, SourceEncoder, TranslationRequest
@@ -76,6 +77,7 @@ class Translator:
     Example:
         >>> from relu_nmt.data.dictionary import Dictionary
         >>> from relu_nmt.translation.config import TransformerConfig
+        >>> from relu_nmt.translation.encoder_decoder import EncoderDecoder
         >>> from relu_nmt.tokenization.pipeline import TextPipeline
         >>> words = Dictionary(["ein", "Haus"])
         >>> task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
@@ -88,7 +90,7 @@ class Translator:
 
     def __init__(
         self,
-        models: Sequence[EncoderDecoder],
+        models: Sequence[TranslationModel],
         task: TranslationTask,
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
@@ -110,10 +112,11 @@ class Translator:
         # 8-bit products replace modules of the models. Their other modules compute in float32.
         self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
         # Install the engine if asked. 8-bit products need it in any case.
+        self.packed = dtype == torch.int8 or (packed and self.device.type == "cpu")
         self.decoders: list[StepDecoder] = []
         for model in self.models:
-            is_fast = dtype == torch.int8 or (packed and self.device.type == "cpu")
-            self.decoders.append(engine.install(model, dtype) if is_fast else StepDecoder(model))
+            decoder = engine.install(model, dtype) if self.packed else StepDecoder(model)
+            self.decoders.append(decoder)
         self.max_doc_tokens = max_doc_tokens
         self.ensemble = Ensemble(self.decoders, dtype=self.dtype)
         self.max_source_positions = self.ensemble.max_source_positions
@@ -160,7 +163,7 @@ class Translator:
             "device": str(self.device),
             "dtype": self.dtype,
             "max_doc_tokens": self.max_doc_tokens,
-            "packed": isinstance(self.decoders[0], engine.FastDecoder),
+            "packed": self.packed,
             "shortlist": self.shortlist,
         }
         return type(self)._of_state, (state,)
@@ -424,7 +427,7 @@ class Translator:
         assert source.reference is not None, "the target"
         target = source.reference
         [weights] = attention_weights(self.ensemble, [place], source.ids, target)  # [(H,) Q, K]
-        place = checked_place(self.models[0], place)
+        place = checked_place(single_model(self.ensemble), place)
         return labeled_map(place, source.tokens, target, weights, self.task.target_dictionary)
 
 

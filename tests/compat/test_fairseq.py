@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from relu_nmt.translation.encoder_decoder import load_model
+from relu_nmt.translation.building import load_model
 from relu_nmt.translator import Translator
 from tests.commands import run_here
 

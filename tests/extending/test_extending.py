@@ -1,6 +1,7 @@
 """Each kind of part is added by one file from outside the package, named with --user-module."""
 
 import itertools
+import json
 import math
 import os
 import re
@@ -10,12 +11,21 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from relu_nmt.attention.pointwise import pointwise_maps
+from relu_nmt.config.registry import import_user_module
+from relu_nmt.data import pair_formats
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.modules import feed_forwards, norms, position_schemes
 from relu_nmt.tokenization.base import subword_models
+from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training import OPTIMIZERS, SCHEDULES
+from relu_nmt.translation import translation_models
+from relu_nmt.translation.building import build_model
+from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.search import scorers, step_scores
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision import vision_blocks
 from tests.commands import run_here
 
@@ -63,6 +73,8 @@ REGISTRIES = (
     subword_models,
     scorers,
     step_scores,
+    pair_formats,
+    translation_models,
     OPTIMIZERS,
     SCHEDULES,
 )
@@ -114,8 +126,10 @@ def train_and_translate(command, data, folder, part, flags, needed):
     ("part", "flags", "needed"),
     [
         ("feed_forward.py", "--feed-forward relu_squared", "relu_squared"),
+        ("mixture_of_experts.py", "--feed-forward experts:experts=3", "experts"),
         ("norm.py", "--norm scale", "scale"),
         ("positions.py", "--positions logarithmic", "logarithmic"),
+        ("translation_model.py", "--translation-model decoder_only", "decoder_only"),
         pytest.param(
             "pointwise_map.py",
             "--attention pointwise:h=relu_cubed",
@@ -181,6 +195,7 @@ def test_the_kernels_compute_a_map_of_ones_own():
     [
         ("schedule.py", "--lr-scheduler", "halving:every=1", "halving:ever=1"),
         ("optimizer.py", "--optimizer", "sign:momentum=0.5", "sign:momentum=2"),
+        ("translation_model.py", "--translation-model", "decoder_only", "decoder_only:size=2"),
     ],
 )
 def test_a_training_with_a_schedule_or_optimizer_of_ones_own_goes_on(
@@ -200,6 +215,91 @@ def test_a_training_with_a_schedule_or_optimizer_of_ones_own_goes_on(
     for error in (known_error, unknown_error):
         assert error.count("\n") == 1
         assert flag in error
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "alibi"])
+def test_a_translation_model_of_ones_own_gives_the_same_logits_step_by_step(positions):
+    import_user_module(str(PARTS / "translation_model.py"))
+    config = TransformerConfig(
+        translation_model="decoder_only",
+        positions=positions,
+        decoder_layers=2,
+        decoder_embed_dim=16,
+        encoder_embed_dim=16,
+    )
+    words = Dictionary(["a", "b", "c", "d"])
+    task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+    torch.manual_seed(1)
+    model = build_model(config, task).eval()
+    pad = words.pad_index
+    sources = torch.tensor([[4, 5, 6, 2], [7, 2, pad, pad], [5, 6, 2, pad]])
+    targets = torch.tensor([[2, 4, 5, 7], [2, 6, 6, 4]])  # of the last beam of sentences 2 and 1
+    with torch.inference_mode():
+        state = model.start(sources)
+        steps = [model.step(torch.full((3, 1), 2), state)[[2, 1], 0]]
+        # Two beams for each sentence. The second one continues the first.
+        model.step(torch.tensor([[4, 7], [6, 5], [4, 6]]), state)
+        state.reorder(torch.tensor([[1, 0], [1, 0], [1, 0]]))
+        state.keep(torch.tensor([2, 1]))
+        for tokens in targets.T[2:]:
+            steps.append(model.step(torch.stack([tokens.flip(0), tokens], dim=1), state)[:, 1])
+        whole = model(sources[[2, 1]], targets)[:, [0, 2, 3]]
+    torch.testing.assert_close(torch.stack(steps, dim=1), whole)
+
+
+def test_a_translation_model_of_ones_own_has_no_attention_to_show(command, tmp_path):
+    user = ["--user-module", PARTS / "translation_model.py"]
+    data = FILES / "data-joined"
+    chosen = ["--translation-model", "decoder_only", "--save-dir", tmp_path]
+    command("train", data, *TRAIN.split(), *user, *chosen)
+    generate = [data, "--path", tmp_path / "checkpoint_last.safetensors", *GENERATE.split(), *user]
+    for flags in (["--print-alignment"], ["--print-attention", "cross.0"]):
+        error = command("generate", *generate, *flags, code=2)
+        assert "--translation-model decoder_only" in error
+        assert error.count("\n") == 1
+
+
+def test_a_mixture_of_experts_of_ones_own_logs_and_trains_its_balance(command, tmp_path):
+    flags = [FILES / "data-joined", *TRAIN.split(), "--log-interval", "1", "--log-format", "json"]
+    user = ["--user-module", PARTS / "mixture_of_experts.py"]
+    logged = {}
+    for name, weight, further in (
+        ("off", "0", []),
+        ("on", "9", []),
+        ("twice", "9", ["--checkpoint-activations"]),
+    ):
+        chosen = ["--feed-forward", f"experts:balance={weight}", *further]
+        log = command("train", *flags, *user, *chosen, "--save-dir", tmp_path / name)
+        updates = [json.loads(line) for line in log.splitlines() if '"gnorm"' in line]
+        logged[name] = [update for update in updates if "expert_balance" in update]
+    # Balance does not change the logged loss of the task, but the gradient.
+    first, first_with_balance = logged["off"][0], logged["on"][0]
+    assert first["loss"] == first_with_balance["loss"]
+    assert first["expert_balance"] == first_with_balance["expert_balance"] >= 1
+    assert first["gnorm"] != first_with_balance["gnorm"]
+    for update, update_computed_twice in zip(logged["on"], logged["twice"], strict=True):
+        for name in ("loss", "expert_balance", "gnorm"):
+            assert update[name] == update_computed_twice[name]
+
+
+def test_a_text_format_of_ones_own_makes_the_data_of_plain_text(command, tmp_path):
+    user = ["--user-module", PARTS / "pair_format.py"]
+    flags = ["-s", "de", "-t", "en", "--workers", "1", "--destdir"]
+    sides = [(FILES / f"text/train.{side}").read_text().splitlines() for side in ("de", "en")]
+    pairs = zip(*sides, strict=True)
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps({"de": de, "en": en}) + "\n" for de, en in pairs))
+    command("preprocess", *flags, tmp_path / "own", "--trainpref", file, *user)
+    command("preprocess", *flags, tmp_path / "plain", "--trainpref", FILES / "text/train")
+    for path in (tmp_path / "plain").iterdir():
+        if path.suffix in (".txt", ".bin", ".idx"):
+            assert path.read_bytes() == (tmp_path / "own" / path.name).read_bytes()
+    error = command("preprocess", *flags, tmp_path / "new", "--trainpref", file, code=2)
+    assert f"{file}.de: no such file" in error
+    file.write_text('{"de": "ein"}\n')
+    error = command("preprocess", *flags, tmp_path / "new", "--trainpref", file, *user, code=2)
+    assert f"{file}:1: expected de and en" in error
+    assert error.count("\n") == 1
 
 
 def test_a_vision_block_of_ones_own_is_trained(command, tmp_path):

@@ -45,7 +45,7 @@ from relu_nmt.training.changes import change_note, refuse_other_model, refuse_ot
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from relu_nmt.training.log import read_curves
 from relu_nmt.training.state import TrainingState
-from relu_nmt.translation.encoder_decoder import load_model, stored_task
+from relu_nmt.translation.building import load_model, stored_task
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier

@@ -16,8 +16,8 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.translation.building import build_model, load_model
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translator import TranslationRequest, Translator

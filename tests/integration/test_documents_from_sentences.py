@@ -10,7 +10,7 @@ import torch
 from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, save_checkpoint
-from relu_nmt.translation.encoder_decoder import build_model, load_model, start_weights
+from relu_nmt.translation.building import build_model, load_model, start_weights
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import TranslationRequest, Translator
 from tests.commands import run_here

@@ -9,7 +9,7 @@ import torch
 
 from relu_nmt.cli import generate, train, translate_document
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
-from relu_nmt.translation.encoder_decoder import build_model, load_model, start_weights
+from relu_nmt.translation.building import build_model, load_model, start_weights
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator

@@ -22,7 +22,7 @@ from relu_nmt.jobs.vision_train.settings import RECIPES, ImageTrainingSettings, 
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.schedules import build_schedule
-from relu_nmt.translation.encoder_decoder import load_model
+from relu_nmt.translation.building import load_model
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from tests.tiny import json_lines, tensors, values

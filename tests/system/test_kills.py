@@ -77,7 +77,7 @@ def write_onnx():
 def write_ctranslate2():
     pytest.importorskip("ctranslate2")
     from relu_nmt.applications.conversion.exports import save_ctranslate2
-    from relu_nmt.translation.encoder_decoder import load_model
+    from relu_nmt.translation.building import load_model
     from tests.integration.test_wrong_paths import MODEL
 
     model, task, _ = load_model(MODEL)

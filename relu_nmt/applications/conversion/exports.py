@@ -22,9 +22,10 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, needing
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.multihead import MemoryProjection, SelfProjection
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.encoder_decoder import EncoderDecoder, encoder_decoder_of
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.loading import ImageClassifier
 
@@ -54,13 +55,14 @@ def _decode(
     return model.logits(model.decoder(prev_output_tokens, encoder_out))
 
 
-def save_onnx(model: EncoderDecoder, task: TranslationTask, folder: Path) -> None:
+def save_onnx(model: TranslationModel, task: TranslationTask, folder: Path) -> None:
     """Write two graphs, and ``config.json`` with symbols and limits, to an existing folder.
 
     Raises:
         CheckpointError: PyTorch cannot express a part of the model in a graph.
         MissingExtraError: the package for writing graphs is not installed.
     """
+    model = encoder_decoder_of(model, "--to onnx")
     if model.config.document_attention != "full":
         raise CheckpointError(
             f"--document-attention {model.config.document_attention}: the visible keys depend on "
@@ -172,7 +174,7 @@ def _write_json(folder: Path, content: Mapping[str, Any]) -> None:
     (folder / "config.json").write_text(text + "\n", "utf-8")
 
 
-def save_ctranslate2(model: EncoderDecoder, task: TranslationTask, folder: Path) -> None:
+def save_ctranslate2(model: TranslationModel, task: TranslationTask, folder: Path) -> None:
     """Write ``model.bin``, ``config.json`` and the vocabularies to an existing folder.
 
     Raises:
@@ -181,6 +183,7 @@ def save_ctranslate2(model: EncoderDecoder, task: TranslationTask, folder: Path)
     """
     with needing('CTranslate2 is not installed: pip install "relu-nmt[ctranslate2]"'):
         from ctranslate2.specs import common_spec, transformer_spec
+    model = encoder_decoder_of(model, "--to ctranslate2")
     config = model.config
     _check(config)
     shared = {

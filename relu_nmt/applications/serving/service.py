@@ -18,6 +18,7 @@ from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_sentenc
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence, Translation, plain_lines
 from relu_nmt.translator import TranslationRequest, Translator
@@ -26,6 +27,7 @@ from relu_nmt.translator.attention_maps import (
     attention_of,
     attention_weights,
     layers_of,
+    single_model,
 )
 from relu_nmt.translator.spans import token_spans
 
@@ -88,15 +90,17 @@ class TranslationService:
         translator = self._translator
         models = translator.models
         # Describe each slot by its first layer. Only a single model shows weights, no ensemble.
+        model = models[0]
         slots: dict[str, dict[str, Any]] = {}
-        for slot in SLOTS:
-            attention = attention_of(models[0], slot, 0)
-            slots[slot] = {
-                "mechanism": str(models[0].config.attention_of(slot)),
-                "layers": len(layers_of(models[0], slot)),
-                "heads": attention.num_heads,
-                "has_weights": attention.capabilities.weights and len(models) == 1,
-            }
+        if isinstance(model, EncoderDecoder):
+            for slot in SLOTS:
+                attention = attention_of(model, slot, 0)
+                slots[slot] = {
+                    "mechanism": str(model.config.attention_of(slot)),
+                    "layers": len(layers_of(model, slot)),
+                    "heads": attention.num_heads,
+                    "has_weights": attention.capabilities.weights and len(models) == 1,
+                }
         # Add the languages, the size and the defaults of the search.
         return {
             "source_lang": translator.task.source_lang,
@@ -226,8 +230,9 @@ class TranslationService:
         rows = _rows(query_side.sentences, line)
         # Count the weights before the model computes them.
         num_keys = len(_rows(key_side.sentences, None))
-        num_layers = len(layers_of(translator.models[0], slot))
-        num_heads = num_layers * attention_of(translator.models[0], slot, 0).num_heads
+        model = single_model(translator.ensemble)
+        num_layers = len(layers_of(model, slot))
+        num_heads = num_layers * attention_of(model, slot, 0).num_heads
         size = num_heads * len(rows) * num_keys
         num_queries = len(_rows(query_side.sentences, None))
         _refuse_many_weights(num_heads, num_queries, num_keys, size)

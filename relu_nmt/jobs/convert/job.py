@@ -46,8 +46,8 @@ from relu_nmt.training.checkpoint import (
 )
 from relu_nmt.training.save_dir import BY_EPOCHS, BY_UPDATES
 from relu_nmt.translation.agreement import describe_task, fingerprint, require_same
+from relu_nmt.translation.building import build_model, load_model
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.task import TASK_NAME as TRANSLATION
 from relu_nmt.translation.task import TranslationTask

@@ -245,7 +245,7 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
     if settings.like is None:
         return Job(settings, say, {language: language for language in settings.languages})
     # Import late what needs PyTorch.
-    from relu_nmt.translation.encoder_decoder import stored_task
+    from relu_nmt.translation.building import stored_task
 
     path = settings.like
     task = stored_task(path)

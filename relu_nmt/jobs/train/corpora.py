@@ -12,6 +12,7 @@ from relu_nmt.errors import ConfigError, DataError, counted, reporting
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 from relu_nmt.translation.agreement import at_folder
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask
@@ -30,7 +31,7 @@ class Corpora:
         settings: TranslationTrainingSettings,
         task: TranslationTask,
         folders: Sequence[str],
-        models: Sequence[EncoderDecoder],
+        models: Sequence[TranslationModel],
         say: Callable[[str], None],
     ) -> None:
         self._settings = settings
@@ -195,15 +196,16 @@ class Corpora:
             write_text(folder / LENGTHS_FILE, json.dumps(content, indent=2) + "\n")
 
 
-def longest_of(config: TransformerConfig, models: Sequence[EncoderDecoder]) -> Longest:
+def longest_of(config: TransformerConfig, models: Sequence[TranslationModel]) -> Longest:
     """Return the longest source and target to train on, which all models can take."""
     source_limits = [config.max_source_positions]
     target_limits = [config.max_target_positions]
     # Learned positions restart in each sentence of aligned attention, and do not limit groups.
-    if config.document_attention == "aligned":
-        if models[0].encoder.embedding.positions.max_positions is not None:
+    model = models[0]
+    if config.document_attention == "aligned" and isinstance(model, EncoderDecoder):
+        if model.encoder.embedding.positions.max_positions is not None:
             source_limits = []
-        if models[0].decoder.embedding.positions.max_positions is not None:
+        if model.decoder.embedding.positions.max_positions is not None:
             target_limits = []
     source_limits += [model.most_tokens("source") for model in models]
     target_limits += [model.most_tokens("target") for model in models]

@@ -28,6 +28,8 @@ from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Components
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.translation.agreement import LIKE, WITH_SEPARATOR, compare_with_data
+from relu_nmt.translation.base import TranslationModel
+from relu_nmt.translation.building import build_model, start_weights, stored_task
 from relu_nmt.translation.calibration import (
     SAMPLE_TOKENS,
     calibrate,
@@ -35,12 +37,6 @@ from relu_nmt.translation.calibration import (
     describe,
     fit_mechanisms,
     scale_queries,
-)
-from relu_nmt.translation.encoder_decoder import (
-    EncoderDecoder,
-    build_model,
-    start_weights,
-    stored_task,
 )
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
@@ -144,7 +140,7 @@ def open_task(
     return task
 
 
-def new_model(settings: Settings, task: TranslationTask, training: TrainingRun) -> EncoderDecoder:
+def new_model(settings: Settings, task: TranslationTask, training: TrainingRun) -> TranslationModel:
     """Return a new model, and print its size."""
     config = settings.model
     training.say(f"[{task.source_lang}] dictionary: {len(task.source_dictionary)} types")
@@ -163,7 +159,7 @@ def new_model(settings: Settings, task: TranslationTask, training: TrainingRun) 
 
 def load_teachers(
     settings: Settings, task: TranslationTask, training: TrainingRun
-) -> list[EncoderDecoder]:
+) -> list[TranslationModel]:
     """Return the models of ``--teacher`` on the device, none without the flag."""
     path = settings.teacher.teacher
     if path is None:
@@ -191,7 +187,7 @@ def load_teachers(
 
 
 def new_objective(
-    settings: Settings, model: EncoderDecoder, teachers: list[EncoderDecoder]
+    settings: Settings, model: TranslationModel, teachers: list[TranslationModel]
 ) -> TranslationObjective:
     """Return the loss of a model, with ``teachers`` on their probabilities."""
     alignment_lambda = settings.alignment_lambda if settings.load_alignments else 0.0
@@ -271,7 +267,7 @@ def tokens_in_memory(
 def bleu_scorer(
     settings: Settings,
     task: TranslationTask,
-    model: EncoderDecoder,
+    model: TranslationModel,
     batches: TranslationBatches,
     longest: int | None,
     training: TrainingRun,
@@ -308,7 +304,7 @@ def bleu_scorer(
 def initial_weights(
     settings: Settings,
     task: TranslationTask,
-    model: EncoderDecoder,
+    model: TranslationModel,
     batches: TranslationBatches,
     training: TrainingRun,
     checkpoint: Checkpoint,
@@ -319,7 +315,7 @@ def initial_weights(
     if not slots:
         return weights
 
-    def build() -> EncoderDecoder:
+    def build() -> TranslationModel:
         with using_backend("auto"):  # the named one may need a GPU
             return build_model(settings.model, task)
 

@@ -21,7 +21,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.data.translation_batches import shift_right
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
@@ -233,10 +233,9 @@ def score_references(
 
 
 def _with_attention(
-    model: EncoderDecoder, src_tokens: Tensor, prev_output_tokens: Tensor
+    model: TranslationModel, src_tokens: Tensor, prev_output_tokens: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the features of a forward pass and its aligning attention, float32 [B, T, S]."""
-    decoder = model.decoder
-    with record_attention(decoder.aligning_attention, Need(weights=True)) as records:
+    with record_attention(model.aligning_attention, Need(weights=True)) as records:
         features = model(src_tokens, prev_output_tokens)
-    return features, decoder.alignment_weights(records[0]).float()
+    return features, model.alignment_weights(records[0]).float()

@@ -7,7 +7,8 @@ from relu_nmt.config import to_dict
 from relu_nmt.errors import CheckpointError, OutOfMemoryError
 from relu_nmt.io import process
 from relu_nmt.modules.building import build_in_memory
-from relu_nmt.translation.encoder_decoder import EncoderDecoder, load_model
+from relu_nmt.translation.building import load_model
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
 from tests.tiny import save_tiny_model, tiny_config, tiny_model, tiny_task

@@ -20,7 +20,7 @@ from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.tokenization.subwords import SubwordNmt
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.agreement import describe_task
-from relu_nmt.translation.encoder_decoder import build_model, load_model
+from relu_nmt.translation.building import build_model, load_model
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator

@@ -15,7 +15,7 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.base import WholeWords
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.encoder_decoder import load_model
+from relu_nmt.translation.building import load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation

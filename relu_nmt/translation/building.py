@@ -1,0 +1,141 @@
+"""Translation models that are made for a task, or loaded from a checkpoint."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relu_nmt.config import from_dict
+from relu_nmt.config.classes import chosen_part
+from relu_nmt.config.fields import known_fields
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError
+from relu_nmt.modules.building import build_in_memory
+from relu_nmt.modules.positions import LearnedPositions
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_metadata
+from relu_nmt.translation.aligned_attention import SENTENCE_BIAS, DocumentGate
+from relu_nmt.translation.base import TranslationModel
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.task import TranslationTask
+
+EMBEDDINGS = ("encoder.embedding.tokens", "decoder.embedding.tokens", "output_projection")
+
+
+def build_model(config: TransformerConfig, task: TranslationTask) -> TranslationModel:
+    """Return a new model for the task's dictionaries.
+
+    Raises:
+        ConfigError: settings contradict each other or the dictionaries.
+        OutOfMemoryError: the weights need more memory than is free.
+    """
+    make, options = chosen_part(config, "translation_model")
+    arguments = [
+        config,
+        len(task.source_dictionary),
+        len(task.target_dictionary),
+        # Pass the target's padding symbol for both sides: special symbols have equal ids.
+        task.target_dictionary.pad_index,
+        task.separators,
+    ]
+    # Add the options of a model that has some.
+    if options is not None:
+        arguments.append(options)
+    return build_in_memory(lambda: make(*arguments))
+
+
+def start_weights(model: TranslationModel, checkpoint: Checkpoint) -> Mapping[str, Tensor]:
+    """Return the weights of another model as initial weights of this one.
+
+    A model of documents can start from one of sentences, and translates single sentences as that
+    one does:
+
+    - The gates of aligned attention take almost all from the sentence; they matter to documents
+      only.
+    - The separator, if it is a new last symbol, becomes a copy of ``</s>``, so that the model ends
+      each sentence of a document as it ended single ones.
+    - Longer tables of learned positions repeat the given ones.
+
+    Reference: Beltagy et al. 2020, "Longformer", section 5, for the positions.
+    """
+    start = dict(checkpoint.model_tensors)
+    kinds = {name: type(part) for name, part in model.named_modules(remove_duplicate=False)}
+    for name, tensor in model.state_dict().items():
+        part = name.rpartition(".")[0]
+        if kinds[part] is DocumentGate and name not in start:
+            is_bias = name.endswith(".bias")
+            start[name] = torch.full_like(tensor, SENTENCE_BIAS) if is_bias else tensor
+        # Add the missing rows of tables.
+        if name not in start or start[name].shape[:1] >= tensor.shape[:1]:
+            continue
+        if kinds[part] is LearnedPositions:
+            times = -(-len(tensor) // len(start[name]))
+            start[name] = start[name].repeat(times, 1)[: len(tensor)]
+        elif part in EMBEDDINGS and len(tensor) == len(start[name]) + 1:
+            start[name] = torch.cat([start[name], start[name][[Dictionary.eos_index]]])
+    return start
+
+
+def load_model(
+    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
+) -> tuple[TranslationModel, TranslationTask, int]:
+    """Return the model of a checkpoint, on the CPU in evaluation mode, its task and its length.
+
+    The length is the number of tokens of the longest groups of sentences in training; 1 stands for
+    single sentences. ``overrides`` are settings of the model that replace those of the checkpoint.
+
+    Raises:
+        ConfigError: a setting does not exist.
+        CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
+    """
+    # Check that it is the checkpoint of a translation model.
+    checkpoint = load_checkpoint(path)
+    refuse_images(path, checkpoint.metadata)
+    missing = {"model_config", "task"} - checkpoint.metadata.keys()
+    if missing:
+        raise CheckpointError(
+            f"{path}: no {' and no '.join(sorted(missing))} in it; "
+            "it is not the checkpoint of a translation model"
+        )
+    # Combine the stored settings with the given ones.
+    task = TranslationTask.from_state(checkpoint.metadata["task"])
+    try:
+        changed = known_fields(TransformerConfig, overrides or {})
+    except ConfigError as error:
+        raise ConfigError(f"--model-overrides: {error}") from error
+    stored = checkpoint.metadata["model_config"]
+    # Build the model and load its weights.
+    try:
+        model = build_model(from_dict(TransformerConfig, {**stored, **changed}), task)
+    except (ConfigError, OutOfMemoryError) as error:  # such as an attention from a user's file
+        raise CheckpointError(f"{path}: {error}") from error
+    advice = f"leave out what changes its shapes: --model-overrides {overrides}" if changed else ""
+    load_weights(model, checkpoint.model_tensors, path, advice=advice)
+    return model.eval(), task, _max_doc_tokens(checkpoint.metadata, path)
+
+
+def stored_task(path: str | os.PathLike[str]) -> TranslationTask | None:
+    """Return the task of a checkpoint; None if it has none."""
+    metadata = read_metadata(path)
+    refuse_images(path, metadata)
+    return TranslationTask.from_state(metadata["task"]) if "task" in metadata else None
+
+
+def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> None:
+    """Raise a CheckpointError if a checkpoint is that of an image classifier."""
+    if metadata.get("task", {}).get("name") == "image_classification":
+        raise CheckpointError(
+            f"{path}: the checkpoint of an image classifier; expected that of a translation model"
+        )
+
+
+def _max_doc_tokens(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> int:
+    """Return the number of tokens of the longest groups in the settings of the training."""
+    settings = metadata.get("args") or {}
+    try:
+        documents = from_dict(DocumentConfig, settings.get("documents") or {})
+    except (ConfigError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{path}: its settings of documents are damaged: {error}") from error
+    return max(documents.training_lengths, default=SINGLE_SENTENCES)
