@@ -22,50 +22,50 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.translation.task import TranslationTask
 
 NONE = "none"
-WAY_BACK = ("detokenizer", "joining of pieces")
+DECODING_STEPS = ("detokenizer", "joining of pieces")
 """Steps that change decoded text but no token id."""
 SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
 LIKE = "make the data with relu-nmt-preprocess --like"
 """The remedies for a data folder whose text had other steps than another folder, or a model."""
 WITH_SEPARATOR = "give it here too, with --max-doc-tokens or --doc-mixture"
-APART = ("language", "dictionary", "sentence separator")
-"""Names of properties that a training compares on its own, as some differences are allowed."""
+ALLOWED_TO_DIFFER = ("language", "dictionary", "sentence separator")
+"""Endings of the properties that a training compares by rules, as some differences are allowed."""
 
 
-def describe_task(task: TranslationTask, way_back: bool = True) -> dict[str, str]:
+def describe_task(task: TranslationTask, with_decoding: bool = True) -> dict[str, str]:
     """Return the languages, dictionaries and text steps of a task in words, by name.
 
-    ``way_back`` includes the steps that change decoded text but no token id.
+    ``with_decoding`` includes the steps that change decoded text but no token id.
     """
     texts = {"source": task.source_text, "target": task.target_text}
     # Describe languages and dictionaries, which are always known.
-    found = {f"{side} language": text.language for side, text in texts.items()}
+    description = {f"{side} language": text.language for side, text in texts.items()}
     for side in texts:
-        words = getattr(task, f"{side}_dictionary")
-        symbols = fingerprint([words[i] for i in range(len(words))])
-        found[f"{side} dictionary"] = f"{len(words):,} symbols {symbols}"
-    # Describe the steps of the text.
-    for side, text in texts.items() if _has_known_text(task) else ():
-        steps = _describe_text(text)
-        found |= {f"{side} {k}": v for k, v in steps.items() if way_back or k not in WAY_BACK}
-    return found
-
-
-def _has_known_text(task: TranslationTask) -> bool:
-    """Return True if the steps of its text are known; a folder of fairseq does not record them."""
-    return task.folder is None or manifest_content(task.folder) is not None
+        dictionary = getattr(task, f"{side}_dictionary")
+        symbols = fingerprint([dictionary[i] for i in range(len(dictionary))])
+        description[f"{side} dictionary"] = f"{len(dictionary):,} symbols {symbols}"
+    # Describe the steps of the text. A folder of fairseq does not record them.
+    if task.folder is not None and manifest_content(task.folder) is None:
+        return description
+    for side, text in texts.items():
+        for name, step in _describe_text(text).items():
+            if with_decoding or name not in DECODING_STEPS:
+                description[f"{side} {name}"] = step
+    return description
 
 
 def _describe_text(pipeline: TextPipeline) -> dict[str, str]:
     """Return each step of one language's text in words, by name."""
-    subword, joined = pipeline.subword.to_state(), NONE
+    subword = pipeline.subword.to_state()
+    joined = NONE
     if subword["name"] == JOINED:  # it splits no words
-        subword, joined = {"name": NONE}, repr(subword["symbol"])
+        joined = repr(subword["symbol"])
+        subword = {"name": NONE}
     # Separate the model's name from its parameters, for which a checksum stands.
     model = subword.pop("name")
-    tokenizer, version = pipeline.tokenizer, pipeline.tokenizer_version
-    if version != tokenizers.get(tokenizer).version():
-        tokenizer = f"{tokenizer} of version {version}"
+    tokenizer = pipeline.tokenizer
+    if pipeline.tokenizer_version != tokenizers.get(tokenizer).version():
+        tokenizer = f"{tokenizer} of version {pipeline.tokenizer_version}"
     between = "" if pipeline.separates_alone else " in groups of sentences only"
     return {
         "tokenizer": tokenizer,
@@ -73,7 +73,7 @@ def _describe_text(pipeline: TextPipeline) -> dict[str, str]:
         "subword model": f"{model} {fingerprint(subword)}" if subword else model,
         "sentence separator": f"{pipeline.sentence_separator or NONE}{between}",
         "first symbol": pipeline.first_symbol or NONE,
-        **dict(zip(WAY_BACK, (pipeline.detokenizer, joined), strict=True)),
+        **dict(zip(DECODING_STEPS, (pipeline.detokenizer, joined), strict=True)),
     }
 
 
@@ -83,29 +83,29 @@ def fingerprint(value: Any) -> str:
 
 
 def require_same(
-    own: Mapping[str, str],
-    own_place: str | os.PathLike[str],
-    other: Mapping[str, str],
-    other_place: str | os.PathLike[str],
+    first: Mapping[str, str],
+    first_place: str | os.PathLike[str],
+    second: Mapping[str, str],
+    second_place: str | os.PathLike[str],
     advice: str,
     error: type[ReluNmtError] = CheckpointError,
 ) -> None:
     """Compare two descriptions, values in words, in the names that both have.
 
     Raises:
-        ReluNmtError: they differ; its class is ``error``, its message ends with the advice.
+        ReluNmtError: they differ. Its class is ``error``, its message ends with the advice.
     """
     # Stop at the first difference, leaving out names that only one side has.
-    for name, value in own.items():
-        if other.get(name, value) != value:
+    for name, value in first.items():
+        if second.get(name, value) != value:
             raise error(
-                f"{other_place}: the {name} is {other[name]}, but in {own_place} it is {value}; "
-                f"{advice}"
+                f"{second_place}: the {name} is {second[name]}, but in {first_place} it is "
+                f"{value}; {advice}"
             )
 
 
 def at_folder(
-    task: TranslationTask, path: str | os.PathLike[str], own_place: str = "the checkpoint"
+    task: TranslationTask, path: str | os.PathLike[str], task_place: str = "the checkpoint"
 ) -> TranslationTask:
     """Return a task with the splits of a data folder, whose token ids must mean the same.
 
@@ -116,7 +116,7 @@ def at_folder(
     if not dictionary_path(path, task.source_lang).exists():
         infer_languages(path)  # raises the error of a folder without data
     # Compare the dictionaries.
-    for own, language, flag in (
+    for expected, language, flag in (
         (task.source_dictionary, task.source_lang, "--srcdict"),
         (task.target_dictionary, task.target_lang, "--tgtdict"),
     ):
@@ -126,39 +126,46 @@ def at_folder(
         dictionary = Dictionary.load(file)
         # Add the separator that the task has but the folder's file lacks.
         if task.separators is not None and SENTENCE_SEPARATOR not in dictionary:
-            place = own.index(SENTENCE_SEPARATOR)
-            dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR, place)
-        if dictionary != own:
-            remedy = f"preprocess with {flag} and that" if task.folder else f"{LIKE} {own_place}"
-            raise DataError(f"{file}: not the dictionary of {own_place}; {remedy}")
+            index = expected.index(SENTENCE_SEPARATOR)
+            dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR, index)
+        if dictionary != expected:
+            remedy = f"preprocess with {flag} and that" if task.folder else f"{LIKE} {task_place}"
+            raise DataError(f"{file}: not the dictionary of {task_place}; {remedy}")
     # Compare the steps of the text, except for separators and sides that the folder lacks.
-    if manifest is not None and _has_known_text(task):
-        found = [
-            replace(
-                load_pipeline(path, manifest, own.language),
-                sentence_separator=own.sentence_separator,
-                separates_alone=own.separates_alone,
-            )
-            if own.language in manifest["text"]
-            else own
-            for own in (task.source_text, task.target_text)
-        ]
-        theirs = replace(task, source_text=found[0], target_text=found[1])
-        advice = SAME_TEXT if task.folder else f"{LIKE} {own_place}, or translate raw text"
-        known, other = (describe_task(one, way_back=False) for one in (task, theirs))
-        require_same(known, own_place, other, path, advice, DataError)
+    if manifest is not None:
+        texts = []
+        for text in (task.source_text, task.target_text):
+            if text.language in manifest["text"]:
+                text = replace(
+                    load_pipeline(path, manifest, text.language),
+                    sentence_separator=text.sentence_separator,
+                    separates_alone=text.separates_alone,
+                )
+            texts.append(text)
+        in_folder = replace(task, source_text=texts[0], target_text=texts[1], folder=Path(path))
+        advice = SAME_TEXT if task.folder else f"{LIKE} {task_place}, or translate raw text"
+        require_same(
+            describe_task(task, with_decoding=False),
+            task_place,
+            describe_task(in_folder, with_decoding=False),
+            path,
+            advice,
+            DataError,
+        )
     return replace(task, folder=Path(path))
 
 
 def compare_with_data(
     path: Path,
-    theirs: TranslationTask,
-    own: TranslationTask,
+    stored: TranslationTask,
+    present: TranslationTask,
     data: str,
     goes_on: bool,
     fresh_start: str,
 ) -> list[str]:
-    """Compare the task of a checkpoint with that of a data folder; return notes for the user.
+    """Compare the stored task of a checkpoint with the present one of a data folder.
+
+    Return notes for the user.
 
     If the training itself ``goes_on``, the languages must be the same. ``fresh_start`` is the
     advice of :meth:`TrainerConfig.fresh_start`.
@@ -166,42 +173,48 @@ def compare_with_data(
     Raises:
         CheckpointError: languages, dictionaries or preparation of text differ.
     """
-    pairs = [f"{task.source_lang}-{task.target_lang}" for task in (theirs, own)]
-    if goes_on and pairs[0] != pairs[1]:
+    stored_pair = f"{stored.source_lang}-{stored.target_lang}"
+    present_pair = f"{present.source_lang}-{present.target_lang}"
+    if goes_on and stored_pair != present_pair:
         raise CheckpointError(
-            f"{path}: was trained on {pairs[0]}, not {pairs[1]}; give the same --source-lang "
-            f"and --target-lang, or {fresh_start}"
+            f"{path}: was trained on {stored_pair}, not {present_pair}; give the same "
+            f"--source-lang and --target-lang, or {fresh_start}"
         )
-    # Compare the dictionaries; one may only add the separator behind the other symbols.
+    # Compare the dictionaries. One may only add the separator behind the other symbols.
     for side in ("source", "target"):
-        stored, given = (getattr(task, f"{side}_dictionary") for task in (theirs, own))
-        if stored == given:
+        earlier = getattr(stored, f"{side}_dictionary")
+        dictionary = getattr(present, f"{side}_dictionary")
+        if earlier == dictionary:
             continue
-        if theirs.separators is not None and own.separators is None:
+        if stored.separators is not None and present.separators is None:
             raise CheckpointError(
                 f"{path}: trained with --sentence-separator; {WITH_SEPARATOR}, or {fresh_start}"
             )
-        adds_symbol = own.separators is not None and SENTENCE_SEPARATOR not in stored
-        if not adds_symbol or stored.with_symbol(SENTENCE_SEPARATOR, len(stored)) != given:
+        adds_symbol = present.separators is not None and SENTENCE_SEPARATOR not in earlier
+        if not adds_symbol or earlier.with_symbol(SENTENCE_SEPARATOR, len(earlier)) != dictionary:
             raise CheckpointError(
                 f"{path}: trained with another {side} dictionary than that of "
                 f"{data}; {LIKE} {path}, or {fresh_start}"
             )
     # Compare the preparation of the text, without languages, dictionaries and separators.
     notes = []
-    known, found = (
-        {k: v for k, v in describe_task(one, way_back=False).items() if not k.endswith(APART)}
-        for one in (theirs, own)
-    )
+    stored_steps = _steps_to_compare(stored)
+    steps = _steps_to_compare(present)
     # Recognize models of other toolkits: their checkpoints name no data folder.
     is_imported = "data" not in (read_metadata(path).get("args") or {})
-    if not (is_imported and own.source_text.keeps_text and own.target_text.keeps_text):
-        require_same(known, path, found, data, f"{LIKE} {path}, or {fresh_start}")
-    elif found and found != known:
+    if not (is_imported and present.source_text.keeps_text and present.target_text.keeps_text):
+        require_same(stored_steps, path, steps, data, f"{LIKE} {path}, or {fresh_start}")
+    elif steps and steps != stored_steps:
         notes.append(
             f"{path} takes raw text, but that of {data} is prepared; the new model takes "
             "text that is prepared in the same way"
         )
-    if pairs[0] != pairs[1]:
-        notes.append(f"{path} translates {pairs[0]}, and learns {pairs[1]} now")
+    if stored_pair != present_pair:
+        notes.append(f"{path} translates {stored_pair}, and learns {present_pair} now")
     return notes
+
+
+def _steps_to_compare(task: TranslationTask) -> dict[str, str]:
+    """Return the text steps of a task without languages, dictionaries and separators."""
+    description = describe_task(task, with_decoding=False)
+    return {k: v for k, v in description.items() if not k.endswith(ALLOWED_TO_DIFFER)}

@@ -11,10 +11,10 @@ from relu_nmt.translation.config import TransformerConfig
 
 
 class SearchState:
-    """What a model remembers of the hypotheses of one search.
+    """The memory of a model of the hypotheses of one search.
 
     Attributes:
-        symbols: ids of the only symbols that the search may write, int64 [V']; None: all.
+        symbols: ids of the only symbols that the search may write, int64 [V']. None: all.
     """
 
     symbols: Tensor | None = None

@@ -52,7 +52,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         device = features.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         with torch.autocast(device, enabled=False):
-            h, w = features.to(dtype or features.dtype), weight.to(dtype or weight.dtype)
+            h = features.to(dtype or features.dtype)
+            w = weight.to(dtype or weight.dtype)
             loss, nll, correct, *gradients = _blockwise_loss(
                 h, w, targets, smoothing, with_gradients=any(ctx.needs_input_grad)
             )
@@ -64,7 +65,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        (grad_h, grad_w), (h_dtype, w_dtype) = ctx.saved_tensors, ctx.dtypes
+        (grad_h, grad_w) = ctx.saved_tensors
+        (h_dtype, w_dtype) = ctx.dtypes
         return (grad_h * grad_loss).to(h_dtype), (grad_w * grad_loss).to(w_dtype), None, None
 
 
@@ -72,7 +74,8 @@ def _blockwise_loss(
     h: Tensor, w: Tensor, targets: Tensor, smoothing: float, with_gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return loss, negative log-likelihood, right tokens, gradients of h [N, D] and w [V, D]."""
-    num_tokens, num_symbols = h.size(0), w.size(0)
+    num_tokens = h.size(0)
+    num_symbols = w.size(0)
     off_target = smoothing / (num_symbols - 1)
     on_target = 1.0 - smoothing - off_target
     exact = torch.promote_types(h.dtype, torch.float32)
@@ -90,7 +93,8 @@ def _blockwise_loss(
     grad_h = torch.empty_like(h, dtype=exact) if with_gradients else None
     grad_w = torch.zeros_like(w, dtype=exact) if with_gradients else None
     loss = torch.zeros((), dtype=exact, device=h.device)
-    nll, correct = torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.int64)
+    nll = torch.zeros_like(loss)
+    correct = torch.zeros_like(loss, dtype=torch.int64)
 
     for start in range(0, num_tokens, max(1, size)):
         block = slice(start, start + size)

@@ -52,8 +52,7 @@ def start_weights(model: TranslationModel, checkpoint: Checkpoint) -> Mapping[st
     A model of documents can start from one of sentences, and translates single sentences as that
     one does:
 
-    - The gates of aligned attention take almost all from the sentence; they matter to documents
-      only.
+    - The gates of aligned attention take almost all from the sentence. Only documents have gates.
     - The separator, if it is a new last symbol, becomes a copy of ``</s>``, so that the model ends
       each sentence of a document as it ended single ones.
     - Longer tables of learned positions repeat the given ones.
@@ -124,7 +123,7 @@ def stored_task(path: str | os.PathLike[str]) -> TranslationTask | None:
 
 
 def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> None:
-    """Raise a CheckpointError if a checkpoint is that of an image classifier."""
+    """Raise a CheckpointError for the checkpoint of an image classifier."""
     if metadata.get("task", {}).get("name") == "image_classification":
         raise CheckpointError(
             f"{path}: the checkpoint of an image classifier; expected that of a translation model"

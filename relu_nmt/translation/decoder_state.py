@@ -36,7 +36,7 @@ class LayerCache:
     ``R`` trees of hypotheses have k beams each, and M entries for the tokens of their beams.
 
     Attributes:
-        target: keys and values of the target so far, [R, H, M, d] each; None before the first step.
+        target: keys and values of the target so far, [R, H, M, d] each. None before the first step.
     """
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
@@ -51,7 +51,7 @@ class LayerCache:
     def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
         """Store the newest tokens' keys and values [R, H, k, d]; return all, [R, H, M', d] each.
 
-        ``used`` is M', the number of entries in use; the newest tokens use the last k.
+        ``used`` is M', the number of entries in use. The newest tokens use the last k.
         """
         if self.target is None:
             self.target = keys, values
@@ -80,7 +80,7 @@ class LayerCache:
 class DecoderState(SearchState):
     """The state of ``B`` sentences, each of which starts with one beam.
 
-    The key mask [B, S] marks real source tokens; beams of different groups never mix.
+    The key mask [B, S] marks real source tokens. Beams of different groups never mix.
 
     Attributes:
         length: number of tokens of each hypothesis.
@@ -109,7 +109,7 @@ class DecoderState(SearchState):
         device = self._ancestry.device
         if self._used + size > num_entries:
             self._take(torch.arange(num_trees, device=device))
-        # Each new entry belongs to its own beam only.
+        # Each new entry belongs to one beam only.
         new = slice(self._used, self._used + size)
         self._ancestry[:, :, new] = torch.eye(size, dtype=torch.bool, device=device)
         self._used += size

@@ -155,7 +155,8 @@ def make_mechanism(config: TransformerConfig, slot: str, layer: int) -> Attentio
     side = "encoder" if slot == "encoder" else "decoder"
     heads = getattr(config, f"{side}_attention_heads")
     head_dim = getattr(config, f"{side}_embed_dim") // heads
-    spec, flag = Spec.parse(config.attention_of(slot)), config.attention_flag_of(slot)
+    spec = Spec.parse(config.attention_of(slot))
+    flag = config.attention_flag_of(slot)
     return build_attention(spec, slot, layer, heads, head_dim, config.attention_dropout, flag)
 
 

@@ -25,7 +25,7 @@ class EncoderDecoder(TranslationModel):
     Args:
         target_vocab_size: number of target symbols V.
         pad_index: id of the padding symbol on both sides.
-        separators: ids of the symbols that end source and target sentences; None: no separators.
+        separators: ids of the symbols that end source and target sentences. None: no separators.
 
     Raises:
         ConfigError: ``share_all_embeddings`` with vocabularies of different sizes, or aligned

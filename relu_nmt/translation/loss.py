@@ -54,7 +54,7 @@ class TranslationObjective(RegularizedObjective):
     Args:
         report_accuracy: also report the percentage of target tokens that are the most probable
             ones, given the right prefix.
-        alignment_lambda: weight of the alignment loss; 0: none.
+        alignment_lambda: weight of the alignment loss. 0: none.
 
     Raises:
         ConfigError: the alignment loss needs an aligning attention with weights that are never
@@ -84,8 +84,9 @@ class TranslationObjective(RegularizedObjective):
 
     def cross_entropy(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return loss, negative log-likelihood and right tokens of decoder states [N, D]."""
-        projection, smoothing = self.model.output_projection, self.label_smoothing
-        # Compute a plain product block by block; an adapter computes more than a product.
+        projection = self.model.output_projection
+        smoothing = self.label_smoothing
+        # Compute a plain product block by block. An adapter computes more than a product.
         if type(projection) is nn.Linear and projection.bias is None:
             return projected_cross_entropy(features, projection.weight, targets, smoothing)
         log_probs = self.model.logits(features).log_softmax(-1)
@@ -153,13 +154,13 @@ def _check_aligning(model: TranslationModel) -> None:
 def alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
     """Return the cross-entropy of attention to the alignments of target tokens, summed, in nats.
 
-    Weights are [B, T, S]; alignments int64 [P, 3] are row, source and target position of each pair.
+    Weights are [B, T, S]. Alignments int64 [P, 3] are row, source and target position of each pair.
     The target of a token with n aligned source tokens is 1 / n for each of them. Tokens without
-    alignment have no loss. Each row of weights is divided by its sum; a null row has a large loss,
+    alignment have no loss. Each row of weights is divided by its sum. A null row has a large loss,
     but no gradient.
 
     Reference: Garg et al. 2019, "Jointly learning to align and translate with Transformer models",
-    section 4; the treatment of rows that do not sum to 1 is our addition.
+    section 4. The treatment of rows that do not sum to 1 is our addition.
     """
     rows, sources, targets = alignments.unbind(1)
     # Number the target tokens of the batch, and count the pairs of each.

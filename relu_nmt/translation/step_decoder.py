@@ -29,7 +29,7 @@ class StepScores:
     """Scores of the next tokens of one search."""
 
     # [B, K, V] float32; [B, 1, V] if all beams are equal, as in the first step. The search may
-    # change them. A decoder that leaves out beams has its own class, with its own shape.
+    # change them. A decoder that leaves out beams has a subclass, with another shape.
     log_probs: Tensor
     weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
 
@@ -52,8 +52,8 @@ class StepScores:
         highest maxima, so it is enough to search these blocks.
 
         Args:
-            totals: [B, K] log-probabilities of the beams so far; -inf for dead beams.
-            count: C, number of continuations; at most K V exist.
+            totals: [B, K] log-probabilities of the beams so far. -inf for dead beams.
+            count: C, number of continuations. At most K V exist.
 
         Returns:
             sums [B, C], best first, their beams and their tokens, int64 [B, C].
@@ -73,7 +73,7 @@ class StepScores:
             last_maximum = log_probs[:, :, num_full * BLOCK :].amax(2, keepdim=True)
             maxima = torch.cat([maxima, last_maximum], dim=2)
         blocks = (maxima + totals[:, :, None]).flatten(1).topk(count, dim=1, sorted=False).indices
-        # Search the columns of these blocks, [B, C, BLOCK]; the last block may end early.
+        # Search the columns of these blocks, [B, C, BLOCK]. The last block may end early.
         steps = torch.arange(BLOCK, device=log_probs.device)
         tokens = (blocks % num_blocks * BLOCK)[:, :, None] + steps
         beams = (blocks // num_blocks)[:, :, None].expand_as(tokens).flatten(1)
@@ -95,7 +95,7 @@ class SearchStep:
     # equal.
     tokens: Tensor
     state: Any  # the search's :class:`SearchState`; :meth:`StepDecoder.step` advances it
-    # [B, K] bool, True = beam with an open hypothesis; None: all. Nothing reads the scores of the
+    # [B, K] bool, True = beam with an open hypothesis. None: all. Nothing reads the scores of the
     # other beams, so that a decoder may leave them out.
     is_live: Tensor | None = None
 
@@ -124,7 +124,7 @@ class StepDecoder:
     ) -> list[StepScores]:
         """Advance every search by its newest tokens and return scores of the next tokens.
 
-        The temperature divides the logits; ``want_weights`` adds the weights that align tokens.
+        The temperature divides the logits. ``want_weights`` adds the weights that align tokens.
         """
         return [self._step(step, temperature, want_weights) for step in steps]
 
@@ -162,8 +162,8 @@ class Ensemble:
     ``dtype`` is ``torch.float16`` or ``torch.bfloat16`` for autocast.
 
     Attributes:
-        max_positions: longest target that every model can write, in tokens with the end symbol;
-            None for any, as of the others.
+        max_positions: longest target that every model can write, in tokens with the end symbol.
+            None: any length, here and below.
         max_source_positions: longest source that every model can read.
         max_sentence_positions, max_source_sentence_positions: the same of a sentence.
 
@@ -224,11 +224,10 @@ class Ensemble:
 
         The temperature divides the logits of every model.
         """
-        # Each model advances all searches with its own states.
-        outputs = [
-            decoder.step(steps, temperature, want_weights)
-            for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True)
-        ]
+        # Let each model advance all searches.
+        outputs = []
+        for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True):
+            outputs.append(decoder.step(steps, temperature, want_weights))
         # Average the scores of each search over the models.
         averaged = []
         for models_steps, models_scores in zip(searches, zip(*outputs, strict=True), strict=True):
@@ -240,7 +239,7 @@ class Ensemble:
 def average_scores(scores: Sequence[StepScores], batch: int, beam_size: int) -> StepScores:
     """Average the probabilities of several models, and the aligning attention where there is one.
 
-    The scores are those of one search with B sentences and K beams.
+    The search has B sentences and K beams.
     """
     if len(scores) == 1:
         return scores[0]

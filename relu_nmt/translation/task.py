@@ -150,7 +150,9 @@ class TranslationTask:
             DataError: ``<sep>`` is a word of the text itself.
         """
         # Take over the ids from the earlier model.
-        source, target, alone = None, None, True
+        source = None
+        target = None
+        alone = True
         if earlier is not None:
             last = Separators(len(self.source_dictionary), len(self.target_dictionary), alone=False)
             source, target, alone = earlier.separators or last

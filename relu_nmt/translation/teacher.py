@@ -137,12 +137,15 @@ class TaughtObjective(TranslationObjective):
         """
         assert batch.tgt_tokens is not None, "training batches have targets"
         # Name each pair by its tokens.
-        sides = [side.cpu().numpy() for side in (batch.src_tokens, batch.tgt_tokens)]
-        pairs = [
-            [row[row != Dictionary.pad_index] for row in pair] for pair in zip(*sides, strict=True)
-        ]
-        names = [hashlib.sha256(b"|".join(x.tobytes() for x in pair)).digest() for pair in pairs]
-        lengths = [len(target) for _, target in pairs]
+        names: list[bytes] = []
+        lengths: list[int] = []
+        sources = batch.src_tokens.cpu().numpy()
+        targets = batch.tgt_tokens.cpu().numpy()
+        for source, target in zip(sources, targets, strict=True):
+            source = source[source != Dictionary.pad_index]
+            target = target[target != Dictionary.pad_index]
+            names.append(hashlib.sha256(source.tobytes() + b"|" + target.tobytes()).digest())
+            lengths.append(len(target))
 
         @_reporting(self.config)
         def find() -> list[tuple[bytes, bytes] | None]:
@@ -155,14 +158,11 @@ class TaughtObjective(TranslationObjective):
         if size > self._most_tokens or None in stored:
             self._most_tokens = max(size, self._most_tokens)
             # Divide the tokens of the batch among its pairs, and store all pairs at once.
-            tables = [
-                [x.to("cpu", kind).numpy().tobytes() for x in table.split(lengths)]
-                for table, kind in zip(self._best(batch, real, rows), (ID, LOG), strict=True)
-            ]
+            best_ids, best_logs = self._best(batch, real, rows)
+            of_pairs = zip(names, best_ids.split(lengths), best_logs.split(lengths), strict=True)
+            entries = [(name, _bytes_of(i, ID), _bytes_of(x, LOG)) for name, i, x in of_pairs]
             with _reporting(self.config), database:
-                database.executemany(
-                    "INSERT OR IGNORE INTO top VALUES (?, ?, ?)", zip(names, *tables, strict=True)
-                )
+                database.executemany("INSERT OR IGNORE INTO top VALUES (?, ?, ?)", entries)
             stored = find()
         # Join the tables of the pairs to [N, k].
         ids = bytearray()
@@ -294,6 +294,10 @@ def open_cache(config: TeacherConfig) -> sqlite3.Connection:
             "another folder"
         )
     return database
+
+
+def _bytes_of(table: Tensor, dtype: torch.dtype) -> bytes:
+    return table.to("cpu", dtype).numpy().tobytes()
 
 
 def _shape_in_words(model: TranslationModel) -> str:

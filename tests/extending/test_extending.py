@@ -285,12 +285,13 @@ def test_a_mixture_of_experts_of_ones_own_logs_and_trains_its_balance(command, t
 def test_a_text_format_of_ones_own_makes_the_data_of_plain_text(command, tmp_path):
     user = ["--user-module", PARTS / "pair_format.py"]
     flags = ["-s", "de", "-t", "en", "--workers", "1", "--destdir"]
-    sides = [(FILES / f"text/train.{side}").read_text().splitlines() for side in ("de", "en")]
-    pairs = zip(*sides, strict=True)
+    pairs = [("ein Haus", "a house"), ("zwei", "two"), ("das Haus", "the house")]
     file = tmp_path / "train.jsonl"
     file.write_text("".join(json.dumps({"de": de, "en": en}) + "\n" for de, en in pairs))
+    for side, lines in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
+        (tmp_path / f"text.{side}").write_text("\n".join(lines) + "\n")
     command("preprocess", *flags, tmp_path / "own", "--trainpref", file, *user)
-    command("preprocess", *flags, tmp_path / "plain", "--trainpref", FILES / "text/train")
+    command("preprocess", *flags, tmp_path / "plain", "--trainpref", tmp_path / "text")
     for path in (tmp_path / "plain").iterdir():
         if path.suffix in (".txt", ".bin", ".idx"):
             assert path.read_bytes() == (tmp_path / "own" / path.name).read_bytes()

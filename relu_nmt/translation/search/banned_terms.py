@@ -65,7 +65,8 @@ class BannedTerms:
         spellings = [texts.spellings(term, match_case) for term in terms]
         for term in set().union(*spellings):
             for size in range(len(term)):
-                beginning, remainder = term[:size], term[size:]
+                beginning = term[:size]
+                remainder = term[size:]
                 self._remainders[beginning].append(remainder)
                 # A space may stand before punctuation.
                 is_inside = remainder[0] == " " or is_letter(remainder[0])

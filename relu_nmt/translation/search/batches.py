@@ -44,7 +44,8 @@ def plan_batches(
     enough for each worker to have some.
     """
     # Without given sizes, limit the logits of a step, and leave batches for all workers.
-    max_tokens, batch_size = config.max_tokens, config.batch_size
+    max_tokens = config.max_tokens
+    batch_size = config.batch_size
     if max_tokens is None and batch_size is None:
         max_tokens = DEFAULT_MAX_TOKENS
         max_logits = MAX_LOGITS.get(device_type, MAX_LOGITS["cpu"])

@@ -26,7 +26,7 @@ MOST_DONE = 0.4
 others."""
 
 LEAST_SCORE = -1e30
-"""Scores below this come from numbers that overflow; decoders round these differently."""
+"""Scores below this come from numbers that overflow. Decoders round these differently."""
 NOT_FINITE = "the model's scores are not finite (training diverged)"
 
 
@@ -105,7 +105,9 @@ class BeamSearch:
 
     def advance(self, scores: StepScores) -> None:
         """Choose the continuations of the beams by scores of the tokens after the newest ones."""
-        config, step, weights = self._config, self._step, scores.weights
+        config = self._config
+        step = self._step
+        weights = scores.weights
         self._refuse_undefined(scores)
         # Forbid tokens, then choose the best continuations, ended ones among them.
         candidates = self._candidates(scores)
@@ -184,7 +186,9 @@ class BeamSearch:
 
     def _candidates(self, scores: StepScores) -> Continuations:
         """Return the best continuations of each group of beams, ended ones among them."""
-        config, totals, step = self._config, self._live.totals, self._step
+        config = self._config
+        totals = self._live.totals
+        step = self._step
         if not self._constraints.are_alike(step):
             scores = scores.of_all(*totals.shape)
         self._constraints.apply(scores.log_probs, step)
@@ -214,7 +218,9 @@ class BeamSearch:
     ) -> Continuations:
         """Choose in every group the k best candidates that have not ended."""
         size = self._group_size
-        tokens, parents, totals = candidates.tokens, candidates.parents, candidates.totals
+        tokens = candidates.tokens
+        parents = candidates.parents
+        totals = candidates.totals
         if any_ends:
             # Candidates come best first. Move the ended ones behind all others.
             count = ends.size(2)
@@ -226,7 +232,8 @@ class BeamSearch:
         # Cut each group to k beams, and join the groups, [B, K].
         if parents is not None:
             parents = parents[:, :, :size].flatten(1)
-        tokens, totals = tokens[:, :, :size].flatten(1), totals[:, :, :size].flatten(1)
+        tokens = tokens[:, :, :size].flatten(1)
+        totals = totals[:, :, :size].flatten(1)
         # Give dead beams a harmless token, which keeps their sentences short.
         if (idle := self._constraints.idle_token) is not None:
             tokens = tokens.masked_fill(totals == -torch.inf, idle)
@@ -235,7 +242,8 @@ class BeamSearch:
     def _finish(self, candidates: Continuations, ends: Tensor, attention: Tensor | None) -> None:
         """Store the hypotheses that end now. Only candidates within the beam count."""
         # Ended candidates among the first k of each group, [B, G, k].
-        size, step = self._group_size, self._step
+        size = self._group_size
+        step = self._step
         totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
         # Name the parents of groups of one beam, which are the beams themselves.
         if candidates.parents is None:
@@ -262,7 +270,9 @@ class BeamSearch:
         Every group of beams is judged by itself: diverse beam search and sampling end with as many
         hypotheses of each group as it has beams.
         """
-        num_groups, rule, history = self._num_groups, self._config.stop_rule, self._finished
+        num_groups = self._num_groups
+        rule = self._config.stop_rule
+        history = self._finished
         next_length = self._step + 2  # of an open hypothesis that ends in the next step
         num_wanted = self._config.nbest if num_groups == 1 else self._group_size
         # A group is done when no hypothesis is open, or none can beat the worst one wanted.
@@ -293,7 +303,8 @@ class BeamSearch:
         # Drop all sentences that are done, in this step or earlier.
         mask = self._open
         rows = torch.from_numpy(np.flatnonzero(mask)).to(device)
-        self._sentences, self._open = self._sentences[mask], mask[mask]
+        self._sentences = self._sentences[mask]
+        self._open = mask[mask]
         self._is_word = self._is_word.index_select(0, rows)
         if self._uniforms is not None:
             self._uniforms = self._uniforms.index_select(0, rows)

@@ -210,7 +210,8 @@ class GenerationConfig:
     @property
     def longest_output(self) -> tuple[float, int]:
         """The factor a and the constant b of the longest output, a * (source tokens) + b."""
-        a, b = self.max_len_a, self.max_len_b
+        a = self.max_len_a
+        b = self.max_len_b
         return SENTENCE_LENGTHS[0] if a is None else a, SENTENCE_LENGTHS[1] if b is None else b
 
     def describe_longest_output(self, max_positions: int | None) -> str:

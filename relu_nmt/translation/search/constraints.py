@@ -70,7 +70,8 @@ class TokenConstraints:
         num_free: int = 0,
     ) -> None:
         # Find the sentences to write, [B, 1], and the sources without separator.
-        left, single = None, None
+        left = None
+        single = None
         separator = -1 if separators is None else separators[1]
         if separators is not None:
             count = (src_tokens == separators.source).sum(1, keepdim=True)
@@ -186,7 +187,8 @@ def _least_room(
     written: Written, sources: Sequence[SourceSentence], prefixes: Tensor | None, pad_index: int
 ) -> np.ndarray:
     """Return the fewest tokens before the end symbol, int64 [B]."""
-    number, room = np.zeros_like(written.limits), np.zeros_like(written.limits)
+    number = np.zeros_like(written.limits)
+    room = np.zeros_like(written.limits)
     forced = None if prefixes is None else prefixes.cpu().numpy()
     if written.left is not None:
         # All separators, and the tokens of the context that are none.

@@ -124,7 +124,8 @@ def search_documents(
             translation has no separators that show where its sentences end.
     """
     # Require separators for overlap: they show the end of the context.
-    overlap, separators = windows.window_overlap, documents.separators
+    overlap = windows.window_overlap
+    separators = documents.separators
     if overlap and separators is None:
         raise ConfigError(
             f"--window-overlap {overlap}: the model was trained without "

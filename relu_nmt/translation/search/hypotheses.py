@@ -38,14 +38,15 @@ class Continuations:
     """
 
     tokens: Tensor  # the newest token, int64 [B, G, C] of candidates, best first, or [B, K]
-    parents: Tensor | None  # the beam 0 .. K-1 that each continues, likewise; None: the same beam.
-    totals: Tensor  # log-probability with that token, likewise; -inf is no hypothesis
+    parents: Tensor | None  # the beam 0 .. K-1 that each continues, likewise. None: the same beam.
+    totals: Tensor  # log-probability with that token, likewise. -inf: no hypothesis
     # Sum of the attention of all tokens, [B, K, S], if the scorer needs it.
     attention: Tensor | None = None
 
     def keep(self, rows: Tensor) -> "Continuations":
         """Return the hypotheses of the sentences in these rows [B']."""
-        parents, attention = self.parents, self.attention
+        parents = self.parents
+        attention = self.attention
         return Continuations(
             self.tokens.index_select(0, rows),
             None if parents is None else parents.index_select(0, rows),
@@ -187,7 +188,8 @@ class SearchHistory:
             row_of, live, positions = self._steps[t]
             inside = steps > t
             if inside.any():
-                rows, chosen = row_of[sentences[inside]], beams[inside]
+                rows = row_of[sentences[inside]]
+                chosen = beams[inside]
                 tokens[inside, t] = live.tokens.cpu().numpy()[rows, chosen]
                 totals[inside, t] = live.totals.cpu().numpy()[rows, chosen]
                 if live.parents is not None:

@@ -158,7 +158,8 @@ def build_scorer(search: GenerationConfig) -> Scorer:
             that has none.
     """
     spec = Spec.parse(search.scorer)
-    kind, default = scorers.get(spec.name), GenerationConfig()
+    kind = scorers.get(spec.name)
+    default = GenerationConfig()
     for name in ("lenpen", "lenpen_form", "unnormalized"):
         if not kind.uses_length_penalty and getattr(search, name) != getattr(default, name):
             raise ConfigError(
@@ -189,7 +190,8 @@ def score_references(
     Sources [B, S] and references [B, T] are right-padded and end in the end symbol. See
     :class:`Generator` for the separators.
     """
-    pad, models = symbols.pad_index, ensemble.models
+    pad = symbols.pad_index
+    models = ensemble.models
     # Shift the references right, as decoder input that begins with the end symbol.
     prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)
     real = tgt_tokens != pad

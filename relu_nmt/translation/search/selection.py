@@ -61,7 +61,8 @@ def draw(
     (``topk``).
     """
     log_probs = scores.log_probs_of(totals)
-    values, symbols = log_probs, None
+    values = log_probs
+    symbols = None
     # Sort the likeliest tokens, and leave out tokens once the likelier ones together reach p.
     if topk > 0 or topp > 0:
         vocab_size = log_probs.size(2)
@@ -87,7 +88,8 @@ def draw_uniforms(
 ) -> np.ndarray:
     """Return numbers in [0, 1), float64 [B, T, K], from the seed and each sentence's number."""
     shape = (num_steps, beam_size)
-    subject, num_bytes = "the draws of --sampling", 8 * len(sentence_ids) * num_steps * beam_size
+    subject = "the draws of --sampling"
+    num_bytes = 8 * len(sentence_ids) * num_steps * beam_size
     require_memory(subject, num_bytes, "a smaller --max-len-b, --batch-size or --beam needs less")
     # Seed a generator for each sentence, so that batches do not change the draws.
     return np.stack([np.random.default_rng([seed, int(i)]).random(shape) for i in sentence_ids])

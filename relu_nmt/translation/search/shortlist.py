@@ -19,7 +19,7 @@ MULTIPLE = 128
 PAIR_MARK = "#languages:"
 """Begin of the last word of a file's first line, which names the languages."""
 ROUNDS = 5
-"""Rounds of expectation maximization; after these the lists hardly change."""
+"""Rounds of expectation maximization. After these the lists hardly change."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,7 +64,8 @@ class StepScore(StepRule):
         with_own_config(cls)
 
     def __init__(self, config: Any, symbols: Dictionary) -> None:
-        self.config, self.symbols = config, symbols
+        self.config = config
+        self.symbols = symbols
 
 
 class Written:
@@ -93,9 +94,12 @@ class Written:
         most_of_a_sentence: int | None,
         device: torch.device,
     ) -> None:
-        self.eos_index, self.separator = symbols.eos_index, separator
-        self.limits, self.context_sizes = limits, context_sizes
-        self.left, self.most_of_a_sentence = left, most_of_a_sentence
+        self.eos_index = symbols.eos_index
+        self.separator = separator
+        self.limits = limits
+        self.context_sizes = context_sizes
+        self.left = left
+        self.most_of_a_sentence = most_of_a_sentence
         self.length: Tensor | None = None
         if most_of_a_sentence is not None:
             self.length = torch.zeros(len(limits), 1, dtype=torch.int64, device=device)
@@ -143,7 +147,8 @@ class Written:
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only these rows [B'], the sentences of the mask [B]."""
-        self.limits, self.context_sizes = self.limits[mask], self.context_sizes[mask]
+        self.limits = self.limits[mask]
+        self.context_sizes = self.context_sizes[mask]
         for name in ("left", "length"):
             if (values := getattr(self, name)) is not None:
                 setattr(self, name, values.index_select(0, rows))
@@ -173,7 +178,8 @@ class SingleSentences(StepRule):
     """
 
     def __init__(self, separator: int, where: Tensor) -> None:
-        self._separator, self._where = separator, where
+        self._separator = separator
+        self._where = where
         self.is_alike = bool(where.all())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
@@ -202,7 +208,9 @@ class NoRepeatedNgrams(StepRule):
     """Forbids n-grams of a size that a hypothesis has already. Ends of sentences may repeat."""
 
     def __init__(self, size: int, pad_index: int, written: Written) -> None:
-        self._size, self._pad_index, self._written = size, pad_index, written
+        self._size = size
+        self._pad_index = pad_index
+        self._written = written
         self._history: Tensor | None = None  # all tokens of each hypothesis, [B, K, t]
 
     def is_active(self, step: int) -> bool:
@@ -236,7 +244,8 @@ class ShortestOutput(StepRule):
     """Forbids the end symbol, and the separator before it, where a hypothesis is too short."""
 
     def __init__(self, min_len: int, written: Written) -> None:
-        self._min_len, self._written = min_len, written
+        self._min_len = min_len
+        self._written = written
         self._last = int(written.context_sizes.max(initial=0)) + min_len
 
     def is_active(self, step: int) -> bool:
@@ -262,7 +271,9 @@ class Prefixes(StepRule):
     """
 
     def __init__(self, prefixes: Tensor, pad_index: int, num_free: int, written: Written) -> None:
-        self._prefixes, self._pad_index, self._written = prefixes, pad_index, written
+        self._prefixes = prefixes
+        self._pad_index = pad_index
+        self._written = written
         self._num_free = num_free
         self._saved = prefixes, torch.empty(0)  # rows [R], and their new scores [R, K, V]
 
@@ -298,13 +309,16 @@ class SentenceCount(StepRule):
 
     def __init__(self, written: Written, where: Tensor | None) -> None:
         assert written.left is not None, "sentences are counted"
-        self._written, self._where = written, where
+        self._written = written
+        self._where = where
         number = written.left[:, 0].cpu().numpy()
-        self._first_end, self._first_limit = int(number.min()), int((written.limits - number).min())
+        self._first_end = int(number.min())
+        self._first_limit = int((written.limits - number).min())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change the scores, see :class:`StepRule`."""
-        written, left = self._written, self._written.left
+        written = self._written
+        left = self._written.left
         assert left is not None, "sentences are counted"
         log_probs[:, :, written.eos_index].masked_fill_(left > 0, -torch.inf)
         if step >= self._first_end:
@@ -342,7 +356,8 @@ class LongestOutput(StepRule):
     """Forces the end symbol at the longest output."""
 
     def __init__(self, written: Written) -> None:
-        self._written, self._first = written, int(written.limits.min())
+        self._written = written
+        self._first = int(written.limits.min())
 
     def is_active(self, step: int) -> bool:
         """Return whether an output may have its longest length."""

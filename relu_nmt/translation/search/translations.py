@@ -209,7 +209,7 @@ class SourceLimit:
         ['a', 'b']
     """
 
-    tokens: int | None = None  # most tokens that are read, </s> included; None: any length
+    tokens: int | None = None  # most tokens that are read, </s> included. None: any length
     # Cut longer sources. Otherwise they lose all words and their translation is empty.
     truncate: bool = False
     separators: Separators | None = None  # they end each sentence, before </s>
@@ -253,7 +253,7 @@ class SourceDocuments:
     sentences: Sequence[SourceSentence]
     counts: np.ndarray  # sentences of each document, int [documents]
     sizes: np.ndarray  # tokens that each sentence counts toward the limit, </s> included, int [N]
-    # The symbol that ends sentences, in source and target; None: the translation of several
+    # The symbol that ends sentences, in source and target. None: the translation of several
     # sentences cannot be cut into them.
     separators: Separators | None
 
