@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.search import generator
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepDecoder
@@ -17,7 +18,7 @@ class Stepping:
     """
 
     def __init__(self, model, sources, num_groups=1):
-        self.decoder = model if hasattr(model, "start") else StepDecoder(model)
+        self.decoder = StepDecoder(model) if isinstance(model, TranslationModel) else model
         self.state = self.decoder.start(sources, num_groups)
         self.reorder, self.keep = self.state.reorder, self.state.keep
 

@@ -108,8 +108,10 @@ def _as_stored(config: Any) -> dict[str, Any]:
 
 def _is_equal(stored: Any, settings: Any) -> bool:
     """Return True if stored settings equal a training's, except settings in WITHOUT_NOTE."""
-    model = json.loads(json.dumps(to_dict(settings.model)))
-    if not isinstance(stored, dict) or stored.get("model") != model:
+    if not isinstance(stored, dict) or not isinstance(stored.get("model"), dict):
+        return False
+    # Compare models in the present form, since earlier versions had fewer settings.
+    if _of_today(stored["model"], settings.model) != _as_stored(settings.model):
         return False
     earlier, present = _noted(flat(stored), settings), _noted(_as_stored(settings), settings)
     # Leave out numbers that the program chose in place of the flags' values.

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.step_decoder import StepDecoder, StepScores
 
 EOS, UNK = Dictionary.eos_index, Dictionary.unk_index
@@ -97,4 +98,4 @@ def all_outputs(vocab_size, limit, shortest=1):
 
 def decoder_of(model):
     """Return the step decoder of a transformer. Toys and step decoders are theirs."""
-    return model if hasattr(model, "start") else StepDecoder(model)
+    return StepDecoder(model) if isinstance(model, TranslationModel) else model
