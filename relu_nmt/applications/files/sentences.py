@@ -20,6 +20,7 @@ from relu_nmt.errors import DataError, counted
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.tokenization.base import SentenceSplitter
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import Search
 from relu_nmt.translation.search.translations import SourceDocuments, TranslatedLines
@@ -68,8 +69,10 @@ class SegmentTranslator:
         if task.separators is None:
             windows = WindowConfig(SINGLE_SENTENCES)
         self._windows = windows
-        aligning = [model.decoder.aligning_attention for model in self.translator.models]
-        has_weights = all(attention.capabilities.weights for attention in aligning)
+        has_weights = all(
+            isinstance(model, EncoderDecoder) and model.aligning_attention.capabilities.weights
+            for model in self.translator.models
+        )
         alignment = "hard" if has_weights else None
         self.config = replace(self.config, print_alignment=alignment).resolved(documents=True)
         patterns = map(literal_pattern, sorted(self.glossary, key=len, reverse=True))
