@@ -12,10 +12,12 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.schedules import ScheduleConfig
 
-RESULTS_FILE, LAST = "results.json", "checkpoint_last.safetensors"
+RESULTS_FILE = "results.json"
+LAST = "checkpoint_last.safetensors"
 """The results, and the newest checkpoint, in a --save-dir."""
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
-ALLOW_UNUSED, FULLY_SHARDED = ("legacy_ddp", "no_c10d"), "fully_sharded"
+ALLOW_UNUSED = ("legacy_ddp", "no_c10d")
+FULLY_SHARDED = "fully_sharded"
 DDP_BACKENDS = ("pytorch_ddp", "c10d", *ALLOW_UNUSED, FULLY_SHARDED)
 SAVED = Files(
     written=True,
@@ -111,6 +113,11 @@ class OptimizerConfig:
         return scales
 
 
+def _reason_of_one_process() -> str:
+    """Return why a backend of several processes has no effect, an empty text if it has one."""
+    return "there is one process" if os.environ.get("WORLD_SIZE", "1") == "1" else ""
+
+
 @settings
 class TrainerConfig(PrecisionOptions):
     """All settings of a :class:`~relu_nmt.training.trainer.Trainer`."""
@@ -141,7 +148,7 @@ class TrainerConfig(PrecisionOptions):
         "pytorch_ddp",
         "legacy_ddp allows unused weights, fully_sharded shards the model",
         choices=DDP_BACKENDS,
-        no_effect=lambda: "there is one process" * (os.environ.get("WORLD_SIZE", "1") == "1"),
+        no_effect=_reason_of_one_process,
     )
     disable_validation: bool = option(False, "never validate", heading="validation and checkpoints")
     validate_interval: int = _validating(1, "validate every N epochs", least=1)

@@ -34,11 +34,10 @@ class Adam(torch.optim.AdamW):
 
     def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
         # The fused kernel exists for these devices and floating-point weights only.
-        fused = all(
-            p.device.type in ("cpu", "cuda") and p.is_floating_point()
-            for group in groups
-            for p in group["params"]
-        )
+        fused = True
+        for group in groups:
+            for p in group["params"]:
+                fused = fused and p.device.type in ("cpu", "cuda") and p.is_floating_point()
         betas = (config.beta1, config.beta2)
         super().__init__(groups, lr=0.0, betas=betas, eps=config.eps, fused=fused)
 
@@ -59,10 +58,12 @@ class Adafactor(torch.optim.Adafactor):
     clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
 
     def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
-        if any(own_part(p) is not p for group in groups for p in group["params"]):
-            raise ConfigError(
-                "--optimizer adafactor needs whole matrices; leave out --ddp-backend fully_sharded"
-            )
+        for group in groups:
+            if any(own_part(p) is not p for p in group["params"]):
+                raise ConfigError(
+                    "--optimizer adafactor needs whole matrices; leave out --ddp-backend "
+                    "fully_sharded"
+                )
         eps = (None, config.eps)
         super().__init__(groups, lr=0.0, beta2_decay=config.beta2_decay, eps=eps, d=config.clip)
 
@@ -82,14 +83,11 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         if parameter.requires_grad:
             exempt = getattr(parameter, "no_weight_decay", False)
             by_kind.setdefault((exempt, scale_of.get(parameter, 1.0)), []).append(parameter)
-    groups = [
-        {
-            "params": parameters,
-            "weight_decay": 0.0 if exempt else config.weight_decay,
-            "lr_scale": scale,
-        }
-        for (exempt, scale), parameters in sorted(by_kind.items(), key=lambda kind: kind[0])
-    ]
+    groups = []
+    for exempt, scale in sorted(by_kind):
+        decay = 0.0 if exempt else config.weight_decay
+        parameters = by_kind[exempt, scale]
+        groups.append({"params": parameters, "weight_decay": decay, "lr_scale": scale})
     # Pass options only to optimizers that have settings of their own.
     make, options = chosen_part(config, "optimizer")
     optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
@@ -108,12 +106,14 @@ def freeze(model: nn.Module, config: OptimizerConfig) -> None:
 def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
     """Return the parameters of whose names ``part`` is the start, or of all ``embeddings``."""
     if part == "embeddings":
-        tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
-        parameters = [parameter for table in tables for parameter in table.parameters()]
+        parameters = []
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                parameters += module.parameters()
     else:
         named = model.named_parameters(remove_duplicate=False)
         parameters = [p for name, p in named if f"{name}.".startswith(f"{part}.")]
     if not parameters:
-        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
-        raise ConfigError(f"{flag} {part}: the model's parts are embeddings, {parts}")
+        parts = dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters())
+        raise ConfigError(f"{flag} {part}: the model's parts are embeddings, {', '.join(parts)}")
     return parameters

@@ -16,12 +16,19 @@ from relu_nmt.training.batches import Batch, naming_batch, shapes_of
 from relu_nmt.training.distributed import ProcessGroup, own_part
 from relu_nmt.training.state import Components
 
-BYTES_OF_GRADIENT, BYTES_OF_MOMENTS = 4, 2 * 4
-"""Bytes of the gradient and of Adam's moments per parameter."""
+BYTES_OF_GRADIENT = 4
+"""Bytes of the gradient per parameter."""
+BYTES_OF_MOMENTS = 2 * 4
+"""Bytes of Adam's moments per parameter."""
 MEMORY_TO_FILL = 0.8
 """The share of the memory that ``--max-tokens auto`` fills. The rest is a margin."""
-FIRST_TOKENS, LARGEST_STEP, SMALLEST_STEP, TOKENS_UNIT = 256, 4, 1.1, 64
-"""Sizes of trial batches: the first one, the factors between two of them, and their unit."""
+FIRST_TOKENS = 256
+"""Tokens of the first trial batch."""
+LARGEST_STEP = 4
+SMALLEST_STEP = 1.1
+"""Factors between the sizes of two trial batches."""
+TOKENS_UNIT = 64
+"""Sizes of trial batches are multiples of it."""
 MOST_TOKENS = {"cpu": 4096, "cuda": 65_536}
 """The limits of ``--max-tokens auto``: larger batches are not faster, and make fewer updates."""
 
@@ -77,12 +84,11 @@ def peak_of(parts: Components, batch: Batch) -> int:
 
 def num_trained(parts: Components) -> int:
     """Return the number of the weights that the optimizer of this process changes."""
-    groups = parts.optimizer.param_groups
-    return sum(own_part(p).numel() for group in groups for p in group["params"])
+    return sum(own_part(parameter).numel() for parameter in parts.parameters)
 
 
 def memory_of(process: ProcessGroup) -> int:
-    """Return the bytes that a process may use on its device, with those that it has."""
+    """Return the bytes that a process may use on its device, or uses already."""
     if process.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(process.device)
         return free + torch.cuda.memory_reserved(process.device)
@@ -95,7 +101,7 @@ def memory_of(process: ProcessGroup) -> int:
 
 
 def largest_that_fits(
-    share_of: Callable[[int], float], least: int, most: int, goal: float = MEMORY_TO_FILL
+    share_of: Callable[[int], float], smallest: int, largest: int, goal: float = MEMORY_TO_FILL
 ) -> int:
     """Return the largest size whose share of the memory is at most ``goal``; 0 if none is.
 
@@ -103,33 +109,35 @@ def largest_that_fits(
     to them. So none is tried that does not fit, after which the system would end the process.
 
     Example:
-        >>> largest_that_fits(lambda tokens: 0.2 + tokens / 10_000, least=50, most=20_000)
+        >>> largest_that_fits(lambda tokens: 0.2 + tokens / 10_000, smallest=50, largest=20_000)
         5440
     """
-    size = max(least, min(FIRST_TOKENS, most))
+    size = max(smallest, min(FIRST_TOKENS, largest))
     fits = 0
-    while (share := share_of(size)) <= goal:
+    share = share_of(size)
+    while share <= goal:
         fits = size
         size = int(fits * min(LARGEST_STEP, goal / max(share, 0.01)))
-        size = most if size >= most else size - size % TOKENS_UNIT
+        size = largest if size >= largest else size - size % TOKENS_UNIT
         # Stop before steps that gain little, except the last one.
-        if size <= fits or (size < SMALLEST_STEP * fits and size < most):
+        if size <= fits or (size < SMALLEST_STEP * fits and size < largest):
             break
+        share = share_of(size)
     return fits
 
 
 def fitting_tokens(
     parts: Components,
     batch_of: Callable[[int], Batch],
-    least: int,
+    longest_group: int,
     share: int | None = None,
     stored: int | None = None,
 ) -> int:
     """Return the number of ``--max-tokens auto``: the largest batch that fits every process.
 
-    ``batch_of`` returns the largest batch within a number of tokens. ``least`` is the longest
-    group. Batches divide ``share``, the tokens of an update for this process, evenly. ``stored``,
-    the number of the checkpoint to go on from, is only checked.
+    ``batch_of`` returns the largest batch within a number of tokens, which is at least
+    ``longest_group``. Batches divide ``share``, the tokens of an update for this process, evenly.
+    ``stored``, the number of the checkpoint to go on from, is only checked.
     """
     process = parts.process
     memory = memory_of(process)
@@ -143,18 +151,19 @@ def fitting_tokens(
         return max(process.gather(peak / memory))
 
     limit = MOST_TOKENS[process.device.type]
-    limit_tried = stored or max(least, min(share or limit, limit))
+    limit_tried = stored or max(longest_group, min(share or limit, limit))
     goal = 1.0 if stored else MEMORY_TO_FILL
-    largest = largest_that_fits(share_of, min(least, limit_tried), limit_tried, goal)
+    largest = largest_that_fits(share_of, min(longest_group, limit_tried), limit_tried, goal)
     memory_text = f"of the {memory / 1e9:.1f} GB of memory here"
     if stored and largest < stored:
         raise ConfigError(
             f"--max-tokens auto: the {stored:,} tokens of the checkpoint need more {memory_text}; "
-            f"go on with a number, as --max-tokens {largest or least}, and more --update-freq"
+            f"go on with a number, as --max-tokens {largest or longest_group}, and more "
+            "--update-freq"
         )
     if not largest:
         raise ConfigError(
-            f"--max-tokens auto: the longest sentences, {least:,} tokens, need more than "
+            f"--max-tokens auto: the longest sentences, {longest_group:,} tokens, need more than "
             f"{MEMORY_TO_FILL:.0%} {memory_text}; take --checkpoint-activations or a smaller "
             "model, or leave them out with a number and --skip-invalid-size-inputs"
         )
@@ -162,4 +171,4 @@ def fitting_tokens(
         return largest
     # Divide the share among as few batches as possible, of equal sizes.
     num_batches = -(-share // largest)
-    return max(least, -(-share // num_batches))
+    return max(longest_group, -(-share // num_batches))

@@ -53,8 +53,10 @@ class Schedule(ABC):
     ) -> None:
         self.config = config
         vars(self).update({name: getattr(config, name) for name in options_of(type(config))})
-        self.rates, self.peak = rates, rates[0]
-        self.max_update, self.maximize = max_update, maximize
+        self.rates = rates
+        self.peak = rates[0]
+        self.max_update = max_update
+        self.maximize = maximize
 
     @abstractmethod
     def learning_rate(self, num_updates: int, epoch: int) -> float:
@@ -82,7 +84,7 @@ class Schedule(ABC):
 
 
 WarmupConfig = Schedule.Config
-"""The option of every schedule here, and a base for the ``Config`` of others."""
+"""The option of every schedule here, and a base for the ``Config`` of further ones."""
 
 
 @SCHEDULES.register("inverse_sqrt")
@@ -95,8 +97,10 @@ class InverseSqrtSchedule(Schedule):
     warmup: int = option(4000, "updates of linear warm-up", least=0)
     init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: 0")
 
-    def __init__(self, config: Any, *more: Any) -> None:
-        super().__init__(config, *more)
+    def __init__(
+        self, config: Any, rates: tuple[float, ...], max_update: int = 0, maximize: bool = False
+    ) -> None:
+        super().__init__(config, rates, max_update, maximize)
         if self.warmup < 1:
             raise ConfigError(
                 "--lr-scheduler inverse_sqrt needs --warmup-updates of 1 or more, "
@@ -124,8 +128,10 @@ class CosineSchedule(Schedule):
     t_mult: float = option(1.0, "factor from one period to the next", least=1)
     shrink: float = option(0.1, "factor of both rates from one period to the next", above=0)
 
-    def __init__(self, config: Any, *more: Any) -> None:
-        super().__init__(config, *more)
+    def __init__(
+        self, config: Any, rates: tuple[float, ...], max_update: int = 0, maximize: bool = False
+    ) -> None:
+        super().__init__(config, rates, max_update, maximize)
         if self.period > 0:
             return
         self.period = self.max_update + 1 - self.warmup  # the next begins after the last update
@@ -140,16 +146,19 @@ class CosineSchedule(Schedule):
         if num_updates < self.warmup:
             return self.warming_up(num_updates)
         # Find the number of the period (from 0), its start and its length.
-        updates, growth, period = num_updates - self.warmup, self.t_mult, self.period
+        updates = num_updates - self.warmup
+        growth = self.t_mult
         if growth == 1:
-            index = int(updates // period)
-            start, length = period * index, period
+            index = int(updates // self.period)
+            start = self.period * index
+            length = self.period
         else:
             # Invert the sum of the lengths so far, a geometric series.
-            index = math.floor(math.log(1 - updates / period * (1 - growth), growth))
-            start, length = (1 - growth**index) / (1 - growth) * period, growth**index * period
-        shrink = self.shrink**index
-        low, high = self.min_lr * shrink, self.peak * shrink
+            index = math.floor(math.log(1 - updates / self.period * (1 - growth), growth))
+            start = (1 - growth**index) / (1 - growth) * self.period
+            length = growth**index * self.period
+        low = self.min_lr * self.shrink**index
+        high = self.peak * self.shrink**index
         return low + 0.5 * (high - low) * (1 + math.cos(math.pi * (updates - start) / length))
 
 
@@ -163,13 +172,12 @@ class PolynomialDecaySchedule(Schedule):
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
         """Return the learning rate of an update."""
-        end, total = self.end_lr, self.total
         if self.warmup > 0 and num_updates <= self.warmup:
             return self.peak * num_updates / self.warmup
-        if num_updates >= total:
-            return end
-        remaining = 1 - (num_updates - self.warmup) / (total - self.warmup)
-        return (self.peak - end) * remaining**self.power + end
+        if num_updates >= self.total:
+            return self.end_lr
+        remaining = 1 - (num_updates - self.warmup) / (self.total - self.warmup)
+        return (self.peak - self.end_lr) * remaining**self.power + self.end_lr
 
 
 @SCHEDULES.register("fixed")
@@ -181,11 +189,10 @@ class FixedSchedule(Schedule):
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
         """Return the learning rate of an update."""
-        rates, anneal = self.rates, self.anneal
-        if anneal is None or epoch < anneal:
-            rate = rates[min(epoch - 1, len(rates) - 1)]
+        if self.anneal is None or epoch < self.anneal:
+            rate = self.rates[min(epoch - 1, len(self.rates) - 1)]
         else:
-            rate = rates[-1] * self.shrink ** (epoch + 1 - anneal)
+            rate = self.rates[-1] * self.shrink ** (epoch + 1 - self.anneal)
         # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it prints
         # that value at u updates. Here both are update t's own factor.
         return rate * num_updates / self.warmup if num_updates < self.warmup else rate
@@ -212,8 +219,10 @@ class ReduceOnPlateauSchedule(Schedule):
     threshold: float = option(1e-4, "smallest relative improvement that counts", least=0)
     shrink: float = option(0.1, "factor of the learning rate at a plateau", above=0)
 
-    def __init__(self, config: Any, *more: Any) -> None:
-        super().__init__(config, *more)
+    def __init__(
+        self, config: Any, rates: tuple[float, ...], max_update: int = 0, maximize: bool = False
+    ) -> None:
+        super().__init__(config, rates, max_update, maximize)
         self._state = PlateauState()
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
@@ -226,13 +235,16 @@ class ReduceOnPlateauSchedule(Schedule):
         """Count the epochs without improvement. Scores during warm-up do not count."""
         if score is None or num_updates <= self.warmup:
             return
-        state, sign = self._state, 1 if self.maximize else -1
+        state = self._state
+        sign = 1 if self.maximize else -1
         limit = (1 + sign * self.threshold) * (state.best or 0)
         state.bad_epochs += 1
         if state.best is None or sign * score > sign * limit:
-            state.best, state.bad_epochs = score, 0
+            state.best = score
+            state.bad_epochs = 0
         elif state.bad_epochs > self.patience:
-            state.factor, state.bad_epochs = state.factor * self.shrink, 0
+            state.factor *= self.shrink
+            state.bad_epochs = 0
 
     def state(self) -> dict[str, Any]:
         """Return the factor, the best score and the epochs since."""

@@ -85,7 +85,8 @@ class TrainingState:
 
     def add_score(self, score: float, maximize: bool) -> bool:
         """Count a validation score. Return True if it is at least as good as the best so far."""
-        best, sign = self.best_score, 1 if maximize else -1
+        best = self.best_score
+        sign = 1 if maximize else -1
         better = not math.isnan(score) and (best is None or sign * score > sign * best)
         self.bad_validations = 0 if better else self.bad_validations + 1
         if better:
@@ -172,13 +173,12 @@ def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:
     """Return the running means and variances of BatchNorm by name, where it tracks them."""
-    return {
-        f"{name}.{statistic}": module.get_buffer(statistic)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.BatchNorm2d)
-        if module.track_running_stats
-        for statistic in ("running_mean", "running_var")
-    }
+    statistics: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.BatchNorm2d) and module.track_running_stats:
+            statistics[f"{name}.running_mean"] = module.get_buffer("running_mean")
+            statistics[f"{name}.running_var"] = module.get_buffer("running_var")
+    return statistics
 
 
 StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
@@ -204,16 +204,20 @@ class Components:
         self.process = process
         self.config = config
         self.optimizer = build_optimizer(model, config.optimizer)
-        self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.parameters: list[nn.Parameter] = []  # that the optimizer changes
+        for group in self.optimizer.param_groups:
+            self.parameters += group["params"]
         # BatchNorm's running statistics are averaged over the processes for evaluation.
         self.statistics = list(running_statistics(objective).values())
         self.schedule = build_schedule(config.schedule, config.max_update, config.maximize)
         self.dtype = autocast_dtype(config, process.device)
         # The loss scale of float16, with fairseq's window. Without it the scaler changes nothing.
         updates = FAIRSEQ_SCALE_WINDOW // process.world_size // config.update_freq[0]
-        window, start = config.fp16_scale_window or max(1, updates), config.fp16_init_scale
         self.scaler = torch.amp.GradScaler(
-            "cuda", start, growth_interval=window, enabled=config.fp16
+            "cuda",
+            config.fp16_init_scale,
+            growth_interval=config.fp16_scale_window or max(1, updates),
+            enabled=config.fp16,
         )
         self.average = WeightAverage(model, config.optimizer)
 
@@ -237,7 +241,7 @@ class Components:
         """Divide summed gradients by the sample size and clip them. Return the norm before."""
         # Undo the loss scale, so that norms are comparable.
         self.scaler.unscale_(self.optimizer)
-        gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
+        gradients = [own_part(p.grad) for p in self.parameters if p.grad is not None]
         # Keep the factor on the device, without a wait for the GPU. Its world_size undoes the mean
         # of DistributedDataParallel over the processes.
         factor = (self.process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
@@ -258,7 +262,8 @@ class Components:
         The bool scalar ``finite`` keeps a fused optimizer from changing the weights if it is False,
         so that the update can be repeated to find the cause. None: always change them.
         """
-        optimizer, scaler = self.optimizer, self.scaler
+        optimizer = self.optimizer
+        scaler = self.scaler
         if not scaler.is_enabled():
             if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
                 # Fused optimizers read it on their device, without a wait for the GPU.
@@ -295,16 +300,17 @@ class Components:
         Its tensors are the live ones, not copies. If the model is sharded, all processes must call
         this, and the first one gets whole tensors. ``description`` is further metadata.
         """
-        state.schedule, state.precision = self.schedule.state(), self.scaler.state_dict()
+        state.schedule = self.schedule.state()
+        state.precision = self.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
         training = optimizer_tensors(self.model, self.optimizer) if with_optimizer else {}
         # Apply the average. The raw weights that it replaces are stored beside it.
         with self.average.applied() as raw:
             training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
             # Keep parameters as they are, so that tied ones stay one tensor.
-            tensors = [self.model.state_dict(keep_vars=True), training]
-            model, training = (whole_tensors(part, self.process.is_first) for part in tensors)
-            yield Checkpoint(model, metadata, training)
+            is_first = self.process.is_first
+            model = whole_tensors(self.model.state_dict(keep_vars=True), is_first)
+            yield Checkpoint(model, metadata, whole_tensors(training, is_first))
 
     def restore(
         self, path: Path | None, say: Callable[[str], None], start: StartWeights | None = None
@@ -354,11 +360,11 @@ class Components:
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's tensors as ``optimizer.PARAMETER.KEY``."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return {
-        f"{OPTIMIZER_PREFIX}{names[parameter]}.{key}": torch.as_tensor(value)
-        for parameter, values in optimizer.state.items()
-        for key, value in values.items()
-    }
+    tensors: dict[str, Tensor] = {}
+    for parameter, values in optimizer.state.items():
+        for key, value in values.items():
+            tensors[f"{OPTIMIZER_PREFIX}{names[parameter]}.{key}"] = torch.as_tensor(value)
+    return tensors
 
 
 def _reset(state: TrainingState, config: TrainerConfig) -> None:
@@ -366,30 +372,37 @@ def _reset(state: TrainingState, config: TrainerConfig) -> None:
     if config.reset_optimizer:
         state.num_updates = 0
     if config.reset_dataloader:
-        state.epoch, state.batch_offset, state.num_batches = 1, 0, 0
+        state.epoch = 1
+        state.batch_offset = state.num_batches = 0
     if config.reset_meters:
-        state.inner, state.epoch_meters, state.seconds = Meters(), Meters(), 0.0
+        state.inner = Meters()
+        state.epoch_meters = Meters()
+        state.seconds = 0.0
     is_other = state.best_metric != config.best_checkpoint_metric
     if config.reset_meters or config.reset_optimizer or is_other:
         state.best_metric = config.best_checkpoint_metric
-        state.best_score, state.bad_validations = None, 0
+        state.best_score = None
+        state.bad_validations = 0
 
 
 def _load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
 ) -> None:
-    """Restore the optimizer's tensors. Its settings stay those of the flags.
+    """Restore the optimizer's tensors. The flags give its settings.
 
-    The state of parts that are frozen now is dropped, and that of parts not trained before is new.
+    The state of parts that are frozen now is dropped. Parts that were not trained before begin
+    with a new state.
     """
-    # Group the tensors by parameter, and keep those of trained ones.
+    # Group the tensors by parameter, and keep the tensors of trained ones.
     stored: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         owner, key = name.rsplit(".", 1)
         stored.setdefault(owner, {})[key] = tensor
     parameters = dict(model.named_parameters())
-    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    index_of = {parameter: index for index, parameter in enumerate(order)}
+    index_of: dict[nn.Parameter, int] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            index_of[parameter] = len(index_of)
     trained = {}
     for name in stored:
         if name in parameters and parameters[name] in index_of:
@@ -399,26 +412,28 @@ def _load_optimizer(
     for name, parameter in trained.items():
         keys.setdefault(parameter.dim() > 1, set()).update(stored[name])
     # Compare names and shapes. A parameter without a gradient in any update has no state.
-    fits = stored and stored.keys() <= parameters.keys()
-    if not fits or not all(
-        stored[name].keys() == keys[parameter.dim() > 1]
-        and all(_fits(t.shape, parameter.shape) for t in stored[name].values())
-        for name, parameter in trained.items()
-    ):
+    fits = bool(stored) and stored.keys() <= parameters.keys()
+    for name, parameter in trained.items():
+        fits = fits and stored[name].keys() == keys[parameter.dim() > 1]
+        fits = fits and all(_fits(t.shape, parameter.shape) for t in stored[name].values())
+    if not fits:
         raise CheckpointError(
             f"{path}: the checkpoint holds no optimizer state for this model; add "
             f"--reset-optimizer, or {weights_alone(path)}"
         )
     # Number the parameters as PyTorch does, cutting tensors to this process's part.
-    state = {
-        index_of[parameter]: {k: part_like(t, parameter) for k, t in stored[name].items()}
-        for name, parameter in trained.items()
-    }
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, parameter in trained.items():
+        values = state[index_of[parameter]] = {}
+        for key, tensor in stored[name].items():
+            values[key] = part_like(tensor, parameter)
     # load_state_dict copies the tensors to the parameters' devices.
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def _fits(state: Sequence[int], weight: Sequence[int]) -> bool:
     """Return True for a scalar, and for the weight's shape with means of some dimensions."""
+    if not state:
+        return True
     pairs = zip(state, weight, strict=False)
-    return not state or (len(state) == len(weight) and all(a in (1, b) for a, b in pairs))
+    return len(state) == len(weight) and all(size in (1, full) for size, full in pairs)

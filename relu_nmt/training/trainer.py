@@ -67,7 +67,7 @@ class Trainer:
         self._per_update = self._num_updates = 1
         self._launched: Update | None = None
         # Votes in the last update that was read: a process has a signal, or finds the time up.
-        self._votes = False, False
+        self._votes = (False, False)
         self._reason: str | None = None
         self._started = self._lap = time.monotonic()
 
@@ -80,7 +80,8 @@ class Trainer:
             ReluNmtError: a file cannot be read or written, or is damaged; a check before the first
                 update fails; the loss or the gradient is not finite.
         """
-        config, say = self.config, self.log.say
+        config = self.config
+        say = self.log.say
         metric = config.best_checkpoint_metric
         try:
             # Restore the state and the result, unless this is a fresh start.
@@ -150,7 +151,9 @@ class Trainer:
     def _train_epoch(self) -> None:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
         # Plan the epoch, and this process's share of its batches.
-        state, config, source = self.state, self.config, self._data.train
+        state = self.state
+        config = self.config
+        source = self._data.train
         if state.begin_epoch(source.begin_epoch(state.epoch)):
             self.log.say(
                 f"the epoch now has {state.num_batches} batches; the position in it is carried "
@@ -278,7 +281,8 @@ class Trainer:
 
     def _validate_and_save(self, end_of_epoch: bool) -> None:
         """Validate, move to the next epoch and save, each if it is due after an update."""
-        state, config = self.state, self.config
+        state = self.state
+        config = self.config
         save = (
             (end_of_epoch and state.epoch % config.save_interval == 0)
             or self._reason is not None
@@ -311,7 +315,8 @@ class Trainer:
 
     def _validation_is_due(self, end_of_epoch: bool, save: bool) -> bool:
         """Return True if validation is due after an update, with a checkpoint if ``save``."""
-        state, config = self.state, self.config
+        state = self.state
+        config = self.config
         is_early = state.num_updates < config.validate_after_updates
         if is_early or config.disable_validation or not self._data.valid:
             return False
@@ -329,7 +334,7 @@ class Trainer:
         is_kept: bool = False,
         keeps_last: bool = False,
     ) -> None:
-        """Write a checkpoint. At the end of an epoch the state is already that of the next."""
+        """Write a checkpoint. At the end of an epoch ``state`` has the next one already."""
         self._read_launched()
         state = self.state
         state.seconds = self._wall()
@@ -365,7 +370,8 @@ class Trainer:
 
     def _limit_reached(self, epoch: int) -> str | None:
         """Return the reason to stop before an update in ``epoch``, or None."""
-        config, num_updates = self.config, self.state.num_updates
+        config = self.config
+        num_updates = self.state.num_updates
         if config.max_update and num_updates >= config.max_update:
             return f"{num_updates} updates are made (--max-update {config.max_update})"
         if config.max_epoch and epoch > config.max_epoch:

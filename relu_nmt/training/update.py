@@ -25,8 +25,8 @@ class Update:
     Args:
         num_updates: number of the update, from 1.
         seed: seed of the forward pass.
-        batches: those of this process.
-        names: those of the metrics.
+        batches: batches of this process.
+        names: names of the metrics.
         values: float64 [6 + 2 * metrics + batches] on the device: the gradient's norm before
             clipping, sums over all processes, and the loss of each batch.
         skipped: gradients overflowed and the optimizer made no step.
@@ -54,8 +54,8 @@ class Update:
 
         Args:
             parts: the model and its optimizer.
-            batches: those of this process with their weights: 1, or 0 for a batch that only keeps
-                this process in step with the others.
+            batches: batches of this process with their weights: 1, or 0 for a batch that only keeps
+                this process in step with further ones.
             votes: this process has received a signal, and this process finds the time up.
             wants_telemetry: compute the objective's telemetry of the first batch.
         """
@@ -138,7 +138,10 @@ def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[floa
     suspects = process.gather(bad)
     if not any(suspects):
         suspects = process.gather(ids_by_batch)
-    ids = [str(number) for lists in suspects for batch in lists for number in batch]
+    ids: list[str] = []
+    for batches_of_process in suspects:
+        for numbers in batches_of_process:
+            ids += map(str, numbers)
     remainder = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
     return ", ".join(ids[:SHOWN_IDS]) + remainder
 

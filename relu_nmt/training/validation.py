@@ -103,7 +103,7 @@ def validate(
             scorer = data.scorer if number == 0 else None
             stats = measure(parts, source, scorer, say=log.say)
             stats["num_updates"] = state.num_updates
-            # Show the best score so far beside that of the first set, which decides.
+            # Show the best score so far beside the score of the first set, which decides.
             if number == 0 and metric in stats:
                 score = stats[metric]
                 best = state.best_score
@@ -160,7 +160,8 @@ def measure(
     prints the progress of a slow validation.
     """
     count = source.begin_epoch(1)
-    rank, world_size = parts.process.rank, parts.process.world_size
+    rank = parts.process.rank
+    world_size = parts.process.world_size
     indices = list(range(rank, count, world_size))
     if is_sharded(parts.objective) and len(indices) < -(-count // world_size):
         indices.append(0)  # the other processes need this one's weights; the batch does not count

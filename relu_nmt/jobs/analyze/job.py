@@ -192,7 +192,9 @@ def _analyze(
     """Return all models with their results, the examples, and names and values of the inputs."""
     data, subset, limit = settings.data, settings.gen_subset, settings.max_doc_tokens
     precision = {name: getattr(settings, name) for name in ("cpu", "bf16", "fp16")}
-    translators = [load_translator(ModelOptions(path=p, **precision), data) for p in settings.path]
+    translators = []
+    for path in settings.path:
+        translators.append(load_translator(ModelOptions(path=path, **precision), data))
     splits = [translator.task.load_split(subset) for translator in translators]
     if splits[0].target is None:
         raise DataError(
@@ -203,21 +205,21 @@ def _analyze(
     groups = splits[0].groups(() if limit is None else (limit,))
     total = len(groups)
     unit = "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
-    inputs = zip(names, settings.path, translators, splits, strict=True)
-    models = [AnalyzedModel(*values, groups, unit) for values in inputs]
+    models = []
+    for name, path, translator, split in zip(
+        names, settings.path, translators, splits, strict=True
+    ):
+        models.append(AnalyzedModel(name, path, translator, split, groups, unit))
     for number in settings.examples:
         if number >= total:
             raise ConfigError(
                 f"--examples {number}: split {subset} has {total:,} {unit}, numbered from 0"
             )
-    # Find the places in each model. None if the attention has no weights.
-    places = {
-        text: [
-            _weights_at(model_translator, AttentionPlace.parse(text))
-            for model_translator in translators
-        ]
-        for text in settings.places
-    }
+    # Find the layers and heads to draw in each model. None if the attention has no weights.
+    shown_places: dict[str, list[AttentionPlace | None]] = {}
+    for text in settings.places:
+        place = AttentionPlace.parse(text)
+        shown_places[text] = [_weights_at(translator, place) for translator in translators]
     # Choose sentences at equal distances.
     chosen = np.arange(total)
     if 0 < settings.sample < total:
@@ -230,7 +232,8 @@ def _analyze(
         facts["groups"] = f"sentences of a document, up to {limit:,} tokens"
     for model in models:
         model.analyze(chosen)
-    return models, [_example(models, places, number) for number in settings.examples], facts
+    examples = [_example(models, shown_places, number) for number in settings.examples]
+    return models, examples, facts
 
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:
@@ -246,15 +249,14 @@ def _example(
     places_by_text: Mapping[str, Sequence[AttentionPlace | None]],
     number: int,
 ) -> dict[str, Any]:
-    """Return the maps of one sentence or group. ``places`` has the place in each model."""
+    """Return the maps of one sentence or group, at the place of each text in each model."""
     figures = []
     for text, places_in_models in places_by_text.items():
         # Leave out models without weights at this place.
-        maps = {
-            model.name: model.map(number, place)
-            for model, place in zip(models, places_in_models, strict=True)
-            if place is not None
-        }
+        maps: dict[str, AttentionMap] = {}
+        for model, place_in_model in zip(models, places_in_models, strict=True):
+            if place_in_model is not None:
+                maps[model.name] = model.map(number, place_in_model)
         if not maps:
             continue
         # Draw the mean of the heads, and each head.
@@ -284,7 +286,7 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
         >>> distinct_names(["runs/relu/checkpoints/checkpoint_best.safetensors"])
         ['relu']
     """
-    parts = [(*Path(path).absolute().parts[:-1], Path(path).stem) for path in paths]
+    parts = [Path(path).absolute().with_suffix("").parts for path in paths]
     plain = [_without_usual_names(path) for path in parts]
     number = len(set(parts))
     if number < 2:
@@ -303,8 +305,11 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
             length += 1
         names = ["/".join(path[-length:]) for path in parts]
     # Number a path that comes again.
-    again = [names[:i].count(name) for i, name in enumerate(names)]
-    return [f"{name} {n + 1}" if n else name for name, n in zip(names, again, strict=True)]
+    numbered = []
+    for index, name in enumerate(names):
+        num_before = names[:index].count(name)
+        numbered.append(f"{name} {num_before + 1}" if num_before else name)
+    return numbered
 
 
 def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
@@ -319,7 +324,11 @@ def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
 def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) -> dict[str, str]:
     """Return the text of each CSV file by the last part of its name."""
     # Branches and attention of each checkpoint, a row for each head and mean.
-    attention, ranks, memories, branches = [], [], [], []
+    attention = []
+    ranks = []
+    memories = []
+    sums: dict[str, None] = {}  # columns of the memories' sums, in order
+    branches = []
     for model in models:
         branches += [{"checkpoint": model.name, **record} for record in model.branches]
         for record in model.records:
@@ -333,21 +342,22 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) ->
         for module, part in (model.memories or {"modules": {}})["modules"].items():
             side, layer = module.split(".")
             where = {"checkpoint": model.name, "side": side, "layer": layer}
+            statistics = {key: part.get(key) for key in MEMORY_STATISTICS}
             top_sums = {f"top_sum_{p}": share for p, share in part.get("top_sums", {}).items()}
-            memories.append(where | {key: part.get(key) for key in MEMORY_STATISTICS} | top_sums)
+            sums |= dict.fromkeys(top_sums)
+            memories.append(where | statistics | top_sums)
+    training = []
+    for name, curves in courses.items():
+        training += curve_rows(name, curves)
     # Columns and rows of each file. Empty ones are left out.
-    sums = dict.fromkeys(key for row in memories for key in row if key.startswith("top_sum_"))
     tables = {
         "attention": ([*PLACE, "rows", *ANALYZED], attention),
         "top_sums": ([*PLACE, "percent", "top_sum", "share_at_rank", "beyond"], ranks),
         "branches": (["checkpoint", "side", "layer", "branch", "variance_ratio"], branches),
         "feed_forward": (["checkpoint", "side", "layer", *MEMORY_STATISTICS, *sums], memories),
-        "training": (
-            ["training", "split", "metric", "num_updates", "value"],
-            [row for name, own in courses.items() for row in curve_rows(name, own)],
-        ),
+        "training": (["training", "split", "metric", "num_updates", "value"], training),
     }
-    return {name: csv_text(*table) for name, table in tables.items() if table[1]}
+    return {name: csv_text(columns, rows) for name, (columns, rows) in tables.items() if rows}
 
 
 def page_text(
@@ -370,21 +380,21 @@ def page_text(
             branches.setdefault(branch, {})[model.name] = record["variance_ratio"]
     # Means over layers and heads have a row for each slot and line.
     series = series_of({model.name: model.records for model in models})
-    means = {
-        slot: [
-            (name, record)
-            for name, _, records in series
-            for record in records
-            if record["slot"] == slot and record["layer"] == "mean"
-        ]
-        for slot in SLOTS
-    }
+    means: dict[str, list[tuple[str, Mapping[str, Any]]]] = {slot: [] for slot in SLOTS}
+    for name, _, records in series:
+        for record in records:
+            if record["layer"] == "mean":
+                means[record["slot"]].append((name, record))
+    measured: set[str] = set()
+    for model in models:
+        for record in model.records:
+            measured |= record.keys()
     names = [model.name for model in models] or list(courses)
     values = {
         "title": f"{'Attention' if models else 'Training'} of {', '.join(names)}",
         "facts_of_all": [*facts.items(), ("report of", time.strftime("%d %B %Y, %H:%M"))],
         "models": models,
-        "measured": {name for model in models for record in model.records for name in record},
+        "measured": measured,
         "series": series,
         "slot_means": {slot: rows for slot, rows in means.items() if rows},
         "branches": branches,
@@ -418,7 +428,7 @@ def of_courses(courses: Mapping[str, Curves], panels: Mapping[tuple[str, str], s
 
 
 def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], str]]:
-    """Return the panels of losses and scores, and those of the telemetry, without empty ones.
+    """Return the panels of losses and scores, then of the telemetry, without empty ones.
 
     A metric needs two values in a training to make a curve.
     """
@@ -432,23 +442,22 @@ def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], s
     losses = {
         (TRAIN, "loss"): f"training loss, {bits}",
         (TRAIN, "nll_loss"): "training NLL, bits per token",
-        **{(split, "loss"): f"loss on {split}, {bits}" for split in splits},
-        **{(split, "nll_loss"): f"NLL on {split}, bits per token" for split in splits},
-        (TRAIN, "attention_norm"): "attention_norm: mean |ln S|",
-        (TRAIN, "attention_entropy"): "attention_entropy: excess, nats",
-        **{
-            (split, name): f"{title} on {split}"
-            for split in splits
-            for name, title in (("accuracy", "accuracy, %,"), ("bleu", "BLEU"))
-        },
-        (TRAIN, "gnorm"): "norm of the gradient",
     }
+    for split in splits:
+        losses[split, "loss"] = f"loss on {split}, {bits}"
+    for split in splits:
+        losses[split, "nll_loss"] = f"NLL on {split}, bits per token"
+    losses[TRAIN, "attention_norm"] = "attention_norm: mean |ln S|"
+    losses[TRAIN, "attention_entropy"] = "attention_entropy: excess, nats"
+    for split in splits:
+        losses[split, "accuracy"] = f"accuracy, %, on {split}"
+        losses[split, "bleu"] = f"BLEU on {split}"
+    losses[TRAIN, "gnorm"] = "norm of the gradient"
     # Group the telemetry by statistic, then by slot.
-    telemetry = {
-        (TELEMETRY, f"{slot} {name}"): f"{STATISTICS[name].label}, {slot}"
-        for name in DRAWN_TELEMETRY
-        for slot in SLOTS
-    }
+    telemetry: dict[tuple[str, str], str] = {}
+    for name in DRAWN_TELEMETRY:
+        for slot in SLOTS:
+            telemetry[TELEMETRY, f"{slot} {name}"] = f"{STATISTICS[name].label}, {slot}"
     telemetry[TELEMETRY, f"decoder {GROWTH}"] = "e of the mean square n^e of outputs, decoder"
     panels = []
     for titles in (losses, telemetry):

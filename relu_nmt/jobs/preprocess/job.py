@@ -8,7 +8,7 @@ that an interrupted run continues where it stopped. A file gets its name only wh
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,15 +40,17 @@ from relu_nmt.jobs.preprocess.text import Job, SideKey, make_job
 from relu_nmt.tokenization.base import subword_models, tokenizers
 from relu_nmt.tokenization.pipeline import TextPipeline
 
-JOBS_FOLDER = "jobs"
+CLUSTER_FOLDER = "jobs"
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model", "target_subword_model")
-# Settings without effect on the result, and those that name files, of which the contents count.
+# Settings without effect on the result, or names of files, whose contents count.
 NOT_IN_KEY = (
     *("workers", "overwrite", "destdir", "task", "dataset_impl", "no_progress_bar"),
     *("cluster", "cluster_parameters", "like"),
     *("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES),
 )
-SAMPLED_LINES, SAMPLED_CHUNKS, SAMPLED_CHARACTERS = 1000, 20, 1_000_000
+SAMPLED_LINES = 1000
+SAMPLED_CHUNKS = 20
+SAMPLED_CHARACTERS = 1_000_000
 SIDE_COUNTS = {"sentences": int, "tokens": int, "unknown": int}
 SMALL_SHARE = 0.01  # share of changed lines that is too small for advice
 
@@ -65,7 +67,7 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
         ConfigError: the settings do not suit the text.
     """
     settings.refuse_idle_limits()
-    # Make the first folder, which gives the others dictionaries and subwords.
+    # Make the first folder, which gives further ones dictionaries and subwords.
     if len(settings.training_texts) < 2:
         return _run_one(settings, progress)
     first, *further = settings.shards()
@@ -74,9 +76,9 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
         for shard in further:
             _run_one(shard, progress)
         return result
-    # Submit a job for each of the other shards.
+    # Submit a job for each further shard.
     folder = Path(settings.destdir).absolute()
-    submit = cluster_queue(settings.cluster, settings.asked_for, folder / JOBS_FOLDER)
+    submit = cluster_queue(settings.cluster, settings.asked_for, folder / CLUSTER_FOLDER)
     names = [Path(shard.destdir).name for shard in further]
     quietly = partial(_run_one, progress=False)
     jobs = [submit(Work(quietly, shard), name) for shard, name in zip(further, names, strict=True)]
@@ -147,16 +149,21 @@ def _build(job: Job, key: str) -> dict[str, Any]:
 
 def _key(job: Job) -> str:
     """Return a hash of the job's settings and of the contents of its files."""
-    settings = {name: x for name, x in to_dict(job.config).items() if name not in NOT_IN_KEY}
+    settings = to_dict(job.config)
+    for name in NOT_IN_KEY:
+        settings.pop(name, None)
     if not job.config.subword_sampling:  # keep the keys of folders of earlier versions
         del settings["subword_sampling"]
-    settings |= {f"text {la}": text.to_state() for la, text in job.texts.items()}
-    settings |= {f"words {la}": words.to_text() for la, words in job.dictionaries.items()}
+    for language, pipeline in job.texts.items():
+        settings[f"text {language}"] = pipeline.to_state()
+    for language, dictionary in job.dictionaries.items():
+        settings[f"words {language}"] = dictionary.to_text()
     # Add checksums of all inputs and of given files.
-    contents: dict[str, Any] = {
-        f"{split}.{language}": text.sha256 for (split, language), text in job.inputs.items()
-    }
-    contents |= {f"{split} alignments": text.sha256 for split, text in job.alignments.items()}
+    contents: dict[str, Any] = {}
+    for (split, language), text in job.inputs.items():
+        contents[f"{split}.{language}"] = text.sha256
+    for split, text in job.alignments.items():
+        contents[f"{split} alignments"] = text.sha256
     for name, path in _given_files(job).items():
         if not path.is_file():
             reason = "is a folder" if path.is_dir() else "no such file"
@@ -166,15 +173,20 @@ def _key(job: Job) -> str:
     hashed: dict[str, Any] = {"settings": settings, "contents": contents}
     hashed["versions"] = _versions(job)
     # Add only later tokenizer versions, so that old folders keep their keys.
-    if (version := tokenizers.get(job.config.tokenizer).version()) > 1:
+    version = tokenizers.get(job.config.tokenizer).version()
+    if version > 1:
         hashed["tokenizer_version"] = version
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def _given_files(job: Job) -> dict[str, Path]:
     """Return the paths of given dictionaries and subword models by the setting's name."""
-    paths = {name: getattr(job.config, name) for name in GIVEN_FILES}
-    return {name: Path(path).absolute() for name, path in paths.items() if path is not None}
+    paths: dict[str, Path] = {}
+    for name in GIVEN_FILES:
+        path = getattr(job.config, name)
+        if path is not None:
+            paths[name] = Path(path).absolute()
+    return paths
 
 
 def _versions(job: Job) -> dict[str, str]:
@@ -261,7 +273,8 @@ def _dictionary(
     label = f"count {'+'.join(languages)}"
     with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
         counts = count_words(files, job.workers, advance)
-    threshold, nwords = (getattr(config, f"{name}{side}") for name in ("threshold", "nwords"))
+    threshold = getattr(config, f"threshold{side}")
+    nwords = getattr(config, f"nwords{side}")
     dictionary = Dictionary.from_counts(counts, threshold, nwords, config.padding_factor)
     if not dictionary.num_words:
         names = " and ".join(job.inputs["train", language].path for language in languages)
@@ -277,10 +290,9 @@ def _binarize(
     dictionaries: dict[str, Dictionary],
 ) -> dict[SideKey, dict[str, int]]:
     """Write the ``.bin`` and ``.idx`` files. Return the counts of each side."""
-    sides = {
-        f"{split}.{language}.binarized": (language, job.path(split, language), text)
-        for (split, language), text in texts.items()
-    }
+    sides: dict[str, tuple[str, Path, TextFile]] = {}
+    for (split, language), text in texts.items():
+        sides[f"{split}.{language}.binarized"] = (language, job.path(split, language), text)
 
     def write(names: list[str]) -> Iterator[dict[str, int]]:
         # Binarize the sides of all splits in one pass.
@@ -306,20 +318,23 @@ def _binarize_alignments(job: Job, journal: Journal) -> dict[str, dict[str, int]
     finished = {}
     for split, text in job.alignments.items():
         prefix = alignment_path(job.folder, split, job.config.pair)
-        step, write = f"{split} alignments binarized", partial(_align, job, split, prefix)
-        finished[split] = done = journal.finish(
-            step, write, paths_of(prefix), {"sentences": int, "pairs": int}
+        counts = journal.finish(
+            f"{split} alignments binarized",
+            partial(_align, job, split, prefix),
+            paths_of(prefix),
+            {"sentences": int, "pairs": int},
         )
-        counts = f"{done['sentences']} sents, {done['pairs']} pairs"
-        job.say(f"[alignments] {text.path}: {counts}")
+        finished[split] = counts
+        job.say(f"[alignments] {text.path}: {counts['sentences']} sents, {counts['pairs']} pairs")
     return finished
 
 
 def _align(job: Job, split: str, prefix: Path) -> dict[str, int]:
     """Write the word alignments of a split, compared with its binarized sentences."""
     sides = [IndexedDataset(job.path(split, la)) for la in job.config.languages]
+    text = job.alignments[split]
     # Leave out separator lines of the text, which have no sentences.
-    text, separators = job.alignments[split], job.separators.get(split, [])
+    separators = job.separators.get(split, [])
     with progress_bar("alignments", text.num_bytes) as advance:
         return binarize_alignments(text, prefix, sides, separators, job.workers, advance)
 
@@ -334,49 +349,14 @@ def _describe(
 ) -> dict[str, Any]:
     """Return the manifest."""
     config = job.config
-    # List all files with size and checksum.
-    files = [dictionary_path(job.folder, language) for language in config.languages]
-    files += job.model_paths.values()
-    files += [job.path(split, "documents") for split in job.num_documents]
-    files += [job.path(split, f"{la}.raw") for split, la in job.inputs if split != "train"]
-    for split, language in sides:
-        files += paths_of(job.path(split, language))
-    for split in alignments:
-        files += paths_of(alignment_path(job.folder, split, config.pair))
-
-    def described(text: TextFile, counts: Mapping[str, int], *names: str) -> dict[str, Any]:
-        values = {name: counts[name] for name in names}
-        return {"input": text.path, "input_sha256": text.sha256, **values}
-
-    # Describe the sides, documents and alignments of each split.
-    splits: dict[str, dict[str, Any]] = {}
+    symbols = {}
+    for language, dictionary in dictionaries.items():
+        name = dictionary_path("", language).name
+        symbols[language] = {"file": name, "symbols": len(dictionary)}
+    splits = {}
     for split in config.splits():
-        has_documents = split in job.num_documents
-        keys = {language: (split, language) for language in config.languages}
-        splits[split] = {
-            "sentences": sides[split, config.languages[0]]["sentences"],
-            "documents": job.num_documents.get(split),
-            "documents_file": job.path(split, "documents").name if has_documents else None,
-            "sides": {
-                language: described(job.inputs[key], sides[key], "tokens", "unknown")
-                for language, key in keys.items()
-            },
-        }
-        if split in alignments:
-            description = described(job.alignments[split], alignments[split], "pairs")
-            splits[split]["alignments"] = description
-    # Describe the text steps of each language, from which models start.
-    texts = {
-        language: {
-            "tokenizer": text.tokenizer,
-            "tokenizer_version": text.tokenizer_version,
-            "lowercase": text.lowercase,
-            "subword": config.subword,
-            "subword_file": path.name if (path := job.model_paths.get(language)) else None,
-            **({} if text.first_symbol is None else {"first_symbol": text.first_symbol}),
-        }
-        for language, text in job.pipelines().items()
-    }
+        splits[split] = _described_split(job, split, sides, alignments)
+    paths = _written_files(job, sides, alignments)
     return {
         "key": key,
         "source_lang": config.source_lang,
@@ -384,14 +364,72 @@ def _describe(
         "joined_dictionary": config.joined_dictionary,
         "versions": _versions(job),
         "settings": to_dict(config),
-        "text": texts,
-        "dictionaries": {
-            language: {"file": dictionary_path("", language).name, "symbols": len(dictionary)}
-            for language, dictionary in dictionaries.items()
-        },
+        "text": _described_texts(job),
+        "dictionaries": symbols,
         "splits": splits,
-        "files": {path.name: journal.record(path) for path in files},
+        "files": {path.name: journal.record(path) for path in paths},
     }
+
+
+def _described_texts(job: Job) -> dict[str, dict[str, Any]]:
+    """Return the text steps of each language, from which models start."""
+    texts: dict[str, dict[str, Any]] = {}
+    for language, pipeline in job.pipelines().items():
+        path = job.model_paths.get(language)
+        texts[language] = {
+            "tokenizer": pipeline.tokenizer,
+            "tokenizer_version": pipeline.tokenizer_version,
+            "lowercase": pipeline.lowercase,
+            "subword": job.config.subword,
+            "subword_file": None if path is None else path.name,
+        }
+        if pipeline.first_symbol is not None:
+            texts[language]["first_symbol"] = pipeline.first_symbol
+    return texts
+
+
+def _described_split(
+    job: Job,
+    split: str,
+    sides: Mapping[SideKey, Mapping[str, int]],
+    alignments: Mapping[str, Mapping[str, int]],
+) -> dict[str, Any]:
+    """Return the sides, documents and alignments of a split."""
+
+    def described(text: TextFile, counts: Mapping[str, int], *names: str) -> dict[str, Any]:
+        values = {name: counts[name] for name in names}
+        return {"input": text.path, "input_sha256": text.sha256, **values}
+
+    described_sides = {}
+    for language in job.config.languages:
+        counts = sides[split, language]
+        text = job.inputs[split, language]
+        described_sides[language] = described(text, counts, "tokens", "unknown")
+    has_documents = split in job.num_documents
+    description = {
+        "sentences": sides[split, job.config.languages[0]]["sentences"],
+        "documents": job.num_documents.get(split),
+        "documents_file": job.path(split, "documents").name if has_documents else None,
+        "sides": described_sides,
+    }
+    if split in alignments:
+        description["alignments"] = described(job.alignments[split], alignments[split], "pairs")
+    return description
+
+
+def _written_files(job: Job, sides: Iterable[SideKey], alignments: Iterable[str]) -> list[Path]:
+    """Return the files that the manifest lists with size and checksum."""
+    files = [dictionary_path(job.folder, language) for language in job.config.languages]
+    files += job.model_paths.values()
+    files += [job.path(split, "documents") for split in job.num_documents]
+    for split, language in job.inputs:
+        if split != "train":
+            files.append(job.path(split, f"{language}.raw"))
+    for split, language in sides:
+        files += paths_of(job.path(split, language))
+    for split in alignments:
+        files += paths_of(alignment_path(job.folder, split, job.config.pair))
+    return files
 
 
 def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:
@@ -399,16 +437,16 @@ def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) 
 
     White space does not count, nor does case if the text is lower-cased.
     """
-    total = num_unchanged = length = 0
+    total = num_unchanged = num_characters = 0
     for line in _sample(text, separator):
         # Remove differences that tokens cannot keep: white space, codes of languages and case.
         expected = pipeline.without_code(" ".join(line.split()))
         if pipeline.lowercase:
             expected = expected.lower()
         total += 1
-        length += len(line)
+        num_characters += len(line)
         num_unchanged += pipeline.decode(pipeline.encode(line)) == expected
-        if length > SAMPLED_CHARACTERS:
+        if num_characters > SAMPLED_CHARACTERS:
             break
     share = f"{num_unchanged:,} of {total:,} sampled lines ({num_unchanged / max(1, total):.1%})"
     report = f"{share} come back from their tokens unchanged"

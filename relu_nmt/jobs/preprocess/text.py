@@ -109,8 +109,11 @@ class Job:
 
     def pipelines(self) -> dict[str, TextPipeline]:
         """Return the text steps of each language, without subwords before a model is learned."""
-        config, pipelines = self.config, dict(self.texts)
-        for language in () if pipelines else config.languages:
+        if self.texts:
+            return dict(self.texts)
+        config = self.config
+        pipelines: dict[str, TextPipeline] = {}
+        for language in config.languages:
             subword = load_subword(config.subword, self.model_paths.get(language))
             pipelines[language] = TextPipeline(
                 language, config.tokenizer, config.lowercase, subword
@@ -122,8 +125,11 @@ class Job:
     ) -> dict[SideKey, TextFile]:
         """Take texts through a step. Return the input itself for texts that it does not change."""
         pipelines = self.pipelines()
-        plans = (self._plan(key, text, pipelines, step) for key, text in texts.items())
-        planned = {conversion.name: conversion for conversion in plans if conversion is not None}
+        planned: dict[str, Conversion] = {}
+        for key, text in texts.items():
+            conversion = self._plan(key, text, pipelines, step)
+            if conversion is not None:
+                planned[conversion.name] = conversion
 
         def convert(names: list[str]) -> Iterator[dict[str, Any]]:
             todo = [planned[name] for name in names]
@@ -136,15 +142,18 @@ class Job:
         files = {name: [*conversion.outputs] for name, conversion in planned.items()}
         form = {"sentences": int, "boundaries": list[tuple[int, int]]}
         done = journal.finish_all(files, convert, form)
-        written = [str(next(iter(conversion.outputs))) for conversion in planned.values()]
-        scanned = [text for _, text in ordered_map(scan_text, written, self.workers)]
         sides = [conversion.side for conversion in planned.values()]
+        written = [str(next(iter(conversion.outputs))) for conversion in planned.values()]
+        scanned = dict(texts)
+        results = ordered_map(scan_text, written, self.workers)
+        for side, (_, text) in zip(sides, results, strict=True):
+            scanned[side] = text
         # Compare the sides once, in the step that removes separators.
         if step != "pieces":
             scanned_sides = dict(zip(sides, done.values(), strict=True))
             for split in dict.fromkeys(split for split, _ in sides):
                 self._check_sides(journal, split, scanned_sides)
-        return {**texts, **dict(zip(sides, scanned, strict=True))}
+        return scanned
 
     def _plan(
         self, key: SideKey, text: TextFile, pipelines: Mapping[str, TextPipeline], step: str
@@ -202,18 +211,18 @@ class Job:
     def _copy_models(self, journal: Journal) -> None:
         """Write the subword model of each language, if any, into the folder, equal models once."""
         config = self.config
-        paths = config.subword_model, config.target_subword_model or config.subword_model
-        models = {
-            language: load_subword(config.subword, path).content
-            for language, path in zip(config.languages, paths, strict=False)
-        }
-        models |= {language: text.subword.content for language, text in self.texts.items()}
+        paths = (config.subword_model, config.target_subword_model or config.subword_model)
+        models = {}
+        for language, path in zip(config.languages, paths, strict=False):
+            models[language] = load_subword(config.subword, path).content
+        for language, pipeline in self.texts.items():
+            models[language] = pipeline.subword.content
         is_joint = len(set(models.values())) == 1
         for language, content in models.items():
             if content is not None:
-                path = self._model_path(None if is_joint else language)
-                self.model_paths[language] = path
-                journal.finish(f"subword model {path.name}", partial(_write, path, content), [path])
+                file = self._model_path(None if is_joint else language)
+                self.model_paths[language] = file
+                journal.finish(f"subword model {file.name}", partial(_write, file, content), [file])
 
     def _learn(self, journal: Journal, words: Mapping[SideKey, TextFile]) -> None:
         """Learn a joint subword model, or one a language, on the tokenized training text."""
@@ -265,18 +274,21 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
     words = [task.source_dictionary, task.target_dictionary]
     if task.separators is not None:
         words = [dictionary.without_symbol(SENTENCE_SEPARATOR) for dictionary in words]
-    endings = settings.source_lang, settings.target_lang
+    endings = (settings.source_lang, settings.target_lang)
     settings = _with_steps(settings, texts, words[0] == words[1])
     if texts[0].keeps_text:
         say(f"NOTE: the model of {path} takes prepared text; prepare this text in the same way")
     # Leave out the target side if there is no target text.
-    sides = list(zip(settings.languages, endings, texts, words, strict=False))
+    languages = settings.languages
     return Job(
         settings,
         say,
-        {language: ending or language for language, ending, _, _ in sides},
-        {language: text for language, _, text, _ in sides},
-        {language: dictionary for language, _, _, dictionary in sides},
+        {
+            language: ending or language
+            for language, ending in zip(languages, endings, strict=False)
+        },
+        dict(zip(languages, texts, strict=False)),
+        dict(zip(languages, words, strict=False)),
     )
 
 
@@ -288,7 +300,8 @@ def _check_language(
     if code in (None, model_code):
         return
     # Compare the first parts of the codes, if they are of one length.
-    first, second = (re.split("[_-]", text)[0].lower() for text in (code, model_code))
+    first = re.split("[_-]", code)[0].lower()
+    second = re.split("[_-]", model_code)[0].lower()
     if first != second and len(first) == len(second) and model_code not in UNNAMED:
         raise ConfigError(
             f"{flag_of(name)} {code}: the model of --like {settings.like} translates from "
@@ -312,21 +325,23 @@ def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool)
         )
     of_model = steps[0] | {"joined_dictionary": joined}
     for name, value in of_model.items():
-        entry, setting = options_of(Settings)[name], getattr(settings, name)
+        entry = options_of(Settings)[name]
+        setting = getattr(settings, name)
         if setting not in (entry.default, value):
             raise ConfigError(
                 f"{entry.with_value(setting)}: the model of --like {settings.like} has "
                 f"{entry.with_value(value)}; leave the flag out"
             )
-    source, target = (text.language for text in texts)
+    source, target = texts
     if settings.only_source:
-        return replace(settings, **steps[0], source_lang=source)
-    return replace(settings, **of_model, source_lang=source, target_lang=target)
+        return replace(settings, **steps[0], source_lang=source.language)
+    return replace(settings, **of_model, source_lang=source.language, target_lang=target.language)
 
 
 def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
     """Read through the text of each side of each split, and compare the sides."""
-    config, endings = job.config, job.endings
+    config = job.config
+    endings = job.endings
     pair_files, paths = _find_texts(config, endings)
     # Read a file once, even if several splits or sides name it.
     distinct = list(dict.fromkeys(paths.values()))
@@ -350,11 +365,10 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
         job.say(line)
     sides_read |= {key: scanned[path] for key, path in paths.items()}
     # Put the sides in the order of splits and languages.
-    inputs = {
-        (split, language): sides_read[split, language]
-        for split in config.splits()
-        for language in config.languages
-    }
+    inputs: dict[SideKey, TextFile] = {}
+    for split in config.splits():
+        for language in config.languages:
+            inputs[split, language] = sides_read[split, language]
     # Compare the sides. With separators, the text steps compare documents and sentences.
     for text in inputs.values():
         if text.num_lines == 0:
@@ -363,9 +377,10 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
         texts = [inputs[split, language] for language in config.languages]
         check_parallel({text.path: text.num_lines for text in texts}, "lines")
         # Warn of blank lines, which may be boundaries of documents.
-        if blank := min(text.num_blank for text in texts):
+        num_blank = min(text.num_blank for text in texts)
+        if num_blank:
             job.say(
-                f"NOTE: {texts[0].path}: {blank:,} blank lines become sentences without "
+                f"NOTE: {texts[0].path}: {num_blank:,} blank lines become sentences without "
                 "words; if they stand between documents, give --document-separator blank"
             )
     return inputs
@@ -402,12 +417,13 @@ def scan_alignments(job: Job) -> dict[str, TextFile]:
     config = job.config
     if config.align_suffix is None:
         return {}
-    paths = {
-        split: find_text(str(Path(f"{prefix}.{config.align_suffix}")))
-        for split, prefix in config.splits().items()
-    }
+    paths: dict[str, str] = {}
+    existing: dict[str, str] = {}
+    for split, prefix in config.splits().items():
+        path = paths[split] = find_text(str(Path(f"{prefix}.{config.align_suffix}")))
+        if os.path.isfile(path):
+            existing[split] = path
     # Only the training text, or the first split, must have alignments.
-    existing = {split: path for split, path in paths.items() if os.path.isfile(path)}
     if ("train" if config.trainpref else next(iter(existing), None)) not in existing:
         raise DataError(
             f"{next(iter(paths.values()))}: no such file; it is to hold the word alignments "
@@ -417,8 +433,9 @@ def scan_alignments(job: Job) -> dict[str, TextFile]:
         job.say(f"[alignments] {paths[split]}: no such file, so that {split} has none")
     # Read through the files, and compare them with the source text.
     scanned = ordered_map(scan_text, list(existing.values()), job.workers)
-    alignments = {split: text for split, (_, text) in zip(existing, scanned, strict=True)}
-    for split, text in alignments.items():
+    alignments: dict[str, TextFile] = {}
+    for split, (_, text) in zip(existing, scanned, strict=True):
+        alignments[split] = text
         source = job.inputs[split, config.languages[0]]
         check_parallel({file.path: file.num_lines for file in (source, text)}, "lines")
     return alignments

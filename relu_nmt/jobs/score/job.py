@@ -71,8 +71,8 @@ def _sentence_report(options: Settings) -> Iterator[Entry]:
     references = [_segments(options, text) for text in reference_texts]
     tokenizer, note = _tokenizer(options, references[0])
     metric = MetricConfig("bleu", options.ignore_case, tokenizer, options.order)
-    for number, (line, *targets) in enumerate(zip(hypotheses, *references, strict=True)):
-        score = metric.sentence_score(line, targets)
+    for number, line in enumerate(hypotheses):
+        score = metric.sentence_score(line, [lines[number] for lines in references])
         yield f"{number} {score.text}", {"line": number, **_entry(score)[1]}
     # Print the signature once, since all lines share it.
     if hypotheses:
@@ -92,11 +92,14 @@ def _text_report(options: Settings) -> Iterator[Entry]:
     prefix = "" if aligned is None else "d-"
     unit = "line" if aligned is None else "document"
     tokenizer, note = _tokenizer(options, references[0])
-    metrics = [
-        MetricConfig(name, options.ignore_case, tokenizer, options.order, options.chrf_word_order)
-        for name in options.metrics
-        if name != COMET
-    ]
+    metrics = []
+    for name in options.metrics:
+        if name != COMET:
+            metrics.append(
+                MetricConfig(
+                    name, options.ignore_case, tokenizer, options.order, options.chrf_word_order
+                )
+            )
     # Scores of all segments, by metric.
     for metric in metrics:
         if aligned is None:

@@ -1,5 +1,6 @@
 """Probe the frozen features of an image model: k-NN, few-shot ridge regression, linear probe."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -54,9 +55,11 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
     """
     # Open the images.
     check_writable("--results", settings.results)
-    sets = [_data_set(*paths) for paths in zip(settings.train, settings.test, strict=True)]
+    sets = []
+    for train_path, test_path in zip(settings.train, settings.test, strict=True):
+        sets.append(_data_set(train_path, test_path))
     if progress:
-        say_left_out(images for pair in sets for images in pair)
+        say_left_out(itertools.chain.from_iterable(sets))
     # Probe one data set after the other.
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, settings.image_size)
@@ -163,10 +166,8 @@ def _knn(
     """Return the accuracies of nearest neighbours."""
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     # Compute the features of both sets with the crop of evaluation.
-    (neighbors, labels, _), (queries, right, _) = (
-        features_of(classifier, images, transform, name, options)
-        for name, images in (("train", train), ("test", test))
-    )
+    neighbors, labels, _ = features_of(classifier, train, transform, "train", options)
+    queries, right, _ = features_of(classifier, test, transform, "test", options)
     scores = neighbor_scores(
         neighbors, labels, queries, len(train.classes), options.neighbours, options.temperature
     )
@@ -179,15 +180,14 @@ def _ridge(
     """Return the accuracies of ridge regression for each seed."""
     num_classes = len(train.classes)
     # Choose the images of each seed, and compute the features of these only.
-    chosen = [
-        choose_shots(train.labels, num_classes, options.shots, seed) for seed in options.seeds
-    ]
+    chosen = []
+    for seed in options.seeds:
+        chosen.append(choose_shots(train.labels, num_classes, options.shots, seed))
     used = np.unique(np.concatenate(chosen))
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio, squeeze=True)
-    (features, labels, ids), (queries, right, _) = (
-        features_of(classifier, images, transform, name, options)
-        for name, images in (("train", train.subset(used, "train")), ("test", test))
-    )
+    shots = train.subset(used, "train")
+    features, labels, ids = features_of(classifier, shots, transform, "train", options)
+    queries, right, _ = features_of(classifier, test, transform, "test", options)
     # Solve for each seed, without its damaged images.
     row_of = {int(used[number]): row for row, number in enumerate(ids)}
     accuracies = []
@@ -220,19 +220,20 @@ def _linear(
     head.to(classifier.device)
     optimizer = torch.optim.SGD(head.parameters(), options.lr, momentum=MOMENTUM)
     # Train it with a learning rate that falls to 0 as a cosine.
-    done, total = 0, options.epochs * batches.num_batches
+    num_updates = 0
+    total = options.epochs * batches.num_batches
     for epoch in range(1, options.epochs + 1):
         label = f"epoch {epoch} of {options.epochs}"
         for batch in loaded(batches, label, options.num_workers, epoch):
             for group in optimizer.param_groups:
-                group["lr"] = options.lr * 0.5 * (1 + math.cos(math.pi * done / total))
+                group["lr"] = options.lr * 0.5 * (1 + math.cos(math.pi * num_updates / total))
             # Copy the features: tensors of inference mode cannot enter a graph.
             features = features_of_batch(classifier, batch.images, options.features).clone()
             loss = F.cross_entropy(head(features), batch.labels.to(classifier.device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            done += 1
+            num_updates += 1
     # Test it.
     queries, right, _ = features_of(classifier, test, transform, "test", options)
     with torch.no_grad():

@@ -106,7 +106,7 @@ def test_no_size_is_tried_that_does_not_fit(base, slope, min_size):
         tried.append(tokens)
         return base + slope * tokens
 
-    size = largest_that_fits(share_of, min_size, most=65_536)
+    size = largest_that_fits(share_of, min_size, largest=65_536)
     fits = [tokens for tokens in tried if base + slope * tokens <= 0.8]
     assert size == max(fits, default=0)
     assert max(tried[1:], default=0) <= size or size == 0
@@ -117,15 +117,15 @@ def test_no_size_is_tried_that_does_not_fit(base, slope, min_size):
 
 @pytest.mark.parametrize(("max_size", "size"), [(5000, 5000), (256, 256), (100, 100)])
 def test_the_limit_is_reached_exactly(max_size, size):
-    assert largest_that_fits(lambda tokens: tokens / 1e6, least=10, most=max_size) == size
+    assert largest_that_fits(lambda tokens: tokens / 1e6, smallest=10, largest=max_size) == size
 
 
 def test_a_batch_that_fails_is_not_taken():
     def share_of(tokens):
         return 0.1 if tokens <= 1024 else math.inf
 
-    assert largest_that_fits(share_of, least=10, most=10**6) == 1024
-    assert largest_that_fits(share_of, least=2000, most=10**6) == 0
+    assert largest_that_fits(share_of, smallest=10, largest=10**6) == 1024
+    assert largest_that_fits(share_of, smallest=2000, largest=10**6) == 0
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def sized(monkeypatch):
 def fitting(folder, process=None, **options):
     config = Toy(folder).trainer().config
     process = process or ProcessGroup(0, 1, CPU)
-    arguments = {"batch_of": lambda tokens: tokens, "least": 20, **options}
+    arguments = {"batch_of": lambda tokens: tokens, "longest_group": 20, **options}
     return fitting_tokens(Components(ToyObjective(ToyModel()), config, process), **arguments)
 
 
@@ -155,7 +155,7 @@ def test_the_batch_fills_the_memory_up_to_the_limit_of_the_device(tmp_path, size
     assert fitting(tmp_path, share=5000) == 1667
     sized(10**9)
     assert fitting(tmp_path) == memory.MOST_TOKENS["cpu"]
-    assert fitting(tmp_path, least=9000) == 9000
+    assert fitting(tmp_path, longest_group=9000) == 9000
 
 
 def test_gradients_and_memory_that_runs_out_count(tmp_path, sized, monkeypatch):
@@ -181,7 +181,7 @@ def test_sentences_that_do_not_fit_are_an_error(tmp_path, sized):
         r"--max-tokens auto: the longest sentences, 3,000 tokens, need more than 80% of the 0.0 GB"
     )
     with pytest.raises(ConfigError, match=message):
-        fitting(tmp_path, least=3000)
+        fitting(tmp_path, longest_group=3000)
 
 
 def test_a_stored_number_is_kept_or_refused(tmp_path, sized):
