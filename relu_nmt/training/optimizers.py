@@ -106,7 +106,7 @@ def freeze(model: nn.Module, config: OptimizerConfig) -> None:
 def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
     """Return the parameters of whose names ``part`` is the start, or of all ``embeddings``."""
     if part == "embeddings":
-        parameters = []
+        parameters: list[nn.Parameter] = []
         for module in model.modules():
             if isinstance(module, nn.Embedding):
                 parameters += module.parameters()

@@ -346,11 +346,11 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) ->
             top_sums = {f"top_sum_{p}": share for p, share in part.get("top_sums", {}).items()}
             sums |= dict.fromkeys(top_sums)
             memories.append(where | statistics | top_sums)
-    training = []
+    training: list[Mapping[str, Any]] = []
     for name, curves in courses.items():
         training += curve_rows(name, curves)
     # Columns and rows of each file. Empty ones are left out.
-    tables = {
+    tables: dict[str, tuple[list[str], Sequence[Mapping[str, Any]]]] = {
         "attention": ([*PLACE, "rows", *ANALYZED], attention),
         "top_sums": ([*PLACE, "percent", "top_sum", "share_at_rank", "beyond"], ranks),
         "branches": (["checkpoint", "side", "layer", "branch", "variance_ratio"], branches),

@@ -325,15 +325,13 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
         np.linspace(0, len(split) - 1, min(settings.pairs, len(split))).round().astype(int)
     )
     pairs = (split.pair(int(i)) for i in chosen[chosen >= 0])
-    dictionaries = task.source_dictionary, task.target_dictionary
-    source_size, target_size = map(len, dictionaries)
+    sizes = (len(task.source_dictionary), len(task.target_dictionary))
     # Leave out the end symbols, which are no translations.
     ends_off = ((source[:-1], target[:-1]) for source, target in pairs if target is not None)
-    learned = Shortlist.learn(
-        ends_off, (source_size, target_size), settings.candidates, settings.common
-    )
+    learned = Shortlist.learn(ends_off, sizes, settings.candidates, settings.common)
     pair = pair_name(task.source_lang, task.target_lang)
-    write_file("--output", settings.output, learned.to_text(*dictionaries, pair))
+    text = learned.to_text(task.source_dictionary, task.target_dictionary, pair)
+    write_file("--output", settings.output, text)
     if progress:
         print(f"written: {settings.output}")
     return Path(settings.output)

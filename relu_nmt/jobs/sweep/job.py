@@ -1,5 +1,6 @@
 """Run a sweep over attentions, document lengths and seeds, from its settings to its report."""
 
+import itertools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -110,11 +111,10 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
         for model in planned_models(settings):
             _check_start(settings, model)
     # Find the attentions without weights: their evaluations measure no statistics.
-    used = {
-        step.model.attention: {training.model.attention_of(slot) for slot in SLOTS}
-        for step, training in zip(trainings, trained, strict=True)
-    }
-    without = _without_weights(set().union(*used.values()))
+    used: dict[str, set[str]] = {}
+    for step, training in zip(trainings, trained, strict=True):
+        used[step.model.attention] = {training.model.attention_of(slot) for slot in SLOTS}
+    without = _without_weights(set(itertools.chain.from_iterable(used.values())))
     if not generate.window_overlap:  # overlapping windows have no statistics
         steps = plan_steps(settings, [name for name in used if used[name] & without])
     environment = describe_environment(gpu_names())
@@ -136,7 +136,7 @@ def _checked_trainings(
     """Return the settings of the trainings."""
     if any("--no-save" in typed for typed in (config.train_flags, *config.variant_flags.values())):
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
-    # Check the flags of all models, and those of each variant.
+    # Check the flags of all models, and the flags of each variant.
     budget = config.time_flags[0].removeprefix("--").replace("-", "_")
     own_flags = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own_flags)
@@ -187,9 +187,10 @@ def _check_documents(settings: Settings, training: TranslationTrainingSettings) 
 def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> dict[str, str]:
     """Return languages, dictionaries and text of the data, in words."""
     data = split_paths(settings.data, ":")[0]
-    languages = training.source_lang, training.target_lang
-    task = describe_task(TranslationTask.from_data_folder(data, *languages))
-    # Compare with the task of earlier results, and with that of the models to start from.
+    task = describe_task(
+        TranslationTask.from_data_folder(data, training.source_lang, training.target_lang)
+    )
+    # Compare with the task of earlier results, and of the models to start from.
     for folder, advice in (
         (settings.save_dir, "one report is of one task; choose another --save-dir"),
         (settings.start_from, f"{SAME_TEXT} and dictionaries, or choose another --start-from"),
@@ -237,7 +238,7 @@ def _parser(settings_class: type[SettingsT]) -> Parser:
 def _refuse(
     settings_class: type[SettingsT], where: str, typed: Sequence[str], own_flags: Mapping[str, str]
 ) -> None:
-    """Refuse flags that do not exist, or whose fields are in ``own``, which the sweep sets."""
+    """Refuse flags that do not exist, or that the sweep sets: the fields in ``own_flags``."""
     try:
         arguments = _parser(settings_class).parse_args(typed)
     except ConfigError as error:
@@ -268,7 +269,8 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
     if number is None:
         return
     # An average: the training must write and keep enough checkpoints.
-    (budget, unit), interval = config.time, trainer.save_interval_updates
+    budget, unit = config.time
+    interval = trainer.save_interval_updates
     if unit != UPDATES:
         raise ConfigError(
             f"--checkpoint {which}: a --budget in time gives an unknown number of checkpoints; "
@@ -391,7 +393,10 @@ def _generate_command(settings: Settings, step: Step, measured: bool) -> Command
 
 
 def _user_modules(settings: Settings) -> list[str]:
-    return [word for path in settings.user_modules for word in (FLAG, path)]
+    words: list[str] = []
+    for path in settings.user_modules:
+        words += [FLAG, path]
+    return words
 
 
 def _checkpoint(settings: Settings, folder: Path) -> str:

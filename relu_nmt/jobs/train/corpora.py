@@ -53,8 +53,13 @@ class Corpora:
         # Refuse sentences that fit into no batch, if single sentences are trained on.
         if not batching.skip_invalid_size_inputs and (not lengths or SINGLE_SENTENCES in lengths):
             split.refuse_too_long(batching.max_tokens)
-        seed, weights = settings.trainer.seed, settings.corpus_weights
-        return self._batches_of(split, batching.training_limits, lengths, seed, weights)
+        return self._batches_of(
+            split,
+            batching.training_limits,
+            lengths,
+            seed=settings.trainer.seed,
+            weights=settings.corpus_weights,
+        )
 
     def validation_batches(self, name: str, limits: BatchLimits) -> TranslationBatches:
         """Return batches of all sentences of a split, in groups if documents are trained on."""

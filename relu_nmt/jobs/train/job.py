@@ -249,7 +249,8 @@ def tokens_in_memory(
     stored: int | None,
 ) -> int:
     """Return the most tokens of a batch that the memory holds, after trial updates."""
-    trainer, process = settings.trainer, training.process
+    trainer = settings.trainer
+    process = training.process
     # Bring the model, or this process's part, to the device as the trainer does.
     if trainer.ddp_backend == FULLY_SHARDED:
         process.wrap(objective, FULLY_SHARDED)

@@ -100,7 +100,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
     # Open the images.
     check_writable("--results", settings.results)
     sets = evaluation_sets(settings.data)
-    labels = {name for images in sets.values() for name in images.classes}
+    labels = set(itertools.chain.from_iterable(images.classes for images in sets.values()))
     origin = settings.path if settings.classes is None else f"--classes {settings.classes}"
     accuracies: list[Accuracy] = []
     if progress:
@@ -250,7 +250,8 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
 
 def say_left_out(sets: Iterable[ImageSet]) -> None:
     """Print on standard error the files and folders that are not part of the sets."""
-    for text in dict.fromkeys(text for images in sets for text in images.left_out()):
+    texts = itertools.chain.from_iterable(images.left_out() for images in sets)
+    for text in dict.fromkeys(texts):
         print(printable(text), file=sys.stderr)
 
 
