@@ -38,6 +38,7 @@ class TextBody(BaseModel):
     source: str = "auto"
     target: str
     format: Literal["text", "html"] = "text"
+    alternatives: int = 0
     api_key: str = ""
 
 
@@ -141,6 +142,8 @@ def add_routes(
             written = [_translated(service, queued, text, content.format) for text in texts]
             result: Any = written[0] if isinstance(content.q, str) else written
             values: dict[str, Any] = {"translatedText": result}
+            if content.alternatives:  # the server finds the best translation alone
+                values["alternatives"] = [] if isinstance(content.q, str) else [[] for _ in texts]
             if content.source == "auto":
                 detected = {"language": source, "confidence": 100}
                 is_text = isinstance(content.q, str)

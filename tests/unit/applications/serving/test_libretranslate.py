@@ -23,6 +23,8 @@ def test_texts_are_translated_in_the_form_of_the_interface(client):
     several = client.post("/translate", json={**body, "q": ["ein Haus", ""], "source": "auto"})
     assert several.json()["translatedText"] == [answer.json()["translatedText"], ""]
     assert several.json()["detectedLanguage"] == [{"language": "de", "confidence": 100}] * 2
+    asked = client.post("/translate", json={**body, "alternatives": 2})
+    assert asked.json()["alternatives"] == []
     form = client.post("/translate", data=body)
     assert form.json() == answer.json()
     page = client.post("/translate", json={**body, "q": "<b>ein</b> Haus", "format": "html"})
