@@ -111,6 +111,23 @@ def test_numbers_by_seed_become_means_and_differences_of_the_same_seed():
     }
 
 
+@pytest.mark.parametrize(
+    ("rows", "spread"),
+    [(["three"], "seeds"), (["three", "one"], "some seeds"), (["one"], "interval")],
+)
+def test_an_entry_has_seeds_only_with_three_in_every_row(rows, spread, monkeypatch):
+    by_seed = {"three": [["1", "2", "3"]], "one": [["1"]]}
+    table = {"rows": by_seed, "by_seed": by_seed, "spread": "interval"}
+    monkeypatch.setattr(papers, "read_measurements", lambda: {"made": table})
+    assert papers.Entry("made", {"measured": ["made"], "rows": rows}, {}).spread == spread
+
+
+def test_a_table_that_several_entries_show_is_counted_once():
+    shown = (["first"], ["first", "second"], [])
+    entries = [papers.Entry("made", {"measured": names}, {}) for names in shown]
+    assert papers.tables_of(entries) == {"first", "second"}
+
+
 def test_the_pages_are_those_of_the_registry():
     again = "run python docs/write_papers.py"
     pages = write_papers.pages()
