@@ -151,14 +151,14 @@ class PrecisionOptions:
     """The device, the dtype and the code of the computation."""
 
     cpu: bool = option(False, "use the CPU even if there is a GPU")
-    bf16: bool = option(False, "compute in bfloat16; also on the CPU")
+    bf16: bool = option(False, "compute in bfloat16, also on the CPU")
     fp16: bool = option(
         False,
         "compute in float16 on a CUDA GPU, with weights in 32 bits",
         flags=("--amp", "--memory-efficient-fp16"),
     )
     attention_backend: str = option(
-        "auto", "code that computes attention; auto: the fastest", metavar="NAME", stored=False
+        "auto", "code that computes attention (auto: the fastest)", metavar="NAME", stored=False
     )
 
     def check(self) -> None:

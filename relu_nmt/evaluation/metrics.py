@@ -70,7 +70,7 @@ class ScoringConfig:
     )
     sacrebleu_tokenizer: str | None = tokenizer_option(needs=("scoring", "sacrebleu"))
     sacrebleu_lowercase: bool | None = option(
-        None, "ignore case; by default where the data was lower-cased"
+        None, "ignore case (by default where the data was lower-cased)"
     )
 
 

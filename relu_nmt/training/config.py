@@ -50,7 +50,7 @@ class OptimizerConfig:
 
     optimizer: str = option(
         "adam",
-        "adam or adamw, both with decoupled weight decay; adafactor",
+        "adam or adamw, both with decoupled weight decay, or adafactor",
         choices=OPTIMIZERS,
         with_options=True,
         metavar="NAME",
@@ -135,7 +135,7 @@ class TrainerConfig(PrecisionOptions):
         (1,), "batches per update and process; per epoch: N1,N2,...", least=1
     )
     clip_norm: float = option(
-        0.0, "clip the gradient to this norm; 0: do not clip", least=0, metavar="NORM"
+        0.0, "clip the gradient to this norm (0: do not clip)", least=0, metavar="NORM"
     )
     fp16_init_scale: float = _fp16(128.0, "loss scale to begin with", above=0, metavar="S")
     fp16_scale_window: int | None = _fp16(

@@ -95,7 +95,7 @@ class InverseSqrtSchedule(Schedule):
     """
 
     warmup: int = option(4000, "updates of linear warm-up", least=0)
-    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: 0")
+    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up (negative: 0)")
 
     def __init__(
         self, config: Any, rates: tuple[float, ...], max_update: int = 0, maximize: bool = False
@@ -122,9 +122,9 @@ class CosineSchedule(Schedule):
     both ends by --lr-shrink.
     """
 
-    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: min_lr")
+    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up (negative: min_lr)")
     min_lr: float = option(0.0, "lowest learning rate", least=0)
-    period: float = option(-1.0, "updates of the first period; negative: up to --max-update")
+    period: float = option(-1.0, "updates of the first period (negative: up to --max-update)")
     t_mult: float = option(1.0, "factor from one period to the next", least=1)
     shrink: float = option(0.1, "factor of both rates from one period to the next", above=0)
 
@@ -214,7 +214,7 @@ class ReduceOnPlateauSchedule(Schedule):
     An improvement is a change of at least --lr-threshold, relative to the best score.
     """
 
-    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: 0")
+    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up (negative: 0)")
     patience: int = option(0, "epochs without improvement before the rate shrinks", least=0)
     threshold: float = option(1e-4, "smallest relative improvement that counts", least=0)
     shrink: float = option(0.1, "factor of the learning rate at a plateau", above=0)
@@ -277,7 +277,7 @@ class ScheduleConfig:
     """
 
     lr: tuple[float, ...] = option(
-        (5e-4,), "learning rate, its peak; fixed: one per epoch, LR1,...", least=0, metavar="LR"
+        (5e-4,), "learning rate, its peak (fixed: one per epoch, LR1,...)", least=0, metavar="LR"
     )
     lr_scheduler: str = option(
         "inverse_sqrt",

@@ -91,7 +91,7 @@ class TransformerConfig(TransformerOptions):
     )
     document_attention: str = option(
         "full",
-        "full: all of a document; aligned: below, the own sentence",
+        "full: all of a document, or aligned: below, the own sentence",
         choices=("full", "aligned"),
     )
     global_layers: int = option(
@@ -188,7 +188,7 @@ class TeacherConfig:
 
     teacher: str | None = option(
         None,
-        "learn from this trained model too; several with colons are an ensemble",
+        "learn from this trained model too, or from an ensemble of several with colons",
         files=CHECKPOINTS,
     )
     teacher_weight: float = _taught(

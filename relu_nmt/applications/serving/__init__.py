@@ -10,29 +10,32 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class ServerOptions:
     """Address and limits of the server."""
 
-    host: str = option(LOOPBACK[0], "address to listen at; the default serves this machine only")
+    host: str = option(LOOPBACK[0], "address to listen at (the default serves this machine only)")
     port: int = option(
-        8000, "port to listen at; 0: any that is free", least=0, most=65535, metavar="PORT"
+        8000, "port to listen at (0: any that is free)", least=0, most=65535, metavar="PORT"
     )
     allowed_hosts: tuple[str, ...] = option(
         (), "host names that browsers may use (default: those of this machine)", metavar="NAMES"
     )
     max_request_bytes: int = option(
         131_072,
-        "longest request, in bytes; longer ones get status 413",
+        "longest request, in bytes (status 413 above it)",
         least=1,
         most=2**30,
         metavar="BYTES",
     )
     # The server translates a sentence when it starts, which needs some tokens.
     max_request_tokens: int = option(
-        4096, "most tokens of a request, source and forced; else status 413", least=16, most=10**7
+        4096,
+        "most tokens of a request, source and forced (status 413 above it)",
+        least=16,
+        most=10**7,
     )
     max_waiting: int = option(
-        64, "most requests that wait; further ones get status 429", least=1, most=1024
+        64, "most requests that wait (status 429 above it)", least=1, most=1024
     )
     request_seconds: float = option(
-        60.0, "time limit of a request, in seconds; then status 504", above=0, metavar="SECONDS"
+        60.0, "time limit of a request, in seconds (then status 504)", above=0, metavar="SECONDS"
     )
     split_sentences: bool | None = split_sentences_option()
     api_keys: str | None = option(

@@ -66,7 +66,7 @@ class AnalysisSettings:
     )
     output: str = option(
         REQUIRED,
-        "page to write, report.html; its CSV files stand beside it",
+        "page to write, report.html, with its CSV files beside it",
         files=Files(written=True, beside=r"STEM_\w+\.csv"),
     )
 

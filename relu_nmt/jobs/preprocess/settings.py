@@ -69,11 +69,11 @@ class PreprocessSettings(ClusterOptions):
         no_effect="--thresholdsrc is that of the joined dictionary",
     )
     nwordssrc: int = option(
-        -1, "largest size of the source (joined: the) dictionary; -1: no limit", least=-1
+        -1, "largest size of the source (joined: the) dictionary (-1: no limit)", least=-1
     )
     nwordstgt: int = option(
         -1,
-        "largest size of the target dictionary; -1: no limit",
+        "largest size of the target dictionary (-1: no limit)",
         least=-1,
         needs=("joined_dictionary", False),
         no_effect="--nwordssrc is that of the joined dictionary",
@@ -84,7 +84,7 @@ class PreprocessSettings(ClusterOptions):
     only_source: bool = option(False, "there is no target text")
     dict_only: bool = option(False, "make the dictionaries only")
     tokenizer: str = option(
-        "none", "tokenizer of the text; moses-aggressive splits hyphens too", choices=tokenizers
+        "none", "tokenizer of the text (moses-aggressive splits hyphens too)", choices=tokenizers
     )
     lowercase: bool = option(False, "lower-case both sides")
     subword: str = option(
@@ -124,7 +124,7 @@ class PreprocessSettings(ClusterOptions):
         metavar="SUFFIX",
         needs=[("only_source", False), ("dict_only", False)],
     )
-    workers: int = option(0, "processes; 0: one per core", least=0, most=1024)
+    workers: int = option(0, "processes (0: one per core)", least=0, most=1024)
     no_progress_bar: bool = no_progress_bar_option()
     seed: int = seed_option(
         help="seed of the sample on which a subword model is learned",

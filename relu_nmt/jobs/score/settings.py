@@ -49,9 +49,9 @@ class ScoreSettings:
     """All settings of :mod:`relu_nmt.jobs.score.job`, for texts or a contrastive test."""
 
     # The texts to compare, and the scores.
-    sys: str = option("-", "translations; - is standard input", flags=("-s",), files=READ)
+    sys: str = option("-", "translations (- is standard input)", flags=("-s",), files=READ)
     ref: str = option(
-        "", "references; several sets with commas", flags=("-r",), files=Files(separator=",")
+        "", "references, several sets with commas", flags=("-r",), files=Files(separator=",")
     )
     metrics: tuple[str, ...] = option(
         ("bleu",),
@@ -73,7 +73,7 @@ class ScoreSettings:
         metavar="LANG",
         needs=("sacrebleu_tokenizer", None),
     )
-    chrf_word_order: int = option(0, "longest word n-gram of chrF; 2 is chrF++", least=0, most=100)
+    chrf_word_order: int = option(0, "longest word n-gram of chrF (2 is chrF++)", least=0, most=100)
     sacrebleu: bool = option(False, "as in fairseq", no_effect="all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
     # Document boundaries, the comparison with a baseline, and scores of buckets.

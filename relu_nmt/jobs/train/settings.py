@@ -65,7 +65,7 @@ class TranslationTrainingSettings(FairseqOptions):
     attention_preset: str = attention_preset_option()
     criterion: str = option(
         LABEL_SMOOTHED,
-        "loss per target token; with_alignment: also of --alignment-layer",
+        "loss per target token (with_alignment: also of --alignment-layer)",
         choices=(LABEL_SMOOTHED, "cross_entropy", WITH_ALIGNMENT),
     )
     label_smoothing: float = option(
@@ -109,7 +109,7 @@ class TranslationTrainingSettings(FairseqOptions):
     truncate_source: bool = option(False, "cut sources that are longer than --max-source-positions")
     valid_subset: str = option(
         "valid",
-        "splits to validate on; the first decides which is best",
+        "splits to validate on, of which the first decides which is best",
         metavar="SPLITS",
         needs=VALIDATES,
     )

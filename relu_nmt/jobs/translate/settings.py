@@ -59,7 +59,7 @@ class ModelOptions(FairseqOptions, PrecisionOptions):
     """The model that translates, and the form of its text."""
 
     path: str = option(
-        REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", files=CHECKPOINTS
+        REQUIRED, "checkpoint, or an ensemble of several with colons (a:b)", files=CHECKPOINTS
     )
     source_lang: str | None = source_lang_option(help="source language; by default the model's")
     target_lang: str | None = target_lang_option(help="target language; by default the model's")
@@ -74,7 +74,7 @@ class ModelOptions(FairseqOptions, PrecisionOptions):
         None, "detokenizer for data that came tokenized", choices=("moses", "space", "none")
     )
     int8: bool = option(
-        False, "multiply 8-bit integers (x86 CPUs): faster; a few translations change"
+        False, "multiply 8-bit integers (x86 CPUs): faster, but a few translations change"
     )
     shortlist: str | None = option(
         None, "file of relu-nmt-shortlist with the allowed target symbols: faster", files=READ
@@ -87,7 +87,7 @@ class ModelOptions(FairseqOptions, PrecisionOptions):
     )
     max_source_length: int | None = option(
         None,
-        "longest sentence to translate, in tokens; others get an empty line",
+        "longest sentence to translate, in tokens (others get an empty line)",
         flags=("--max-source-positions",),
         least=2,
     )
@@ -244,13 +244,13 @@ class TranslateLinesSettings(TermOptions):
         None, "data folder; not needed, as the checkpoint has everything"
     )
     no_progress_bar: bool = no_progress_bar_option()
-    input: str = option("-", "file to translate; - is standard input", files=READ)
+    input: str = option("-", "file to translate (- is standard input)", files=READ)
     buffer_size: int = option(
-        0, "translate at most N lines together; 0: all that have arrived", least=0
+        0, "translate at most N lines together (0: all that have arrived)", least=0
     )
     format: str = option(
         "text",
-        "text; fairseq: its lines, scores in base 2; json: objects, scores in nats",
+        "text, fairseq (its lines, scores in base 2) or json (objects, scores in nats)",
         choices=("text", "fairseq", "json"),
     )
     attention_pictures: str | None = option(
@@ -281,7 +281,7 @@ class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
 
     file: str = option(
         REQUIRED,
-        "text or file to translate; - is standard input",
+        "text or file to translate (- is standard input)",
         metavar="FILE",
         positional=True,
         files=READ,
@@ -300,7 +300,7 @@ class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
     )
     glossary: str | None = option(
         None,
-        "file with a source term, a tab and its target term a line; not for text",
+        "file with a source term, a tab and its target term a line (not for text)",
         files=READ,
     )
     no_progress_bar: bool = no_progress_bar_option()

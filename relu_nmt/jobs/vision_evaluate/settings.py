@@ -57,7 +57,7 @@ class EvaluateImagesSettings:
     )
     data: tuple[str, ...] = option(
         REQUIRED,
-        "images, as for relu-nmt-vision-train; of its sets those other than train",
+        "images, as for relu-nmt-vision-train (of its sets those other than train)",
         several=True,
         metavar="DATA",
         positional=True,
@@ -66,7 +66,7 @@ class EvaluateImagesSettings:
     )
     image_size: tuple[str, ...] = option(
         (),
-        "pixels a side, or 192x256; several with commas (default: as in training)",
+        "pixels a side, or 192x256, several with commas (default: as in training)",
         metavar="N|YxX",
     )
     eval_crop_ratio: float | None = like(

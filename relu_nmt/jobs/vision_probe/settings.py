@@ -25,7 +25,7 @@ class ProbeImagesSettings:
     no_progress_bar: bool = no_progress_bar_option()
     train: tuple[str, ...] = option(
         REQUIRED,
-        "images to learn from; several data sets are averaged",
+        "images to learn from (several data sets are averaged)",
         several=True,
         metavar="PATH",
         files=IMAGES,
@@ -46,7 +46,7 @@ class ProbeImagesSettings:
     temperature: float = option(0.07, "votes are exp(cosine / T)", above=0, needs=KNN, metavar="T")
     shots: int = option(10, "images of each class", least=1, needs=RIDGE)
     seeds: tuple[int, ...] = option(
-        (0, 1, 2), "choices of these images; accuracies are averaged", least=0, needs=RIDGE
+        (0, 1, 2), "choices of these images (accuracies are averaged)", least=0, needs=RIDGE
     )
     l2: float = option(1024.0, "weight of the squared norm", above=0, needs=RIDGE)
     epochs: int = option(100, "passes over --train", least=1, needs=LINEAR)
@@ -61,7 +61,7 @@ class ProbeImagesSettings:
     )
     seed: int = option(1, "seed of weights, order and views", least=0, needs=LINEAR)
     batch_size: int | None = option(
-        None, "images of a batch (default: 128; with linear 1,024)", least=1
+        None, "images of a batch (default: 128, with linear 1,024)", least=1
     )
     num_workers: int = like(TrainerConfig, "num_workers", 1)
     skip_damaged_images: bool = like(EvaluateImagesSettings, "skip_damaged_images", False)

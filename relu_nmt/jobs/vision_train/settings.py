@@ -45,7 +45,7 @@ class VisionTrainerConfig(TrainerConfig):
         heading="rates by epochs and images",
     )
     lr_batch_size: int = option(
-        0, "images per update that the rates are given for; 0: no scaling", least=0
+        0, "images per update that the rates are given for (0: no scaling)", least=0
     )
     optimizer: OptimizerConfig = group(
         "optimizer and averaged weights",
@@ -62,7 +62,7 @@ class VisionTrainerConfig(TrainerConfig):
             ScheduleConfig,
             "lr_period_updates",
             -1.0,
-            "updates of the first period; negative: up to the end",
+            "updates of the first period (negative: up to the end)",
         ),
     )
 

@@ -104,11 +104,15 @@ class GenerationConfig:
     )
     sampling: bool = _searched(False, "draw K hypotheses from the model instead of beam search")
     sampling_topk: int = option(
-        -1, "draw from the k likeliest tokens; -1 from all", least=-1, needs="sampling", metavar="K"
+        -1,
+        "draw from the k likeliest tokens (-1: from all)",
+        least=-1,
+        needs="sampling",
+        metavar="K",
     )
     sampling_topp: float = option(
         -1.0,
-        "draw from the fewest tokens with this sum of probabilities; -1: all",
+        "draw from the fewest tokens with this sum of probabilities (-1: all)",
         least=-1,
         most=1,
         needs="sampling",
@@ -146,7 +150,7 @@ class GenerationConfig:
     seed: int = seed_option(help="seed of the draws, with each sentence's number", needs="sampling")
     workers: int | None = option(
         None,
-        "processes that translate on a CPU; 0: one per thread (default: 0; server: 1)",
+        "processes that translate on a CPU, 0: one per thread (default: 0, server: 1)",
         least=0,
         most=1024,
     )
