@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from toy_models import EOS, ToyModel
 
@@ -76,6 +76,7 @@ def test_a_translation_is_allowed_if_its_text_has_no_banned_term(kind, terms, ca
     assert is_allowed(banned, ids) == (not has)
 
 
+@example("_EOW", ["A"], 2, 2, 1, 0, False)
 @given(
     KINDS,
     st.lists(LETTERS, min_size=1, max_size=3),
@@ -100,10 +101,10 @@ def test_no_hypothesis_has_a_banned_term(kind, terms, limit, seed, beam, min_len
     for hypotheses in translations[:2]:
         assert hypotheses
         for h in hypotheses:
-            text = " ".join(
-                text_of(texts, words, part)
-                for part in np.split(h.tokens, np.flatnonzero(h.tokens == SEPARATOR))
-            )
+            # Without separators, the symbol of this number is a word.
+            ends_of_sentences = np.flatnonzero(separated & (h.tokens == SEPARATOR))
+            sentences = np.split(h.tokens, ends_of_sentences)
+            text = " ".join(text_of(texts, words, sentence) for sentence in sentences)
             assert not has_term(text.replace("<sep>", " "), terms)
     # Sentences without banned terms stay as they are, and so do those that have none anyway.
     assert translations[2][0].tokens.tolist() == free[2][0].tokens.tolist()
