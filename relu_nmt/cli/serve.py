@@ -3,6 +3,7 @@ r"""Serve a model on this machine, for programs and for people.
   relu-nmt-serve checkpoints/checkpoint_best.safetensors
   curl -d '{"lines": ["Das ist ein Haus."]}' -H 'Content-Type: application/json' \
       http://127.0.0.1:8000/translate
+  relu-nmt-serve de-en.safetensors --further-models en-de.safetensors
 
 The page at http://127.0.0.1:8000/ translates typed or dropped text, sentence beside sentence, and
 shows the attention of each word. /openapi.json describes the API. /health and /metrics (Prometheus)

@@ -29,12 +29,15 @@ SEARCH = ("--beam", "1", "--max-len-a", "0", "--max-len-b", "6")
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    translator = make_translator(cross_attention="softmax")
+    save(path, make_translator(cross_attention="softmax"))
+    return path
+
+
+def save(path, translator):
     [model] = translator.models
     metadata = {"model_config": to_dict(model.config), "task": translator.task.to_state()}
     metadata["args"] = {"documents": {"max_doc_tokens": 60}}
     save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
-    return path
 
 
 class Server:
@@ -95,6 +98,17 @@ def serve(quick_python, checkpoint):
 def server(serve):
     with serve() as server:
         yield server
+
+
+def test_several_models_are_served(serve, tmp_path):
+    other = tmp_path / "reverse.safetensors"
+    save(other, make_translator(languages=("en", "de")))
+    with serve("--further-models", str(other)) as server:
+        assert "de-en, en-de at http" in server.lines[-1]
+        for source, target in (("de", "en"), ("en", "de")):
+            body = {"q": "ein Haus", "source": source, "target": target}
+            assert server.ask("translate", body)[0] == 200
+            assert server.ask(f"model?source={source}")[1]["target_lang"] == target
 
 
 def raw_request(path, body):

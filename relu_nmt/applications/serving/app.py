@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,9 +27,9 @@ import relu_nmt
 from relu_nmt.applications.serving import ServerOptions, libretranslate
 from relu_nmt.applications.serving.limits import NO_MEMORY, RETRY, Metrics, guarded
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
-from relu_nmt.applications.serving.service import TranslationService
+from relu_nmt.applications.serving.service import TranslationService, services_of
 from relu_nmt.data.documents import WindowConfig
-from relu_nmt.errors import OutOfMemoryError, ReluNmtError
+from relu_nmt.errors import ConfigError, OutOfMemoryError, ReluNmtError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import Translator
 
@@ -80,10 +80,21 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 """In a request, unknown fields are errors, and no value is converted."""
 
 
-class TranslationBody(BaseModel):
-    """A document to translate."""
+class ModelChoice(BaseModel):
+    """The languages that choose a model of the server."""
 
     model_config = STRICT
+    source: str | None = Field(
+        None, description="Source language, by default that of the first model that fits."
+    )
+    target: str | None = Field(
+        None, description="Target language, by default that of the first model that fits."
+    )
+
+
+class TranslationBody(ModelChoice):
+    """A document to translate."""
+
     lines: Lines = Field(description="Its sentences in order; a blank one gives an empty one.")
     max_doc_tokens: MaxDocTokens | None = Field(
         None,
@@ -135,10 +146,9 @@ class TranslationAnswer(BaseModel):
     target_tokens: int
 
 
-class AttentionBody(BaseModel):
+class AttentionBody(ModelChoice):
     """Lines that are translated at once, and a translation of them."""
 
-    model_config = STRICT
     lines: Lines
     translation: Lines = Field(description="Line by line, or one line for all.")
     slot: Literal["cross", "encoder", "decoder"] = "cross"
@@ -255,29 +265,40 @@ def make_app(
     config: GenerationConfig | None = None,
     windows: WindowConfig | None = None,
     limits: ServerOptions | None = None,
+    further_models: Sequence[tuple[Translator, WindowConfig | None]] = (),
 ) -> FastAPI:
-    """Return an ASGI application that translates. Nothing else may use the translator meanwhile.
+    """Return an ASGI application that translates. Nothing else may use the translators meanwhile.
 
-    Documents are divided into ``windows`` by default. None: as long as in training.
+    Documents are divided into ``windows`` by default. None: as long as in training. Requests choose
+    between the translator and ``further_models``, which have windows of their own, by languages.
 
     Raises:
         ReluNmtError: the settings do not fit the model.
     """
     config = (config or GenerationConfig()).resolved(documents=True)
     limits = limits or ServerOptions()
-    windows = windows or WindowConfig(translator.max_doc_tokens, repair=True)
-    # Start the model's thread, and the queue before it.
+    # Start the models' threads, and the queue before them.
     metrics = Metrics()
-    service = TranslationService(translator, config, windows, limits, metrics.count_batch)
-    queue = RequestQueue(service.batcher, limits.max_waiting, limits.request_seconds)
+    services: list[TranslationService] = []
+    for model, model_windows in ((translator, windows), *further_models):
+        pair = model.task.source_lang, model.task.target_lang
+        if services_of(services, *pair):
+            raise ConfigError(f"two models translate {'-'.join(pair)}; give one for each pair")
+        model_windows = model_windows or WindowConfig(model.max_doc_tokens, repair=True)
+        service = TranslationService(model, config, model_windows, limits, metrics.count_batch)
+        services.append(service)
+    batchers = [service.batcher for service in services]
+    queue = RequestQueue(batchers, limits.max_waiting, limits.request_seconds)
     metrics.waiting.set_function(lambda: queue.num_waiting)
 
     def close() -> None:
         queue.close()
-        service.close()
+        for service in services:
+            service.close()
 
     try:  # report settings that do not fit now, and not in the first answer
-        service.translate(QueuedRequest(), ["."])
+        for service in services:
+            service.translate(QueuedRequest(), ["."])
     except BaseException:
         close()
         raise
@@ -300,8 +321,8 @@ def make_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    _add_routes(app, queue, service, limits, metrics)
-    libretranslate.add_routes(app, queue, service, limits)
+    _add_routes(app, queue, services, limits, metrics)
+    libretranslate.add_routes(app, queue, services, limits)
     _add_errors(app)
     app.add_middleware(libretranslate.reading_forms)
     app.add_middleware(
@@ -313,15 +334,18 @@ def make_app(
 def _add_routes(
     app: FastAPI,
     queue: RequestQueue,
-    service: TranslationService,
+    services: Sequence[TranslationService],
     limits: ServerOptions,
     metrics: Metrics,
 ) -> None:
-    # Prepare answers that never change: the page and the model's description.
+    # Prepare answers that never change: the page and the models' descriptions.
     page, headers = _page()
     sizes = {"bytes": limits.max_request_bytes, "tokens": limits.max_request_tokens}
     own_limits = Limits(**sizes, seconds=limits.request_seconds)
-    description = ModelDescription(**service.describe(), limits=own_limits)
+    descriptions = {}
+    for service in services:
+        values = service.describe()
+        descriptions[service] = ModelDescription(**values, limits=own_limits)
 
     unread: dict[asyncio.Future[None], int] = {}
 
@@ -333,18 +357,29 @@ def _add_routes(
     async def show_page() -> HTMLResponse:
         return HTMLResponse(page, headers=headers)
 
-    @app.get("/model")
-    async def describe_model() -> ModelDescription:
+    def chosen(source: str | None, target: str | None) -> TranslationService:
+        fitting = services_of(services, source, target)
+        if not fitting:
+            pair = f"{source or 'any'}-{target or 'any'}"
+            raise HTTPException(422, f"no model translates {pair}; /languages lists the pairs")
+        return fitting[0]
+
+    @app.get("/model", responses={422: PROBLEMS[422]})
+    async def describe_model(
+        source: str | None = None, target: str | None = None
+    ) -> ModelDescription:
         """Describe the model's languages, attention and limits."""
-        return description
+        return descriptions[chosen(source, target)]
 
     @app.post("/translate", response_model=TranslationAnswer, responses=PROBLEMS)
     async def translate(content: TranslationBody, request: Request) -> Response:
         """Translate a document, a translation for each of its lines."""
+        service = chosen(content.source, content.target)
+        arguments = content.model_dump(exclude={"source", "target"})
 
         # Translate, and write the JSON, in a thread of the queue.
         def work(queued: QueuedRequest) -> bytes:
-            translation = service.translate(queued, **content.model_dump())
+            translation = service.translate(queued, **arguments)
             return json.dumps(translation, ensure_ascii=False, allow_nan=False).encode()
 
         return await answer(request, work)
@@ -353,7 +388,8 @@ def _add_routes(
     async def show_attention(content: AttentionBody, request: Request) -> Response:
         """Return the attention weights of each token, in every layer and head of a slot."""
         # Pass on the service's bytes: it writes large JSON in parts.
-        arguments = content.model_dump()
+        service = chosen(content.source, content.target)
+        arguments = content.model_dump(exclude={"source", "target"})
         return await answer(request, lambda queued: service.attention(queued, **arguments))
 
     @app.get("/health", response_model=Health, responses={503: {"model": Health}})

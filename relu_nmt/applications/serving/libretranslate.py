@@ -6,7 +6,7 @@ Its requests are JSON or forms. Text of both kinds, plain and HTML, is translate
 import html
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Any, Literal
 from urllib.parse import parse_qsl, quote
@@ -21,7 +21,7 @@ from relu_nmt.applications.files import ENDINGS, FileOptions, format_name, trans
 from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
-from relu_nmt.applications.serving.service import TranslationService
+from relu_nmt.applications.serving.service import TranslationService, services_of
 from relu_nmt.io.text_lines import read_lines
 
 TEXT_PATH = "/libretranslate/translate"
@@ -91,27 +91,47 @@ def _has_text(body: bytes) -> bool:
 
 
 def add_routes(
-    app: FastAPI, queue: RequestQueue, service: TranslationService, limits: ServerOptions
+    app: FastAPI,
+    queue: RequestQueue,
+    services: Sequence[TranslationService],
+    limits: ServerOptions,
 ) -> None:
     """Add the routes of the interface."""
-    source, target = service.languages
+    # Keep the order of the models. The first one's languages are the defaults.
+    sources = list(dict.fromkeys(service.languages[0] for service in services))
+    targets = list(dict.fromkeys(service.languages[1] for service in services))
+    source, target = services[0].languages
     keys = None if limits.api_keys is None else frozenset(read_lines(limits.api_keys))
     files: dict[str, tuple[str, bytes]] = {}
 
-    def check(api_key: str, source_lang: str = "auto", target_lang: str = target) -> None:
+    def check_key(api_key: str) -> None:
         if keys is not None and api_key not in keys:
             raise HTTPException(403, "Invalid API key")
-        for language, known in ((source_lang, ("auto", source)), (target_lang, (target,))):
+
+    def chosen(source_lang: str, target_lang: str) -> TranslationService:
+        for language, known in ((source_lang, ("auto", *sources)), (target_lang, targets)):
             if language not in known:
                 raise HTTPException(400, f"{language} is not supported")
+        asked = None if source_lang == "auto" else source_lang
+        fitting = services_of(services, asked, target_lang)
+        if not fitting:
+            missing = f"{target_lang} is not available as a target language from {source_lang}"
+            raise HTTPException(400, missing)
+        if len(fitting) > 1:
+            several = ", ".join(service.languages[0] for service in fitting)
+            raise HTTPException(400, f"auto is not certain here; give the source: {several}")
+        return fitting[0]
 
     async def answer(request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
         return Response(await queue.answer(request.receive, work), media_type="application/json")
 
     @app.get("/languages", include_in_schema=False)
     async def tell_languages() -> list[dict[str, Any]]:
-        described = [{"code": source, "name": source, "targets": [target]}]
-        return [*described, {"code": target, "name": target, "targets": []}]
+        described = []
+        for code in dict.fromkeys([*sources, *targets]):
+            reached = [service.languages[1] for service in services_of(services, code, None)]
+            described.append({"code": code, "name": code, "targets": reached})
+        return described
 
     @app.get("/frontend/settings", include_in_schema=False)
     async def tell_settings() -> dict[str, Any]:
@@ -130,12 +150,14 @@ def add_routes(
 
     @app.post("/detect", include_in_schema=False)
     async def detect(content: DetectBody) -> list[dict[str, Any]]:
-        check(content.api_key)
-        return [{"language": source, "confidence": 100}]
+        check_key(content.api_key)
+        confidence = 100 // len(sources)
+        return [{"language": code, "confidence": confidence} for code in sources]
 
     @app.post(TEXT_PATH, include_in_schema=False)
     async def translate(content: TextBody, request: Request) -> Response:
-        check(content.api_key, content.source, content.target)
+        check_key(content.api_key)
+        service = chosen(content.source, content.target)
         texts = [content.q] if isinstance(content.q, str) else content.q
 
         def work(queued: QueuedRequest) -> bytes:
@@ -145,7 +167,7 @@ def add_routes(
             if content.alternatives:  # the server finds the best translation alone
                 values["alternatives"] = [] if isinstance(content.q, str) else [[] for _ in texts]
             if content.source == "auto":
-                detected = {"language": source, "confidence": 100}
+                detected = {"language": service.languages[0], "confidence": 100}
                 is_text = isinstance(content.q, str)
                 values["detectedLanguage"] = detected if is_text else [detected] * len(texts)
             return json.dumps(values, ensure_ascii=False).encode()
@@ -157,7 +179,9 @@ def add_routes(
         fields, name, content = parsed_form(
             request.headers.get("content-type", ""), await request.body()
         )
-        check(fields.get("api_key", ""), fields.get("source", "auto"), fields.get("target", target))
+        check_key(fields.get("api_key", ""))
+        target_lang = fields.get("target", target)
+        service = chosen(fields.get("source", "auto"), target_lang)
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued)
@@ -166,7 +190,7 @@ def add_routes(
                 files.pop(next(iter(files)))
             key = secrets.token_urlsafe(16)
             path = PurePath(name)
-            files[key] = f"{path.stem}.{target}{path.suffix}", written
+            files[key] = f"{path.stem}.{target_lang}{path.suffix}", written
             url = request.url_for("download", key=key)
             return json.dumps({"translatedFileUrl": str(url)}).encode()
 

@@ -64,8 +64,8 @@ class QueuedRequest:
 class RequestQueue:
     """Gives each request a thread, refuses requests if too many wait, and ends slow ones."""
 
-    def __init__(self, batcher: "Batcher", max_waiting: int, seconds: float) -> None:
-        self._batcher = batcher
+    def __init__(self, batchers: Sequence["Batcher"], max_waiting: int, seconds: float) -> None:
+        self._batchers = batchers
         self._max_waiting = max_waiting
         self._seconds = seconds
         self._pool = ThreadPoolExecutor(max_waiting, "request")
@@ -79,7 +79,7 @@ class RequestQueue:
     @property
     def is_open(self) -> bool:
         """True if the server accepts requests."""
-        return not self._batcher.is_closed
+        return not any(batcher.is_closed for batcher in self._batchers)
 
     async def answer(
         self, receive: Callable[[], Awaitable[Any]], work: Callable[[QueuedRequest], bytes]
@@ -120,7 +120,8 @@ class RequestQueue:
 
     def close(self) -> None:
         """Refuse further requests, and wait for the end of requests in progress."""
-        self._batcher.close()
+        for batcher in self._batchers:
+            batcher.close()
         self._pool.shutdown()
 
 

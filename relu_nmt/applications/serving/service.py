@@ -328,6 +328,18 @@ class TranslationService:
             raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
 
 
+def services_of(
+    services: Sequence[TranslationService], source: str | None, target: str | None
+) -> list[TranslationService]:
+    """Return the services of a source and a target language. None stands for any language."""
+    fitting = []
+    for service in services:
+        source_lang, target_lang = service.languages
+        if source in (None, source_lang) and target in (None, target_lang):
+            fitting.append(service)
+    return fitting
+
+
 def _refuse_many_weights(num_heads: int, num_queries: int, num_keys: int, size: int) -> None:
     """Refuse too many weights. The model computes all queries, the answer may have fewer."""
     if num_heads * num_queries * num_keys > MOST_WEIGHTS:

@@ -332,6 +332,13 @@ class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
 class ServeSettings(ServerOptions, WindowOptions):
     """All settings of :func:`relu_nmt.jobs.translate.serve.serve`."""
 
+    further_models: tuple[str, ...] = option(
+        (),
+        "checkpoints of other pairs of languages to serve beside CKPT (requests choose)",
+        several=True,
+        files=CHECKPOINTS,
+        metavar="CKPT",
+    )
     model: ModelOptions = group(
         "model", ModelOptions, path=like(ModelOptions, "path", metavar="CKPT", positional=True)
     )

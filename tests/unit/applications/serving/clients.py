@@ -16,9 +16,15 @@ SEARCH = {"beam": 2, "max_len_b": 6}
 HOST, JSON = (b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json")
 
 
-def client_of(translator=None, search=SEARCH, **limits):
+def client_of(translator=None, search=SEARCH, others=(), **limits):
     config = GenerationConfig(**search)
-    app = make_app(translator or make_translator(), config, limits=ServerOptions(**limits))
+    further_models = [(other, None) for other in others]
+    app = make_app(
+        translator or make_translator(),
+        config,
+        limits=ServerOptions(**limits),
+        further_models=further_models,
+    )
     return TestClient(app)
 
 

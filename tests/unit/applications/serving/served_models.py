@@ -3,7 +3,7 @@
 import torch
 
 from relu_nmt.translator import Translator
-from tests.tiny import tiny_model, tiny_task
+from tests.tiny import LANGUAGES, tiny_model, tiny_task
 
 WORDS = "ein das Haus ist gross . Garten klein a the house is big garden small"
 
@@ -14,10 +14,11 @@ def make_translator(
     num_models=1,
     tokenizer="moses",
     separates_alone=True,
+    languages=LANGUAGES,
     **settings,
 ):
     """Return a translator of untrained models that end sentences soon."""
-    task = tiny_task(WORDS.split(), tokenizer=tokenizer)
+    task = tiny_task(WORDS.split(), languages, tokenizer=tokenizer)
     if separated:
         task = task.with_sentence_separator(None if separates_alone else task)
     models = []

@@ -1,0 +1,99 @@
+"""A server of several models, whose requests choose by languages."""
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from relu_nmt.errors import ConfigError
+from tests.unit.applications.serving.clients import client_of
+from tests.unit.applications.serving.served_models import make_translator
+
+TEXT = "ein Haus a house"
+
+
+def make_reverse():
+    return make_translator(languages=("en", "de"), attention="softmax")
+
+
+@pytest.fixture(scope="module")
+def client():
+    with client_of(others=[make_reverse()]) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Return what each model answers on a server of its own, by its source language."""
+    answers = {}
+    for source, translator in (("de", make_translator()), ("en", make_reverse())):
+        with client_of(translator) as client:
+            answers[source] = client.post("/translate", json={"lines": [TEXT]}).json()
+    assert answers["de"]["lines"] != answers["en"]["lines"]
+    return answers
+
+
+@pytest.mark.parametrize(("source", "target"), [("de", "en"), ("en", "de")])
+def test_the_languages_choose_the_model(client, alone, source, target):
+    body = {"q": TEXT, "source": source, "target": target}
+    [line] = alone[source]["lines"]
+    assert client.post("/translate", json=body).json() == {"translatedText": line}
+    detected = {"language": source, "confidence": 100}
+    answer = client.post("/translate", json={**body, "source": "auto"}).json()
+    assert answer == {"translatedText": line, "detectedLanguage": detected}
+    form = {"source": source, "target": target}
+    upload = client.post("/translate_file", data=form, files={"file": ("a.txt", TEXT.encode())})
+    url = upload.json()["translatedFileUrl"]
+    download = client.get(url[url.index("/download_file") :])
+    assert download.text == line
+    assert f"a.{target}.txt" in download.headers["content-disposition"]
+
+
+def test_lines_take_the_first_model_unless_the_request_says_languages(client, alone):
+    body = {"lines": [TEXT]}
+    assert client.post("/translate", json=body).json() == alone["de"]
+    assert client.post("/translate", json={**body, "source": "en"}).json() == alone["en"]
+    assert client.post("/translate", json={**body, "target": "de"}).json() == alone["en"]
+    assert client.get("/model").json()["source_lang"] == "de"
+    assert client.get("/model?source=en").json()["source_lang"] == "en"
+    asked = {"lines": [TEXT], "translation": alone["en"]["lines"]}
+    weights = client.post("/attention", json={**asked, "source": "en"}).json()["weights"]
+    assert weights != client.post("/attention", json=asked).json()["weights"]
+    for path in ("/translate", "/attention"):
+        refused = client.post(path, json={**asked, "source": "en", "target": "en"})
+        assert refused.status_code == 422
+
+
+def test_a_pair_without_model_is_an_error(client):
+    answer = client.post("/translate", json=asked_pair("de", "de"))
+    assert answer.status_code == 400
+    assert answer.json() == {"error": "de is not available as a target language from de"}
+    answer = client.post("/translate", json=asked_pair("fr", "de"))
+    assert answer.json() == {"error": "fr is not supported"}
+    refused = client.post("/translate", json={"lines": [TEXT], "source": "fr"})
+    assert refused.status_code == 422
+    assert refused.json()["error"].startswith("no model translates fr-any")
+
+
+def asked_pair(source, target):
+    return {"q": TEXT, "source": source, "target": target}
+
+
+def test_languages_list_the_targets_of_each_source():
+    others = [make_reverse(), make_translator(languages=("fr", "en"))]
+    with client_of(others=others) as client:
+        targets = {
+            language["code"]: language["targets"] for language in client.get("/languages").json()
+        }
+        assert targets == {"de": ["en"], "en": ["de"], "fr": ["en"]}
+        detected = client.post("/detect", json={"q": TEXT}).json()
+        assert [guess["language"] for guess in detected] == ["de", "en", "fr"]
+        # Two models translate into English, one into German.
+        refused = client.post("/translate", json=asked_pair("auto", "en"))
+        assert refused.status_code == 400
+        assert "give the source: de, fr" in refused.json()["error"]
+        assert client.post("/translate", json=asked_pair("auto", "de")).status_code == 200
+
+
+def test_two_models_of_one_pair_are_refused():
+    with pytest.raises(ConfigError, match="two models translate de-en"):
+        client_of(others=[make_translator()])
