@@ -156,10 +156,12 @@ def whole_rows(problem: AttentionProblem) -> AttentionOutput:
     """Solve a problem by the definition, with the whole matrix of weights."""
     need = problem.need
     weights = problem.attention.weights(problem)
-    output = AttentionOutput(dropout(weights, problem.dropout).to(problem.v.dtype) @ problem.v)
+    rows = None
     if need.rows:
         sums = row_sums(weights, need, problem.attention.capabilities.non_negative)
-        output.rows = row_statistics(sums, problem.visibility)
+        rows = row_statistics(sums, problem.visibility)
+    values = dropout(weights, problem.dropout).to(problem.v.dtype) @ problem.v
+    output = AttentionOutput(values, rows=rows)
     if need.weights:
         output.weights = weights
     return output
