@@ -195,6 +195,10 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
             browser.run("tell('')")
             browser.run(f"open(new File([{content}], 'talk.docx'))")
             browser.until("get('status').textContent.startsWith('talk.docx is no plain text')")
+        # A file of another kind is translated as a whole.
+        browser.until("!get('whole').hidden && get('upload').accept.includes('.docx')")
+        browser.run("void translateFile(new File(['<b>ein</b> Haus'], 'page.html'))")
+        browser.until("get('status').textContent === 'page.html is translated and saved'")
         assert browser.complaints() == []
 
 
