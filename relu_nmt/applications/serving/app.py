@@ -41,6 +41,7 @@ MOST_UNREAD_BYTES = 2**25
 """Most bytes of all answers that clients have not read yet."""
 REASONS = {
     403: "A page of another origin asks.",
+    404: "No model of this server has these languages.",
     413: "Too many bytes, tokens or weights.",
     415: "The Content-Type is not application/json, or the body is compressed.",
     422: "The request does not fit the description, or the model cannot do it.",
@@ -360,11 +361,10 @@ def _add_routes(
     def chosen(source: str | None, target: str | None) -> TranslationService:
         fitting = services_of(services, source, target)
         if not fitting:
-            pair = f"{source or 'any'}-{target or 'any'}"
-            raise HTTPException(422, f"no model translates {pair}; /languages lists the pairs")
+            raise HTTPException(404, "no model has these languages; /languages lists the pairs")
         return fitting[0]
 
-    @app.get("/model", responses={422: PROBLEMS[422]})
+    @app.get("/model", responses={404: PROBLEMS[404], 422: PROBLEMS[422]})
     async def describe_model(
         source: str | None = None, target: str | None = None
     ) -> ModelDescription:

@@ -58,9 +58,9 @@ def test_lines_take_the_first_model_unless_the_request_says_languages(client, al
     asked = {"lines": [TEXT], "translation": alone["en"]["lines"]}
     weights = client.post("/attention", json={**asked, "source": "en"}).json()["weights"]
     assert weights != client.post("/attention", json=asked).json()["weights"]
-    for path in ("/translate", "/attention"):
-        refused = client.post(path, json={**asked, "source": "en", "target": "en"})
-        assert refused.status_code == 422
+    for path, request in (("/translate", body), ("/attention", asked)):
+        refused = client.post(path, json={**request, "source": "en", "target": "en"})
+        assert refused.status_code == 404
 
 
 def test_a_pair_without_model_is_an_error(client):
@@ -70,8 +70,8 @@ def test_a_pair_without_model_is_an_error(client):
     answer = client.post("/translate", json=asked_pair("fr", "de"))
     assert answer.json() == {"error": "fr is not supported"}
     refused = client.post("/translate", json={"lines": [TEXT], "source": "fr"})
-    assert refused.status_code == 422
-    assert refused.json()["error"].startswith("no model translates fr-any")
+    assert refused.status_code == 404
+    assert refused.json()["error"].startswith("no model has these languages")
 
 
 def asked_pair(source, target):
