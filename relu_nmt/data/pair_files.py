@@ -280,7 +280,7 @@ def read_pairs(
             other_languages |= dict.fromkeys(codes)
     if not num_pairs:
         in_file = ""
-        if other_languages.keys() - set(languages):
+        if other_languages and other_languages.keys() != set(languages):
             in_file = f"; its languages are {', '.join(map(repr, other_languages))}"
         raise DataError(f"{path}: no pair of {' and '.join(map(repr, languages))} in it{in_file}")
 

@@ -333,6 +333,7 @@ def test_default_names_are_the_parts_in_which_paths_differ():
     assert distinct_names(["relu/best.pt"]) == distinct_names(["relu/results.json"]) == ["relu"]
     assert distinct_names(["a/best.pt"] * 3) == ["a", "a 2", "a 3"]
     assert distinct_names(["relu/own.pt"]) == ["own"]
+    assert distinct_names(["/"]) == [""]  # which cannot be read, as a later error says
     best = "checkpoints/checkpoint_best.safetensors"
     assert distinct_names([f"runs/relu/{best}"]) == ["relu"]
     assert distinct_names([f"softmax/{best}", "runs/relu/checkpoint_last.pt"]) == [

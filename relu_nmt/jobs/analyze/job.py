@@ -286,7 +286,9 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
         >>> distinct_names(["runs/relu/checkpoints/checkpoint_best.safetensors"])
         ['relu']
     """
-    parts = [Path(path).absolute().with_suffix("").parts for path in paths]
+    parts = []
+    for path in map(Path, paths):
+        parts.append((*path.absolute().parent.parts, path.stem))
     plain = [_without_usual_names(path) for path in parts]
     number = len(set(parts))
     if number < 2:

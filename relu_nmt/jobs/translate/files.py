@@ -22,6 +22,11 @@ def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) ->
         DataError: the file cannot be read or written, or is damaged.
     """
     if format_name(settings.file, settings.format) == "text":
+        if settings.glossary is not None:
+            raise ConfigError(
+                "--glossary belongs to files with markup; --constraints forces terms in lines of "
+                "plain text"
+            )
         translate_documents(settings, progress=progress)
     else:
         _translate_markup(settings, progress)
@@ -35,6 +40,11 @@ def _translate_markup(settings: TranslateDocumentsSettings, progress: bool) -> N
     ):
         if value is not None:
             raise ConfigError(f"{flag} belongs to lines of plain text; --glossary forces terms")
+    if settings.model.max_source_length is not None or settings.model.truncate_source:
+        raise ConfigError(
+            "--max-source-length and --truncate-source belong to plain text; a file with markup is "
+            "translated whole"
+        )
     if settings.file == "-":
         raise ConfigError("-: standard input is plain text; give the name of a file")
     glossary = {} if settings.glossary is None else read_glossary(settings.glossary)
@@ -50,7 +60,11 @@ def _translate_markup(settings: TranslateDocumentsSettings, progress: bool) -> N
         settings.search,
         settings.windows(translator.max_doc_tokens),
         glossary,
-        {"banned": banned, "match_case": settings.match_case},
+        {
+            "banned": banned,
+            "match_case": settings.match_case,
+            "inside_words": settings.inside_words,
+        },
     )
     with hidden_progress(settings.no_progress_bar or not progress):
         translate_file(settings.file, output, segments, settings, settings.format)

@@ -374,7 +374,7 @@ def translate_documents(
     elif progress:
         print(whole_text, end="")
     if progress:
-        # Find the lines that are too long before the limit cuts or empties them.
+        # Look at the sentences as they were before the limit cut or emptied them.
         numbered = list(zip(sentences.numbers, encoded.sentences, strict=True))
         too_long = [number for number, source in numbered if limit.refuses(source)]
         split_lines = [number for number, source in numbered if source.parts]

@@ -91,6 +91,9 @@ def test_a_missing_language_is_an_error(tmp_path):
     path = write(tmp_path, memory(tuv("de-DE", "d") + tuv("en", "e") + tuv("den", "x")))
     with pytest.raises(DataError, match=r"no pair of 'de' and 'fr'.*'de-DE', 'en', 'den'"):
         read(path, ("de", "fr"))
+    path = write(tmp_path, memory(tuv("de", "d")))
+    with pytest.raises(DataError, match=r"no pair of 'de' and 'en' in it; its languages are 'de'"):
+        read(path)
 
 
 @pytest.mark.parametrize(
