@@ -50,7 +50,7 @@ class TextFormat(FileFormat):
         mark = BYTE_ORDER_MARKS.get(encoding, b"")
         try:
             source = content.removeprefix(mark).decode(encoding)
-        except (UnicodeDecodeError, LookupError) as error:
+        except (UnicodeError, LookupError) as error:
             raise DataError(
                 f"it is not in the encoding {encoding} ({error}); convert it to UTF-8"
             ) from error

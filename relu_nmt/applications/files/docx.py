@@ -16,9 +16,9 @@ from relu_nmt.applications.files.document import TextDocument
 from relu_nmt.applications.files.markup import XmlFormat, attribute, names, partners, pieces
 from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span, Tag, all_tags
 
-_PARTS = re.compile(r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
+_PARTS = re.compile(r"word/(?:document\d*|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
 _AROUND = names("w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:bdo w:dir w:moveTo")
-_SPACES = names("w:tab w:br w:cr")
+_SPACES = names("w:tab w:ptab w:br w:cr")
 _PLAIN = " "
 """Style of a run without properties."""
 
@@ -97,6 +97,9 @@ class _Reader:
                 self._set_style(self._source[slice(*properties[0])] if properties else _PLAIN)
                 text = html.unescape(self._source[piece.end : self._pieces[last].begin])
                 self._builder.add_text(text if last > number else "", run, is_whole=True)
+            elif piece.name == "w:noBreakHyphen":
+                self._set_style(self._source[slice(*properties[0])] if properties else _PLAIN)
+                self._builder.add_text("\u2011", run, is_whole=True)
             elif piece.kind != "text":
                 parts = opening.span, *properties, element, closing.span
                 self._add_other(number, parts, has_text)
@@ -162,5 +165,8 @@ class DocxFormat(ZipFormat):
         """Return the parts that have text, in reading order (KeyError: one is missing)."""
         reader = DocxPart(self.options)
         names_of_parts = sorted(name for name in parts if _PARTS.fullmatch(name))
-        ordered = dict.fromkeys(["word/document.xml", *names_of_parts])
-        return {name: reader.read(parts[name]) for name in ordered}
+        # Office on the web writes word/document2.xml. The text comes before headers and notes.
+        names_of_parts.sort(key=lambda name: not name.startswith("word/document"))
+        if not names_of_parts or not names_of_parts[0].startswith("word/document"):
+            raise KeyError("word/document.xml")
+        return {name: reader.read(parts[name]) for name in names_of_parts}

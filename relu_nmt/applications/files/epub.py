@@ -47,7 +47,8 @@ class EpubFormat(ZipFormat):
 
     def documents(self, parts: Mapping[str, bytes]) -> dict[str, TextDocument]:
         """Return the parts that have text, in reading order (KeyError: one is missing)."""
-        [package] = _values(parts["META-INF/container.xml"], "rootfile", "full-path").values()
+        packages = _values(parts["META-INF/container.xml"], "rootfile", "full-path")
+        package = next(iter(packages), "")
         documents = {package: BookFormat(self.options).read(parts[package])}
         targets = _values(parts[package], "item", "id", "href")
         # Read the chapters in the order of the book, then the other pages.

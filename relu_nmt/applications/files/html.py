@@ -21,7 +21,7 @@ HTML = Vocabulary(
     empty=names("br img input wbr svg math audio video object iframe canvas"),
     spaces=names("br"),
     protected=names("code kbd samp tt var"),
-    skipped=names("script style pre textarea template"),
+    skipped=names("script style pre textarea template math"),
     attributes={
         "*": names("alt title placeholder aria-label summary"),
         "track": names("label"),

@@ -17,6 +17,8 @@ KNOWN_DOCTYPES = ("-//W3C//", "-//NISO//DTD ncx", "-//OASIS//DTD XLIFF", "-//Ope
 """Beginnings of public names that programs write. Their files are never read."""
 _TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/>]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
+_UNQUOTED = re.compile(r"""=\s*[^\s"'=]+\Z""")
+"""A value without quotes, whose last slash is part of it."""
 REFERENCE = re.compile(r"&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);")
 _DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
 _OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
@@ -55,7 +57,8 @@ class Vocabulary:
         protected: elements within a text whose words are not translated.
         skipped: elements without text to translate.
         attributes: attributes that are text, by element. ``*`` stands for all elements.
-        only_in: elements that have text. None: all have.
+        only_in: elements that have text. All other elements in them are empty ones, but for
+            inline ones. None: all have text.
     """
 
     inline: frozenset[str]
@@ -102,7 +105,7 @@ def _tag_at(source: str, begin: int) -> Piece:
     kind = "open"
     if match[1]:
         kind = "close"
-    elif match[3].endswith("/"):
+    elif match[3].endswith("/") and not _UNQUOTED.search(match[3]):
         kind = "empty"
     return Piece(kind, begin, match.end(), match[2], match.span(3))
 
@@ -258,7 +261,7 @@ class MarkupReader:
             is_open = piece.kind in ("open", "empty")
             if is_open:
                 self._add_attributes(piece)
-            if piece.name and self._is_block(piece):
+            if piece.name and self._is_block(piece, is_text):
                 self._end(builder, inner)
                 builder, inner = SegmentBuilder(), []
                 is_text = only_in is None or (is_open and piece.name in only_in)
@@ -290,8 +293,10 @@ class MarkupReader:
         for numbers in inner:
             self.read(numbers, is_text=self._vocabulary.only_in is None)
 
-    def _is_block(self, piece: Piece) -> bool:
+    def _is_block(self, piece: Piece, is_text: bool) -> bool:
         vocabulary = self._vocabulary
+        if vocabulary.only_in is not None:
+            return not is_text or piece.name in vocabulary.only_in
         is_inline = piece.name in vocabulary.inline or piece.name in vocabulary.empty
         return not is_inline and piece.name not in vocabulary.protected
 
@@ -312,9 +317,11 @@ class MarkupReader:
         piece = self.pieces[number]
         vocabulary = self._vocabulary
         element = piece.begin, self.pieces[end].end
-        if piece.name in vocabulary.empty:
+        is_known = piece.name in vocabulary.inline or piece.name in vocabulary.protected
+        if not is_known:
             builder.add_empty(element, is_space=piece.name in vocabulary.spaces)
-            inner.append(range(number + 1, end))
+            if not self._is_skipped(piece):
+                inner.append(range(number + 1, end))
             return end
         if piece.name in vocabulary.protected or self.is_untranslated(piece):
             text = self.text_of(range(number + 1, end))

@@ -394,18 +394,19 @@ class _Page:
                 empties.setdefault(tag.begin, []).append(tag)
         number = run.start
         while number < run.stop:
-            space = self._words[number].before if number > run.start else ""
-            self._write_gap(empties.get(number, []), space, style)
+            self._write_gap(empties.get(number, []), number, run, style)
             if number in pairs:
                 self._write_tag(pairs[number], style)
                 number = pairs[number].end
             else:
                 self._write_word(self._words[number], style)
                 number += 1
-        self._write_gap(empties.get(run.stop, []), "", style)
+        self._write_gap(empties.get(run.stop, []), run.stop, run, style)
 
-    def _write_gap(self, empties: Sequence[Placed], space: str, style: str) -> None:
-        """Write the empty tags of a gap, and the space there, which a tag may stand for."""
+    def _write_gap(self, empties: Sequence[Placed], number: int, run: range, style: str) -> None:
+        """Write the empty tags before a word, and the space there, which a tag may stand for."""
+        space = self._words[number].before if run.start < number < run.stop else ""
+        has_space = number == run.start or space != ""
         behind = []
         for placed in empties:
             if placed.tag.is_space:
@@ -414,9 +415,13 @@ class _Page:
                 behind.append(placed)
             else:
                 self._write_tag(placed, style)
+        if number > run.start and any(placed.tag.is_spaced for placed in behind):
+            space = space or " "
         self._plain += space
         for placed in behind:
             self._write_tag(placed, style)
+            if placed.tag.is_spaced and has_space and number < run.stop:
+                self._plain += " "
 
     def _write_tag(self, placed: Placed, style: str) -> None:
         """Write a tag and what is in it."""

@@ -16,7 +16,7 @@ _FIELD = re.compile(
 )
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _FLAGS = re.compile(r"^#,.*", re.M)
-_INLINE = re.compile(r"""<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|\n+""")
+_INLINE = re.compile(r"""<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|\n[ \t\n]*""")
 _CHARSET = re.compile(rb"charset=([\w.-]+)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
@@ -57,8 +57,8 @@ class PoFormat(TextFormat):
             if segment is not None:
                 yield replace(segment, span=(begin, end), note=text)
                 begin = end
-            if number + 1 < len(strings):
-                begin = max(begin, fields[strings[number + 1]].start())
+                if number + 1 < len(strings):
+                    begin = fields[strings[number + 1]].start()
 
     def rendered(self, segment: Segment, translation: Translation, writer: Writer) -> str:
         """Return the fields of an entry with a translation, and the flag that it is fuzzy."""

@@ -27,6 +27,7 @@ class Tag:
         closing: spans of the source that are the closing tag.
         repeats: a pair may become several, as ``<b>`` may.
         is_space: an empty tag stands for a space, as a line break does.
+        is_spaced: an empty tag has a space on both sides.
         style: what a format keeps of the tag for the text within.
         children: tags within the pair.
     """
@@ -38,6 +39,7 @@ class Tag:
     is_pair: bool = False
     repeats: bool = False
     is_space: bool = False
+    is_spaced: bool = False
     style: str = ""
     children: list["Tag"] = field(default_factory=list)
 
@@ -83,6 +85,7 @@ class SegmentBuilder:
         self._protected: list[Protected] = []
         self._spans: list[Span] = []
         self._num_tags = 0
+        self._last_empty: Tag | None = None
 
     def add_text(self, text: str, span: Span, is_whole: bool = False) -> None:
         """Add text of the source. White space becomes one space.
@@ -91,7 +94,11 @@ class SegmentBuilder:
         """
         plain = _SPACE.sub(" ", text)
         if not self._text or self._text.endswith(" "):
+            if self._last_empty is not None and self._text and plain.startswith(" "):
+                self._last_empty.is_spaced = True
             plain = plain.lstrip()
+        if plain:
+            self._last_empty = None
         if plain.strip():
             # Leave white space at both ends of the segment in the source.
             begin, end = span
@@ -122,7 +129,9 @@ class SegmentBuilder:
         if is_space and self._text and not self._text.endswith(" "):
             self._text += " "
         position = len(self._text)
-        self._append(Tag(position, position, source, is_space=is_space))
+        tag = Tag(position, position, source, is_space=is_space)
+        self._append(tag)
+        self._last_empty = None if is_space else tag
         self._spans.append((source[0][0], source[-1][1]))
 
     def open(self, name: str, *source: Span, repeats: bool = False, style: str = "") -> None:
@@ -157,6 +166,7 @@ class SegmentBuilder:
     def _append(self, tag: Tag) -> None:
         siblings = self._open[-1][1].children if self._open else self._tags
         siblings.append(tag)
+        self._last_empty = None
         self._count()
 
     def _count(self) -> None:

@@ -29,6 +29,8 @@ _SPEAKER = re.compile(r"^[ \t]*[-–—][ \t]*(?=\S)", re.M)
 _END = re.compile(r"[.!?…:;♪\"”»\])。！？]$")
 MOST_CUES = 6
 """Most cues of one sentence."""
+MOST_SENTENCE = 1_000
+"""Most characters of a sentence that is divided over cues."""
 WRONG_PART, UNKNOWN_PART, EMPTY_PART = 1.0, 0.5, 100.0
 """Costs of a word in another cue than its source word, of one without, of a cue without words."""
 
@@ -76,17 +78,25 @@ class SubtitleFormat(TextFormat):
 
 def _speeches(source: str, span: Span) -> list[Span]:
     """Return the places of the speeches of a cue, which begin with a dash if there are several."""
-    begins = [match.end() for match in _SPEAKER.finditer(source, *span)]
-    if not begins:
+    matches = list(_SPEAKER.finditer(source, *span))
+    if not matches:
         return [span]
-    ends = [source.rindex("\n", 0, begin) + 1 for begin in begins[1:]]
-    return list(zip(begins, [*ends, span[1]], strict=True))
+    begins = [match.end() for match in matches]
+    lines = [match.start() for match in matches]
+    speeches = list(zip(begins, [*lines[1:], span[1]], strict=True))
+    if lines[0] > span[0]:  # a line without a dash comes first
+        speeches.insert(0, (span[0], lines[0]))
+    return speeches
 
 
 def _sentences(texts: Sequence[Segment | None]) -> Iterator[Segment]:
     """Yield sentences, each of one text or several. A cue without words ends a sentence."""
     group: list[Segment] = []
     for text in texts:
+        length = sum(len(part.text) for part in [*group, text] if part is not None)
+        if group and length > MOST_SENTENCE:
+            yield _sentence(group)
+            group = []
         if text is not None:
             group.append(text)
         is_end = text is None or len(group) == MOST_CUES or _END.search(text.text)
@@ -135,6 +145,8 @@ def divided(words: Sequence[Word], firsts: Sequence[int], width: int) -> list[in
         >>> divided(words, [0, 2], 80)
         [0, 1, 4]
     """
+    if len(firsts) == 1:
+        return [0, len(words)]
     lengths = [0, *accumulate(len(word.before) + len(word.text) for word in words)]
     costs = [0.0] + [float("inf")] * len(words)
     cuts = [[0] for _ in costs]

@@ -8,8 +8,6 @@ from relu_nmt.applications.files.document import TextFormat
 from relu_nmt.applications.files.segments import Segment, Span, plain_segment
 from relu_nmt.errors import DataError
 
-_SEPARATORS = ",;\t"
-
 
 @formats.register("table")
 class TableFormat(TextFormat):
@@ -18,7 +16,7 @@ class TableFormat(TextFormat):
     def segments(self, source: str) -> list[Segment]:
         """Return the texts of the column that ``--column`` names."""
         first = source.partition("\n")[0]
-        separator = max(_SEPARATORS, key=first.count)
+        separator = "\t" if "\t" in first else max(",;", key=first.count)
         rows = list(_rows(source, separator))
         header = [_value(source[slice(*span)]) for span in rows[0]] if rows else []
         column = self.options.column

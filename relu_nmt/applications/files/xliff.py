@@ -18,7 +18,6 @@ from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span
 
 XLIFF = Vocabulary(
     inline=names("g pc mrk"),
-    empty=names("x bx ex ph bpt ept it sc ec sm em cp sub"),
     only_in=names("source"),
 )
 _GROUPS = names("file group unit trans-unit")
@@ -90,6 +89,11 @@ class _Reader(MarkupReader):
                 segment = self._unit(number, retranslate)
                 if segment is not None:
                     yield segment
+
+    def is_untranslated(self, piece: Piece) -> bool:
+        """Return True for an element that its author wants to keep."""
+        is_protected = attribute(self.source, piece, "mtype") == "protected"
+        return is_protected or super().is_untranslated(piece)
 
     def _unit(self, number: int, retranslate: bool) -> Segment | None:
         """Return a unit as a segment, or None if its translation is to stay."""

@@ -210,7 +210,9 @@ def _translated(
     service: TranslationService, request: QueuedRequest, text: str, text_format: str
 ) -> str:
     segments: SegmentTranslator = service.segment_translator(request)
-    return translated(text.encode(), text_format, segments, FileOptions()).decode()
+    # The byte order mark tells that a page with another declared encoding is UTF-8 here.
+    content = text.encode("utf-8-sig")
+    return translated(content, text_format, segments, FileOptions()).decode("utf-8-sig")
 
 
 def parsed_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, bytes]:
@@ -219,10 +221,11 @@ def parsed_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, by
     Raises:
         HTTPException: the form has no file.
     """
-    _, _, boundary = content_type.partition("boundary=")
+    _, _, parameters = content_type.partition("boundary=")
+    boundary, _, _ = parameters.partition(";")
     fields = {}
     name, content = "", None
-    for part in (b"\r\n" + body).split(b"\r\n--" + boundary.strip('"').encode())[1:-1]:
+    for part in (b"\r\n" + body).split(b"\r\n--" + boundary.strip(' "').encode())[1:-1]:
         head, _, value = part.partition(b"\r\n\r\n")
         described = head.decode("utf-8", "replace")
         field = _parameter(described, "name")

@@ -186,3 +186,31 @@ def docx_of(document):
 def test_damaged_files_and_bombs_are_refused(content, message):
     with pytest.raises(DataError, match=message):
         translated(content, "docx", identity, FileOptions())
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("<w:r><w:t>T</w:t><w:noBreakHyphen/><w:t>Shirt</w:t></w:r>", RUN.format("T\u2011SHIRT")),
+        (
+            "<w:r><w:t>Eins</w:t></w:r><w:r><w:ptab/></w:r><w:r><w:t>Zwei</w:t></w:r>",
+            RUN.format("EINS") + "<w:r><w:ptab/></w:r>" + RUN.format("ZWEI"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["word/document.xml", "word/document2.xml"])
+def test_hyphens_and_tabs_of_word_and_the_name_of_its_text(name, content, expected):
+    parts = {name: BODY.format(f"<w:p>{content}</w:p>")}
+    assert parts_after(parts, "docx", upper) == {name: BODY.format(f"<w:p>{expected}</w:p>")}
+
+
+def test_a_field_in_a_text_does_not_end_the_paragraph():
+    source = "<text:p>Vor <text:variable-set>x</text:variable-set> nach</text:p>"
+    written = parts_after({"content.xml": ODT_BODY.format(source)}, "odt", upper)
+    expected = "<text:p>VOR <text:variable-set>x</text:variable-set> NACH</text:p>"
+    assert written == {"content.xml": ODT_BODY.format(expected)}
+
+
+def test_a_book_without_a_package_is_refused():
+    with pytest.raises(DataError, match="no file of this format"):
+        parts_after({**BOOK, "META-INF/container.xml": "<container/>"}, "epub", upper)

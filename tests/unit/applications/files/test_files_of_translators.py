@@ -129,3 +129,38 @@ def comma(segment):
     from relu_nmt.applications.files.placing import Translation
 
     return Translation(segment.text.replace(" ", ", "))
+
+
+def test_lines_of_a_message_keep_their_indentation():
+    source = 'msgid "Usage:\\n  -h  help\\n"\nmsgstr ""\n'
+    assert '"  -H HELP\\n"' in translate(source, "po")
+
+
+def test_an_entry_whose_first_form_has_no_words_becomes_fuzzy():
+    source = 'msgid "%d"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    written = translate(source, "po")
+    assert written.startswith("#, fuzzy\n")
+    assert written.endswith('msgstr[0] ""\nmsgstr[1] "%d FILES"\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('Sie haben <x id="1"/> neue', 'SIE HABEN <x id="1"/> NEUE'),
+        ("Ein <y:z/> Wort", "EIN <y:z/> WORT"),
+        (
+            'Ein <mrk mtype="protected">Name</mrk> da',
+            'EIN <mrk mtype="protected">Name</mrk> DA',
+        ),
+    ],
+)
+def test_placeholders_and_protected_words_of_xliff(text, expected):
+    source = (
+        f'<xliff version="1.2" xmlns:y="y"><file><body><trans-unit id="1"><source>{text}</source>'
+        "</trans-unit></body></file></xliff>"
+    )
+    assert f">{expected}</target>" in translate(source, "xliff")
+
+
+def test_a_first_row_with_commas_in_a_text_is_divided_by_its_tabs():
+    assert translate("a\tHallo, du, da\n", "table", column="2") == "a\tHALLO, DU, DA\n"

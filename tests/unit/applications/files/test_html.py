@@ -84,3 +84,29 @@ def test_a_page_that_is_no_document_is_refused(page, message):
 def test_damaged_markup_stays_as_it_is(page):
     assert translate(page, "html", identity) == page
     assert len(translate(page, "html", backward)) >= len(page) - 2
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (
+            "<p>Sei <math><mi>sin</mi></math> klein</p>",
+            "<p>SEI <math><mi>sin</mi></math> KLEIN</p>",
+        ),
+        ("<p>Ein <img src=a> Bild</p>", "<p>EIN <img src=a> BILD</p>"),
+        ("<p>Ein <img src=a>, ja</p>", "<p>EIN <img src=a>, JA</p>"),
+    ],
+)
+def test_formulas_stay_and_images_keep_the_spaces_around_them(page, expected):
+    assert translate(page, "html") == expected
+
+
+def test_a_last_slash_of_a_value_without_quotes_is_no_end_of_the_tag():
+    page = "<p>Das <a href=http://x.org/>Haus am See</a> ist</p>"
+    expected = "<p>IST <a href=http://x.org/>SEE AM HAUS</a> DAS</p>"
+    assert translate(page, "html", backward) == expected
+
+
+def test_an_encoding_that_python_alone_knows_is_refused():
+    with pytest.raises(DataError, match="encoding undefined"):
+        translate('<meta charset="undefined"><p>Hallo</p>', "html")

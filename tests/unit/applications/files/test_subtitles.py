@@ -116,3 +116,13 @@ def test_lines_keep_the_text(text, width):
 def test_a_file_without_times_is_refused():
     with pytest.raises(DataError, match="no times"):
         translate("Hallo\n", "subtitles")
+
+
+def test_a_line_before_the_first_speaker_is_translated():
+    source = "1\n00:00:01,000 --> 00:00:02,000\nEr sagt\n- Hallo du\n"
+    assert translate(source, "subtitles").endswith("\nER SAGT\n- HALLO DU\n")
+
+
+def test_a_cue_of_many_words_does_not_take_long():
+    source = "1\n00:00:01,000 --> 00:00:02,000\n" + "ab " * 20_000 + "\n"
+    assert translate(source, "subtitles").count("AB") == 20_000

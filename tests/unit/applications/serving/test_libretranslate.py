@@ -10,6 +10,7 @@ pytest.importorskip("fastapi")
 
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.app import make_app
+from relu_nmt.applications.serving.libretranslate import parsed_form
 from relu_nmt.translation.search.config import GenerationConfig
 from tests.unit.applications.serving.clients import SEARCH, client_of
 from tests.unit.applications.serving.served_models import make_translator
@@ -70,6 +71,21 @@ def test_a_file_is_uploaded_translated_and_downloaded(client):
     assert "b.en.html" in download.headers["content-disposition"]
     assert download.content.startswith(b"<p>") and download.content.endswith(b"\r\n<!----x-->")
     assert client.get("/download_file/none").status_code == 404
+
+
+def test_a_text_is_unicode_whatever_encoding_it_declares(client):
+    page = '<meta charset="ascii"><pre>Übung</pre><p>ein Haus</p>'
+    body = {"q": page, "source": "de", "target": "en", "format": "html"}
+    answer = client.post("/translate", json=body)
+    assert "<pre>Übung</pre>" in answer.json()["translatedText"]
+
+
+def test_the_boundary_of_a_form_may_have_a_parameter_behind_it():
+    body = (
+        b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nja\r\n--x--'
+    )
+    written = parsed_form("multipart/form-data; boundary=x; charset=utf-8", body)
+    assert written == ({}, "a.txt", b"ja")
 
 
 def bomb():
