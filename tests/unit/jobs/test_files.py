@@ -3,6 +3,8 @@
 import pytest
 
 from relu_nmt.cli.translate_document import main
+from relu_nmt.jobs.translate import files
+from tests.unit.applications.serving.served_models import make_translator
 
 
 @pytest.mark.parametrize(
@@ -18,3 +20,13 @@ from relu_nmt.cli.translate_document import main
 def test_a_flag_without_effect_is_refused(file, flags, message, capsys):
     assert main([file, "--path", "absent.safetensors", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_terms_inside_words_count_in_files_with_markup(tmp_path, monkeypatch):
+    requests = []
+    monkeypatch.setattr(files, "load_translator", lambda _: make_translator())
+    monkeypatch.setattr(files, "translate_file", lambda *parts: requests.append(parts[2].terms))
+    (tmp_path / "banned").write_text("big\n")
+    words = [str(tmp_path / "page.html"), "--path", "any", "--inside-words"]
+    assert main([*words, "--banned-terms", str(tmp_path / "banned")]) == 0
+    assert requests == [{"banned": ["big"], "match_case": False, "inside_words": True}]
