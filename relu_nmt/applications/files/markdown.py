@@ -28,7 +28,7 @@ _INLINE = re.compile(
   | (?P<url>(?:https?|ftp)://[^\s<>"')\]]+)
   | (?P<tag><(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>\n]*>)
   | (?P<link>(?P<image>!?)\[(?P<label>(?:[^\[\]\\]|\\.|\[[^\[\]]*\])*)\]
-      (?P<target>\((?:[^()\s]|\([^()\s]*\))*(?:\s+(?:"(?P<title>[^"\n]*)"|'[^'\n]*'))?\s*\)
+      (?P<target>\((?:<[^<>\n]*>|(?:[^()\s]|\([^()\s]*\))*)(?:\s+(?:"(?P<title>[^"\n]*)"|'[^'\n]*'))?\s*\)
         |\[[^\[\]]*\])?)
   | (?P<mark>\*{1,3}|(?<![^\W_])_{1,3}|_{1,3}(?![^\W_])|~~)
   | (?P<reference>"""
@@ -184,10 +184,21 @@ class _Paragraph:
         mark, span = match[0], match.span()
         if before.strip() and self._builder.is_open(mark):
             self._builder.close(mark, span)
+        elif before.strip() and self._ends_two(mark):
+            # The shorter or the longer pair may be the inner one.
+            inner = mark[0] if self._builder.is_innermost(mark[0]) else mark[:2]
+            middle = span[0] + len(inner)
+            self._builder.close(inner, (span[0], middle))
+            self._builder.close(mark[len(inner) :], (middle, span[1]))
         elif behind.strip():
             self._builder.open(mark, span, repeats=True)
         else:
             self._builder.add_text(mark, span)
+
+    def _ends_two(self, mark: str) -> bool:
+        """Return True for three marks that end a pair of one and a pair of two."""
+        is_open = self._builder.is_open
+        return len(mark) == 3 and is_open(mark[0]) and is_open(mark[:2])
 
     def _add_tag(self, match: re.Match[str]) -> None:
         name = match["name"].lower()

@@ -27,7 +27,7 @@ class Tag:
         closing: spans of the source that are the closing tag.
         repeats: a pair may become several, as ``<b>`` may.
         is_space: an empty tag stands for a space, as a line break does.
-        is_spaced: an empty tag has a space on both sides.
+        is_spaced: a tag without words has a space on both sides.
         style: what a format keeps of the tag for the text within.
         children: tags within the pair.
     """
@@ -94,7 +94,7 @@ class SegmentBuilder:
         """
         plain = _SPACE.sub(" ", text)
         if not self._text or self._text.endswith(" "):
-            if self._last_empty is not None and self._text and plain.startswith(" "):
+            if self._last_empty is not None and plain.startswith(" "):
                 self._last_empty.is_spaced = True
             plain = plain.lstrip()
         if plain:
@@ -147,6 +147,10 @@ class SegmentBuilder:
         """Return True if a pair with this name has begun."""
         return any(name == open_name for open_name, _ in self._open)
 
+    def is_innermost(self, name: str) -> bool:
+        """Return True if the pair that has begun last has this name."""
+        return bool(self._open) and self._open[-1][0] == name
+
     def close(self, name: str, *source: Span) -> None:
         """End the pair that has begun last with this name. Without one, the tag is empty."""
         names = [open_name for open_name, _ in self._open]
@@ -159,6 +163,7 @@ class SegmentBuilder:
         tag = self._open[index][1]
         del self._open[index:]
         tag.end, tag.closing, tag.is_pair = len(self._text), source, True
+        self._last_empty = tag if tag.begin == tag.end else None
         if source:
             self._spans.append((source[0][0], source[-1][1]))
         return None

@@ -95,6 +95,9 @@ def test_damaged_markup_stays_as_it_is(page):
         ),
         ("<p>Ein <img src=a> Bild</p>", "<p>EIN <img src=a> BILD</p>"),
         ("<p>Ein <img src=a>, ja</p>", "<p>EIN <img src=a>, JA</p>"),
+        ("<p><i class=x></i> Ein</p>", "<p><i class=x></i> EIN</p>"),
+        ("<p>Ein <a id=x></a> Wort</p>", "<p>EIN <a id=x></a> WORT</p>"),
+        ("<p>Ein <a id=x><img></a> Wort</p>", "<p>EIN <a id=x><img></a> WORT</p>"),
     ],
 )
 def test_formulas_stay_and_images_keep_the_spaces_around_them(page, expected):

@@ -85,3 +85,20 @@ def test_marks_move_with_their_words():
 def test_marks_without_a_partner_stay(text):
     assert translate(f"x {text} y\n", "markdown", identity) == f"x {text} y\n"
     assert "Y" in translate(f"x {text} y\n", "markdown")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ein **fetter *Baum*** da\n", "DA ***BAUM* FETTER** EIN\n"),
+        ("Ein *fetter **Baum*** da\n", "DA ***BAUM** FETTER* EIN\n"),
+    ],
+)
+def test_three_marks_end_two_pairs(text, expected):
+    assert translate(text, "markdown", backward) == expected
+
+
+def test_links_with_spaces_and_badges_stay_whole():
+    assert translate("Das [x](<a b.html>) da\n", "markdown") == "DAS [X](<a b.html>) DA\n"
+    text = "[![Bild](a.png)](http://x.org) Text\n"
+    assert translate(text, "markdown") == "[![BILD](a.png)](http://x.org) TEXT\n"
