@@ -25,6 +25,8 @@ _OPENING, _CLOSING = names("bpt bx sc"), names("ept ex ec")
 _FINAL, _UNTRANSLATED = names("final signed-off"), names("new needs-translation initial")
 _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[^']*')""")
 
+_LINE_END = re.compile(r"\r?\n\s*")
+
 
 @dataclass(frozen=True)
 class _Unit:
@@ -75,6 +77,8 @@ def _with_state(tag: str, state: str) -> str:
 class _Reader(MarkupReader):
     """Finds the units of a file."""
 
+    _keeps_lines = False
+
     def units(self, retranslate: bool) -> Iterator[Segment]:
         """Yield the units to translate."""
         end_untranslated = -1
@@ -110,6 +114,8 @@ class _Reader(MarkupReader):
         is_done = has_target and state not in _UNTRANSLATED and not retranslate
         if is_final or is_done:
             return None
+        spaces = [attribute(self.source, piece, "xml:space") for piece in (tag, self.pieces[begin])]
+        self._keeps_lines = "preserve" in spaces
         self.found_segments = []
         self.read(range(begin + 1, end), is_text=True)
         if not self.found_segments:
@@ -146,6 +152,16 @@ class _Reader(MarkupReader):
         else:
             return super().add_inline(builder, number, end, inner)
         return end
+
+    def _add_text(self, builder: SegmentBuilder, piece: Piece) -> None:
+        """Add text. The lines of a unit that preserves its spaces stay lines."""
+        position = piece.begin
+        if self._keeps_lines:
+            for match in _LINE_END.finditer(self.source, piece.begin, piece.end):
+                super()._add_text(builder, Piece("text", position, match.start()))
+                builder.add_empty(match.span(), is_space=True)
+                position = match.end()
+        super()._add_text(builder, Piece("text", position, piece.end))
 
     def _key(self, piece: Piece) -> str:
         """Return the name that both ends of a pair have."""

@@ -164,3 +164,12 @@ def test_placeholders_and_protected_words_of_xliff(text, expected):
 
 def test_a_first_row_with_commas_in_a_text_is_divided_by_its_tabs():
     assert translate("a\tHallo, du, da\n", "table", column="2") == "a\tHALLO, DU, DA\n"
+
+
+@pytest.mark.parametrize("space, expected", [("preserve", "\n  "), ("default", " ")])
+def test_lines_of_xliff_that_preserve_their_spaces_stay(space, expected):
+    source = (
+        f'<xliff version="1.2"><file><body><trans-unit id="1" xml:space="{space}">'
+        "<source>Eins da\n  zwei\n</source></trans-unit></body></file></xliff>"
+    )
+    assert f">EINS DA{expected}ZWEI\n</target>" in translate(source, "xliff")
