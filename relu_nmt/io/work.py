@@ -1,5 +1,6 @@
 """Long work: its progress on standard error, worker processes, and jobs on a cluster."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -42,6 +43,8 @@ FORKS = sys.platform == "linux"
 """True where workers are forked, which takes milliseconds and copies no memory. On other systems
 than Linux forking is not safe, and each worker starts as a new program."""
 BYTES_OF_WORKER = 2**25  # least memory of a worker process: what it does not share with its parent
+OMP_PAUSE_SOFT = 1
+"""Kind of pause of OpenMP 5.0 that ends idle threads and keeps all settings."""
 MINUTES_OF_A_WEEK = 7 * 24 * 60
 
 _hidden: ContextVar[bool] = ContextVar("hidden", default=False)
@@ -189,6 +192,8 @@ def _worker_pool(
     needed = workers * BYTES_OF_WORKER
     require_memory(f"{workers:,} worker processes", needed, "try fewer --workers")
     context = multiprocessing.get_context("fork" if FORKS else "spawn")
+    if FORKS:
+        _end_openmp_threads()
     pool = ProcessPoolExecutor(workers, context, _start_worker, (prepare, argument))
     try:
         yield pool
@@ -203,6 +208,17 @@ def _worker_pool(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_openmp_threads() -> None:
+    """End the idle threads that OpenMP keeps for this thread.
+
+    A fork has none of them. SentencePiece, which computes with OpenMP, would wait for them forever
+    in a worker, or crash. PyTorch starts new ones when it needs them.
+    """
+    pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
+    if pause is not None:
+        pause(OMP_PAUSE_SOFT)
 
 
 def _why_workers_ended(processes: Iterable[BaseProcess]) -> str:

@@ -151,6 +151,33 @@ def test_a_call_aside_returns_or_raises_as_the_function_does():
         work.call_aside(crash, "x")
 
 
+LEARNS_AFTER_TORCH = """
+import io, torch, sentencepiece  # which share a library of OpenMP in this order
+from relu_nmt.io.work import call_aside
+
+def learn():
+    model = io.BytesIO()
+    lines = [f"word{number} another{number % 7}" for number in range(500)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=60, num_threads=4,
+        hard_vocab_limit=False, minloglevel=2,
+    )
+    return len(model.getvalue())
+
+torch.set_num_threads(2)
+torch.randn(999, 999) @ torch.randn(999, 999)
+torch.randn(10**6).exp()
+assert call_aside(learn, "learning") > 1000
+"""
+
+
+@pytest.mark.skipif(not work.FORKS, reason="needs processes that fork")
+def test_sentencepiece_learns_aside_after_pytorch_used_threads():
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", LEARNS_AFTER_TORCH]
+    subprocess.run(command, env=environment, check=True, timeout=60)
+
+
 class OfTheParent:
     """An object in a circle, like a library's whose threads no fork has."""
 
