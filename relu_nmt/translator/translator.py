@@ -407,10 +407,8 @@ class Translator:
     def align_words(self, line: str, translation: Translation) -> WordAlignment:
         """Return the words of a line and of its translation, and which words align.
 
-        They align by the attention that ``print_alignment="hard"`` uses, which is needed.
-
         Raises:
-            ConfigError: the translation has no alignment.
+            ConfigError: the translation was made without ``print_alignment="hard"``.
         """
         alignment = translation.alignment
         if alignment is None:
