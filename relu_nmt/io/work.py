@@ -177,7 +177,7 @@ def ordered_map(
     with _worker_pool(workers, prepare, argument) as pool:
         while True:
             for task in islice(remaining, workers * TASKS_AHEAD + 1 - len(waiting)):
-                waiting.append((task, pool.submit(function, task)))
+                waiting.append((task, _submit(pool, function, task)))
             if not waiting:
                 break
             first, future = waiting.popleft()
@@ -208,6 +208,23 @@ def _worker_pool(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _submit(
+    pool: ProcessPoolExecutor, function: Callable[..., Result], *arguments: Any
+) -> Future[Result]:
+    """Return the future result of a task.
+
+    The pool starts its workers here. Hold Ctrl-C back until they are forked, and for good in them.
+    The parent, which then gets it, ends them.
+    """
+    if not FORKS:
+        return pool.submit(function, *arguments)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(function, *arguments)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _end_openmp_threads() -> None:
@@ -248,7 +265,7 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
     line = ""
     # A forked worker gets the function as it is, even one that cannot be pickled.
     with _worker_pool(1, _functions.append, function) as pool:
-        future = pool.submit(_call_function)
+        future = _submit(pool, _call_function)
         while not wait([future], SECONDS_BETWEEN_LINES).done:
             if not _hidden.get():
                 line = f"{label}: {time.monotonic() - started:.0f} s so far"
@@ -271,8 +288,9 @@ def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
     # Never collect objects of the parent. Destructors of some libraries join threads that a fork
     # does not have, which ends the process.
     gc.freeze()
-    # The parent handles Ctrl-C and ends the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not FORKS:
+        # The parent handles Ctrl-C and ends the workers.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if prepare is not None:
         prepare(argument)

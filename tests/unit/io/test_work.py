@@ -139,6 +139,25 @@ def test_an_interrupt_ends_a_call_that_does_not_return(way):
     wait_for(lambda: not is_running(pid))
 
 
+INTERRUPTED_WHILE_FORKED = """
+import os, signal
+from relu_nmt.io import work
+
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))
+print(list(work.ordered_map(abs, [-1, -2], 2)), work.call_aside(lambda: 3, "x"))
+"""
+
+
+@pytest.mark.skipif(not work.FORKS, reason="needs processes that fork")
+def test_an_interrupt_does_not_reach_a_worker_that_has_just_been_forked():
+    program = [sys.executable, "-c", INTERRUPTED_WHILE_FORKED]
+    process = subprocess.run(
+        program, capture_output=True, text=True, check=False, start_new_session=True
+    )
+    assert process.stdout == "[(-1, 1), (-2, 2)] 3\n"
+    assert process.stderr == ""
+
+
 def test_a_call_aside_returns_or_raises_as_the_function_does():
     lock = threading.Lock()  # cannot be pickled
     locked, pid = work.call_aside(lambda: (lock.locked(), os.getpid()), "x")
