@@ -126,8 +126,9 @@ class LineFormat:
         ]
         alignment = translation.alignment
         if self._print_alignment and alignment is not None:
-            pairs = " ".join(f"{source}-{i}" for i, source in enumerate(alignment))
-            lines.append(f"A-{number}\t{pairs}")
+            # Leave out tokens that attend to no token of this source.
+            pairs = [f"{source}-{i}" for i, source in enumerate(alignment) if source >= 0]
+            lines.append(f"A-{number}\t{' '.join(pairs)}")
         return lines
 
     def nbest(self, number: int, translations: Sequence[Translation], count: int) -> list[str]:

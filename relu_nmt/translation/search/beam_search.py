@@ -30,6 +30,17 @@ LEAST_SCORE = -1e30
 NOT_FINITE = "the model's scores are not finite (training diverged)"
 
 
+def strongest_words(weights: Tensor, is_word: Tensor) -> Tensor:
+    """Return the word of the source with the largest weight, int64 [B, K]. -1: all have weight 0.
+
+    ``weights`` are [B, K, S], ``is_word`` [B, S] the positions of words.
+    """
+    is_word = is_word[:, None]
+    strongest = weights.masked_fill(~is_word, -torch.inf).argmax(2)
+    has_weight = ((weights != 0) & is_word).any(2)
+    return strongest.masked_fill(~has_weight, -1)
+
+
 class BeamSearch:
     """Searches the best translations of one batch, a step at a time.
 
@@ -123,8 +134,7 @@ class BeamSearch:
         # Record the step, with the source word that got most attention, [B, K].
         aligned = None
         if config.wants_alignment and weights is not None:
-            of_words = weights.masked_fill(~self._is_word[:, None], -torch.inf)
-            aligned = of_words.argmax(2).expand(live.tokens.shape)
+            aligned = strongest_words(weights, self._is_word).expand(live.tokens.shape)
         self._finished.append(self._sentences, live, aligned)
         if any_ends:
             self._finish(candidates, ends, attention)

@@ -149,7 +149,8 @@ class Generator:
         alignments = []
         for sentence, hypothesis in zip(sentences, hypotheses, strict=True):
             if hypothesis.alignment is not None:
-                alignments.append(hypothesis.alignment + position)
+                is_aligned = hypothesis.alignment >= 0
+                alignments.append(np.where(is_aligned, hypothesis.alignment + position, -1))
             position += len(sentence.tokens)
         tokens = join_sentences([hypothesis.tokens for hypothesis in hypotheses])
         by_sentence = np.array([hypothesis.score for hypothesis in hypotheses])

@@ -18,7 +18,8 @@ class Hypothesis:
         score: rank among the hypotheses of the sentence, from the search's scorer. By default
             the total log-probability (nats) over the length penalty.
         positional_scores: log-probability of each token in nats, float32 [T].
-        alignment: source position that each token attends to most, int64 [T], if asked for.
+        alignment: source position that each token attends to most, int64 [T], -1 if it attends to
+            none, if asked for.
         reached_limit: it ended at the longest output and may be cut off.
     """
 
@@ -101,7 +102,7 @@ class SearchHistory:
     def append(self, sentences: np.ndarray, live: Continuations, alignment: Tensor | None) -> None:
         """Record the beams of one step for the rows of these sentences [B].
 
-        ``alignment`` [B, K] has the source position that each **parent** beam attended to.
+        ``alignment`` [B, K] has the source position that each **parent** beam attended to, or -1.
         """
         row_of = np.full(len(self._limits), -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))

@@ -90,8 +90,8 @@ class Translation(Line):
     def alignment(self) -> np.ndarray | None:
         """The number of the source token that each token attends to most, int64 [T].
 
-        Ends of sentences do not count. -1 stands for a token of another line, 0 also for no
-        attention at all. None: the alignment was not asked for (``print_alignment``).
+        Ends of sentences do not count. -1 stands for a token of another line, or for no attention
+        at all. None: the alignment was not asked for (``print_alignment``).
         """
         alignment = self.hypothesis.alignment
         return None if alignment is None else alignment[: len(self.tokens)]
@@ -315,7 +315,7 @@ def replace_unknown_words(
     """Return ``tokens`` with every ``unk`` replaced by its source token or a translation of it.
 
     Source tokens have unknown words as in the text. The alignment is the source position of each
-    output token, [T]. Source tokens without translation are copied.
+    output token, [T], or -1, which leaves ``unk``. Source tokens without translation are copied.
 
     Reference: Luong et al. 2015, "Addressing the rare word problem", section 3, with attention
     instead of learned alignments.
@@ -323,7 +323,7 @@ def replace_unknown_words(
     replaced = []
     for token, position in zip(tokens, alignment, strict=False):
         # Ignore the end symbol of the source, which stands for no word.
-        if token == unk and position < len(source_tokens):
+        if token == unk and 0 <= position < len(source_tokens):
             source = source_tokens[position]
             token = translations.get(source, source)
         replaced.append(token)

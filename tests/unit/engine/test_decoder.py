@@ -110,6 +110,17 @@ def test_every_search_finds_the_same_translations(search, packed):
     assert_equal(translated([fast], **search), translated([StepDecoder(model)], **search))
 
 
+def test_rectified_attention_without_weight_aligns_nothing_in_both_decoders():
+    model = make_model(attention="softmax", cross_attention="reluformer")
+    for layer in model.decoder.layers:
+        # Scores of zero become weights of zero.
+        for weight in layer.cross_attention.q.parameters():
+            torch.nn.init.zeros_(weight)
+    for decoder in (StepDecoder(model), install(copy.deepcopy(model))):
+        for hypothesis in translated([decoder], print_alignment="hard"):
+            assert hypothesis.alignment.tolist() == [-1] * len(hypothesis.tokens)
+
+
 def test_ensembles_and_shortlists_find_the_same_translations():
     models = [make_model(seed, attention="softmax") for seed in (1, 2)]
     shortlist = Shortlist(torch.arange(4, 40), torch.zeros(VOCAB, 1, dtype=torch.int64), VOCAB)

@@ -1,11 +1,15 @@
 """The alignment of lines and words, against the weights of a pass over the whole translation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.translate.settings import ModelOptions
+from relu_nmt.jobs.translate.shared import LineFormat
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import TranslationRequest, Translator
@@ -82,6 +86,19 @@ def test_words_align_as_their_tokens_do():
     assert [line.text[begin:end] for begin, end in words.target] == line.text.split()
     assert words.links == sorted((source, i) for i, source in enumerate(line.alignment.tolist()))
     assert translator.align_words("", blank).links == []
+
+
+def test_tokens_without_attention_have_no_links_and_no_printed_pairs():
+    translator = make_translator(separated=False)
+    [translated] = translator.translate_request(TranslationRequest(["das Haus"]), **ALIGNED)
+    [line] = translated.translations
+    alignment = np.full(len(line.hypothesis.tokens), -1)
+    alignment[1] = 0
+    line = replace(line, hypothesis=replace(line.hypothesis, alignment=alignment))
+    assert [target for _, target in translator.align_words("das Haus", line).links] == [1]
+    config = GenerationConfig(**ALIGNED)
+    line_format = LineFormat(translator.task, ModelOptions(path="model"), config)
+    assert line_format.hypothesis(7, line)[-1] == "A-7\t0-1"
 
 
 def test_words_without_alignment_are_an_error():

@@ -5,14 +5,20 @@ from toy_models import EOS, ToyModel
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
+from relu_nmt.translation.search.beam_search import strongest_words
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.translations import load_translations, replace_unknown_words
+from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.translations import (
+    SourceSentence,
+    load_translations,
+    replace_unknown_words,
+)
 from tests.stepping import Generator
 
 
 def test_each_token_is_aligned_by_the_step_that_chose_it():
     # The toy model looks at source position (previous token modulo padded length). Positions of
-    # the end symbol and of padding do not count, and then the first position is the strongest.
+    # the end symbol and of padding do not count, and then the token aligns with nothing.
     source = torch.tensor([[4, 5, 6, 4, 2], [6, 5, 2, 1, 1]])
     settings = {"beam": 4, "nbest": 4, "print_alignment": "hard", "max_len_b": 9}
     translations = Generator(
@@ -22,7 +28,7 @@ def test_each_token_is_aligned_by_the_step_that_chose_it():
         words = int((row >= 4).sum())
         for h in hypotheses:
             previous = np.array([EOS, *h.tokens[:-1]])
-            expected = [p % 5 if p % 5 < words else 0 for p in previous]
+            expected = [p % 5 if p % 5 < words else -1 for p in previous]
             assert h.alignment.tolist() == expected
 
 
@@ -41,20 +47,38 @@ def test_no_token_is_aligned_to_the_end_of_a_sentence(free_sentence_count):
     )
     [hypotheses] = generator.generate(torch.tensor([source]))
     positions = np.concatenate([h.alignment for h in hypotheses])
-    assert {source[position] for position in positions} <= {5, 6}
+    assert {source[position] for position in positions if position >= 0} <= {5, 6}
+
+
+def test_a_token_without_attention_aligns_with_nothing():
+    is_word = torch.tensor([[True, True, False]])
+    weights = torch.tensor([[[0, 0, 0.5], [0.1, 0.2, 0.7], [0, 0, 0], [-0.2, -0.1, 0]]])
+    assert strongest_words(weights, is_word).tolist() == [[-1, 1, -1, 1]]
+
+
+def test_sentences_of_a_line_join_with_tokens_that_align_with_nothing():
+    generator = Generator([ToyModel()], GenerationConfig(), Dictionary())
+    sources = [SourceSentence(np.array([4, 5, 2]), ["a", "b"]) for _ in range(2)]
+    scores = np.zeros(3, dtype=np.float32)
+    hypotheses = [
+        Hypothesis(np.array([4, 5, 2]), 0.0, scores, np.array(alignment))
+        for alignment in ([-1, 1, 0], [-1, 1, -1])
+    ]
+    assert generator.joined(sources, hypotheses).alignment.tolist() == [-1, 1, -1, 3, -1]
 
 
 def test_unknown_words_are_copied_or_translated(tmp_path):
     (tmp_path / "lexicon").write_text("Haus house\nHund dog\n", encoding="utf-8")
     translations = load_translations(tmp_path / "lexicon")
     replaced = replace_unknown_words(
-        ["a", "<unk>", "<unk>"],
+        ["a", "<unk>", "<unk>", "<unk>"],
         ["ein", "Haus", "Xaver"],
-        np.array([0, 1, 2, 0]),
+        np.array([0, 1, 2, -1, 0]),
         "<unk>",
         translations,
     )
-    assert replaced == ["a", "house", "Xaver"]
+    # A symbol that aligns with nothing stays.
+    assert replaced == ["a", "house", "Xaver", "<unk>"]
 
 
 @pytest.mark.parametrize(
