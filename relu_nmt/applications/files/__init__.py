@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relu_nmt.config import option, settings
+from relu_nmt.config.fields import options_of
 from relu_nmt.config.registry import Registry
-from relu_nmt.errors import DataError, reporting
+from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import replacing
 
 if TYPE_CHECKING:
@@ -79,6 +80,17 @@ def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:
     return ENDINGS.get(ending, "text")
 
 
+def check_options(name: str, options: FileOptions) -> None:
+    """Raise a ConfigError if an option is set that the format of this name does not read."""
+    reads = formats.get(name).reads
+    for option_name, entry in options_of(FileOptions).items():
+        value = getattr(options, option_name)
+        if value != entry.default and option_name not in reads:
+            raise ConfigError(
+                f"{entry.with_value(value)} does nothing for the file format {name}; leave it out"
+            )
+
+
 def translated(
     content: bytes, name: str, translate: "TranslateSegments", options: FileOptions
 ) -> bytes:
@@ -91,12 +103,14 @@ def translated(
         options: options of the formats.
 
     Raises:
+        ConfigError: the format does not read one of the options.
         DataError: the file is damaged, too large or not of this format.
     """
     from relu_nmt.applications.files.document import MOST_BYTES
 
     if len(content) > MOST_BYTES:
         raise DataError(f"it has more than {MOST_BYTES:,} bytes; divide it")
+    check_options(name, options)
     document = formats.get(name)(options).read(content)
     return document.written(translate(document.segments))
 
@@ -111,7 +125,7 @@ def translate_file(
     """Translate a file, and write the result, whole or not at all.
 
     Raises:
-        ConfigError: there is no format of this name.
+        ConfigError: there is no format of this name, or it does not read one of the options.
         DataError: the file cannot be read or written, or is damaged.
     """
     chosen = format_name(path, name)

@@ -4,6 +4,7 @@ import codecs
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import ClassVar
 
 from relu_nmt.applications.files import FileOptions
 from relu_nmt.applications.files.placing import Translation, Writer, rendered
@@ -25,7 +26,13 @@ class Document(ABC):
 
 
 class FileFormat(ABC):
-    """A file format. Register the class with :data:`formats` to add one."""
+    """A file format. Register the class with :data:`formats` to add one.
+
+    Attributes:
+        reads: names of the :class:`FileOptions` that it reads. Others are refused.
+    """
+
+    reads: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, options: FileOptions) -> None:
         self.options = options

@@ -25,6 +25,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 class PoFormat(TextFormat):
     """Messages of gettext."""
 
+    reads = frozenset({"retranslate"})
     keeps_equal = False
 
     def encoding(self, content: bytes) -> str:

@@ -47,6 +47,8 @@ class Part:
 class SubtitleFormat(TextFormat):
     """Subtitles."""
 
+    reads = frozenset({"line_width"})
+
     def segments(self, source: str) -> list[Segment]:
         """Return the sentences in order. The note of each is the list of its parts."""
         cues = list(_CUE.finditer(source))

@@ -13,6 +13,8 @@ from relu_nmt.errors import DataError
 class TableFormat(TextFormat):
     """Tables. The first row tells the character between the columns."""
 
+    reads = frozenset({"column"})
+
     def segments(self, source: str) -> list[Segment]:
         """Return the texts of the column that ``--column`` names."""
         first = source.partition("\n")[0]

@@ -43,6 +43,7 @@ class _Unit:
 class XliffFormat(XmlFormat):
     """Files of translators."""
 
+    reads = frozenset({"retranslate"})
     keeps_equal = False
 
     def segments(self, source: str) -> list[Segment]:

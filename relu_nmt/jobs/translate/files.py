@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from relu_nmt.applications.files import format_name, translate_file
+from relu_nmt.applications.files import check_options, format_name, translate_file
 from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary
+from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.text_lines import read_lines
@@ -21,7 +22,9 @@ def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) ->
         CheckpointError: a checkpoint is missing or damaged.
         DataError: the file cannot be read or written, or is damaged.
     """
-    if format_name(settings.file, settings.format) == "text":
+    name = format_name(settings.file, settings.format)
+    check_options(name, settings)
+    if name == "text":
         if settings.glossary is not None:
             raise ConfigError(
                 "--glossary belongs to files with markup; --constraints forces terms in lines of "
@@ -40,6 +43,12 @@ def _translate_markup(settings: TranslateDocumentsSettings, progress: bool) -> N
     ):
         if value is not None:
             raise ConfigError(f"{flag} belongs to lines of plain text; --glossary forces terms")
+    if settings.split_sentences is not None:
+        entry = options_of(TranslateDocumentsSettings)["split_sentences"]
+        raise ConfigError(
+            f"{entry.with_value(settings.split_sentences)} belongs to plain text; sentences of "
+            "files with markup are always translated one by one"
+        )
     if settings.model.max_source_length is not None or settings.model.truncate_source:
         raise ConfigError(
             "--max-source-length and --truncate-source belong to plain text; a file with markup is "

@@ -15,6 +15,15 @@ from tests.unit.applications.serving.served_models import make_translator
         ("page.html", ("--constraints",), "--constraints belongs to lines of plain text"),
         ("page.html", ("--truncate-source",), "--truncate-source belong to plain text"),
         ("page.html", ("--max-source-length", "9"), "--max-source-length and"),
+        ("page.html", ("--split-sentences",), "--split-sentences belongs to plain text"),
+        ("page.html", ("--no-split-sentences",), "--no-split-sentences belongs to plain text"),
+        ("talk.de", ("--column", "2"), "--column 2 does nothing for the file format text"),
+        (
+            "talk.srt",
+            ("--retranslate",),
+            "does nothing for the file format subtitles",
+        ),
+        ("a.tsv", ("--line-width", "20"), "--line-width 20 does nothing for the file format table"),
     ],
 )
 def test_a_flag_without_effect_is_refused(file, flags, message, capsys):

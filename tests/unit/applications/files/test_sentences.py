@@ -1,6 +1,6 @@
 import pytest
 
-from relu_nmt.applications.files import FileOptions, translate_file
+from relu_nmt.applications.files import FileOptions, translate_file, translated
 from relu_nmt.applications.files.segments import Protected, Segment
 from relu_nmt.applications.files.sentences import (
     SegmentTranslator,
@@ -69,6 +69,15 @@ def test_a_sentence_does_not_end_within_a_protected_text():
     text = "Nimm a. b. Dann"
     spans = sentence_spans(text, ["Nimm a.", "b.", "Dann"], [Protected(5, 10)])
     assert [text[begin:end] for begin, end in spans] == ["Nimm a. b.", "Dann"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("html", {"column": "2"}), ("po", {"line_width": 20}), ("table", {"retranslate": True})],
+)
+def test_options_of_other_formats_are_refused(name, options):
+    with pytest.raises(ConfigError, match=f"does nothing for the file format {name}; leave it out"):
+        translated(b"", name, identity, FileOptions(**options))
 
 
 def test_a_glossary_has_two_columns(tmp_path):
