@@ -15,7 +15,7 @@ class ServerOptions:
         8000, "port to listen at (0: any that is free)", least=0, most=65535, metavar="PORT"
     )
     allowed_hosts: tuple[str, ...] = option(
-        (), "host names that browsers may use (default: those of this machine)", metavar="NAMES"
+        (), "host names that browsers may use (default: the names of this machine)", metavar="NAMES"
     )
     max_request_bytes: int = option(
         131_072,

@@ -12,20 +12,20 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl, quote
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from relu_nmt.applications.files import ENDINGS, FileOptions, format_name, translated
 from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.applications.serving.limits import refusal, replayed
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
 from relu_nmt.io.text_lines import read_lines
 
 TEXT_PATH = "/libretranslate/translate"
-"""The route of texts, since ``/translate`` is also that of lines."""
+"""The route of texts. The route ``/translate`` serves lines, too."""
 PATHS = ("/languages", "/detect", "/translate_file", TEXT_PATH, "/frontend/settings")
 MOST_FILES = 32
 """Most translated files that wait for their download. The oldest go first."""
@@ -49,6 +49,26 @@ class DetectBody(BaseModel):
     api_key: str = ""
 
 
+def add_routes(
+    app: FastAPI,
+    queue: RequestQueue,
+    services: Sequence[TranslationService],
+    limits: ServerOptions,
+) -> None:
+    """Add the routes of the interface."""
+    interface = _Interface(queue, services, limits)
+    routes: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+        ("GET", "/languages", interface.languages),
+        ("GET", "/frontend/settings", interface.settings),
+        ("POST", "/detect", interface.detect),
+        ("POST", TEXT_PATH, interface.translate),
+        ("POST", "/translate_file", interface.translate_file),
+        ("GET", "/download_file/{key}", interface.download),
+    )
+    for method, path, serve in routes:
+        app.add_api_route(path, serve, methods=[method], include_in_schema=False)
+
+
 def reading_forms(app: ASGIApp) -> ASGIApp:
     """Return an application that reads forms as JSON, and texts of ``/translate`` by their route.
 
@@ -65,19 +85,15 @@ def reading_forms(app: ASGIApp) -> ASGIApp:
         if headers.get(b"content-type", b"").startswith(b"application/x-www-form-urlencoded"):
             fields = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
             if "q" not in fields:
-                refusal = JSONResponse({"error": "expected Content-Type: application/json"}, 415)
-                await refusal(scope, receive, send)
+                answer = refusal(415, "expected Content-Type: application/json")
+                await answer(scope, receive, send)
                 return
             body = json.dumps(fields).encode()
             headers |= {b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
         if scope["path"] == "/translate" and _has_text(body):
             scope = {**scope, "path": TEXT_PATH, "raw_path": TEXT_PATH.encode()}
-        first: list[Message] = [{**message, "body": body}]
-
-        async def replayed() -> Message:
-            return first.pop() if first else await receive()
-
-        await app({**scope, "headers": list(headers.items())}, replayed, send)
+        receive = replayed({**message, "body": body}, receive)
+        await app({**scope, "headers": list(headers.items())}, receive, send)
 
     return serve
 
@@ -90,126 +106,138 @@ def _has_text(body: bytes) -> bool:
     return isinstance(content, dict) and "q" in content and "lines" not in content
 
 
-def add_routes(
-    app: FastAPI,
-    queue: RequestQueue,
-    services: Sequence[TranslationService],
-    limits: ServerOptions,
-) -> None:
-    """Add the routes of the interface."""
-    # Keep the order of the models. The first one's languages are the defaults.
-    sources = list(dict.fromkeys(service.languages[0] for service in services))
-    targets = list(dict.fromkeys(service.languages[1] for service in services))
-    source, target = services[0].languages
-    keys = None if limits.api_keys is None else frozenset(read_lines(limits.api_keys))
-    files: dict[str, tuple[str, bytes]] = {}
+class _Interface:
+    """The routes of the interface, and the translated files that wait for their download."""
 
-    def check_key(api_key: str) -> None:
-        if keys is not None and api_key not in keys:
-            raise HTTPException(403, "Invalid API key")
+    def __init__(
+        self, queue: RequestQueue, services: Sequence[TranslationService], limits: ServerOptions
+    ) -> None:
+        self._queue = queue
+        self._services = services
+        self._max_bytes = limits.max_request_bytes
+        self._keys: frozenset[str] | None = None
+        if limits.api_keys is not None:
+            self._keys = frozenset(read_lines(limits.api_keys))
+        # Keep the order of the models. The first one's languages are the defaults.
+        self._sources = list(dict.fromkeys(service.languages[0] for service in services))
+        self._targets = list(dict.fromkeys(service.languages[1] for service in services))
+        self._files: dict[str, tuple[str, bytes]] = {}  # names and contents, oldest first
 
-    def chosen(source_lang: str, target_lang: str) -> TranslationService:
-        for language, known in ((source_lang, ("auto", *sources)), (target_lang, targets)):
-            if language not in known:
-                raise HTTPException(400, f"{language} is not supported")
-        asked = None if source_lang == "auto" else source_lang
-        fitting = services_of(services, asked, target_lang)
-        if not fitting:
-            missing = f"{target_lang} is not available as a target language from {source_lang}"
-            raise HTTPException(400, missing)
-        if len(fitting) > 1:
-            several = ", ".join(service.languages[0] for service in fitting)
-            raise HTTPException(400, f"auto is not certain here; give the source: {several}")
-        return fitting[0]
+    async def languages(self) -> list[dict[str, Any]]:
+        """Return all languages, and for each the languages into which a model translates."""
+        languages = []
+        for code in dict.fromkeys([*self._sources, *self._targets]):
+            fitting = services_of(self._services, code, None)
+            targets = [service.languages[1] for service in fitting]
+            languages.append({"code": code, "name": code, "targets": targets})
+        return languages
 
-    async def answer(request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
-        return Response(await queue.answer(request.receive, work), media_type="application/json")
-
-    @app.get("/languages", include_in_schema=False)
-    async def tell_languages() -> list[dict[str, Any]]:
-        described = []
-        for code in dict.fromkeys([*sources, *targets]):
-            reached = [service.languages[1] for service in services_of(services, code, None)]
-            described.append({"code": code, "name": code, "targets": reached})
-        return described
-
-    @app.get("/frontend/settings", include_in_schema=False)
-    async def tell_settings() -> dict[str, Any]:
-        languages = {"source": {"code": source, "name": source}}
-        languages["target"] = {"code": target, "name": target}
-        endings = sorted(ENDINGS)
+    async def settings(self) -> dict[str, Any]:
+        """Return the settings of a page for people."""
+        source = self._sources[0]
+        target = self._targets[0]
         return {
-            "apiKeys": keys is not None,
-            "keyRequired": keys is not None,
-            "charLimit": limits.max_request_bytes,
+            "apiKeys": self._keys is not None,
+            "keyRequired": self._keys is not None,
+            "charLimit": self._max_bytes,
             "filesTranslation": True,
-            "supportedFilesFormat": endings,
-            "language": languages,
+            "supportedFilesFormat": sorted(ENDINGS),
+            "language": {
+                "source": {"code": source, "name": source},
+                "target": {"code": target, "name": target},
+            },
             "suggestions": False,
         }
 
-    @app.post("/detect", include_in_schema=False)
-    async def detect(content: DetectBody) -> list[dict[str, Any]]:
-        check_key(content.api_key)
-        confidence = 100 // len(sources)
-        return [{"language": code, "confidence": confidence} for code in sources]
+    async def detect(self, content: DetectBody) -> list[dict[str, Any]]:
+        """Return the source languages, which are equally likely."""
+        self._check_key(content.api_key)
+        confidence = 100 // len(self._sources)
+        return [{"language": code, "confidence": confidence} for code in self._sources]
 
-    @app.post(TEXT_PATH, include_in_schema=False)
-    async def translate(content: TextBody, request: Request) -> Response:
-        check_key(content.api_key)
-        service = chosen(content.source, content.target)
-        texts = [content.q] if isinstance(content.q, str) else content.q
-
-        def work(queued: QueuedRequest) -> bytes:
-            written = [_translated(service, queued, text, content.format) for text in texts]
-            result: Any = written[0] if isinstance(content.q, str) else written
-            values: dict[str, Any] = {"translatedText": result}
-            if content.alternatives:  # the server finds the best translation alone
-                values["alternatives"] = [] if isinstance(content.q, str) else [[] for _ in texts]
-            if content.source == "auto":
-                detected = {"language": service.languages[0], "confidence": 100}
-                is_text = isinstance(content.q, str)
-                values["detectedLanguage"] = detected if is_text else [detected] * len(texts)
-            return json.dumps(values, ensure_ascii=False).encode()
-
-        return await answer(request, work)
-
-    @app.post("/translate_file", include_in_schema=False)
-    async def translate_file(request: Request) -> Response:
-        fields, name, content = parsed_form(
-            request.headers.get("content-type", ""), await request.body()
-        )
-        check_key(fields.get("api_key", ""))
-        target_lang = fields.get("target", target)
-        service = chosen(fields.get("source", "auto"), target_lang)
+    async def translate(self, content: TextBody, request: Request) -> Response:
+        """Translate a text, or several."""
+        self._check_key(content.api_key)
+        service = self._chosen(content.source, content.target)
+        texts = content.q
+        if isinstance(texts, str):
+            texts = [texts]
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued)
-            written = translated(content, format_name(name), segments, FileOptions())
-            while len(files) >= MOST_FILES:
-                files.pop(next(iter(files)))
+            # The values of each text by their names.
+            columns: dict[str, list[Any]] = {}
+            columns["translatedText"] = [
+                _translated(text, content.format, segments) for text in texts
+            ]
+            if content.alternatives:  # the server finds the best translation alone
+                columns["alternatives"] = [[]] * len(texts)
+            if content.source == "auto":
+                detected = {"language": service.languages[0], "confidence": 100}
+                columns["detectedLanguage"] = [detected] * len(texts)
+            values: dict[str, Any] = columns
+            if isinstance(content.q, str):
+                values = {name: column[0] for name, column in columns.items()}
+            return json.dumps(values, ensure_ascii=False).encode()
+
+        return await self._answer(request, work)
+
+    async def translate_file(self, request: Request) -> Response:
+        """Translate a file, and return the address of the translation."""
+        content_type = request.headers.get("content-type", "")
+        fields, name, content = parsed_form(content_type, await request.body())
+        self._check_key(fields.get("api_key", ""))
+        target_lang = fields.get("target", self._targets[0])
+        service = self._chosen(fields.get("source", "auto"), target_lang)
+
+        def work(queued: QueuedRequest) -> bytes:
+            segments = service.segment_translator(queued)
+            translation = translated(content, format_name(name), segments, FileOptions())
+            while len(self._files) >= MOST_FILES:
+                self._files.pop(next(iter(self._files)))
             key = secrets.token_urlsafe(16)
             path = PurePath(name)
-            files[key] = f"{path.stem}.{target_lang}{path.suffix}", written
+            self._files[key] = f"{path.stem}.{target_lang}{path.suffix}", translation
             url = request.url_for("download", key=key)
             return json.dumps({"translatedFileUrl": str(url)}).encode()
 
-        return await answer(request, work)
+        return await self._answer(request, work)
 
-    @app.get("/download_file/{key}", include_in_schema=False)
-    async def download(key: str) -> Response:
-        if key not in files:
+    async def download(self, key: str) -> Response:
+        """Return a translated file."""
+        if key not in self._files:
             raise HTTPException(404, "no such file; files are kept for a short time only")
-        name, content = files[key]
+        name, content = self._files[key]
         disposition = f"attachment; filename*=UTF-8''{quote(name)}"
         headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
         return Response(content, headers=headers, media_type="application/octet-stream")
 
+    def _check_key(self, api_key: str) -> None:
+        if self._keys is not None and api_key not in self._keys:
+            raise HTTPException(403, "Invalid API key")
 
-def _translated(
-    service: TranslationService, request: QueuedRequest, text: str, text_format: str
-) -> str:
-    segments: SegmentTranslator = service.segment_translator(request)
+    def _chosen(self, source: str, target: str) -> TranslationService:
+        """Return the service of two languages. A source ``auto`` stands for the only one."""
+        is_auto = source == "auto"
+        if not is_auto and source not in self._sources:
+            raise HTTPException(400, f"{source} is not supported")
+        if target not in self._targets:
+            raise HTTPException(400, f"{target} is not supported")
+        fitting = services_of(self._services, None if is_auto else source, target)
+        if not fitting:
+            missing = f"{target} is not available as a target language from {source}"
+            raise HTTPException(400, missing)
+        if len(fitting) > 1:
+            sources = ", ".join(service.languages[0] for service in fitting)
+            raise HTTPException(400, f"auto is not certain here; give the source: {sources}")
+        return fitting[0]
+
+    async def _answer(self, request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
+        content = await self._queue.answer(request.receive, work)
+        return Response(content, media_type="application/json")
+
+
+def _translated(text: str, text_format: str, segments: SegmentTranslator) -> str:
     # The byte order mark tells that a page with another declared encoding is UTF-8 here.
     content = text.encode("utf-8-sig")
     return translated(content, text_format, segments, FileOptions()).decode("utf-8-sig")
@@ -223,17 +251,19 @@ def parsed_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, by
     """
     _, _, parameters = content_type.partition("boundary=")
     boundary, _, _ = parameters.partition(";")
+    separator = b"\r\n--" + boundary.strip(' "').encode()
     fields = {}
-    name, content = "", None
-    for part in (b"\r\n" + body).split(b"\r\n--" + boundary.strip(' "').encode())[1:-1]:
+    name = ""
+    content = b""
+    for part in (b"\r\n" + body).split(separator)[1:-1]:
         head, _, value = part.partition(b"\r\n\r\n")
-        described = head.decode("utf-8", "replace")
-        field = _parameter(described, "name")
-        if "filename=" in described:
-            name, content = _parameter(described, "filename"), value
+        description = head.decode("utf-8", "replace")
+        if "filename=" in description:
+            name = _parameter(description, "filename")
+            content = value
         else:
-            fields[field] = value.decode("utf-8", "replace")
-    if content is None or not name:
+            fields[_parameter(description, "name")] = value.decode("utf-8", "replace")
+    if not name:
         raise HTTPException(400, "Invalid request: missing file parameter")
     return fields, name, content
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import h11
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,7 +38,7 @@ class Metrics:
     """Counters and timers of the server, for Prometheus."""
 
     def __init__(self) -> None:
-        # Keep a registry of its own, apart from the global one of the process.
+        # Keep these metrics apart from the global registry of the process.
         self.registry = CollectorRegistry()
         shared: dict[str, Any] = {"namespace": "relu_nmt", "registry": self.registry}
         # Measure requests: answers, seconds and the number that wait.
@@ -140,8 +141,10 @@ class ImpatientProtocol(H11Protocol):
         self._silent_since = self.loop.time()
         # Close the connection that has been silent for the longest time.
         if len(self.connections) > self.most_connections:
-            protocols = [c for c in self.connections - {self} if isinstance(c, ImpatientProtocol)]
-            silent = [protocol for protocol in protocols if protocol._is_silent]
+            silent = []
+            for protocol in self.connections - {self}:
+                if isinstance(protocol, ImpatientProtocol) and protocol._is_silent:
+                    silent.append(protocol)
             if silent:
                 min(silent, key=lambda protocol: protocol._silent_since).transport.abort()
         self._watch_head()
@@ -227,7 +230,8 @@ def guarded(
             return
         # Join all unknown paths, so that clients cannot fill the memory with counters.
         path = scope["path"] if scope["path"] in paths else "other"
-        start, status = time.perf_counter(), 0
+        start = time.perf_counter()
+        status = 0
 
         # Read the status from the messages of the application.
         async def sending(message: Message) -> None:
@@ -243,7 +247,7 @@ def guarded(
             # Refuse without a trace what memory or threads do not suffice for.
             if status or not is_out_of_memory(error):
                 raise
-            await JSONResponse({"error": NO_MEMORY}, 503, RETRY)(scope, receive, sending)
+            await refusal(503, NO_MEMORY, RETRY)(scope, receive, sending)
         finally:
             metrics.answers.labels(path, str(status or 500)).inc()
             metrics.seconds.labels(path).observe(time.perf_counter() - start)
@@ -255,78 +259,94 @@ async def _answer(
     app: ASGIApp, limits: ServerOptions, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """Answer one request by the application, or refuse it."""
-    # Read the body unless the head is refused. Send nothing to a client that left.
-    body = None
-    problem = _problem(scope, limits.allowed_hosts)
     try:
-        if problem is None:
-            reading = _read(Request(scope, receive), limits.max_request_bytes)
-            body = await asyncio.wait_for(reading, limits.request_seconds)
-            if body is None:
-                size = f"more than {limits.max_request_bytes:,} bytes"
-                problem = 413, f"{size}; send less text at a time"
-    except asyncio.TimeoutError:
-        problem = 408, f"the request did not come within {limits.request_seconds:g} seconds"
+        body = await _body(scope, receive, limits)
     except ClientDisconnect:
         return
-    if problem is not None:
-        status, text = problem
-        refusal = JSONResponse({"error": text}, status, {"connection": "close"})
-        await refusal(scope, receive, send)
+    except HTTPException as error:
+        answer = refusal(error.status_code, error.detail, {"connection": "close"})
+        await answer(scope, receive, send)
         return
-    # Pass the body on as a single message, and then the client's further messages.
-    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return first.pop() if first else await receive()
-
     # Answer HEAD like GET. The server leaves the body out.
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
-    await app({**scope, "method": method}, replayed, send)
+    message = {"type": "http.request", "body": body, "more_body": False}
+    await app({**scope, "method": method}, replayed(message, receive), send)
 
 
-async def _read(request: Request, max_bytes: int) -> bytes | None:
-    """Return the body, or None if it has more than ``max_bytes`` bytes."""
+def refusal(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return an error as the answer to a request."""
+    return JSONResponse({"error": text}, status, headers)
+
+
+def replayed(message: Message, receive: Receive) -> Receive:
+    """Return a source of messages with the whole body first, and then those of the client."""
+    messages = [message]
+
+    async def next_message() -> Message:
+        if messages:
+            return messages.pop()
+        return await receive()
+
+    return next_message
+
+
+async def _body(scope: Scope, receive: Receive, limits: ServerOptions) -> bytes:
+    """Return the body of a request, unless the head is refused, or the body is large or slow."""
+    _check_head(scope, limits.allowed_hosts)
+    reading = _read(Request(scope, receive), limits.max_request_bytes)
+    try:
+        return await asyncio.wait_for(reading, limits.request_seconds)
+    except asyncio.TimeoutError:
+        seconds = f"{limits.request_seconds:g} seconds"
+        raise HTTPException(408, f"the request did not come within {seconds}") from None
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
-            return None
+            raise HTTPException(413, f"more than {max_bytes:,} bytes; send less text at a time")
     return bytes(body)
 
 
-def _problem(scope: Scope, allowed_hosts: Sequence[str]) -> tuple[int, str] | None:
-    """Return status and message for a request whose headers are refused."""
+def _check_head(scope: Scope, allowed_hosts: Sequence[str]) -> None:
+    """Refuse some requests by their headers: length of the body, host, origin, type of the body."""
     # Header names and values in lower case. A header may occur several times.
     headers: dict[str, list[str]] = defaultdict(list)
     for name, value in scope["headers"]:
         headers[name.decode("latin-1").lower()].append(value.decode("latin-1").lower())
-    # Check the length of the body, the host, the origin and the type of the body, in this order.
     if headers["transfer-encoding"] and (
         headers["content-length"] or scope["http_version"] == "1.0"
     ):
-        return 400, (
+        raise HTTPException(
+            400,
             "Transfer-Encoding beside Content-Length, or in HTTP/1.0: the length of the body is "
-            "not certain; send Content-Length alone"
+            "not certain; send Content-Length alone",
         )
     names = {name.lower() for name in allowed_hosts}
-    host = _HOST.fullmatch(headers["host"][-1] if headers["host"] else "")
+    host = _HOST.fullmatch("".join(headers["host"][-1:]))
     if names and (host is None or (host[1] or host[2]) not in names):
-        text = "the Host header is not a name of this server; --allowed-hosts lists its names"
-        return 400, text
-    if headers["origin"] and not _is_own_page(headers):
-        return 403, (
-            "the Origin header is not this server's: a page of another origin may not call it; "
-            "a proxy passes the Host header on"
+        raise HTTPException(
+            400, "the Host header is not a name of this server; --allowed-hosts lists its names"
         )
+    if headers["origin"] and not _is_own_page(headers):
+        raise HTTPException(
+            403,
+            "the Origin header is not this server's: a page of another origin may not call it; "
+            "a proxy passes the Host header on",
+        )
+    if scope["method"] != "POST":
+        return
     types = [value.partition(";")[0].strip() for value in headers["content-type"]]
     form = FORMS.get(scope["path"], "application/json")
-    if scope["method"] == "POST" and types not in (["application/json"], [form]):
-        return 415, "expected Content-Type: application/json"
+    if types not in (["application/json"], [form]):
+        raise HTTPException(415, "expected Content-Type: application/json")
     encoding = ", ".join(headers["content-encoding"])
-    if scope["method"] == "POST" and encoding not in ("", "identity"):
-        return 415, f"Content-Encoding: {encoding} is not read; send the JSON without compression"
-    return None
+    if encoding not in ("", "identity"):
+        raise HTTPException(
+            415, f"Content-Encoding: {encoding} is not read; send the JSON without compression"
+        )
 
 
 def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
@@ -337,6 +357,6 @@ def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
     scheme, _, origin = headers["origin"][-1].partition("://")
     if scheme not in PORTS or len(headers["origin"]) > 1:
         return False
-    called = [*headers["host"], *(h.partition(",")[0] for h in headers["x-forwarded-host"])]
+    hosts = [*headers["host"], *(h.partition(",")[0] for h in headers["x-forwarded-host"])]
     port = PORTS[scheme]
-    return origin.removesuffix(port) in {host.strip().removesuffix(port) for host in called}
+    return origin.removesuffix(port) in {host.strip().removesuffix(port) for host in hosts}

@@ -7,10 +7,12 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -144,6 +146,15 @@ def run_in_slot(
     return request.wait(future)
 
 
+@dataclass(eq=False)
+class _Order:
+    """A sentence of a request that waits for a batch, or for the end of its batch."""
+
+    request: QueuedRequest
+    source: SourceSentence
+    result: Future[list[Translation]] = field(default_factory=Future)
+
+
 class Batcher:
     """Joins the sentences of many requests into batches for one model, in a thread that owns it.
 
@@ -173,10 +184,8 @@ class Batcher:
         self._max_tokens = max_tokens
         self._wait = wait
         self._on_batch = on_batch
-        # The sentences of each request that are in no batch yet, with futures of the results.
-        self._orders: deque[tuple[QueuedRequest, deque[tuple[SourceSentence, Future[Any]]]]] = (
-            deque()
-        )
+        # The orders of each request that are in no batch yet.
+        self._orders: deque[deque[_Order]] = deque()
         self._changed = threading.Condition()
         self._pool = ThreadPoolExecutor(1, "model")
         self.is_closed = False
@@ -185,18 +194,17 @@ class Batcher:
         self, sources: Sequence[SourceSentence], request: QueuedRequest
     ) -> list[list[Translation]]:
         """Wait for the translations of the sentences, and return them."""
-        order = deque((source, Future[Any]()) for source in sources)
-        results = [future for _, future in order]
-        if order:
+        orders = [_Order(request, source) for source in sources]
+        if orders:
             with self._changed:
                 if self.is_closed:
                     raise HTTPException(503, STOPPING)
                 # One call looks after all requests, so that functions wait for one batch only.
                 if not self._orders:
                     self._submit(self._next_batch)
-                self._orders.append((request, order))
+                self._orders.append(deque(orders))
                 self._changed.notify_all()
-        return [request.wait(future) for future in results]
+        return [request.wait(order.result) for order in orders]
 
     def run(self, call: Callable[[], ResultT], request: QueuedRequest) -> ResultT:
         """Call a function that needs the model in the model's thread, and return its result."""
@@ -208,9 +216,8 @@ class Batcher:
             self.is_closed = True
             self._changed.notify_all()
         self._pool.shutdown(cancel_futures=True)
-        for _, order in self._orders:
-            for _, future in order:
-                future.cancel()
+        for order in chain.from_iterable(self._orders):
+            order.result.cancel()
 
     def _submit(self, call: Callable[[], ResultT]) -> "Future[ResultT]":
         with self._changed:
@@ -220,7 +227,7 @@ class Batcher:
 
     def _next_batch(self) -> None:
         """Translate a batch, and come back if sentences are left."""
-        batch = []
+        batch: list[_Order] = []
         with self._changed:
             # Wait a little for more sentences.
             if self._orders:
@@ -235,48 +242,55 @@ class Batcher:
                     self._submit(self._next_batch)
 
     def _is_full(self) -> bool:
-        tokens = sum(len(source.ids) for _, order in self._orders for source, _ in order)
-        return self.is_closed or tokens >= self._max_tokens
+        orders = chain.from_iterable(self._orders)
+        return self.is_closed or _num_tokens(orders) >= self._max_tokens
 
-    def _taken(self) -> list[tuple[QueuedRequest, SourceSentence, "Future[Any]"]]:
+    def _taken(self) -> list[_Order]:
         """Take a batch from the queue: sentences of all requests alternately."""
-        batch: list[tuple[QueuedRequest, SourceSentence, Future[Any]]] = []
-        tokens = 0
+        batch: list[_Order] = []
+        num_tokens = 0
         while self._orders and not self.is_closed:
-            request, order = self._orders[0]
-            tokens += 0 if request.is_gone else len(order[0][0].ids)
-            if batch and tokens > self._max_tokens:
+            orders = self._orders[0]
+            if orders[0].request.is_gone:
+                self._orders.popleft()
+                continue
+            num_tokens += len(orders[0].source.ids)
+            if batch and num_tokens > self._max_tokens:
                 break
-            # Put the request last, unless it has no more sentences or was given up.
+            # Put the request last, unless it has no more sentences.
             self._orders.popleft()
-            if not request.is_gone:
-                batch.append((request, *order.popleft()))
-                if order:
-                    self._orders.append((request, order))
+            batch.append(orders.popleft())
+            if orders:
+                self._orders.append(orders)
         return batch
 
-    def _serve(self, batch: list[tuple[QueuedRequest, SourceSentence, "Future[Any]"]]) -> None:
+    def _serve(self, batch: list[_Order]) -> None:
         """Translate a batch. After an error, repeat it request by request."""
-        sources = [source for _, source, _ in batch]
+        sources = [order.source for order in batch]
         start = time.perf_counter()
-        results: list[Any] = []
-        problem = None
         try:
-            results = [texts for _, texts in zip(batch, self._search(sources), strict=True)]
-            seconds = time.perf_counter() - start
-            self._on_batch(len(sources), sum(len(source.ids) for source in sources), seconds)
+            results = self._search(sources)
+            pairs = list(zip(batch, results, strict=True))
+            self._on_batch(len(batch), _num_tokens(batch), time.perf_counter() - start)
         except Exception as error:
             # The error belongs to one request only: find it by running each alone.
-            requests = dict.fromkeys(request for request, *_ in batch)
-            if len(requests) > 1:
-                for request in requests:
-                    self._serve([order for order in batch if order[0] is request])
+            by_request: dict[QueuedRequest, list[_Order]] = {}
+            for order in batch:
+                by_request.setdefault(order.request, []).append(order)
+            if len(by_request) > 1:
+                for orders in by_request.values():
+                    self._serve(orders)
                 return
-            problem = error
-        for number, (*_, future) in enumerate(batch):
+            for order in batch:
+                with suppress(futures.InvalidStateError):
+                    order.result.set_exception(error)
+            return
+        for order, translations in pairs:
             # A request that was given up meanwhile has cancelled its future.
             with suppress(futures.InvalidStateError):
-                if problem is None:
-                    future.set_result(results[number])
-                else:
-                    future.set_exception(problem)
+                order.result.set_result(translations)
+
+
+def _num_tokens(orders: Iterable[_Order]) -> int:
+    """Return the number of source tokens."""
+    return sum(len(order.source.ids) for order in orders)

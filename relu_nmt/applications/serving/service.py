@@ -4,9 +4,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from starlette.exceptions import HTTPException
@@ -42,12 +43,29 @@ BATCH_TOKENS = 2048
 DECIMALS = 4
 
 
-class _Side(NamedTuple):
+@dataclass(frozen=True)
+class _Side:
     """One side of a pair of texts: its lines, their sentences and the text steps."""
 
     lines: Sequence[str]
     sentences: Sequence[SourceSentence]
     text: TextPipeline
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The token ids of all lines as one text."""
+        return join_sentences([sentence.ids for sentence in self.sentences])
+
+    def rows(self, line: int | None = None) -> range:
+        """Return the indices of a line's tokens, or of all tokens and the end without ``line``."""
+        counts = [len(sentence.tokens) for sentence in self.sentences]
+        if line is None:
+            return range(sum(counts) + 1)
+        begin = sum(counts[:line])
+        end = sum(counts[: line + 1])
+        if begin == end:
+            raise ConfigError(f"line {line}: the line has no token; lines count from 0")
+        return range(begin, end)
 
 
 class TranslationService:
@@ -102,10 +120,11 @@ class TranslationService:
                     "has_weights": attention.capabilities.weights and len(models) == 1,
                 }
         # Add the languages, the size and the defaults of the search.
+        parameters = chain.from_iterable(model.parameters() for model in models)
         return {
             "source_lang": translator.task.source_lang,
             "target_lang": translator.task.target_lang,
-            "parameters": sum(w.numel() for model in models for w in model.parameters()),
+            "parameters": sum(parameter.numel() for parameter in parameters),
             "max_doc_tokens": self._windows.max_doc_tokens,
             "keeps_sentences": translator.task.separators is not None,
             "beam": self._config.beam,
@@ -179,8 +198,9 @@ class TranslationService:
         search = self._translator.searcher(segments.config)
 
         def searched(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
-            if (size := sum(len(source.ids) for source in sources)) > self._max_tokens:
-                raise HTTPException(413, f"{size:,} tokens; send less text at a time")
+            num_tokens = sum(len(source.ids) for source in sources)
+            if num_tokens > self._max_tokens:
+                raise HTTPException(413, f"{num_tokens:,} tokens; send less text at a time")
             results = []
             # Let other requests use the model between some windows.
             for first in range(0, len(sources), WINDOWS_AT_ONCE):
@@ -206,51 +226,40 @@ class TranslationService:
         The translation comes line by line, or as one line. With ``line``, the answer has only the
         rows of its tokens.
         """
-        # Encode both sides, and check their lengths.
-        translator = self._translator
-        ensemble = translator.ensemble
-        encoded = translator.sources.sentences(TranslationRequest(lines))
-        sources = self._read(encoded, len(lines), request)
-        encoded_targets = map(self._encoded_target, translation)
-        targets = self._read(encoded_targets, len(translation), request, is_source=False)
-        sources, targets, texts = self._as_read(sources, targets)
-        source_ids = join_sentences([sentence.ids for sentence in sources])
-        target_ids = join_sentences([sentence.ids for sentence in targets])
-        self._check_length(SourceSentence(source_ids), "lines to read at once have")
-        if ensemble.max_positions is not None and len(target_ids) > ensemble.max_positions:
-            raise ConfigError(
-                f"the translation has {len(target_ids):,} tokens, but the model writes "
-                f"{ensemble.max_positions:,}"
-            )
-        # Choose the sides of queries and keys, and the rows of the line's tokens.
-        source = _Side(lines, sources, texts[0])
-        target = _Side(translation, targets, texts[1])
+        source, target = self._sides(request, lines, translation)
         query_side = source if slot == "encoder" else target
         key_side = target if slot == "decoder" else source
-        rows = _rows(query_side.sentences, line)
         # Count the weights before the model computes them.
-        num_keys = len(_rows(key_side.sentences, None))
-        model = single_model(translator.ensemble)
+        rows = query_side.rows(line)
+        model = single_model(self._translator.ensemble)
         num_layers = len(layers_of(model, slot))
         num_heads = num_layers * attention_of(model, slot, 0).num_heads
+        num_keys = len(key_side.rows())
+        _refuse_many_queries(num_heads, len(query_side.rows()), num_keys)
         size = num_heads * len(rows) * num_keys
-        num_queries = len(_rows(query_side.sentences, None))
-        _refuse_many_weights(num_heads, num_queries, num_keys, size)
+        if size > MOST_NUMBERS:
+            raise HTTPException(
+                413,
+                f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
+                "line, or for fewer",
+            )
         # Locate the tokens of queries and keys in the text.
         queries = self._tokens(query_side, request)
         keys = self._tokens(key_side, request)
         if slot == "decoder":
             keys = [keys[-1], *keys[:-1]]  # the decoder reads the end symbol first
+        place = slice(rows.start, rows.stop)
+        head = {"queries": queries[place], "keys": keys}
 
-        # Compute the weights, [layers, heads, rows, keys], and write the JSON in parts.
-        def write() -> bytes:
+        def compute() -> np.ndarray:
             layers = [AttentionPlace(slot, layer) for layer in range(num_layers)]
-            weights = self.batcher.run(
-                lambda: np.stack(attention_weights(ensemble, layers, source_ids, target_ids)),
-                request,
-            )
-            parts = weights_json(weights[:, :, rows], request)
-            head = {"queries": [queries[i] for i in rows], "keys": keys}
+            maps = attention_weights(self._translator.ensemble, layers, source.ids, target.ids)
+            return np.stack(maps)
+
+        # Compute the weights, [layers, heads, queries, keys], and write the JSON in parts.
+        def write() -> bytes:
+            weights = self.batcher.run(compute, request)
+            parts = weights_json(weights[:, :, place], request)
             begin = json.dumps(head, ensure_ascii=False).removesuffix("}")
             return b"".join([f'{begin}, "weights": '.encode(), *parts, b"}"])
 
@@ -258,20 +267,33 @@ class TranslationService:
             return write()
         return run_in_slot(self._large_answers, self._slots, write, request)
 
-    def _as_read(
-        self, sources: list[SourceSentence], targets: list[SourceSentence]
-    ) -> tuple[list[SourceSentence], list[SourceSentence], list[TextPipeline]]:
-        """Return both sides, a single sentence as the model reads it, and their text steps."""
-        separators = self._translator.task.separators
+    def _sides(
+        self, request: QueuedRequest, lines: Sequence[str], translation: Sequence[str]
+    ) -> tuple[_Side, _Side]:
+        """Return source and target as the model reads them, and check their lengths."""
+        translator = self._translator
+        encoded = translator.sources.sentences(TranslationRequest(lines))
+        sources = self._read(encoded, len(lines), request)
+        encoded_targets = map(self._encoded_target, translation)
+        targets = self._read(encoded_targets, len(translation), request, is_source=False)
+        texts = self._texts
+        # A model may read a single sentence without separator.
+        separators = translator.task.separators
         is_single = sum(bool(sentence.tokens) for sentence in sources) < 2
-        if separators is None or separators.alone or not is_single:
-            return sources, targets, self._texts
-        of_targets = separators._replace(source=separators.target)
-        return (
-            [sentence.as_read(separators) for sentence in sources],
-            [sentence.as_read(of_targets) for sentence in targets],
-            self._texts_of_single,
-        )
+        if separators is not None and not separators.alone and is_single:
+            of_targets = separators._replace(source=separators.target)
+            sources = [sentence.as_read(separators) for sentence in sources]
+            targets = [sentence.as_read(of_targets) for sentence in targets]
+            texts = self._texts_of_single
+        source = _Side(lines, sources, texts[0])
+        target = _Side(translation, targets, texts[1])
+        self._check_length(SourceSentence(source.ids), "lines to read at once have")
+        limit = translator.ensemble.max_positions
+        if limit is not None and len(target.ids) > limit:
+            raise ConfigError(
+                f"the translation has {len(target.ids):,} tokens, but the model writes {limit:,}"
+            )
+        return source, target
 
     def _tokens(self, side: _Side, request: QueuedRequest) -> list[dict[str, Any]]:
         """Return the tokens of lines and their spans as JSON values, the end symbol last."""
@@ -340,7 +362,7 @@ def services_of(
     return fitting
 
 
-def _refuse_many_weights(num_heads: int, num_queries: int, num_keys: int, size: int) -> None:
+def _refuse_many_queries(num_heads: int, num_queries: int, num_keys: int) -> None:
     """Refuse too many weights. The model computes all queries, the answer may have fewer."""
     if num_heads * num_queries * num_keys > MOST_WEIGHTS:
         raise HTTPException(
@@ -348,24 +370,6 @@ def _refuse_many_weights(num_heads: int, num_queries: int, num_keys: int, size: 
             f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
             "all layers; ask for fewer lines",
         )
-    if size > MOST_NUMBERS:
-        raise HTTPException(
-            413,
-            f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
-            "line, or for fewer",
-        )
-
-
-def _rows(sentences: Sequence[SourceSentence], line: int | None) -> list[int]:
-    """Return the indices of a line's tokens, at least one. Without ``line``, all and the end."""
-    counts = [len(sentence.tokens) for sentence in sentences]
-    if line is None:
-        return list(range(sum(counts) + 1))
-    begin = sum(counts[:line])
-    rows = list(range(begin, begin + sum(counts[line : line + 1])))
-    if not rows:
-        raise ConfigError(f"line {line}: the line has no token; lines count from 0")
-    return rows
 
 
 def weights_json(weights: np.ndarray, request: QueuedRequest) -> Iterator[bytes]:
