@@ -25,6 +25,7 @@ from relu_nmt.errors import (
     reporting,
 )
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_tensors
+from relu_nmt.vision.attention_maps import ImageAttention, image_weights
 from relu_nmt.vision.base import (
     Grid,
     VisionModel,
@@ -219,6 +220,33 @@ class ImageClassifier:
             likeliest = iter(self._likeliest(readable, top_k))
             results += [{} if view is None else next(likeliest) for view in views]
         return results
+
+    def attention(
+        self, image: "Picture", layer: int = -1, head: int | None = None
+    ) -> ImageAttention:
+        """Return the attention weights of a layer for one picture.
+
+        Args:
+            image: a file or an image of Pillow.
+            layer: from 0, or -1 for the last one.
+            head: from 0, by default all heads.
+
+        Raises:
+            ConfigError: no such layer or head, or its mechanism has no weights over the image:
+                attention between channels, or inside windows.
+            DataError: the file is missing or no image.
+        """
+        view = self._view(image, None)
+        assert view is not None, "errors are raised"
+        images = torch.from_numpy(view)[None].to(self.device)
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None):
+            weights, grid, layer = image_weights(self.model, images, layer)
+        if head is not None:
+            if not 0 <= head < len(weights):
+                heads = f"its heads are 0 to {len(weights) - 1}"
+                raise ConfigError(f"attention layer {layer}, head {head}: {heads}")
+            weights = weights[head]
+        return ImageAttention(layer, head, weights.cpu().numpy(), grid, self.transform.pixels(view))
 
     def _view(
         self, image: "Picture", damaged: Callable[[DataError], object] | None

@@ -181,6 +181,11 @@ class ImageTransform:
         box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
         return self._normalize(self._resize(image, box))
 
+    def pixels(self, view: np.ndarray) -> np.ndarray:
+        """Return the colors, uint8 [height, width, 3], of a view, float32 [3, height, width]."""
+        colors = (view.transpose(1, 2, 0) + self._shift) / self._scale
+        return colors.round().clip(0, 255).astype(np.uint8)
+
     def _normalize(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels * self._scale - self._shift).transpose(2, 0, 1)  # [3, height, width]
 

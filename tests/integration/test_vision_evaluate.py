@@ -283,3 +283,35 @@ def test_what_is_no_picture_is_an_error(trained, pictures):
     classifier = ImageClassifier.from_checkpoint(checkpoint(trained), device="cpu")
     with pytest.raises(ConfigError, match="expected a path, or an image of Pillow"):
         classifier.classify(pictures)
+
+
+def test_attention_maps_are_drawn_beside_the_classes(trained, tmp_path):
+    photos = sorted((trained / "images/test").rglob("*.png"))[:2]
+    maps = tmp_path / "new/maps"
+    flags = ["--cpu", f"--attention-maps={maps}"]
+    printed = run_here("vision_classify", checkpoint(trained), *photos, *flags)
+    assert len(printed.stdout.splitlines()) == 2
+    assert sorted(file.name for file in maps.iterdir()) == [f"{path.stem}.svg" for path in photos]
+    assert "layer 0, head 1" in (maps / f"{photos[0].stem}.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--attention-layer=0"], "--attention-layer 0 does nothing without --attention-maps"),
+        (
+            ["--attention-maps=maps", "--attention-layer=1"],
+            "attention layer 1: the layers are 0 to 0",
+        ),
+        (["--attention-maps=maps", "other/0.png"], "would have the same map, 0.svg"),
+    ],
+)
+def test_attention_maps_that_cannot_be_drawn_are_refused(
+    trained, tmp_path, monkeypatch, flags, message
+):
+    monkeypatch.chdir(tmp_path)
+    photo = tmp_path / "0.png"
+    Image.new("RGB", (12, 12)).save(photo)
+    result = run_here("vision_classify", checkpoint(trained), photo, "--cpu", *flags, check=False)
+    assert result.returncode == 2
+    assert message in result.stderr

@@ -20,7 +20,7 @@ from relu_nmt.errors import CheckpointError, DataError, counted, printable
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
-from relu_nmt.jobs.vision_evaluate.settings import ClassifyImagesSettings
+from relu_nmt.jobs.vision_evaluate.settings import ClassifyImagesSettings, map_name
 from relu_nmt.jobs.vision_evaluate.settings import EvaluateImagesSettings as Settings
 from relu_nmt.training.batches import load_ahead
 from relu_nmt.training.precision import autocast_dtype
@@ -190,6 +190,10 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
         ConfigError: settings that do not fit the model or the device.
     """
     classifier = load_classifier(settings.path, settings, settings.image_size)
+    maps = settings.attention_maps
+    if maps is not None:
+        for image in settings.images:
+            check_writable("--attention-maps", str(Path(maps, map_name(image))))
     classified = Classified()
     values: list[dict[str, Any]] = []
     remaining = iter(settings.images)
@@ -204,7 +208,11 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
             if not classes:
                 values[-1]["error"] = next(reasons)
                 classified.exit_code = 2
-            elif progress and not settings.json:
+                continue
+            if maps is not None:
+                attention = classifier.attention(image, settings.attention_layer)
+                attention.save(Path(maps, map_name(image)))
+            if progress and not settings.json:
                 shares = (f"{name} {share:.1%}" for name, share in classes.items())
                 print(printable("\t".join([image, *shares])), flush=True)
         classified += results

@@ -1,5 +1,7 @@
 """Settings of relu-nmt-vision-evaluate and relu-nmt-vision-classify."""
 
+from pathlib import Path
+
 from relu_nmt.config import READ, REQUIRED, WRITTEN, group, like, option, settings
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option
@@ -34,14 +36,38 @@ class ClassifyImagesSettings(PrecisionOptions):
     )
     top_k: int = option(5, "number of classes to print for each picture", least=1)
     json: bool = option(False, "print JSON")
+    attention_maps: str | None = option(
+        None,
+        "draw the attention of each picture in this folder, as its name and .svg",
+        metavar="DIR",
+        files=WRITTEN,
+    )
+    attention_layer: int = option(
+        -1, "layer to draw, from 0, or -1 for the last", needs="attention_maps"
+    )
     image_size: tuple[int, ...] | None = sides_option(
         None, "pixels a side, or height and width 192x256 (default: as in training)"
     )
 
     def check(self) -> None:
-        """Check that an image has two sides."""
+        """Check that an image has two sides, and that each map has its own file."""
         super().check()
         check_sides(self, "image_size")
+        if self.attention_maps is None:
+            return
+        files: dict[str, str] = {}
+        for image in self.images:
+            other = files.setdefault(map_name(image), image)
+            if other != image:
+                raise ConfigError(
+                    f"--attention-maps: {other} and {image} would have the same map, "
+                    f"{map_name(image)}"
+                )
+
+
+def map_name(image: str) -> str:
+    """Return the name of the file with the map of a picture."""
+    return f"{Path(image).stem}.svg"
 
 
 @settings
