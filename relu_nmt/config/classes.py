@@ -225,7 +225,11 @@ def _is_met(entry: Option, needed: Option, value: Any, allowed: Sequence[Any]) -
             if part_class is None or entry.parts[:1] != (needed.name,):
                 return True
             return not options_of(part_class).keys().isdisjoint(entry.parts[1:])
-    return value in allowed if allowed else not is_off(value)
+    if not allowed:
+        return not is_off(value)
+    # Of a sequence one element is enough.
+    values = value if needed.is_sequence else [value]
+    return any(element in allowed for element in values)
 
 
 def _need_text(
@@ -239,6 +243,8 @@ def _need_text(
     if allowed in ([False], [None]):
         return text + f"with {needed.label}; leave one of them out"
     ways = " or ".join([needed.with_value(allowed[0]), *map(shown, allowed[1:])])
+    if needed.is_sequence:
+        return text + f"without {ways}; leave it out"
     return text + f"with {needed.with_value(current)}; it needs {ways}"
 
 

@@ -55,7 +55,7 @@ class Option:
     below: float | None = None
     # The condition under which this does anything. "store_ema": another field is on (neither off,
     # empty, 0 nor negative). ("lr_scheduler", "cosine", "fixed"): that field has one of these
-    # values. A list of conditions if all must hold.
+    # values, or an element that is one. A list of conditions if all must hold.
     needs: Needs = ()
     flags: Sequence[str] = ()  # further spellings, ("-s",). Files know the long ones too.
     # Flags without a value that set the field, {"--encoder-learned-pos": "learned"}. In files they

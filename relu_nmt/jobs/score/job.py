@@ -3,16 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import relu_nmt
-from relu_nmt.config import split_paths
-from relu_nmt.data.documents import (
-    DOCUMENT_TAG,
-    SEPARATOR_TESTS,
-    SEPARATORS,
-    read_documents,
-)
+from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read_documents
 from relu_nmt.errors import DataError, counted
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.contrasts import accuracies, contrast_scores, read_contrasts
@@ -66,16 +61,16 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, float]:
 
 def _sentence_report(options: Settings) -> Iterator[Entry]:
     """Yield the BLEU of each line, then the signature."""
-    system, reference_texts, _ = _read_texts(options)
-    hypotheses = _segments(options, system)
-    references = [_segments(options, text) for text in reference_texts]
-    tokenizer, note = _tokenizer(options, references[0])
+    texts = _Texts(options)
+    tokenizer, note = _tokenizer(options, texts)
     metric = MetricConfig("bleu", options.ignore_case, tokenizer, options.order)
-    for number, line in enumerate(hypotheses):
-        score = metric.sentence_score(line, [lines[number] for lines in references])
+    for number, (line, *references) in enumerate(
+        zip(texts.hypotheses, *texts.references, strict=True)
+    ):
+        score = metric.sentence_score(line, references)
         yield f"{number} {score.text}", {"line": number, **_entry(score)[1]}
     # Print the signature once, since all lines share it.
-    if hypotheses:
+    if texts.hypotheses:
         yield f"signature: {score.signature}", {"signature": score.signature}
     yield from _notes(note)
 
@@ -83,106 +78,73 @@ def _sentence_report(options: Settings) -> Iterator[Entry]:
 def _text_report(options: Settings) -> Iterator[Entry]:
     """Yield all scores of whole files."""
     # Read everything before the first score, so that mistakes are reported first.
-    system, reference_texts, baseline = _read_texts(options)
-    hypotheses = _segments(options, system)
-    references = [_segments(options, text) for text in reference_texts]
-    aligned = None
-    if options.has_documents:
-        aligned = docs.AlignedDocuments(system, reference_texts, options.language)
-    prefix = "" if aligned is None else "d-"
-    unit = "line" if aligned is None else "document"
-    tokenizer, note = _tokenizer(options, references[0])
+    texts = _Texts(options)
+    tokenizer, note = _tokenizer(options, texts)
     metrics = []
     for name in options.metrics:
         if name != COMET:
-            metrics.append(
-                MetricConfig(
-                    name, options.ignore_case, tokenizer, options.order, options.chrf_word_order
-                )
-            )
-    # Scores of all segments, by metric.
-    for metric in metrics:
-        if aligned is None:
-            yield _entry(metric.score(hypotheses, references))
-        else:
+            config = MetricConfig(name, options.ignore_case, tokenizer, options.order)
+            metrics.append(replace(config, word_order=options.chrf_word_order))
+    # Score all segments, by metric.
+    if options.has_documents:
+        aligned = docs.AlignedDocuments(texts.system, texts.reference_sets, options.language)
+        for metric in metrics:
             yield from _document_scores(metric, aligned, options.position_buckets)
+    else:
+        for metric in metrics:
+            yield _entry(metric.score(texts.hypotheses, texts.references))
     if "bleu" in options.metrics or options.length_buckets:
         yield from _notes(note)
-    # Score with COMET, which also reads the sources.
     if COMET in options.metrics and options.src is not None:
-        sources = read_input(options.src)
-        if len(sources) != len(hypotheses):
-            raise DataError(
-                f"{options.src}: {counted(len(sources), 'line')}, but "
-                f"{named_input(options.sys)} has {len(hypotheses):,}; both need the same "
-                "sentences in the same order"
-            )
-        yield _entry(comet_score(options.comet_model, sources, hypotheses, references[0]))
-    # Score the segments by the length of their references.
-    for metric in metrics if options.length_buckets else ():
-        lengths = metric.reference_lengths(references[0])
-        buckets = docs.length_buckets(lengths, options.length_buckets)
-        for bucket, size, score in docs.bucket_scores(metric, buckets, hypotheses, references):
-            if score is not None:
-                labeled = score.labeled(prefix, f"{unit}s = {size}").of_bucket(bucket)
-                yield _entry(labeled, bucket=bucket, segments=size)
-    # Compare with the baseline.
-    if baseline is not None:
-        if len(baseline) < FEW_SEGMENTS:
-            yield from _notes(f"only {counted(len(baseline), unit)}: the p-values below say little")
-        baseline_segments = _segments(options, baseline)
+        yield _comet_score(options, options.src, texts)
+    if options.length_buckets:
+        for metric in metrics:
+            yield from _bucket_scores(metric, texts, options.length_buckets)
+    if texts.baseline is not None:
+        if len(texts.baseline) < FEW_SEGMENTS:
+            count = counted(len(texts.baseline), texts.unit)
+            yield from _notes(f"only {count}: the p-values below say little")
         for metric in metrics:
             line, values = paired_bootstrap(
-                metric, hypotheses, baseline_segments, references, options.paired_bs_n, prefix
+                metric,
+                texts.hypotheses,
+                texts.baseline,
+                texts.references,
+                options.paired_bs_n,
+                texts.prefix,
             )
             yield line, {"paired bootstrap": values}
 
 
-def _read_texts(
-    options: Settings,
-) -> tuple[docs.Documents, list[docs.Documents], docs.Documents | None]:
-    """Return the translations, each set of references, and the baseline, by document.
+class _Texts:
+    """The translations, the references and the baseline, by document and as segments to score.
 
-    Without boundaries each line is a document.
+    Without document boundaries each line is a document.
     """
-    paths = split_paths(options.ref, ",")
-    references = [_read(options, path, options.documents) for path in paths]
-    same = "sentences in the same order"
-    if options.has_documents:
-        same = (
-            "documents in the same order (an empty translation looks like a blank separator: "
-            "use --documents or <d> lines)"
-        )
-    # Read the translations last, since they are checked against the references.
-    systems = []
-    for path, counts in (
-        (options.sys, options.sys_documents),
-        (options.baseline, options.baseline_documents),
-    ):
-        if path is None:
-            continue
-        system = _read(options, path, counts or options.documents)
-        # Require as many documents or lines as in each reference.
-        for reference_path, reference in zip(paths, references, strict=True):
-            if len(reference) != len(system):
-                unit = "document" if options.has_documents else "line"
-                raise DataError(
-                    f"{named_input(reference_path)}: {counted(len(reference), unit)}, but "
-                    f"{named_input(path)} has {len(system):,}; both need the same {same}"
-                )
-        # Divide joined lines at the symbol between sentences, if one is given.
-        if options.sentence_separator is not None:
-            system = docs.split_sentences(system, options.sentence_separator)
-        systems.append(system)
-    return systems[0], references, systems[1] if len(systems) > 1 else None
 
+    def __init__(self, options: Settings) -> None:
+        self._options = options
+        self.unit = "line"
+        self.prefix = ""
+        if options.has_documents:
+            self.unit = "document"
+            self.prefix = "d-"
+        self.reference_sets = [self._documents(path) for path in options.references]
+        self.references = list(map(self._segments, self.reference_sets))
+        self.system = self._translations(options.sys)
+        self.hypotheses = self._segments(self.system)
+        self.baseline = None
+        if options.baseline is not None:
+            self.baseline = self._segments(self._translations(options.baseline))
 
-def _read(options: Settings, path: str, counts: str | None) -> docs.Documents:
-    """Return the documents of a file, by a file with their numbers of lines or by separators."""
-    lines = read_input(path)
-    if not options.has_documents:
-        return [[line] for line in lines]
-    if counts is None:
+    def _documents(self, path: str) -> docs.Documents:
+        """Return the documents of a file, cut by ``--documents`` or at separators."""
+        options = self._options
+        lines = read_input(path)
+        if not options.has_documents:
+            return [[line] for line in lines]
+        if options.documents is not None:
+            return _cut_by_counts(lines, options.documents, named_input(path))
         separator = options.document_separator
         if separator == "tag" and lines and not any(map(SEPARATOR_TESTS["tag"], lines)):
             raise DataError(
@@ -190,30 +152,77 @@ def _read(options: Settings, path: str, counts: str | None) -> docs.Documents:
                 "expects one before each document, in all files"
             )
         return docs.split_at_separators(lines, separator)
-    # Refuse a text that has separators itself, which the counts do not include.
+
+    def _translations(self, path: str) -> docs.Documents:
+        """Return the documents of translations, as many as of each set of references."""
+        system = self._documents(path)
+        same = "sentences in the same order"
+        if self._options.has_documents:
+            same = (
+                "documents in the same order (an empty translation looks like a blank separator: "
+                "use --documents or <d> lines)"
+            )
+        for reference_path, references in zip(
+            self._options.references, self.reference_sets, strict=True
+        ):
+            if len(references) != len(system):
+                raise DataError(
+                    f"{named_input(reference_path)}: {counted(len(references), self.unit)}, but "
+                    f"{named_input(path)} has {len(system):,}; both need the same {same}"
+                )
+        # Divide joined lines at the symbol between sentences, if one is given.
+        if self._options.sentence_separator is not None:
+            system = docs.split_sentences(system, self._options.sentence_separator)
+        return system
+
+    def _segments(self, documents: docs.Documents) -> list[str]:
+        """Return the segments of a text: whole documents, or lines."""
+        if self._options.has_documents:
+            return docs.join_lines(documents, self._options.language)
+        return [line for (line,) in documents]
+
+
+def _cut_by_counts(lines: list[str], counts: str, name: str) -> docs.Documents:
+    """Return the documents of a text by a file with their numbers of lines."""
     sizes = read_documents(counts)
+    # Refuse a text that has separators itself, which the counts do not include.
     for separator in SEPARATORS[1:]:
         between = sum(map(SEPARATOR_TESTS[separator], lines))
         if between and len(lines) == sizes.sum() + between:
             raise DataError(
-                f"{named_input(path)} with {counts}: there are separators in the text itself; give "
+                f"{name} with {counts}: there are separators in the text itself; give "
                 f"--document-separator {separator} instead of --documents, for all files"
             )
-    return docs.cut_by_counts(lines, sizes, f"{named_input(path)} with {counts}")
+    return docs.cut_by_counts(lines, sizes, f"{name} with {counts}")
 
 
-def _segments(options: Settings, documents: docs.Documents) -> list[str]:
-    """Return the segments of a text: whole documents, or lines."""
-    if options.has_documents:
-        return docs.join_lines(documents, options.language)
-    return [line for (line,) in documents]
-
-
-def _tokenizer(options: Settings, references: Sequence[str]) -> tuple[str, str]:
+def _tokenizer(options: Settings, texts: _Texts) -> tuple[str, str]:
     """Return the tokenizer of BLEU, and a note about it."""
     if options.sacrebleu_tokenizer:
         return options.sacrebleu_tokenizer, ""
-    return choose_tokenizer(options.language, references)
+    return choose_tokenizer(options.language, texts.references[0])
+
+
+def _comet_score(options: Settings, path: str, texts: _Texts) -> Entry:
+    """Return the score of COMET, which also reads the sources."""
+    sources = read_input(path)
+    if len(sources) != len(texts.hypotheses):
+        raise DataError(
+            f"{path}: {counted(len(sources), 'line')}, but {named_input(options.sys)} has "
+            f"{len(texts.hypotheses):,}; both need the same sentences in the same order"
+        )
+    return _entry(comet_score(options.comet_model, sources, texts.hypotheses, texts.references[0]))
+
+
+def _bucket_scores(metric: MetricConfig, texts: _Texts, edges: Sequence[int]) -> Iterator[Entry]:
+    """Yield the scores of segments by the length of their references."""
+    buckets = docs.length_buckets(metric.reference_lengths(texts.references[0]), edges)
+    for bucket, size, score in docs.bucket_scores(
+        metric, buckets, texts.hypotheses, texts.references
+    ):
+        if score is not None:
+            labeled = score.labeled(texts.prefix, f"{texts.unit}s = {size}").of_bucket(bucket)
+            yield _entry(labeled, bucket=bucket, segments=size)
 
 
 def _document_scores(
@@ -260,12 +269,16 @@ def _contrast_report(options: Settings) -> Iterator[Entry]:
     from relu_nmt.translator import Translator
 
     # Read the file before the model, and keep the contrasts in the model's source language.
-    contrasts = read_contrasts(options.contrastive)
+    all_contrasts = read_contrasts(options.contrastive)
     translator = Translator.from_checkpoint(options.path, "cpu" if options.cpu else None)
     language = translator.task.source_lang
-    languages = Counter(contrast.source_language for contrast in contrasts)
-    left_out = {name: count for name, count in languages.items() if name != language}
-    contrasts = [contrast for contrast in contrasts if contrast.source_language == language]
+    contrasts = []
+    left_out: Counter[str] = Counter()
+    for contrast in all_contrasts:
+        if contrast.source_language == language:
+            contrasts.append(contrast)
+        else:
+            left_out[contrast.source_language] += 1
     if not contrasts:
         raise DataError(
             f"{options.contrastive}: sentences in {', '.join(sorted(left_out))}, but the model "
@@ -274,17 +287,16 @@ def _contrast_report(options: Settings) -> Iterator[Entry]:
     if left_out:
         counts = ", ".join(f"{count:,} in {name}" for name, count in left_out.items())
         text = f"NOTE: left out {counts}: the model translates from {language}"
-        yield text, {"left out": left_out}
+        yield text, {"left out": dict(left_out)}
     # Score with context, then without, to show its effect.
     search = GenerationConfig(score_reference=True, batch_size=options.batch_size)
     generator = translator.generator(search)
     total = sum(1 + len(contrast.contrasts) for contrast in contrasts)
-    for context in (options.context_sentences, 0):
-        size = "all" if context is None else str(context)
+    for context, size in ((None, "all"), (0, "0")):
         with progress_bar(f"score with context {size}", total, "translations") as advance:
             scores = contrast_scores(translator.task, generator, contrasts, context, advance)
         # A tie counts as wrong, since the model does not prefer the right translation.
-        is_right = [bool(values[0] > values[1:].max()) for values in scores]
+        is_right = [bool(right > max(wrong)) for right, *wrong in scores]
         version = f"relu_nmt-{relu_nmt.__version__}"
         signature = f"context:{size}|score:logprob-sum|ties:wrong|version:{version}"
         for category in accuracies(contrasts, is_right):

@@ -1,6 +1,6 @@
 """Settings of relu-nmt-score."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -33,14 +33,15 @@ from relu_nmt.jobs.preprocess.settings import PreprocessSettings
 
 COMET = "comet"
 COMET_MODEL = "Unbabel/wmt22-comet-da"
+OF_BLEU = ("metrics", "bleu")
+OF_COMET = ("metrics", COMET)
 _read = partial(option, files=READ)
-_of_contrasts = partial(option, needs="contrastive")
 DOCUMENTS = (
-    *("document_separator", "documents", "sys_documents", "baseline_documents"),
-    *("sentence_separator", "baseline", "paired_bs_n", "length_buckets", "position_buckets"),
+    *("document_separator", "documents", "sentence_separator"),
+    *("baseline", "paired_bs_n", "length_buckets", "position_buckets"),
 )
 """Settings of documents, of the comparison with a baseline, and of buckets."""
-CONTRASTS = ("contrastive", "path", "context_sentences", "cpu", "batch_size", "format", "results")
+CONTRASTS = ("contrastive", "path", "cpu", "batch_size", "format", "results")
 """Settings of the contrastive test."""
 
 
@@ -60,12 +61,18 @@ class ScoreSettings:
         choices=(*METRICS, COMET),
         parse=str.lower,
     )
-    src: str | None = _read(None, "sources, which comet reads too")
+    src: str | None = _read(None, "sources, which comet reads too", needs=OF_COMET)
     comet_model: str = _read(
-        COMET_MODEL, "model of comet: a file, or a name of Hugging Face's hub", metavar="NAME"
+        COMET_MODEL,
+        "model of comet: a file, or a name of Hugging Face's hub",
+        metavar="NAME",
+        needs=OF_COMET,
     )
-    order: int = option(4, "longest n-gram of BLEU", flags=("-o",), least=1, most=100)
-    ignore_case: bool = option(False, "ignore case")
+    order: int = option(
+        4, "longest n-gram of BLEU", flags=("-o",), least=1, most=100, needs=OF_BLEU
+    )
+    # TER ignores case anyway.
+    ignore_case: bool = option(False, "ignore case", needs=("metrics", "bleu", "chrf"))
     sacrebleu_tokenizer: str | None = tokenizer_option()
     target_lang: str | None = option(
         None,
@@ -73,18 +80,14 @@ class ScoreSettings:
         metavar="LANG",
         needs=("sacrebleu_tokenizer", None),
     )
-    chrf_word_order: int = option(0, "longest word n-gram of chrF (2 is chrF++)", least=0, most=100)
+    chrf_word_order: int = option(
+        0, "longest word n-gram of chrF (2 is chrF++)", least=0, most=100, needs=("metrics", "chrf")
+    )
     sacrebleu: bool = option(False, "as in fairseq", no_effect="all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
     # Document boundaries, the comparison with a baseline, and scores of buckets.
     document_separator: str = like(PreprocessSettings, "document_separator")
     documents: str | None = _read(None, "number of lines of each reference document, one a line")
-    sys_documents: str | None = _read(
-        None, "the same for --sys if its lines are groups of sentences", needs="documents"
-    )
-    baseline_documents: str | None = _read(
-        None, "the same for --baseline", needs=["documents", "baseline"]
-    )
     sentence_separator: str | None = option(
         None,
         f"cut translations at this symbol, for s-BLEU (without a value: {SENTENCE_SEPARATOR})",
@@ -117,11 +120,11 @@ class ScoreSettings:
     contrastive: str = _read(
         "", "contrasts (JSON lines) whose right translations a model should prefer"
     )
-    path: str = _of_contrasts(
-        "", "checkpoint; several with colons are an ensemble", files=CHECKPOINTS
-    )
-    context_sentences: int | None = _of_contrasts(
-        None, "most sentences before to give to the model; all by default", least=1
+    path: str = option(
+        "",
+        "checkpoint; several with colons are an ensemble",
+        files=CHECKPOINTS,
+        needs="contrastive",
     )
     cpu: bool = like(PrecisionOptions, "cpu", False, needs="contrastive")
     batch_size: int | None = batch_size_option(
@@ -132,65 +135,50 @@ class ScoreSettings:
 
     def check(self) -> None:
         """Check that every setting has an effect."""
-        self._check_texts()
-        self._check_documents()
-        if self.contrastive and not self.path:
-            raise ConfigError("--contrastive needs a model: give its checkpoint with --path")
         # Refuse flags of the other kinds of scores.
         if self.contrastive:
-            texts = [name for name in options_of(ScoreSettings) if name not in CONTRASTS]
-            self._refuse(texts, "not with --contrastive")
+            if not self.path:
+                raise ConfigError("--contrastive needs a model: give its checkpoint with --path")
+            self._refuse(options_of(ScoreSettings).keys() - CONTRASTS, "not with --contrastive")
         elif not self.ref:
             raise ConfigError("--ref: give the file of the references")
         elif self.sentence_bleu:
+            if self.metrics != ("bleu",):
+                raise ConfigError("--metrics: not with --sentence-bleu")
             self._refuse(DOCUMENTS, "not with --sentence-bleu")
         elif COMET in self.metrics:
             self._refuse(DOCUMENTS, "not with --metrics comet, which scores single lines")
+            if self.src is None or len(self.references) > 1:
+                raise ConfigError("--metrics comet needs --src FILE, and one set of references")
+        self._check_texts()
+        self._check_documents()
+
+    def _check_texts(self) -> None:
+        if "" in self.references:
+            raise ConfigError(
+                f"--ref {self.ref}: an empty name of a file; give several with a comma between them"
+            )
         # The tokenizer needs a score that uses it.
+        has_tokens = "bleu" in self.metrics or self.length_buckets
         for name in ("sacrebleu_tokenizer", "target_lang"):
-            value, is_read = getattr(self, name), "bleu" in self.metrics
-            if value not in (None, DEFAULT_TOKENIZER) and not (is_read or self.length_buckets):
+            value = getattr(self, name)
+            if value not in (None, DEFAULT_TOKENIZER) and not has_tokens:
                 raise ConfigError(
                     f"{flag_of(name)} {value} does nothing without --metrics bleu or "
                     "--length-buckets; leave it out"
                 )
-        if self.inputs.count("-") > 1:
+        others = (self.sys, self.src, self.baseline, self.documents, self.contrastive)
+        if [*self.references, *others].count("-") > 1:
             raise ConfigError(
                 "- is standard input, which is read once; give files for all but one of --sys "
                 "(- by default), --ref, --src and --baseline"
             )
 
-    def _check_texts(self) -> None:
-        # A setting of a score that is not computed has no effect.
-        metrics = ("bleu",) if self.sentence_bleu else self.metrics
-        for value, default, metric in (
-            (f"--order {self.order}", "--order 4", "bleu"),
-            (f"--chrf-word-order {self.chrf_word_order}", "--chrf-word-order 0", "chrf"),
-            (f"--src {self.src}", "--src None", COMET),
-            (f"--comet-model {self.comet_model}", f"--comet-model {COMET_MODEL}", COMET),
-        ):
-            if value != default and metric not in metrics:
-                raise ConfigError(f"{value} does nothing without --metrics {metric}; leave it out")
-        if self.ignore_case and not {"bleu", "chrf"} & set(metrics):
-            raise ConfigError(
-                "--ignore-case does nothing without --metrics bleu or chrf (ter ignores case "
-                "anyway); leave it out"
-            )
-        if self.sentence_bleu and self.metrics != ("bleu",):
-            raise ConfigError("--metrics: not with --sentence-bleu")
-        if self.ref and "" in split_paths(self.ref, ","):
-            raise ConfigError(
-                f"--ref {self.ref}: an empty name of a file; give several with a comma between them"
-            )
-        if COMET in metrics and (self.src is None or len(split_paths(self.ref, ",")) > 1):
-            raise ConfigError("--metrics comet needs --src FILE, and one set of references")
-
     def _check_documents(self) -> None:
         if self.documents and self.document_separator != "none":
             raise ConfigError("--documents and --document-separator exclude each other")
-        if self.sentence_separator is not None and (
-            not self.has_documents or not self.sentence_separator
-        ):
+        separator = self.sentence_separator
+        if separator is not None and not (separator and self.has_documents):
             raise ConfigError(
                 "--sentence-separator needs a symbol and document boundaries: --documents or "
                 "--document-separator"
@@ -206,16 +194,21 @@ class ScoreSettings:
                     "--document-separator"
                 )
 
-    def _refuse(self, names: Sequence[str], reason: str) -> None:
+    def _refuse(self, names: Collection[str], reason: str) -> None:
         """Refuse flags that would have no effect."""
-        for name in names:
-            if getattr(self, name) != options_of(ScoreSettings)[name].default:
-                raise ConfigError(f"{flag_of(name)}: {reason}")
+        for name, entry in options_of(ScoreSettings).items():
+            if name in names and getattr(self, name) != entry.default:
+                raise ConfigError(f"{entry.label}: {reason}")
+
+    @property
+    def references(self) -> list[str]:
+        """The files of the references, one for each set."""
+        return split_paths(self.ref, ",") if self.ref else []
 
     @property
     def language(self) -> str:
         """Code of the language of the texts, by default the ending of the references."""
-        path = Path(split_paths(self.ref, ",")[0])
+        path = Path(self.references[0])
         if path.suffix in DECOMPRESSORS:
             path = path.with_suffix("")
         return self.target_lang or path.suffix[1:]
@@ -224,10 +217,3 @@ class ScoreSettings:
     def has_documents(self) -> bool:
         """Return whether document boundaries are known."""
         return self.documents is not None or self.document_separator != "none"
-
-    @property
-    def inputs(self) -> list[str]:
-        """The files to read."""
-        counts = (self.documents, self.sys_documents, self.baseline_documents)
-        texts = (self.sys, *split_paths(self.ref, ","), self.src, self.baseline, self.contrastive)
-        return [path for path in (*texts, *counts, *split_paths(self.path, ":")) if path]
