@@ -96,7 +96,9 @@ def with_own_config(cls: ClassT) -> ClassT:
     """
     options = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
     if options or not hasattr(cls, "Config"):
-        bases = (cls.Config,) if hasattr(cls, "Config") else ()
+        bases: tuple[type, ...] = ()
+        if hasattr(cls, "Config"):
+            bases = (cls.Config,)
         body = {"__doc__": cls.__doc__, "__module__": cls.__module__, **options}
         new_class = type(f"{cls.__name__}Config", bases, body)
         new_class.__annotations__ = {name: cls.__annotations__[name] for name in options}
@@ -112,8 +114,10 @@ def group(title: str, config_class: type, *, stored: bool = True, **defaults: An
     Settings that are not ``stored`` are left out of checkpoints and results. ``defaults`` are other
     defaults of the options of the class and its groups, or :func:`like` options.
     """
-    kind = _with_defaults(config_class, defaults) if defaults else config_class
-    return dataclasses.field(default_factory=kind, metadata={"group": title, "stored": stored})
+    if defaults:
+        config_class = _with_defaults(config_class, defaults)
+    metadata = {"group": title, "stored": stored}
+    return dataclasses.field(default_factory=config_class, metadata=metadata)
 
 
 def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
@@ -184,7 +188,7 @@ def idle_options(
 ) -> Iterator[tuple[Option, str]]:
     """Yield the options that are set but do nothing, each with an error message.
 
-    A field in ``given``, which the user typed, counts as set even with its default, unless that is
+    A field in ``typed``, which the user gave, counts as set even with its default, unless that is
     off or the needed option was typed with its default as well.
     """
     options = all_options(config_class)
@@ -213,7 +217,7 @@ def is_off(value: Any) -> bool:
         >>> is_off(-1), is_off(False), is_off(""), is_off(0.5)
         (True, True, True, False)
     """
-    return value <= 0 if isinstance(value, (int, float)) else not value
+    return not value or (isinstance(value, (int, float)) and value <= 0)
 
 
 def _is_met(entry: Option, needed: Option, value: Any, allowed: Sequence[Any]) -> bool:
@@ -293,7 +297,9 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"'{name}' is not the name of a setting")
         if isinstance(value, list) and any(isinstance(part, list | dict) for part in value):
             raise ConfigError(f"setting '{name}' has lists in a list, which no setting takes")
-        inner = flat(value) if isinstance(value, Mapping) else {name: value}
+        inner = {name: value}
+        if isinstance(value, Mapping):
+            inner = flat(value)
         repeated = flat_values.keys() & inner.keys()
         if repeated:
             raise ConfigError(f"setting '{min(repeated)}' is given twice")
@@ -328,9 +334,10 @@ def merged(
             raise ConfigError(text)
     for name, entry in options.items():
         if values[name] is REQUIRED:
-            names = ", ".join(entry.choice_names)
-            listed = f" ({names})" if names else ""
-            raise ConfigError(f"{entry.label} is missing: {entry.help}{listed}")
+            reason = f"{entry.label} is missing: {entry.help}"
+            if entry.choice_names:
+                reason += f" ({', '.join(entry.choice_names)})"
+            raise ConfigError(reason)
     try:
         return _built(config_class, values)
     except ConfigError as error:
@@ -352,7 +359,9 @@ def _preset_note(
             if is_named and values[name] is not None and values[name] == default:
                 setting = options[name].with_value(default)
                 notes.append(f"{setting} is the default of {entry.with_value(preset)}")
-    return f" ({'; '.join(notes)})" if notes else ""
+    if not notes:
+        return ""
+    return f" ({'; '.join(notes)})"
 
 
 def all_values(
@@ -372,11 +381,15 @@ def all_values(
         if entry.presets is not None:
             value = entry.read(chosen.get(name, entry.default))
             # Put a preset that the user changed before the file's values.
-            is_new = (name in typed or name in by_given) and base.get(name) != value
-            (by_given if is_new else by_preset).update(entry.presets[value])
+            if (name in typed or name in by_given) and base.get(name) != value:
+                by_given.update(entry.presets[value])
+            else:
+                by_preset.update(entry.presets[value])
     values = {}
     for name, entry in options.items():
-        values[name] = entry.read(chosen[name]) if name in chosen else entry.default
+        values[name] = entry.default
+        if name in chosen:
+            values[name] = entry.read(chosen[name])
     return values
 
 

@@ -51,9 +51,11 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
             return super()._format_action_invocation(action)
         if not isinstance(action, argparse.BooleanOptionalAction):
             # Show the value once, behind all names.
-            default = self._get_default_metavar_for_optional(action)
-            value = "" if action.nargs == 0 else f" {self._format_args(action, default)}"
-            return ", ".join(action.option_strings) + value
+            names = list(action.option_strings)
+            if action.nargs != 0:
+                default = self._get_default_metavar_for_optional(action)
+                names[-1] += f" {self._format_args(action, default)}"
+            return ", ".join(names)
         names = [name for name in action.option_strings if not name.startswith("--no-")]
         if str(action.help).endswith(ON):
             names = [name.replace("--", "--[no-]", 1) for name in names]
@@ -101,7 +103,7 @@ def add_settings(
 
 def _is_idle(entry: Option) -> bool:
     """Return True for a flag of fairseq that never does anything."""
-    return isinstance(entry.no_effect, str) and not entry.needs
+    return bool(entry.no_effect) and not entry.needs
 
 
 def _add_flags(
@@ -113,8 +115,9 @@ def _add_flags(
     ``no_``, as in fairseq).
     """
     names = [*entry.flags, flag_of(entry.name)]
-    text = argparse.SUPPRESS if is_hidden else _help_text(entry)
-    common: Any = {"default": argparse.SUPPRESS, "help": text}
+    common: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    if not is_hidden:
+        common["help"] = _help_text(entry)
     if entry.positional:
         # Add a word, and flags that mean the same under another name.
         count = "*" if entry.several else "?"
@@ -131,8 +134,9 @@ def _add_flags(
         metavar = entry.metavar
         choices = entry.choices
         if metavar is None and choices is not None and not isinstance(choices, Registry):
-            is_short = len(choices) <= MOST_SHOWN_CHOICES
-            metavar = f"{{{','.join(choices)}}}" if is_short else "NAME"
+            metavar = "NAME"
+            if len(choices) <= MOST_SHOWN_CHOICES:
+                metavar = f"{{{','.join(choices)}}}"
         common |= {"dest": entry.name, "metavar": metavar, "const": entry.bare}
         if entry.several:
             common["nargs"] = "+"
@@ -150,7 +154,7 @@ def _help_text(entry: Option) -> str:
     text = entry.help
     default = entry.default
     if _is_idle(entry):
-        return str(entry.no_effect).replace("%", "%%")
+        return entry.no_effect.replace("%", "%%")
     # Name the options that this one needs, unless they must be off, with values if they are short.
     needs = []
     for name, *values in entry.conditions:
@@ -177,7 +181,9 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     options = all_options(config_class)
     file = namespace.config
     typed = _given(options, vars(namespace))
-    base = {} if file is None else read_settings_file(config_class, file)
+    base: dict[str, Any] = {}
+    if file is not None:
+        base = read_settings_file(config_class, file)
     config = merged(config_class, typed, base)
     read = [
         *Files(part_of=("save_dir",)).of("config", "--config", file),
@@ -187,11 +193,10 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     # Print a note on fairseq's flags that do nothing here, in the first process only.
     idle = {entry.name for entry, _ in idle_options(config_class, flat(to_dict(config)), typed)}
     is_first = os.environ.get("RANK", "0") == "0"
-    for name, entry in options.items():
-        reason = entry.no_effect() if callable(entry.no_effect) else entry.no_effect
-        is_idle = name in typed and (name in idle or not entry.needs)
-        if reason and is_idle and is_first:
-            print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
+    for name in typed if is_first else ():
+        entry = options[name]
+        if entry.no_effect and (name in idle or not entry.needs):
+            print(f"note: {entry.label} has no effect: {entry.no_effect}", file=sys.stderr)
     if namespace.dump_config:
         print(to_yaml(config), end="")
         raise SystemExit(0)
@@ -240,8 +245,10 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
                 if entry.name in values and not entry.no_effect:
                     raise ConfigError(text)
     except ConfigError as error:
-        origin = ", or another version or command of relu_nmt wrote it" if is_stored else ""
-        raise ConfigError(f"{path}: {error}{origin}") from error
+        reason = f"{path}: {error}"
+        if is_stored:
+            reason += ", or another version or command of relu_nmt wrote it"
+        raise ConfigError(reason) from error
     return values
 
 
@@ -250,8 +257,8 @@ def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
     try:
         if path.suffix == ".safetensors":
             return _checkpoint_settings(path), True
-        text = path.read_text("utf-8-sig")
-        values = parse_json(text) if path.suffix == ".json" else parse_yaml(text)
+        parse = parse_json if path.suffix == ".json" else parse_yaml
+        values = parse(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path}: cannot read it: {error}") from error
     if values is None:

@@ -69,9 +69,9 @@ class Option:
     bare: Any = None  # the value of the flag alone. None: the flag needs a value.
     # Defaults of other fields, by the value of this field. These values are its choices.
     presets: Mapping[str, Mapping[str, Any]] | None = None
-    # The reason, or a function that returns it, why a flag of fairseq does nothing here, or nothing
-    # while its needs are not met. Typing the flag then prints a note and is no error.
-    no_effect: str | Callable[[], str] | None = None
+    # The reason why a flag of fairseq does nothing here, or nothing while its needs are not met.
+    # Typing the flag then prints a note and is no error.
+    no_effect: str = ""
     files: Files | None = None  # the files that it names, if it is a path
     positional: bool = False  # an argument, not a flag. ``flags`` name it too.
     several: bool = False  # the flag takes the elements of a sequence as words, not with commas
@@ -98,23 +98,32 @@ class Option:
     @property
     def conditions(self) -> list[tuple[Any, ...]]:
         """The ``needs``, each as a field's name and the values that it may have."""
-        needs = self.needs
-        if not isinstance(needs, list):
-            needs = [needs] if needs else []
-        return [(need,) if isinstance(need, str) else need for need in needs]
+        conditions: list[tuple[Any, ...]] = []
+        for need in self.needs if isinstance(self.needs, list) else [self.needs]:
+            if isinstance(need, str):
+                conditions.append((need,))
+            elif need:
+                conditions.append(need)
+        return conditions
 
     @property
     def label(self) -> str:
         """The name of the field in messages."""
         if self.positional:
             return self.metavar or self.name
-        return flag_of(self.name) if self.as_flag else self.name
+        if not self.as_flag:
+            return self.name
+        return flag_of(self.name)
 
     def with_value(self, value: Any) -> str:
         """Return name and value, as the user types them."""
-        if isinstance(value, bool) and self.kind is bool and self.as_flag:
-            return self.label if value else f"--no-{self.label[2:]}"
-        return f"{self.label}{' ' if self.as_flag else '='}{self.text_of(value)}"
+        if not self.as_flag:
+            return f"{self.label}={self.text_of(value)}"
+        if self.kind is not bool or not isinstance(value, bool):
+            return f"{self.label} {self.text_of(value)}"
+        if not value:
+            return f"--no-{self.label[2:]}"
+        return self.label
 
     def text_of(self, value: Any) -> str:
         """Return a value as text that its flag reads."""
@@ -124,14 +133,15 @@ class Option:
         """Return the value, checked (ConfigError). Text is read as the flag's."""
         if value is None and self.is_optional:
             return None
-        value = _plain(value)
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
         if isinstance(value, str) and self.parse is not None:
             with reporting(self.label, ConfigError, (ValueError, ConfigError)):
                 value = self.parse(value)
         if not self.is_sequence:
             return self._read_element(value, value)
         elements = _elements(value, has_paths=self.files is not None)
-        values = tuple(self._read_element(_plain(element), value) for element in elements)
+        values = tuple(self._read_element(element, value) for element in elements)
         # Refuse an empty sequence where the default has elements.
         if not values and self.default:
             raise self._error(value, f"expected {self._expected}")
@@ -139,7 +149,7 @@ class Option:
 
     @property
     def choice_names(self) -> list[str]:
-        """The names or values to choose among, as text. None if any value is allowed."""
+        """The names or values to choose among, as text. Empty if any value is allowed."""
         if isinstance(self.choices, Registry):
             return self.choices.names()
         return list(map(str, self.choices or ()))
@@ -147,7 +157,9 @@ class Option:
     @property
     def _expected(self) -> str:
         text = EXPECTED.get(self.kind, f"a {getattr(self.kind, '__name__', self.kind)}")
-        return text.removeprefix("a ") + "s with commas" if self.is_sequence else text
+        if self.is_sequence:
+            return f"{text.removeprefix('a ')}s with commas"
+        return text
 
     def _read_element(self, value: Any, whole_value: Any) -> Any:
         try:
@@ -201,15 +213,22 @@ class Option:
 
     @property
     def _range_text(self) -> str:
-        low = self.least if self.above is None else self.above
-        high = self.most if self.below is None else self.below
-        if low is None:
-            return f"below {high:g}" if self.below is not None else f"{high:g} or less"
-        if high is None or high == math.inf:
-            return f"more than {low:g}" if self.above is not None else f"{low:g} or more"
-        from_low = f"above {low:g}" if self.above is not None else f"{low:g}"
-        end = f"{high}" if isinstance(high, int) else f"{high:g}"
-        return f"{from_low} to {'below ' if self.below is not None else ''}{end}"
+        limits = []
+        if self.least is not None:
+            limits.append(f"{self.least:g}")
+        if self.above is not None:
+            limits.append(f"above {self.above:g}")
+        if self.most not in (None, math.inf):
+            limits.append(str(self.most))
+        if self.below is not None:
+            limits.append(f"below {self.below:g}")
+        if len(limits) == 2:
+            return " to ".join(limits)
+        if self.least is not None:
+            return f"{limits[0]} or more"
+        if self.most not in (None, math.inf):
+            return f"{limits[0]} or less"
+        return limits[0].replace("above", "more than")
 
     def _error(self, value: Any, text: str) -> ConfigError:
         return ConfigError(f"{self.with_value(value)}: {text}")
@@ -239,19 +258,15 @@ def flag_of(field_name: str) -> str:
     return "--" + field_name.replace("_", "-")
 
 
-def _plain(value: Any) -> Any:
-    """Return a path as text, and any other value as it is."""
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
 def _elements(value: Any, has_paths: bool) -> Iterable[Any]:
     """Return the elements of a sequence, or of the texts ``1,2``, ``(1, 2)`` and ``[1, 2]``."""
     if isinstance(value, str):
         inner = value.strip().lstrip("[(").rstrip("])").strip().removesuffix(",")
         if not inner:
             return []
-        parts = split_paths(inner, ",") if has_paths else inner.split(",")
-        return map(str.strip, parts)
+        if has_paths:
+            return map(str.strip, split_paths(inner, ","))
+        return map(str.strip, inner.split(","))
     if isinstance(value, Iterable) and not isinstance(value, Mapping):
         return value
     return [value]
@@ -259,6 +274,8 @@ def _elements(value: Any, has_paths: bool) -> Iterable[Any]:
 
 def _converted(value: Any, kind: Any) -> Any:
     """Return the value converted to ``kind``."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if kind is bool and isinstance(value, str):
         value = {"true": True, "false": False}.get(value.lower())
     # Refuse bools, which Python counts as numbers, and NaN, which no comparison would find.
@@ -281,9 +298,9 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        # Write all digits of a number that six do not hold.
         short = f"{value:g}"
-        return short if float(short) == value else str(value)
+        if float(short) == value:  # otherwise six digits do not hold the number
+            return short
     return str(value) or "''"
 
 

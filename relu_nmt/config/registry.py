@@ -45,7 +45,9 @@ def close_names(name: Any, names: Collection[str]) -> str:
     """Return ``did you mean ...?`` if known names are close to ``name``, otherwise nothing."""
     close = [entry for entry in names if plain_name(entry) == plain_name(name)][-1:]
     close = close or difflib.get_close_matches(str(name), names, n=3, cutoff=0.7)
-    return f"did you mean {' or '.join(close)}?" if close else ""
+    if not close:
+        return ""
+    return f"did you mean {' or '.join(close)}?"
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Spec:
 
     def __str__(self) -> str:
         options = ",".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{self.name}:{options}" if options else self.name
+        return f"{self.name}:{options}".removesuffix(":")
 
 
 class Registry(Generic[T]):
@@ -138,7 +140,7 @@ class Registry(Generic[T]):
         advice_by_kind = parse_yaml(OTHER_NAMES.read_text("utf-8"))
         for advice, other_names in advice_by_kind.get(self.kind, {}).items():
             if plain_name(name) in other_names.split():
-                return f"did you mean {advice}?" if advice else ""
+                return advice and f"did you mean {advice}?"
         return close_names(name, self.names())
 
     def name_of(self, entry: T) -> str:
@@ -160,8 +162,9 @@ def import_user_module(path: str) -> str:
 
     The file is a ``.py`` file, or a folder with an ``__init__.py``.
     """
-    module_path = Path(path).resolve()
-    file = module_path / "__init__.py" if module_path.is_dir() else module_path
+    module_path = file = Path(path).resolve()
+    if module_path.is_dir():
+        file = module_path / "__init__.py"
     if file.suffix != ".py" or not file.is_file():
         raise ConfigError(
             f"{FLAG} {path}: expected a Python file (.py), or a folder with an __init__.py"
@@ -233,8 +236,10 @@ class Files:
 
     def of(self, field: str, label: str, value: Any) -> Iterator["Files"]:
         """Yield the files of each path in an option's value, without streams and devices."""
-        for text in [value] if isinstance(value, str) else value or ():
-            for path in split_paths(text, self.separator) if self.separator else [text]:
+        texts = [value] if isinstance(value, str) else value or ()
+        for text in texts:
+            paths = split_paths(text, self.separator) if self.separator else [text]
+            for path in paths:
                 is_stream = "\0" in path or (path in ("", "-") and not self.written)
                 is_special = os.path.exists(path) and not os.path.isfile(path) | os.path.isdir(path)
                 if not is_stream and not is_special:
@@ -258,7 +263,9 @@ class Files:
         """Folders, each with the pattern of its files' names."""
         patterns = []
         if self.is_folder:
-            names = self.names if isinstance(self.names, str) else self.names(self.path)
+            names = self.names
+            if callable(names):
+                names = names(self.path)
             patterns.append((self.path, re.compile(names)))
         if self.beside:
             path_names = {"NAME": re.escape(self.path.name), "STEM": re.escape(self.path.stem)}

@@ -83,9 +83,11 @@ class BatchLimits:
 
 def _tokens_or_auto(text: str) -> str | int:
     """Return AUTO_TOKENS for ``auto``, and any other text as it is."""
-    if text != "auto" and not text.isdecimal():
+    if text == "auto":
+        return AUTO_TOKENS
+    if not text.isdecimal():
         raise ValueError(f"'{text}' is no number of tokens; expected a whole number, or auto")
-    return AUTO_TOKENS if text == "auto" else text
+    return text
 
 
 def _shown_tokens(value: int) -> str:
@@ -174,7 +176,9 @@ def _parameters(text: str) -> dict[str, int | str]:
         name, equals, value = part.strip().partition("=")
         if not name.isidentifier() or not equals:
             raise ValueError(f"'{part}': expected NAME=VALUE, as gpus_per_node=4")
-        parameters[name] = int(value) if value.lstrip("-").isdigit() else value
+        parameters[name] = value
+        if value.lstrip("-").isdigit():
+            parameters[name] = int(value)
     return parameters
 
 
@@ -198,4 +202,6 @@ class ClusterOptions:
     @property
     def asked_for(self) -> dict[str, int | str]:
         """The parameters by name."""
-        return _parameters(self.cluster_parameters) if self.cluster_parameters else {}
+        if not self.cluster_parameters:
+            return {}
+        return _parameters(self.cluster_parameters)

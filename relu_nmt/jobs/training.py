@@ -123,6 +123,8 @@ def training_run(settings: Any, progress: bool) -> Iterator[TrainingRun]:
             log = TrainingLog(config, quiet=not process.is_first, shown=progress)
             if note:
                 log.say(note)
+            if process.world_size == 1 and config.ddp_backend != TrainerConfig.ddp_backend:
+                log.say("note: --ddp-backend has no effect: there is one process")
             path = restored = folder.restore_path()
             if path is None and config.finetune_from_model:
                 path = Path(config.finetune_from_model)

@@ -1,7 +1,6 @@
 """Settings of the trainer, under fairseq's flag names, for any model and data."""
 
 import math
-import os
 import re
 from contextlib import suppress
 from functools import partial
@@ -113,11 +112,6 @@ class OptimizerConfig:
         return scales
 
 
-def _reason_of_one_process() -> str:
-    """Return why a backend of several processes has no effect, an empty text if it has one."""
-    return "there is one process" if os.environ.get("WORLD_SIZE", "1") == "1" else ""
-
-
 @settings
 class TrainerConfig(PrecisionOptions):
     """All settings of a :class:`~relu_nmt.training.trainer.Trainer`."""
@@ -148,7 +142,6 @@ class TrainerConfig(PrecisionOptions):
         "pytorch_ddp",
         "legacy_ddp allows unused weights, fully_sharded shards the model",
         choices=DDP_BACKENDS,
-        no_effect=_reason_of_one_process,
     )
     disable_validation: bool = option(False, "never validate", heading="validation and checkpoints")
     validate_interval: int = _validating(1, "validate every N epochs", least=1)
