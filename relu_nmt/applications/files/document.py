@@ -3,26 +3,44 @@
 import codecs
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from relu_nmt.applications.files import FileOptions
-from relu_nmt.applications.files.placing import Translation, Writer, rendered
+from relu_nmt.applications.files.placing import (
+    PlainText,
+    Translation,
+    Word,
+    aligned_words,
+    marked_parts,
+)
 from relu_nmt.applications.files.segments import Segment, Span
 from relu_nmt.errors import DataError
 
 MOST_BYTES = 64 * 2**20
 """Largest file, and largest sum of the parts of a container that are read."""
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+ReadSource = Callable[[Span], str]
+"""Returns a part of the source, such as a tag, with its translated attributes."""
 
 
-class Document(ABC):
-    """A document that was read, with its segments in reading order."""
+@dataclass(frozen=True)
+class Document:
+    """A document that was read.
+
+    Args:
+        segments: its segments in reading order.
+        written: returns the file with a translation for each segment.
+    """
 
     segments: Sequence[Segment]
-
-    @abstractmethod
-    def written(self, translations: Sequence[Translation]) -> bytes:
-        """Return the file with a translation for each segment."""
+    written: Callable[[Sequence[Translation]], bytes]
 
 
 class FileFormat(ABC):
@@ -51,40 +69,52 @@ class TextFormat(FileFormat):
 
     keeps_equal = True
 
-    def read(self, content: bytes) -> "TextDocument":
+    def read(self, content: bytes) -> Document:
         """Return the document in a file (DataError: it is damaged)."""
-        encoding = self.encoding(content)
-        mark = BYTE_ORDER_MARKS.get(encoding, b"")
+        mark = b""
+        for known_mark in BYTE_ORDER_MARKS:
+            if content.startswith(known_mark):
+                mark = known_mark
+        encoding = BYTE_ORDER_MARKS[mark] if mark else self.encoding(content)
         try:
             source = content.removeprefix(mark).decode(encoding)
         except (UnicodeError, LookupError) as error:
             raise DataError(
                 f"it is not in the encoding {encoding} ({error}); convert it to UTF-8"
             ) from error
-        return self.document(source, encoding)
+        segments = [segment for segment in self.segments(source) if segment is not None]
 
-    def document(self, source: str, encoding: str = "utf-8") -> "TextDocument":
-        """Return the document in a text."""
-        return TextDocument(self, source, self.segments(source), encoding)
+        def written(translations: Sequence[Translation]) -> bytes:
+            translated = _TranslatedSource(self, source, segments, translations)
+            return mark + self.encoded(translated.text((0, len(source))), encoding)
+
+        return Document(segments, written)
 
     def encoding(self, content: bytes) -> str:
-        """Return the name of a file's encoding, by its first bytes."""
-        for name, mark in BYTE_ORDER_MARKS.items():
-            if content.startswith(mark):
-                return name
+        """Return the name of the encoding of a file without a byte order mark."""
         return "utf-8"
 
     @abstractmethod
-    def segments(self, source: str) -> list[Segment]:
-        """Return the segments of a text in reading order."""
+    def segments(self, source: str) -> Iterable[Segment | None]:
+        """Return the segments of a text in reading order. None is a text without words."""
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text in the form of the format, within a tag of this style."""
         return text
 
-    def rendered(self, segment: Segment, translation: Translation, writer: Writer) -> str:
-        """Return what replaces the source of a segment."""
-        return rendered(segment, translation, writer)
+    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+        """Return the text that replaces the source of a segment."""
+        return self.render_words(segment, aligned_words(segment, translation), source)
+
+    def render_words(self, segment: Segment, words: Sequence[Word], source: ReadSource) -> str:
+        """Return words of a translation in the form of the format, with the tags of a segment."""
+        written = []
+        for part in marked_parts(segment, words):
+            if isinstance(part, PlainText):
+                written.append(self.text(part.text, part.style, segment))
+            else:
+                written.append(source(part))
+        return "".join(written)
 
     def encoded(self, text: str, encoding: str) -> bytes:
         """Return a text as bytes (DataError: the encoding lacks a character)."""
@@ -97,89 +127,39 @@ class TextFormat(FileFormat):
             ) from error
 
 
-BYTE_ORDER_MARKS = {
-    "utf-8-sig": codecs.BOM_UTF8,
-    "utf-16-le": codecs.BOM_UTF16_LE,
-    "utf-16-be": codecs.BOM_UTF16_BE,
-}
-
-
-class TextDocument(Document):
-    """A document whose source is one text."""
+class _TranslatedSource:
+    """A source with translated segments, which lie apart or within each other."""
 
     def __init__(
         self,
         text_format: TextFormat,
         source: str,
         segments: Sequence[Segment],
-        encoding: str = "utf-8",
+        translations: Sequence[Translation],
     ) -> None:
-        self.segments = segments
         self._format = text_format
         self._source = source
-        self._encoding = encoding
+        changed = []
+        for segment, translation in zip(segments, translations, strict=True):
+            if translation.text != segment.text or not text_format.keeps_equal:
+                changed.append((segment, translation))
+        # Outer segments stand before those within them, such as attributes.
+        changed.sort(key=lambda pair: (pair[0].span[0], -pair[0].span[1]))
+        self._changed = changed
+        self._begins = [segment.span[0] for segment, _ in changed]
 
-    def written(self, translations: Sequence[Translation]) -> bytes:
-        """Return the file with a translation for each segment."""
-        text = self.written_text(translations)
-        mark = BYTE_ORDER_MARKS.get(self._encoding, b"")
-        encoding = "utf-8" if self._encoding == "utf-8-sig" else self._encoding
-        return mark + self._format.encoded(text, encoding)
-
-    def written_text(self, translations: Sequence[Translation]) -> str:
-        """Return the text with a translation for each segment. Equal ones keep their source."""
-        edits = _Edits(self._source)
-        pairs = list(zip(self.segments, translations, strict=True))
-        # Write inner segments first, such as attributes, since outer ones contain them.
-        pairs.sort(key=lambda pair: pair[0].span[1] - pair[0].span[0])
-        for segment, translation in pairs:
-            if translation.text != segment.text or not self._format.keeps_equal:
-                writer = _SegmentWriter(self._format, edits, segment)
-                edits.replace(segment.span, self._format.rendered(segment, translation, writer))
-        return edits.text((0, len(self._source)))
-
-
-class _Edits:
-    """A text with replaced spans, which contain each other or lie apart."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._spans: list[Span] = []
-        self._texts: list[str] = []
-
-    def replace(self, span: Span, text: str) -> None:
-        """Replace a span, and the replaced spans in it."""
-        first, last = self._within(span)
-        self._spans[first:last] = [span]
-        self._texts[first:last] = [text]
-
-    def text(self, span: Span) -> str:
-        """Return a part of the text with its replaced spans."""
+    def text(self, span: Span, first: int = 0) -> str:
+        """Return a part of the source with its translated segments from number ``first`` on."""
         position, end = span
         parts = []
-        for number in range(*self._within(span)):
-            begin, behind = self._spans[number]
-            parts += [self._source[position:begin], self._texts[number]]
-            position = behind
+        for number in range(max(first, bisect_left(self._begins, position)), len(self._changed)):
+            segment, translation = self._changed[number]
+            begin, behind = segment.span
+            if begin >= end:
+                break
+            if begin >= position:  # not within the segment before
+                read_source = partial(self.text, first=number + 1)
+                rendered = self._format.rendered(segment, translation, read_source)
+                parts += [self._source[position:begin], rendered]
+                position = behind
         return "".join([*parts, self._source[position:end]])
-
-    def _within(self, span: Span) -> tuple[int, int]:
-        return (
-            bisect_left(self._spans, (span[0], span[0])),
-            bisect_left(self._spans, (span[1], span[1])),
-        )
-
-
-class _SegmentWriter(Writer):
-    """Writes the parts of one segment by its format."""
-
-    def __init__(self, text_format: TextFormat, edits: _Edits, segment: Segment) -> None:
-        self._format = text_format
-        self._edits = edits
-        self._segment = segment
-
-    def source(self, span: Span) -> str:
-        return self._edits.text(span)
-
-    def text(self, text: str, style: str) -> str:
-        return self._format.text(text, style, self._segment)

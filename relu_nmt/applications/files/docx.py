@@ -7,120 +7,105 @@ runs without text, such as a picture or a reference, are empty tags.
 import html
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
-from relu_nmt.applications.files.document import TextDocument
-from relu_nmt.applications.files.markup import XmlFormat, attribute, names, partners, pieces
-from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span, Tag, all_tags
+from relu_nmt.applications.files.document import Document
+from relu_nmt.applications.files.markup import (
+    MarkupReader,
+    Piece,
+    Vocabulary,
+    XmlFormat,
+    attribute,
+    names,
+)
+from relu_nmt.applications.files.segments import Segment, Span, Tag, all_tags
 
 _PARTS = re.compile(r"word/(?:document\d*|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
 _AROUND = names("w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:bdo w:dir w:moveTo")
 _SPACES = names("w:tab w:ptab w:br w:cr")
+_LETTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": ""}
+"""Elements of a run that are letters."""
 _PLAIN = " "
 """Style of a run without properties."""
 
 
-class _Reader:
-    """Finds the segments of a part."""
+class _Reader(MarkupReader):
+    """Finds the paragraphs of a part."""
 
-    def __init__(self, source: str) -> None:
-        self.paragraphs: list[Segment] = []
-        self._source = source
-        self._pieces = list(pieces(source))
-        self._partners = partners(self._pieces)
-        self._builder = SegmentBuilder()
-        self._style = ""
+    _style = ""
 
-    def read(self, numbers: range) -> None:
-        """Find the paragraphs among some pieces, each before those of the boxes in it."""
-        number = numbers.start
-        while number < numbers.stop:
-            end = self._partners.get(number, number)
-            if self._pieces[number].name == "w:p" and end > number:
-                for inner in self._read_paragraph(range(number + 1, end)):
-                    self.read(inner)
-                number = end
-            number += 1
+    def add_part(self, piece: Piece) -> None:
+        """Add the end of an element around runs. White space between runs is no text."""
+        if piece.kind == "close":
+            self._set_style("")
+            self.builder.close(piece.name, piece.span)
 
-    def _read_paragraph(self, numbers: range) -> list[range]:
-        """Store a paragraph, and return the elements in it that may have paragraphs."""
-        self._builder, self._style = SegmentBuilder(), ""
-        inner: list[range] = []
-        number = numbers.start
-        while number < numbers.stop:
-            piece = self._pieces[number]
-            end = self._partners.get(number, number)
-            if piece.name == "w:r" and end > number:
-                inner += self._add_run(number, end)
-                number = end
-            elif piece.name in _AROUND and (end > number or piece.kind == "close"):
-                self._set_style("")
-                add = self._builder.close if piece.kind == "close" else self._builder.open
-                add(piece.name, piece.span)
-            elif piece.kind in ("open", "empty"):
-                self._builder.add_empty((piece.begin, self._pieces[end].end))
-                number = end
-            number += 1
+    def add_inline(self, number: int, end: int) -> int:
+        """Add a run or another element of a paragraph."""
+        piece = self.pieces[number]
+        if piece.name == "w:r" and end > number:
+            self._add_run(number, end)
+            return end
+        if piece.name in _AROUND:
+            self._set_style("")
+        return super().add_inline(number, end)
+
+    def end_segment(self) -> None:
+        """Store the paragraph."""
         self._set_style("")
-        segment = self._builder.finish()
-        if segment is not None:
-            self.paragraphs.append(_with_default(segment))
-        return inner
+        super().end_segment()
 
     def _set_style(self, style: str) -> None:
         """Begin a stretch of text with these properties, unless it has begun."""
         if style != self._style:
             if self._style:
-                self._builder.close("w:r")
+                self.builder.close("w:r")
             if style:
-                self._builder.open("w:r", repeats=True, style=style)
+                self.builder.open("w:r", repeats=True, style=style)
         self._style = style
 
-    def _add_run(self, number: int, end: int) -> list[range]:
-        """Add a run, and return the elements in it that may have paragraphs."""
-        opening, closing = self._pieces[number], self._pieces[end]
-        run = opening.begin, closing.end
+    def _add_run(self, number: int, end: int) -> None:
+        """Add the texts and the other elements of a run."""
+        opening = self.pieces[number].span
+        closing = self.pieces[end].span
         properties: list[Span] = []
-        inner = []
-        has_text = any(piece.name == "w:t" for piece in self._pieces[number:end])
+        style = _PLAIN
+        has_text = any(piece.name == "w:t" for piece in self.pieces[number:end])
         number += 1
         while number < end:
-            piece = self._pieces[number]
-            last = self._partners.get(number, number)
-            element = piece.begin, self._pieces[last].end
+            piece = self.pieces[number]
+            last = self.partners.get(number, number)
+            element = piece.begin, self.pieces[last].end
             if piece.name == "w:rPr":
                 properties = [element]
-            elif piece.name == "w:t":
-                self._set_style(self._source[slice(*properties[0])] if properties else _PLAIN)
-                text = html.unescape(self._source[piece.end : self._pieces[last].begin])
-                self._builder.add_text(text if last > number else "", run, is_whole=True)
-            elif piece.name == "w:noBreakHyphen":
-                self._set_style(self._source[slice(*properties[0])] if properties else _PLAIN)
-                self._builder.add_text("\u2011", run, is_whole=True)
+                style = self.source[slice(*element)]
+            elif piece.name == "w:t" or piece.name in _LETTERS:
+                self._set_style(style)
+                text = _LETTERS.get(piece.name, self.text_of(range(number, last)))
+                self.builder.add_text(text, (opening[0], closing[1]), is_whole=True)
             elif piece.kind != "text":
-                parts = opening.span, *properties, element, closing.span
-                self._add_other(number, parts, has_text)
-                inner.append(range(number + 1, last))
+                parts = [opening, *properties, element, closing]
+                self._add_other(piece, parts, has_text)
+                self.inner.append(range(number + 1, last))
             number = last + 1
-        return inner
 
-    def _add_other(self, number: int, parts: tuple[Span, ...], has_text: bool) -> None:
+    def _add_other(self, piece: Piece, parts: Sequence[Span], has_text: bool) -> None:
         """Add a run without text. The marks of a field are a pair."""
-        piece = self._pieces[number]
         kind = ""
         if piece.name == "w:fldChar":
-            kind = attribute(self._source, piece, "w:fldCharType")
+            kind = attribute(self.source, piece, "w:fldCharType")
         if kind == "begin":
             self._set_style("")
-            self._builder.open("field", *parts)
+            self.builder.open("field", *parts)
         elif kind == "end":
             self._set_style("")
-            self._builder.close("field", *parts)
+            self.builder.close("field", *parts)
         else:
-            self._builder.add_empty(*parts, is_space=piece.name in _SPACES, is_first=has_text)
+            is_space = piece.name in _SPACES
+            self.builder.add_empty(*parts, is_space=is_space, is_first=has_text)
 
 
 def _with_default(segment: Segment) -> Segment:
@@ -137,18 +122,23 @@ def _without(tags: Sequence[Tag], style: str) -> list[Tag]:
     remaining: list[Tag] = []
     for tag in tags:
         tag.children = _without(tag.children, style)
-        remaining += tag.children if tag.style == style else [tag]
+        if tag.style == style:
+            remaining += tag.children
+        else:
+            remaining.append(tag)
     return remaining
 
 
 class DocxPart(XmlFormat):
     """A part with paragraphs."""
 
-    def segments(self, source: str) -> list[Segment]:
-        """Return the paragraphs in reading order."""
-        reader = _Reader(source)
-        reader.read(range(len(reader._pieces)))
-        return reader.paragraphs
+    vocabulary = Vocabulary(inline=_AROUND, only_in=names("w:p"))
+    reader = _Reader
+
+    def segments(self, source: str) -> Iterator[Segment | None]:
+        """Yield the paragraphs in reading order."""
+        for segment in super().segments(source):
+            yield None if segment is None else _with_default(segment)
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text as a run."""
@@ -161,7 +151,7 @@ class DocxPart(XmlFormat):
 class DocxFormat(ZipFormat):
     """Word."""
 
-    def documents(self, parts: Mapping[str, bytes]) -> dict[str, TextDocument]:
+    def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
         """Return the parts that have text, in reading order (KeyError: one is missing)."""
         reader = DocxPart(self.options)
         names_of_parts = sorted(name for name in parts if _PARTS.fullmatch(name))

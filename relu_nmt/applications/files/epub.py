@@ -6,10 +6,9 @@ from urllib.parse import unquote
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
-from relu_nmt.applications.files.document import TextDocument
-from relu_nmt.applications.files.html import HTML, RAW, HtmlReader
+from relu_nmt.applications.files.document import Document
+from relu_nmt.applications.files.html import HTML, HtmlReader
 from relu_nmt.applications.files.markup import (
-    MarkupReader,
     Vocabulary,
     XmlFormat,
     attribute,
@@ -17,42 +16,36 @@ from relu_nmt.applications.files.markup import (
     names,
     pieces,
 )
-from relu_nmt.applications.files.segments import Segment
-
-BOOK = Vocabulary(
-    inline=frozenset(), only_in=names("dc:title dc:description dc:subject text ncx:text")
-)
-"""Text of the package file and of the older table of contents."""
 
 
 class ChapterFormat(XmlFormat):
     """A chapter, a page of XHTML."""
 
-    def segments(self, source: str) -> list[Segment]:
-        """Return the segments of a chapter in reading order."""
-        return HtmlReader(source, HTML, RAW).segments()
+    vocabulary = HTML
+    reader = HtmlReader
 
 
 class BookFormat(XmlFormat):
     """The package file, or the older table of contents."""
 
-    def segments(self, source: str) -> list[Segment]:
-        """Return the titles in reading order."""
-        return MarkupReader(source, BOOK).segments()
+    vocabulary = Vocabulary(
+        inline=frozenset(), only_in=names("dc:title dc:description dc:subject text ncx:text")
+    )
 
 
 @formats.register("epub")
 class EpubFormat(ZipFormat):
     """Books."""
 
-    def documents(self, parts: Mapping[str, bytes]) -> dict[str, TextDocument]:
+    def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
         """Return the parts that have text, in reading order (KeyError: one is missing)."""
-        packages = _values(parts["META-INF/container.xml"], "rootfile", "full-path")
+        packages = _values(parts["META-INF/container.xml"], "rootfile", "full-path", "full-path")
         package = next(iter(packages), "")
         documents = {package: BookFormat(self.options).read(parts[package])}
         targets = _values(parts[package], "item", "id", "href")
+        chapters = _values(parts[package], "itemref", "idref", "idref")
         # Read the chapters in the order of the book, then the other pages.
-        for key in [*_values(parts[package], "itemref", "idref"), *targets]:
+        for key in [*chapters, *targets]:
             target = posixpath.join(posixpath.dirname(package), unquote(targets.get(key, "")))
             name = posixpath.normpath(target)
             if name in documents or name not in parts:
@@ -64,12 +57,12 @@ class EpubFormat(ZipFormat):
         return documents
 
 
-def _values(content: bytes, name: str, key: str, value: str = "") -> dict[str, str]:
-    """Return an attribute of each element of a name, by another of its attributes."""
+def _values(content: bytes, name: str, key: str, value: str) -> dict[str, str]:
+    """Return an attribute of each element of a name, by another attribute."""
     check_xml(content)
     source = content.decode("utf-8", "replace")
     values = {}
     for piece in pieces(source):
         if piece.kind in ("open", "empty") and piece.name.rpartition(":")[2] == name:
-            values[attribute(source, piece, key)] = attribute(source, piece, value or key)
+            values[attribute(source, piece, key)] = attribute(source, piece, value)
     return values

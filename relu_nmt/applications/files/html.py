@@ -11,7 +11,6 @@ from relu_nmt.applications.files.markup import (
     attribute,
     names,
 )
-from relu_nmt.applications.files.segments import Segment
 
 REPEATING = names("b bdi bdo big cite del dfn em font i ins mark q s small span strike strong sub")
 REPEATING |= names("sup u")
@@ -28,9 +27,13 @@ HTML = Vocabulary(
         "option": names("label"),
         "optgroup": names("label"),
     },
+    raw=names("script style textarea xmp"),
+    is_html=True,
 )
-RAW = frozenset(["script", "style", "textarea", "xmp"])
 _CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
+_LATIN_1 = names("iso-8859-1 iso8859-1 latin1 ascii us-ascii")
+_UNUSED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
+"""Bytes without a character in the code page of Windows."""
 _DESCRIPTION = re.compile(r"(?:og:|twitter:)?(?:description|title)|keywords", re.IGNORECASE)
 
 
@@ -53,12 +56,14 @@ class HtmlReader(MarkupReader):
 class HtmlFormat(MarkupFormat):
     """Web pages."""
 
+    vocabulary = HTML
+    reader = HtmlReader
+
     def encoding(self, content: bytes) -> str:
         """Return the encoding that the page declares, by default UTF-8."""
         match = _CHARSET.search(content[:4096])
-        declared = super().encoding(content)
-        return match[1].decode() if match and declared == "utf-8" else declared
-
-    def segments(self, source: str) -> list[Segment]:
-        """Return the segments of a page in reading order."""
-        return HtmlReader(source, HTML, RAW, folds_case=True).segments()
+        declared = match[1].decode() if match else "utf-8"
+        # Browsers read Latin 1 as the code page of Windows, which has all its letters.
+        if declared.lower() in _LATIN_1 and not _UNUSED.search(content):
+            return "cp1252"
+        return declared

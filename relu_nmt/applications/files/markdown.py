@@ -1,13 +1,14 @@
 """Markdown: blocks by markdown-it, and inline markup segments in the lines of the source."""
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.document import TextFormat
-from relu_nmt.applications.files.html import HTML, RAW, HtmlFormat, HtmlReader
+from relu_nmt.applications.files.html import HTML, HtmlFormat, HtmlReader
 from relu_nmt.applications.files.markup import REFERENCE, add_reference
 from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span, plain_segment
 from relu_nmt.errors import needing
@@ -49,15 +50,16 @@ class MarkdownFormat(TextFormat):
         """Return the segments of a text in reading order."""
         front = _FRONT.match(source)
         begin = front.end() if front else 0
-        segments: list[Segment] = []
-        pages: list[Span] = []
+        segments: list[Segment | None] = []
+        pages = []
         for kind, span, references in _blocks(source, begin):
             if kind == "html":
                 pages.append(span)
             else:
                 segments += _Paragraph(source, kind, references).read(span)
-        segments += _html_segments(source, pages)
-        return sorted(segments, key=lambda segment: segment.span)
+        with_words = [segment for segment in segments if segment is not None]
+        with_words += _html_segments(source, pages)
+        return sorted(with_words, key=attrgetter("span"))
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with escapes for the characters of markup."""
@@ -67,7 +69,9 @@ class MarkdownFormat(TextFormat):
         if kind == "title":
             return text.replace('"', "'")
         written = _SPECIAL.sub(lambda match: match["url"] or f"\\{match[0]}", text)
-        return written.replace("|", "\\|") if kind == "cell" else written
+        if kind == "cell":
+            written = written.replace("|", "\\|")
+        return written
 
 
 def _blocks(source: str, begin: int) -> Iterator[tuple[str, Span, Container[str]]]:
@@ -112,13 +116,14 @@ def _html_segments(source: str, spans: list[Span]) -> list[Segment]:
         return []
     # Read the blocks at their places in a page of spaces.
     blank = re.sub(r"\S", " ", source)
-    parts = []
-    position = 0
+    page = ""
     for begin, end in spans:
-        parts += [blank[position:begin], source[begin:end]]
-        position = end
-    segments = HtmlReader("".join(parts), HTML, RAW, folds_case=True).segments()
-    return [replace(segment, note=f"html:{segment.note}") for segment in segments]
+        page += blank[len(page) : begin] + source[begin:end]
+    segments = []
+    for segment in HtmlReader(page, HTML).segments():
+        if segment is not None:
+            segments.append(replace(segment, note=f"html:{segment.note}"))
+    return segments
 
 
 class _Paragraph:
@@ -130,14 +135,15 @@ class _Paragraph:
         self._references = references
         self._builder = SegmentBuilder()
         # Links that have begun: the ends of their texts and of themselves, and the closing tags.
-        self._links: list[tuple[int, int, tuple[Span, ...]]] = []
-        self._segments: list[Segment] = []
+        self._links: list[tuple[int, int, Sequence[Span]]] = []
+        self._segments: list[Segment | None] = []
 
-    def read(self, span: Span) -> list[Segment]:
+    def read(self, span: Span) -> list[Segment | None]:
         """Return the segments of a text: its images and titles, and the text."""
         position, end = span
         prefix = _PREFIX.match(self._source, position, end)
-        position = prefix.end() if prefix else position
+        if prefix:
+            position = prefix.end()
         while position < end:
             limit = self._links[-1][0] if self._links else end
             match = _INLINE.search(self._source, position, limit)
@@ -150,12 +156,12 @@ class _Paragraph:
                 _, link_end, closing = self._links.pop()
                 self._builder.close("[", *closing)
                 position = max(position, link_end)
-        segment = self._builder.finish(self._kind)
-        return self._segments + ([] if segment is None else [segment])
+        return [*self._segments, self._builder.finish(self._kind)]
 
     def _add(self, match: re.Match[str]) -> int:
         """Add inline markup, and return the position behind it."""
         kind = next(name for name, value in match.groupdict().items() if value is not None)
+        text = match[0]
         span = match.span()
         builder = self._builder
         if kind == "link":
@@ -165,40 +171,40 @@ class _Paragraph:
         elif kind == "tag":
             self._add_tag(match)
         elif kind == "code":
-            builder.add_protected(match[0].strip("`"), span)
+            builder.add_protected(text.strip("`"), span)
         elif kind == "address":
-            builder.add_protected(match[0][1:-1], span)
+            builder.add_protected(text[1:-1], span)
         elif kind in ("break", "note"):
             builder.add_empty(span, is_space=kind == "break")
         elif kind == "reference":
             add_reference(builder, match)
+        elif kind == "escape":
+            builder.add_text(text[1:], span)
         else:
-            texts = {"escape": match[0][1:], "line": " ", "url": match[0]}
-            builder.add_text(texts[kind], span)
+            builder.add_text(" " if kind == "line" else text, span)
         return match.end()
 
     def _add_mark(self, match: re.Match[str]) -> None:
         """Begin or end emphasis. A mark that can do neither is text."""
-        before = self._source[match.start() - 1 : match.start()]
-        behind = self._source[match.end() : match.end() + 1]
-        mark, span = match[0], match.span()
-        if before.strip() and self._builder.is_open(mark):
-            self._builder.close(mark, span)
-        elif before.strip() and self._ends_two(mark):
-            # The shorter or the longer pair may be the inner one.
-            inner = mark[0] if self._builder.is_innermost(mark[0]) else mark[:2]
-            middle = span[0] + len(inner)
-            self._builder.close(inner, (span[0], middle))
-            self._builder.close(mark[len(inner) :], (middle, span[1]))
-        elif behind.strip():
-            self._builder.open(mark, span, repeats=True)
+        builder = self._builder
+        mark = match[0]
+        begin, end = match.span()
+        has_before = self._source[begin - 1 : begin].strip() != ""
+        has_behind = self._source[end : end + 1].strip() != ""
+        if has_before and builder.is_open(mark):
+            builder.close(mark, (begin, end))
+        elif (
+            has_before and len(mark) == 3 and builder.is_open(mark[0]) and builder.is_open(mark[:2])
+        ):
+            # Three marks end a pair of one and a pair of two. Either may be the inner one.
+            inner = mark[0] if builder.is_innermost(mark[0]) else mark[:2]
+            middle = begin + len(inner)
+            builder.close(inner, (begin, middle))
+            builder.close(mark[len(inner) :], (middle, end))
+        elif has_behind:
+            builder.open(mark, (begin, end), repeats=True)
         else:
-            self._builder.add_text(mark, span)
-
-    def _ends_two(self, mark: str) -> bool:
-        """Return True for three marks that end a pair of one and a pair of two."""
-        is_open = self._builder.is_open
-        return len(mark) == 3 and is_open(mark[0]) and is_open(mark[:2])
+            builder.add_text(mark, (begin, end))
 
     def _add_tag(self, match: re.Match[str]) -> None:
         name = match["name"].lower()
@@ -213,24 +219,20 @@ class _Paragraph:
         """Begin a link, or add an image. Brackets without a target are text."""
         begin, end = match.span()
         label_begin, label_end = match.span("label")
-        closing: tuple[Span, ...] = ((label_end, end),)
+        closing = [(label_end, end)]
         if match["target"] in (None, "[]"):
             if " ".join(match["label"].split()).upper() not in self._references:
                 self._builder.add_text(match[0][: label_begin - begin], (begin, label_begin))
                 return label_begin
             # The text of the link changes, and its label must not.
-            closing = (label_end, label_end + 1), (label_begin - 1, label_end + 1)
+            closing = [(label_end, label_end + 1), (label_begin - 1, label_end + 1)]
         if match["title"]:
-            self._add_segment(match["title"], match.span("title"), "title")
+            title = plain_segment(match["title"], match.span("title"), "title")
+            self._segments.append(title)
         if match["image"]:
-            self._add_segment(match["label"], match.span("label"), "")
+            self._segments.append(plain_segment(match["label"], match.span("label")))
             self._builder.add_empty((begin, end))
             return end
         self._builder.open("[", (begin, label_begin))
         self._links.append((label_end, end, closing))
         return label_begin
-
-    def _add_segment(self, text: str, span: Span, note: str) -> None:
-        segment = plain_segment(text, span, note)
-        if segment is not None:
-            self._segments.append(segment)

@@ -3,11 +3,12 @@
 import html
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 from xml.parsers import expat
 
-from relu_nmt.applications.files.document import TextFormat
+from relu_nmt.applications.files.document import Document, TextFormat
 from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span, plain_segment
 from relu_nmt.errors import DataError
 
@@ -21,7 +22,8 @@ _UNQUOTED = re.compile(r"""=\s*[^\s"'=]+\Z""")
 """A value without quotes, whose last slash is part of it."""
 REFERENCE = re.compile(r"&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);")
 _DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
-_OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
+_CDATA = "<![CDATA["
+_OTHER = (("<!--", "-->"), (_CDATA, "]]>"), ("<?", "?>"), ("<!", ">"))
 
 
 def names(text: str) -> frozenset[str]:
@@ -31,7 +33,7 @@ def names(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of the source: ``text``, ``open``, ``close`` or ``empty`` tags, or ``other``."""
+    """A piece of the source. Its kind is text, cdata, open, close, empty or other."""
 
     kind: str
     begin: int
@@ -41,24 +43,26 @@ class Piece:
 
     @property
     def span(self) -> Span:
-        """Its place in the source."""
+        """Place in the source."""
         return self.begin, self.end
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What the elements of a format mean for its text.
+    """Roles of the elements of a format.
 
     Args:
         inline: elements within a text, in pairs.
-        repeating: those that may become several, as ``<b>`` may.
+        repeating: inline elements that may become several, as ``<b>`` may.
         empty: elements that stand in a text without words. Texts in them have own segments.
-        spaces: those of them that stand for a space.
+        spaces: empty elements that stand for a space.
         protected: elements within a text whose words are not translated.
         skipped: elements without text to translate.
         attributes: attributes that are text, by element. ``*`` stands for all elements.
         only_in: elements that have text. All other elements in them are empty ones, but for
             inline ones. None: all have text.
+        raw: elements whose content has no tags.
+        is_html: names may be in capitals, and ``<![CDATA[`` is a comment.
     """
 
     inline: frozenset[str]
@@ -69,6 +73,8 @@ class Vocabulary:
     skipped: frozenset[str] = frozenset()
     attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     only_in: frozenset[str] | None = None
+    raw: frozenset[str] = frozenset()
+    is_html: bool = False
 
 
 def pieces(source: str, raw: frozenset[str] = frozenset()) -> Iterator[Piece]:
@@ -98,7 +104,7 @@ def _tag_at(source: str, begin: int) -> Piece:
         if source.startswith(opening, begin):
             end = source.find(closing, begin + len(opening))
             end = len(source) if end < 0 else end + len(closing)
-            return Piece("other", begin, end)
+            return Piece("cdata" if opening == _CDATA else "other", begin, end)
     match = _TAG.match(source, begin)
     if match is None:
         return Piece("text", begin, begin + 1)
@@ -141,18 +147,14 @@ def partners(tags: Sequence[Piece]) -> dict[int, int]:
             open_tags.setdefault(piece.name, []).append(number)
         elif piece.kind == "close" and open_tags.get(piece.name):
             closing_of[open_tags[piece.name].pop()] = number
-    _check_depth(tags, closing_of)
-    return closing_of
-
-
-def _check_depth(tags: Sequence[Piece], closing_of: Mapping[int, int]) -> None:
-    """Refuse elements within each other beyond the limit. Tags without an end do not count."""
+    # Refuse elements within each other beyond the limit. Tags without an end do not count.
     depth = 0
     ends = set(closing_of.values())
     for number in range(len(tags)):
         depth += (number in closing_of) - (number in ends)
         if depth > MOST_DEPTH:
             raise DataError(f"more than {MOST_DEPTH} elements are within each other")
+    return closing_of
 
 
 def check_xml(content: bytes | str) -> None:
@@ -179,8 +181,181 @@ def check_xml(content: bytes | str) -> None:
         raise DataError(f"it is not well-formed XML: {error}") from error
 
 
+class MarkupReader:
+    """Finds the segments of HTML or XML: the texts between tags that are not inline.
+
+    Args:
+        source: the text of the file.
+        vocabulary: the roles of the elements.
+    """
+
+    def __init__(self, source: str, vocabulary: Vocabulary) -> None:
+        self.source = source
+        self.vocabulary = vocabulary
+        self.pieces = list(pieces(source, vocabulary.raw))
+        if vocabulary.is_html:
+            self.pieces = [replace(piece, name=piece.name.lower()) for piece in self.pieces]
+        self.partners = partners(self.pieces)
+        self.builder = SegmentBuilder()
+        self.inner: list[range] = []
+        self.found_segments: list[Segment | None] = []
+
+    def segments(self) -> list[Segment | None]:
+        """Return the segments in reading order."""
+        self.read(range(len(self.pieces)), is_text=self.vocabulary.only_in is None)
+        return self.found_segments
+
+    def read(self, numbers: range, is_text: bool) -> None:
+        """Find the segments among some pieces. Inline elements may contain segments, too."""
+        only_in = self.vocabulary.only_in
+        number = numbers.start
+        while number < numbers.stop:
+            piece = self.pieces[number]
+            end = self.partners.get(number, number)
+            if end >= numbers.stop:  # an element that overlaps the element around it
+                end = number
+            is_open = piece.kind in ("open", "empty")
+            if is_open:
+                self._add_attributes(piece)
+            if piece.name and self._is_block(piece, is_text):
+                self.end_segment()
+                is_text = only_in is None or (piece.kind == "open" and piece.name in only_in)
+                if is_open and self._is_skipped(piece):
+                    # Without an end, the element ends at the next block.
+                    is_text = is_text and end > number
+                    number = end
+            elif is_text and is_open:
+                number = self.add_inline(number, end)
+            elif is_text:
+                self.add_part(piece)
+            number += 1
+        self.end_segment()
+
+    def add_part(self, piece: Piece) -> None:
+        """Add a text, a closing tag or a comment."""
+        if piece.kind == "text":
+            self.add_text(piece)
+        elif piece.kind == "close":
+            self.builder.close(piece.name, piece.span)
+        elif piece.kind == "cdata" and not self.vocabulary.is_html:
+            self.builder.add_text(self._content(piece), piece.span, is_whole=True)
+        else:
+            self.builder.add_empty(piece.span)
+
+    def end_segment(self) -> None:
+        """Store the segment, and then the segments of the elements within it."""
+        self.found_segments.append(self.builder.finish())
+        inner = self.inner
+        self.builder = SegmentBuilder()
+        self.inner = []
+        for numbers in inner:
+            self.read(numbers, is_text=self.vocabulary.only_in is None)
+
+    def _is_block(self, piece: Piece, is_text: bool) -> bool:
+        vocabulary = self.vocabulary
+        if vocabulary.only_in is not None:
+            return not is_text or piece.name in vocabulary.only_in
+        is_inline = piece.name in vocabulary.inline or piece.name in vocabulary.empty
+        return not is_inline and piece.name not in vocabulary.protected
+
+    def _is_skipped(self, piece: Piece) -> bool:
+        return piece.name in self.vocabulary.skipped or self.is_untranslated(piece)
+
+    def is_untranslated(self, piece: Piece) -> bool:
+        """Return True for an element that its author wants to keep."""
+        if "translate" not in self.source[piece.begin : piece.end]:
+            return False
+        if attribute(self.source, piece, "translate").lower() == "no":
+            return True
+        return "notranslate" in attribute(self.source, piece, "class").split()
+
+    def add_inline(self, number: int, end: int) -> int:
+        """Add an inline element, and return the number of its last piece that was read."""
+        piece = self.pieces[number]
+        vocabulary = self.vocabulary
+        element = piece.begin, self.pieces[end].end
+        if piece.name not in vocabulary.inline and piece.name not in vocabulary.protected:
+            self.builder.add_empty(element, is_space=piece.name in vocabulary.spaces)
+            if not self._is_skipped(piece):
+                self.inner.append(range(number + 1, end))
+            return end
+        if piece.name in vocabulary.protected or self.is_untranslated(piece):
+            self.builder.add_protected(self.text_of(range(number + 1, end)), element)
+            return end
+        if piece.kind == "empty":
+            self.builder.add_empty(piece.span)
+        else:
+            has_id = attribute(self.source, piece, "id") != ""
+            repeats = piece.name in vocabulary.repeating and not has_id
+            self.builder.open(piece.name, piece.span, repeats=repeats)
+        return number
+
+    def text_of(self, numbers: range) -> str:
+        """Return the text of some pieces, without tags."""
+        text = ""
+        for number in numbers:
+            piece = self.pieces[number]
+            if piece.kind == "text":
+                text += html.unescape(self.source[piece.begin : piece.end])
+            elif piece.kind == "cdata":
+                text += self._content(piece)
+        return text
+
+    def _content(self, piece: Piece) -> str:
+        return self.source[piece.begin : piece.end].removeprefix(_CDATA).removesuffix("]]>")
+
+    def add_text(self, piece: Piece) -> None:
+        """Add text with its references: letters are read, symbols protected as they are written."""
+        position = piece.begin
+        for match in REFERENCE.finditer(self.source, piece.begin, piece.end):
+            self.builder.add_text(self.source[position : match.start()], (position, match.start()))
+            position = match.end()
+            add_reference(self.builder, match)
+        self.builder.add_text(self.source[position : piece.end], (position, piece.end))
+
+    def text_attributes(self, piece: Piece) -> frozenset[str]:
+        """Return the names of the attributes of a tag that are text."""
+        attributes = self.vocabulary.attributes
+        return attributes.get("*", frozenset()) | attributes.get(piece.name, frozenset())
+
+    def _add_attributes(self, piece: Piece) -> None:
+        """Store the attributes of a tag that are text."""
+        text_names = self.text_attributes(piece)
+        if not text_names or self.is_untranslated(piece):
+            return
+        for name, (begin, end) in attributes_of(self.source, piece):
+            if name.lower() in text_names:
+                note = "attribute" if self.source[begin - 1] in "\"'" else "bare attribute"
+                text = html.unescape(self.source[begin:end])
+                self.found_segments.append(plain_segment(text, (begin, end), note))
+
+
+def add_reference(builder: SegmentBuilder, match: re.Match[str]) -> None:
+    """Add a reference, such as ``&uuml;``. Letters are text, symbols stay as they are written."""
+    text = html.unescape(match[0])
+    is_symbol = text in "&<>" or (len(text) == 1 and unicodedata.category(text)[0] == "S")
+    if text == "\u00a0":
+        builder.add_empty(match.span(), is_space=True)
+    elif is_symbol or text == match[0]:
+        builder.add_protected(text, match.span())
+    else:
+        builder.add_text(text, match.span())
+
+
 class MarkupFormat(TextFormat):
-    """A format of HTML or XML."""
+    """A format of HTML or XML.
+
+    Attributes:
+        vocabulary: the roles of the elements.
+        reader: finds the segments.
+    """
+
+    vocabulary: ClassVar[Vocabulary]
+    reader: ClassVar[type[MarkupReader]] = MarkupReader
+
+    def segments(self, source: str) -> Iterable[Segment | None]:
+        """Return the segments of a file in reading order."""
+        return self.reader(source, self.vocabulary).segments()
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with references for the characters of markup."""
@@ -196,178 +371,12 @@ class MarkupFormat(TextFormat):
 class XmlFormat(MarkupFormat):
     """A format of XML, which must be well formed."""
 
+    def read(self, content: bytes) -> Document:
+        """Return the document in a file (DataError: it is damaged)."""
+        check_xml(content)
+        return super().read(content)
+
     def encoding(self, content: bytes) -> str:
         """Return the encoding of the declaration, by default UTF-8."""
-        check_xml(content)
         match = _DECLARATION.match(content)
-        return match[1].decode() if match else super().encoding(content)
-
-
-def add_reference(builder: SegmentBuilder, match: re.Match[str]) -> None:
-    """Add a reference, such as ``&uuml;``. Letters are text, symbols stay as they are written."""
-    text = html.unescape(match[0])
-    is_symbol = text in "&<>" or (len(text) == 1 and unicodedata.category(text)[0] == "S")
-    if text == "\u00a0":
-        builder.add_empty(match.span(), is_space=True)
-    elif is_symbol or text == match[0]:
-        builder.add_protected(text, match.span())
-    else:
-        builder.add_text(text, match.span())
-
-
-class MarkupReader:
-    """Finds the segments of HTML or XML: the texts between tags that are not inline.
-
-    Args:
-        source: the text of the file.
-        vocabulary: the meaning of the elements.
-        raw: elements whose content has no tags.
-        folds_case: names of elements may be in capitals.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        vocabulary: Vocabulary,
-        raw: frozenset[str] = frozenset(),
-        folds_case: bool = False,
-    ) -> None:
-        self.source = source
-        self._vocabulary = vocabulary
-        self.pieces = list(pieces(source, raw))
-        if folds_case:
-            lowered = []
-            for piece in self.pieces:
-                name = piece.name.lower()
-                lowered.append(Piece(piece.kind, piece.begin, piece.end, name, piece.attributes))
-            self.pieces = lowered
-        self.partners = partners(self.pieces)
-        self.found_segments: list[Segment] = []
-
-    def segments(self) -> list[Segment]:
-        """Return the segments in reading order."""
-        self.read(range(len(self.pieces)), is_text=self._vocabulary.only_in is None)
-        return self.found_segments
-
-    def read(self, numbers: range, is_text: bool) -> None:
-        """Find the segments among some pieces. Inline elements may contain segments, too."""
-        only_in = self._vocabulary.only_in
-        builder = SegmentBuilder()
-        inner: list[range] = []
-        number = numbers.start
-        while number < numbers.stop:
-            piece = self.pieces[number]
-            end = self.partners.get(number, number)
-            is_open = piece.kind in ("open", "empty")
-            if is_open:
-                self._add_attributes(piece)
-            if piece.name and self._is_block(piece, is_text):
-                self._end(builder, inner)
-                builder, inner = SegmentBuilder(), []
-                is_text = only_in is None or (is_open and piece.name in only_in)
-                if is_open and self._is_skipped(piece):
-                    # Without an end, the element ends at the next block.
-                    is_text = is_text and end > number
-                    number = end
-            elif is_text and is_open:
-                number = self.add_inline(builder, number, end, inner)
-            elif is_text:
-                self._add_part(builder, piece)
-            number += 1
-        self._end(builder, inner)
-
-    def _add_part(self, builder: SegmentBuilder, piece: Piece) -> None:
-        """Add a text, a closing tag or a comment."""
-        if piece.kind == "text":
-            self._add_text(builder, piece)
-        elif piece.kind == "close":
-            builder.close(piece.name, piece.span)
-        else:
-            builder.add_empty(piece.span)
-
-    def _end(self, builder: SegmentBuilder, inner: Sequence[range]) -> None:
-        """Store the segment, and then those of the elements within it."""
-        segment = builder.finish()
-        if segment is not None:
-            self.found_segments.append(segment)
-        for numbers in inner:
-            self.read(numbers, is_text=self._vocabulary.only_in is None)
-
-    def _is_block(self, piece: Piece, is_text: bool) -> bool:
-        vocabulary = self._vocabulary
-        if vocabulary.only_in is not None:
-            return not is_text or piece.name in vocabulary.only_in
-        is_inline = piece.name in vocabulary.inline or piece.name in vocabulary.empty
-        return not is_inline and piece.name not in vocabulary.protected
-
-    def _is_skipped(self, piece: Piece) -> bool:
-        return piece.name in self._vocabulary.skipped or self.is_untranslated(piece)
-
-    def is_untranslated(self, piece: Piece) -> bool:
-        """Return True for an element that its author wants to keep."""
-        source = self.source[piece.begin : piece.end]
-        if "translate" not in source:
-            return False
-        if attribute(self.source, piece, "translate").lower() == "no":
-            return True
-        return "notranslate" in attribute(self.source, piece, "class").split()
-
-    def add_inline(self, builder: SegmentBuilder, number: int, end: int, inner: list[range]) -> int:
-        """Add an inline element, and return the number of its last piece that was read."""
-        piece = self.pieces[number]
-        vocabulary = self._vocabulary
-        element = piece.begin, self.pieces[end].end
-        is_known = piece.name in vocabulary.inline or piece.name in vocabulary.protected
-        if not is_known:
-            builder.add_empty(element, is_space=piece.name in vocabulary.spaces)
-            if not self._is_skipped(piece):
-                inner.append(range(number + 1, end))
-            return end
-        if piece.name in vocabulary.protected or self.is_untranslated(piece):
-            text = self.text_of(range(number + 1, end))
-            if text.strip():
-                builder.add_protected(text, element)
-            else:
-                builder.add_empty(element)
-            return end
-        if piece.kind == "empty":
-            builder.add_empty(piece.span)
-        else:
-            has_id = attribute(self.source, piece, "id") != ""
-            repeats = piece.name in vocabulary.repeating and not has_id
-            builder.open(piece.name, piece.span, repeats=repeats)
-        return number
-
-    def _tag(self, piece: Piece) -> str:
-        return self.source[piece.begin : piece.end]
-
-    def text_of(self, numbers: range) -> str:
-        """Return the text of some pieces, without tags."""
-        texts = [self.pieces[number] for number in numbers]
-        return html.unescape("".join(self._tag(piece) for piece in texts if piece.kind == "text"))
-
-    def _add_text(self, builder: SegmentBuilder, piece: Piece) -> None:
-        """Add text with its references: letters are read, symbols protected as they are written."""
-        position = piece.begin
-        for match in REFERENCE.finditer(self.source, piece.begin, piece.end):
-            builder.add_text(self.source[position : match.start()], (position, match.start()))
-            position = match.end()
-            add_reference(builder, match)
-        builder.add_text(self.source[position : piece.end], (position, piece.end))
-
-    def text_attributes(self, piece: Piece) -> frozenset[str]:
-        """Return the names of the attributes of a tag that are text."""
-        attributes = self._vocabulary.attributes
-        return attributes.get("*", frozenset()) | attributes.get(piece.name, frozenset())
-
-    def _add_attributes(self, piece: Piece) -> None:
-        """Store the attributes of a tag that are text."""
-        names = self.text_attributes(piece)
-        if not names or self.is_untranslated(piece):
-            return
-        for name, (begin, end) in attributes_of(self.source, piece):
-            if name.lower() in names:
-                note = "attribute" if self.source[begin - 1] in "\"'" else "bare attribute"
-                text = html.unescape(self.source[begin:end])
-                segment = plain_segment(text, (begin, end), note)
-                self.found_segments += [] if segment is None else [segment]
+        return match[1].decode() if match else "utf-8"

@@ -6,9 +6,8 @@ goes before the word that it preceded. No tag is placed within a word, and pairs
 """
 
 import re
-from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,8 +21,11 @@ _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0dff\u200
 """Marks that belong to the letter before them."""
 _LETTER = rf"(?:(?![{_UNSPACED}])[\w{_MARKS}])"
 _WORD = re.compile(rf"[{_UNSPACED}]|{_LETTER}+(?:[-'’‑·.]{_LETTER}+)*|\S")
-INSIDE, ELSEWHERE, UNKNOWN, BLOCKED = 1.0, -1.0, -0.3, float("-inf")
-"""Scores of a word in a run: aligned to the tag's words, to other words, to none; not allowed."""
+# Scores of a word in a run: aligned to the tag's words, to other words, to none, and not allowed.
+INSIDE = 1.0
+ELSEWHERE = -1.0
+UNKNOWN = -0.3
+BLOCKED = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,10 @@ def word_spans(text: str, protected: Sequence[str] = ()) -> list[Span]:
         >>> word_spans("Ein T-Shirt.")
         [(0, 3), (4, 11), (11, 12)]
     """
+    if not protected:
+        return _words_around(text, [])
     pattern = "|".join(map(literal_pattern, sorted(set(protected), key=len, reverse=True)))
-    literals = re.finditer(pattern, text) if pattern else ()
-    return _words_around(text, [match.span() for match in literals])
+    return _words_around(text, [match.span() for match in re.finditer(pattern, text)])
 
 
 def literal_pattern(text: str) -> str:
@@ -103,10 +106,11 @@ def proportional_links(source: str, target: str) -> list[Link]:
     """Return links by position, for models whose attention has no weights."""
     source_words = word_spans(source)
     target_words = word_spans(target)
+    if not source_words:
+        return []
     links = []
     for number, word in enumerate(target_words):
-        if source_words:
-            links.append((source_words[number * len(source_words) // len(target_words)], word))
+        links.append((source_words[number * len(source_words) // len(target_words)], word))
     return links
 
 
@@ -115,26 +119,20 @@ def aligned_words(segment: Segment, translation: Translation) -> list[Word]:
     source = source_spans(segment)
     protected_texts = [segment.text[entry.begin : entry.end] for entry in segment.protected]
     target = word_spans(translation.text, protected_texts)
-    aligned = _aligned(source, target, translation.links)
+    # Let each link vote for the source word of a target word.
+    votes: list[Counter[int]] = [Counter() for _ in target]
+    for source_span, target_span in translation.links:
+        for number in _overlapping(target, target_span):
+            votes[number].update(_overlapping(source, source_span))
     words = []
     position = 0
-    for (begin, end), number in zip(target, aligned, strict=True):
-        before = translation.text[position:begin]
-        words.append(Word(before, translation.text[begin:end], number))
+    for (begin, end), counts in zip(target, votes, strict=True):
+        word = Word(translation.text[position:begin], translation.text[begin:end])
+        if counts:
+            [(word.source, _)] = counts.most_common(1)
+        words.append(word)
         position = end
     return _with_protected(segment, source, words)
-
-
-def _aligned(
-    source: Sequence[Span], target: Sequence[Span], links: Sequence[Link]
-) -> list[int | None]:
-    """Return for each target word the source word with most links to it."""
-    votes: list[Counter[int]] = [Counter() for _ in target]
-    for source_span, target_span in links:
-        for number in _overlapping(target, target_span):
-            for source_number in _overlapping(source, source_span):
-                votes[number][source_number] += 1
-    return [counts.most_common(1)[0][0] if counts else None for counts in votes]
 
 
 def _overlapping(spans: Sequence[Span], span: Span) -> range:
@@ -146,24 +144,26 @@ def _overlapping(spans: Sequence[Span], span: Span) -> range:
     return range(first, max(first, bisect_left(spans, (end, end))))
 
 
-def _with_protected(segment: Segment, source: Sequence[Span], words: list[Word]) -> list[Word]:
-    """Return the words with each protected text of the source once: found, copied or left out."""
-    texts = {segment.text[entry.begin : entry.end] for entry in segment.protected}
-    waiting: dict[str, list[tuple[int, Protected]]] = {text: [] for text in texts}
+def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Word]) -> list[Word]:
+    """Return the words with each protected text of the source once: kept, copied or left out."""
+    waiting: dict[str, list[Word]] = {}
     for entry in segment.protected:
+        text = segment.text[entry.begin : entry.end]
         number = bisect_left(source, (entry.begin, entry.end))
-        waiting[segment.text[entry.begin : entry.end]].append((number, entry))
+        waiting.setdefault(text, []).append(Word(" ", text, number, entry))
     # Take those that the translation has. Leave out those that it has too often.
     remaining = []
     for word in words:
-        if word.text in texts:
+        if word.text in waiting:
             if not waiting[word.text]:
                 continue
-            word.source, word.protected = waiting[word.text].pop(0)
+            protected = waiting[word.text].pop(0)
+            protected.before = word.before
+            word = protected
         remaining.append(word)
-    for text, runs in waiting.items():
-        for number, entry in runs:
-            _copy_protected(remaining, Word(" ", text, number, entry), len(source))
+    for missing in waiting.values():
+        for copied in missing:
+            _copy_protected(remaining, copied, len(source))
     return remaining
 
 
@@ -172,15 +172,18 @@ def _copy_protected(words: list[Word], copied: Word, num_source: int) -> None:
     assert copied.source is not None
     scores = []
     for word in words:
-        score = UNKNOWN if word.source is None else ELSEWHERE
-        if word.source == copied.source:
-            score = INSIDE
-        scores.append(BLOCKED if word.protected else score)
+        if word.protected:
+            scores.append(BLOCKED)
+        elif word.source is None:
+            scores.append(UNKNOWN)
+        else:
+            scores.append(INSIDE if word.source == copied.source else ELSEWHERE)
     begin, end = best_run(scores)
     if begin == end:
         begin = end = gap_before(words, range(len(words)), copied.source, num_source)
-    copied.before = words[begin].before if begin < len(words) else " "
-    if begin == 0 and begin == end and words:
+    if begin < len(words):
+        copied.before = words[begin].before
+    if begin == end == 0 and words:
         words[0].before = words[0].before or " "
     words[begin:end] = [copied]
 
@@ -195,14 +198,18 @@ def best_run(scores: Sequence[float]) -> tuple[int, int]:
         >>> best_run([-1, 1, -0.5, 1, -1])
         (1, 4)
     """
-    best, best_sum = (0, 0), 0.0
-    begin, total = 0, 0.0
+    best = (0, 0)
+    best_sum = 0.0
+    begin = 0
+    total = 0.0
     for number, score in enumerate(scores):
         if total <= 0:
-            begin, total = number, 0.0
+            begin = number
+            total = 0.0
         total += score
         if total > best_sum:
-            best, best_sum = (begin, number + 1), total
+            best = begin, number + 1
+            best_sum = total
     return best
 
 
@@ -226,8 +233,8 @@ def gap_before(
 def placed_tags(segment: Segment, words: Sequence[Word]) -> list[Placed]:
     """Return the runs of all tags of a segment in its translation."""
     spans = source_spans(segment)
-    all_words = range(len(spans))
-    return _Placer(spans, words, segment.text).place(segment.tags, all_words, [range(len(words))])
+    placer = _Placer(spans, words, segment.text)
+    return placer.place(segment.tags, range(len(spans)), range(len(words)))
 
 
 class _Placer:
@@ -238,48 +245,45 @@ class _Placer:
         self._words = words
         self._text = text
 
-    def place(self, tags: Sequence[Tag], inside: range, allowed: Sequence[range]) -> list[Placed]:
+    def place(self, tags: Sequence[Tag], inside: range, allowed: range) -> list[Placed]:
         """Return the runs of sibling tags.
 
-        ``inside`` are the source words of the tag around them, ``allowed`` its runs.
+        ``inside`` are the source words of the tag around them, ``allowed`` its run of words.
         """
         free = list(allowed)
         pairs: list[Placed] = []
+        empties = []
         for tag in tags:
-            if self._source_words(tag):
-                placed = self._runs(tag, inside, free or [allowed[-1][len(allowed[-1]) :]])
-                pairs += placed
-                free = _without(free, placed)
-        edges = [pair for pair in pairs if pair.begin < pair.end]
-        empties = [tag for tag in tags if not self._source_words(tag)]
-        return pairs + [self._empty(tag, inside, allowed, edges) for tag in empties]
+            source = range(bisect_left(self._begins, tag.begin), bisect_left(self._begins, tag.end))
+            if not source:
+                empties.append(tag)
+                continue
+            runs = [allowed]
+            if source != inside:
+                runs = self._runs(tag, source, free) or [self._share(source, inside, allowed, free)]
+            pairs.append(self._pair(tag, source, runs[0]))
+            for run in runs[1:]:
+                pairs.append(Placed(tag, run.start, run.stop))
+            for run in runs:
+                free = [number for number in free if number not in run]
+        return pairs + [self._empty(tag, inside, allowed, pairs) for tag in empties]
 
-    def _source_words(self, tag: Tag) -> range:
-        return range(bisect_left(self._begins, tag.begin), bisect_left(self._begins, tag.end))
-
-    def _runs(self, tag: Tag, inside: range, free: list[range]) -> list[Placed]:
-        """Return the places of a pair: one run of words, or several if it may repeat."""
-        source = self._source_words(tag)
-        if source == inside and len(free) == 1:
-            return [self._pair(tag, source, free[0])]
+    def _runs(self, tag: Tag, source: range, free: Sequence[int]) -> list[range]:
+        """Return the runs of a pair that are aligned to it: one, or several if it may repeat."""
         scores = [BLOCKED] * len(self._words)
-        for run in free:
-            for number in run:
-                scores[number] = self._score(self._words[number], source)
-        begin, end = best_run(scores)
-        if begin == end:
-            return [self._pair(tag, source, self._share(source, inside, free))]
-        pairs = [self._pair(tag, source, range(begin, end))]
+        for number in free:
+            scores[number] = self._score(self._words[number], source)
+        runs: list[range] = []
         # A pair that has fewer words than it had may have other ones elsewhere.
-        missing = len(source) - (end - begin)
-        while tag.repeats and missing > 0:
-            scores[begin:end] = [BLOCKED] * (end - begin)
+        missing = len(source)
+        while missing > 0 and (tag.repeats or not runs):
             begin, end = best_run(scores)
-            if begin == end or max(scores[begin:end]) < INSIDE:
+            if begin == end or (runs and max(scores[begin:end]) < INSIDE):
                 break
-            pairs.append(Placed(tag, begin, end))
+            runs.append(range(begin, end))
+            scores[begin:end] = [BLOCKED] * (end - begin)
             missing -= end - begin
-        return pairs
+        return runs
 
     def _score(self, word: Word, source: range) -> float:
         if word.source is None:
@@ -288,31 +292,27 @@ class _Placer:
         weight = 1.0 if len(word.text) > 1 else 0.5
         return weight * (INSIDE if word.source in source else ELSEWHERE)
 
-    def _share(self, source: range, inside: range, free: Sequence[range]) -> range:
+    def _share(self, source: range, inside: range, allowed: range, free: Sequence[int]) -> range:
         """Return the word at the tag's share of the text, for a tag without aligned words."""
-        numbers = [number for run in free for number in run]
-        if not numbers:
-            return range(free[0].start, free[0].start)
+        if not free:
+            return range(allowed.stop, allowed.stop)
         share = (source.start - inside.start) / max(1, len(inside))
-        number = numbers[min(int(len(numbers) * share), len(numbers) - 1)]
+        number = free[min(int(len(free) * share), len(free) - 1)]
         return range(number, number + 1)
 
     def _pair(self, tag: Tag, source: range, run: range) -> Placed:
-        return Placed(tag, run.start, run.stop, self.place(tag.children, source, [run]))
+        return Placed(tag, run.start, run.stop, self.place(tag.children, source, run))
 
-    def _empty(
-        self, tag: Tag, inside: range, allowed: Sequence[range], siblings: Sequence[Placed]
-    ) -> Placed:
+    def _empty(self, tag: Tag, inside: range, allowed: range, siblings: Sequence[Placed]) -> Placed:
         """Return the place of a tag without words, which is not within a sibling."""
         source = bisect_left(self._begins, tag.begin)
-        run = range(allowed[0].start, allowed[-1].stop)
         if source <= inside.start:
-            gap = run.start
+            gap = allowed.start
         elif source >= inside.stop:
-            gap = run.stop
+            gap = allowed.stop
         else:
             is_behind = is_attached(tag, self._text)
-            gap = gap_before(self._words, run, source, inside.stop, is_behind)
+            gap = gap_before(self._words, allowed, source, inside.stop, is_behind)
         for sibling in siblings:
             if sibling.begin < gap < sibling.end:
                 gap = sibling.begin
@@ -321,121 +321,96 @@ class _Placer:
 
 def is_attached(tag: Tag, text: str) -> bool:
     """Return True for an empty tag that touches the word before it alone, as a reference does."""
-    before, behind = text[: tag.begin][-1:], text[tag.begin :][:1]
+    before = text[: tag.begin][-1:]
+    behind = text[tag.begin :][:1]
     return before.strip() != "" and behind.strip() == ""
 
 
-def _without(free: Sequence[range], placed_tags_before: Sequence[Placed]) -> list[range]:
-    """Return runs of words without those that tags have taken."""
-    runs = list(free)
-    for placed in placed_tags_before:
-        parts = []
-        for run in runs:
-            parts.append(range(run.start, min(run.stop, placed.begin)))
-            parts.append(range(max(run.start, placed.end), run.stop))
-        runs = [run for run in parts if len(run)]
-    return runs
+# ------------------------------------------------------------------------- the marked text
 
 
-# ------------------------------------------------------------------------- the written markup
+@dataclass
+class PlainText:
+    """Text of a translation, and the style of the tag around it."""
+
+    text: str
+    style: str
 
 
-class Writer(ABC):
-    """Writes the parts of a translation in a format."""
-
-    @abstractmethod
-    def source(self, span: Span) -> str:
-        """Return a part of the source, such as a tag, with its translated attributes."""
-
-    @abstractmethod
-    def text(self, text: str, style: str) -> str:
-        """Return plain text in the form of the format. ``style`` is that of the tag around it."""
-
-
-def rendered(segment: Segment, translation: Translation, writer: Writer) -> str:
-    """Return a translation in the form of the format, with all tags and protected texts."""
-    words = aligned_words(segment, translation)
-    return render_words(segment, words, writer)
-
-
-def render_words(segment: Segment, words: Sequence[Word], writer: Writer) -> str:
-    """Return words of a translation with the tags of a segment."""
-    placed = placed_tags(segment, words)
-    page = _Page(segment, words, writer)
-    page.write(placed, range(len(words)), "")
-    page.flush("")
-    return "".join(page.parts)
+def marked_parts(segment: Segment, words: Sequence[Word]) -> list[Span | PlainText]:
+    """Return the words of a translation as texts, between spans of the source such as tags."""
+    page = _Page(segment.text, words)
+    page.write(placed_tags(segment, words), range(len(words)), "")
+    return page.parts
 
 
 class _Page:
-    """The source of a translation, which grows from left to right."""
+    """The parts of a translation, which grows from left to right."""
 
-    def __init__(self, segment: Segment, words: Sequence[Word], writer: Writer) -> None:
-        self.parts: list[str] = []
-        self._segment = segment
+    def __init__(self, source_text: str, words: Sequence[Word]) -> None:
+        self.parts: list[Span | PlainText] = []
+        self._source_text = source_text
         self._words = words
-        self._writer = writer
-        self._plain = ""
-
-    def flush(self, style: str) -> None:
-        """Write the plain text that waits for the end of its stretch."""
-        if self._plain:
-            self.parts.append(self._writer.text(self._plain, style))
-        self._plain = ""
 
     def write(self, placed: Sequence[Placed], run: range, style: str) -> None:
         """Write a run of words with the tags in it. The first word's space is written before."""
-        empties: dict[int, list[Placed]] = {}
-        pairs: dict[int, Placed] = {}
+        empties = defaultdict(list)
+        pairs = {}
         for tag in placed:
             if tag.begin < tag.end:
                 pairs[tag.begin] = tag
             else:
-                empties.setdefault(tag.begin, []).append(tag)
+                empties[tag.begin].append(tag)
         number = run.start
         while number < run.stop:
-            self._write_gap(empties.get(number, []), number, run, style)
+            self._write_gap(empties[number], number, run, style)
             if number in pairs:
                 self._write_tag(pairs[number], style)
                 number = pairs[number].end
             else:
                 self._write_word(self._words[number], style)
                 number += 1
-        self._write_gap(empties.get(run.stop, []), run.stop, run, style)
+        self._write_gap(empties[run.stop], run.stop, run, style)
 
     def _write_gap(self, empties: Sequence[Placed], number: int, run: range, style: str) -> None:
         """Write the empty tags before a word, and the space there, which a tag may stand for."""
-        space = self._words[number].before if run.start < number < run.stop else ""
+        space = ""
+        if run.start < number < run.stop:
+            space = self._words[number].before
         has_space = number == run.start or space != ""
         behind = []
         for placed in empties:
             if placed.tag.is_space:
                 space = ""
-            if placed.tag.is_space or not is_attached(placed.tag, self._segment.text):
+            if placed.tag.is_space or not is_attached(placed.tag, self._source_text):
                 behind.append(placed)
             else:
                 self._write_tag(placed, style)
         if number > run.start and any(placed.tag.is_spaced for placed in behind):
             space = space or " "
-        self._plain += space
+        self._write_text(space, style)
         for placed in behind:
             self._write_tag(placed, style)
             if placed.tag.is_spaced and has_space and number < run.stop:
-                self._plain += " "
+                self._write_text(" ", style)
 
     def _write_tag(self, placed: Placed, style: str) -> None:
-        """Write a tag and what is in it."""
-        inner = placed.tag.style or style
-        self._write_source(placed.tag.opening, style)
-        self.write(placed.children, range(placed.begin, placed.end), inner)
-        self._write_source(placed.tag.closing, inner)
-
-    def _write_source(self, spans: Sequence[Span], style: str) -> None:
-        self.flush(style)
-        self.parts += map(self._writer.source, spans)
+        """Write a tag and its words."""
+        self.parts += placed.tag.opening
+        run = range(placed.begin, placed.end)
+        self.write(placed.children, run, placed.tag.style or style)
+        self.parts += placed.tag.closing
 
     def _write_word(self, word: Word, style: str) -> None:
         if word.protected is None or word.protected.source is None:
-            self._plain += word.text
+            self._write_text(word.text, style)
         else:
-            self._write_source([word.protected.source], style)
+            self.parts.append(word.protected.source)
+
+    def _write_text(self, text: str, style: str) -> None:
+        """Write text, which continues a text of the same style."""
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, PlainText) and last.style == style:
+            last.text += text
+        elif text:
+            self.parts.append(PlainText(text, style))

@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.document import TextFormat
-from relu_nmt.applications.files.placing import Translation, Writer, rendered
+from relu_nmt.applications.files.document import ReadSource, TextFormat
+from relu_nmt.applications.files.placing import Translation
 from relu_nmt.applications.files.segments import Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 
-_BLOCK = re.compile(r"(?:[^\r\n]+(?:\r?\n|\Z))+")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FIELD = re.compile(
     r'^(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*((?:"(?:[^"\\\n]|\\.)*"\s*)+)', re.M
 )
@@ -19,6 +19,14 @@ _FLAGS = re.compile(r"^#,.*", re.M)
 _INLINE = re.compile(r"""<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|\n[ \t\n]*""")
 _CHARSET = re.compile(rb"charset=([\w.-]+)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+@dataclass(frozen=True)
+class _Message:
+    """The text of a message. Its segment is ``text[words[0]:words[1]]``."""
+
+    text: str
+    words: Span
 
 
 @formats.register("po")
@@ -32,14 +40,14 @@ class PoFormat(TextFormat):
         """Return the encoding of the header, by default UTF-8."""
         match = _CHARSET.search(content[:4096])
         declared = match[1].decode() if match else "CHARSET"
-        return super().encoding(content) if declared == "CHARSET" else declared
+        return "utf-8" if declared == "CHARSET" else declared
 
-    def segments(self, source: str) -> list[Segment]:
-        """Return the entries that are not translated, in order."""
+    def segments(self, source: str) -> Iterator[Segment]:
+        """Yield the entries that are not translated, in order."""
         if "msgid" not in source:
             raise DataError("it has no messages; is it a PO file?")
-        blocks = _BLOCK.finditer(source)
-        return [segment for block in blocks for segment in self._entry(source, block.span())]
+        for span in _entries(source):
+            yield from self._entry(source, span)
 
     def _entry(self, source: str, span: Span) -> Iterator[Segment]:
         """Yield a segment for each text of an entry. The first one's span begins at its flags."""
@@ -49,44 +57,46 @@ class PoFormat(TextFormat):
         is_done = any(texts[name] for name in strings) and not self.options.retranslate
         if not texts.get("msgid") or is_done:
             return
-        flags = _FLAGS.search(source, *span)
-        begin = (flags or next(iter(fields.values()))).start()
+        first = _FLAGS.search(source, *span) or next(iter(fields.values()))
+        begin: int | None = first.start()
         for number, name in enumerate(strings):
-            text = texts["msgid_plural" if number and "msgid_plural" in texts else "msgid"]
+            if begin is None:
+                begin = fields[name].start()
+            text = texts["msgid"]
+            if number > 0:
+                text = texts.get("msgid_plural", text)
             segment = tagged_segment(text, (0, len(text)), _INLINE)
-            end = fields[name].start() + len(fields[name][0].rstrip())
             if segment is not None:
-                yield replace(segment, span=(begin, end), note=text)
-                begin = end
-                if number + 1 < len(strings):
-                    begin = fields[strings[number + 1]].start()
+                end = fields[name].start() + len(fields[name][0].rstrip())
+                yield replace(segment, span=(begin, end), note=_Message(text, segment.span))
+                begin = None
 
-    def rendered(self, segment: Segment, translation: Translation, writer: Writer) -> str:
+    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
         """Return the fields of an entry with a translation, and the flag that it is fuzzy."""
-        message = tagged_segment(segment.note, (0, len(segment.note)), _INLINE)
-        assert message is not None, "it had words"
-        begin, end = message.span
-        inner = rendered(message, translation, _MessageWriter(segment.note))
-        source = writer.source(segment.span)
-        *_, field = _FIELD.finditer(source)
-        head = source[: field.start(2)]
+        message: _Message = segment.note
+        text = super().rendered(segment, translation, lambda span: message.text[slice(*span)])
+        begin, end = message.words
+        fields = source(segment.span)
+        *_, field = _FIELD.finditer(fields)
+        head = fields[: field.start(2)]
         if not head.startswith("msgstr["):
             head = _with_flag(head)
-        line_end = "\r\n" if "\r\n" in source else "\n"
-        return head + _quoted(segment.note[:begin] + inner + segment.note[end:], line_end)
+        line_end = "\r\n" if "\r\n" in fields else "\n"
+        return head + _quoted(message.text[:begin] + text + message.text[end:], line_end)
 
 
-class _MessageWriter(Writer):
-    """Writes a message, whose tags are spans of the message."""
-
-    def __init__(self, message: str) -> None:
-        self._message = message
-
-    def source(self, span: Span) -> str:
-        return self._message[slice(*span)]
-
-    def text(self, text: str, style: str) -> str:
-        return text
+def _entries(source: str) -> Iterator[Span]:
+    """Yield the places of the entries. An entry ends at a blank line, or where another begins."""
+    begin = 0
+    is_translated = False
+    for line in _LINE.finditer(source):
+        begins_entry = line[0].startswith(("#", "msgctxt", "msgid"))
+        if not line[0].strip() or (is_translated and begins_entry):
+            yield begin, line.start()
+            begin = line.start()
+            is_translated = False
+        is_translated = is_translated or line[0].startswith("msgstr")
+    yield begin, len(source)
 
 
 def _value(strings: str) -> str:
@@ -100,7 +110,9 @@ def _quoted(text: str, line_end: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")
     lines = escaped.replace("\r", "\\r").splitlines(keepends=True)
     strings = [f'"{line}"'.replace("\n", "\\n") for line in lines]
-    return line_end.join(['""', *strings] if len(strings) > 1 else strings)
+    if len(strings) > 1:
+        strings.insert(0, '""')
+    return line_end.join(strings)
 
 
 def _with_flag(head: str) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from relu_nmt.applications.files.protected import protected_spans
@@ -36,7 +37,6 @@ class Tag:
     end: int
     opening: tuple[Span, ...] = ()
     closing: tuple[Span, ...] = ()
-    is_pair: bool = False
     repeats: bool = False
     is_space: bool = False
     is_spaced: bool = False
@@ -58,14 +58,14 @@ class Protected:
 
 @dataclass(frozen=True)
 class Segment:
-    """A text to translate, such as a paragraph, and what stands in it beside words.
+    """A text to translate, such as a paragraph, and its markup.
 
     Args:
         text: the text with single spaces.
         span: characters of the source that a translation replaces.
         tags: inline markup in order. Tags within tags are their children.
         protected: texts that are not translated, in order.
-        note: what the format remembers of the segment.
+        note: value that the format needs to write the segment.
     """
 
     text: str
@@ -83,14 +83,15 @@ class SegmentBuilder:
         self._tags: list[Tag] = []
         self._open: list[tuple[str, Tag]] = []
         self._protected: list[Protected] = []
-        self._spans: list[Span] = []
+        self._text_spans: list[Span] = []
+        self._begin: int | None = None  # of the segment in the source
         self._num_tags = 0
         self._last_empty: Tag | None = None
 
     def add_text(self, text: str, span: Span, is_whole: bool = False) -> None:
         """Add text of the source. White space becomes one space.
 
-        With ``is_whole`` the span cannot be divided: it is that of the tags around the text.
+        With ``is_whole`` the span cannot be divided, as it has the tags around the text.
         """
         plain = _SPACE.sub(" ", text)
         if not self._text or self._text.endswith(" "):
@@ -103,45 +104,49 @@ class SegmentBuilder:
             # Leave white space at both ends of the segment in the source.
             begin, end = span
             if not is_whole:
-                begin += 0 if self._spans else len(text) - len(text.lstrip())
+                if self._begin is None:
+                    begin += len(text) - len(text.lstrip())
                 end -= len(text) - len(text.rstrip())
-            self._spans.append((begin, end))
+            self._add_text_span((begin, end))
         self._text += plain
         if len(self._text) > MOST_CHARACTERS:
             raise DataError(f"a paragraph has more than {MOST_CHARACTERS:,} characters; divide it")
 
     def add_protected(self, text: str, span: Span) -> None:
         """Add text that is not translated, with the source that stands for it."""
+        plain = _SPACE.sub(" ", text).strip()
+        if not plain:
+            self.add_empty(span)
+            return
         self._count()
-        text = _SPACE.sub(" ", text).strip()
         begin = len(self._text)
-        self._text += text
+        self._text += plain
         self._protected.append(Protected(begin, len(self._text), span))
-        self._spans.append(span)
+        self._add_text_span(span)
 
     def add_empty(self, *source: Span, is_space: bool = False, is_first: bool = False) -> None:
         """Add a tag without words. Before the first word it stays where it is.
 
         With ``is_first`` it shares its source with a text, and cannot stay.
         """
-        if not self._spans and not is_first:
+        if self._begin is None and not is_first:
             return
+        self._count()
         if is_space and self._text and not self._text.endswith(" "):
             self._text += " "
         position = len(self._text)
         tag = Tag(position, position, source, is_space=is_space)
-        self._append(tag)
+        self._siblings.append(tag)
         self._last_empty = None if is_space else tag
-        self._spans.append((source[0][0], source[-1][1]))
+        self._begin_at(source)
 
     def open(self, name: str, *source: Span, repeats: bool = False, style: str = "") -> None:
         """Begin a pair of tags."""
+        self._count()
         begin = len(self._text)
-        tag = Tag(begin, begin, source, repeats=repeats, style=style)
-        self._append(tag)
-        self._open.append((name, tag))
-        if source:
-            self._spans.append((source[0][0], source[-1][1]))
+        self._open.append((name, Tag(begin, begin, source, repeats=repeats, style=style)))
+        self._last_empty = None
+        self._begin_at(source)
 
     def is_open(self, name: str) -> bool:
         """Return True if a pair with this name has begun."""
@@ -153,26 +158,49 @@ class SegmentBuilder:
 
     def close(self, name: str, *source: Span) -> None:
         """End the pair that has begun last with this name. Without one, the tag is empty."""
-        names = [open_name for open_name, _ in self._open]
-        if name not in names:
-            return self.add_empty(*source)
-        index = len(names) - 1 - names[::-1].index(name)
-        # Tags that are still open have no end: their children stand beside them.
-        for _, unclosed in self._open[index + 1 :]:
-            self._dissolve(unclosed)
-        tag = self._open[index][1]
-        del self._open[index:]
-        tag.end, tag.closing, tag.is_pair = len(self._text), source, True
+        if not self.is_open(name):
+            self.add_empty(*source)
+            return
+        while not self.is_innermost(name):
+            self._end_unclosed()
+        _, tag = self._open.pop()
+        tag.end = len(self._text)
+        tag.closing = source
+        self._siblings.append(tag)
         self._last_empty = tag if tag.begin == tag.end else None
-        if source:
-            self._spans.append((source[0][0], source[-1][1]))
-        return None
 
-    def _append(self, tag: Tag) -> None:
-        siblings = self._open[-1][1].children if self._open else self._tags
-        siblings.append(tag)
-        self._last_empty = None
-        self._count()
+    def finish(self, note: str = "") -> Segment | None:
+        """Return the segment, or None without a letter to translate."""
+        if self._begin is None:
+            return None
+        while self._open:
+            self._end_unclosed()
+        text = self._text.rstrip()
+        protected = self._all_protected(text)
+        if not has_words(text, protected):
+            return None
+        while self._tags and self._stays(self._tags[-1], len(text)):
+            self._tags.pop()
+        spans = list(self._text_spans)
+        for tag in all_tags(self._tags):
+            tag.begin = min(tag.begin, len(text))
+            tag.end = min(tag.end, len(text))
+            spans += [*tag.opening, *tag.closing]
+        end = max(end for _, end in spans)
+        return Segment(text, (self._begin, end), self._tags, protected, note)
+
+    @property
+    def _siblings(self) -> list[Tag]:
+        """The tags of the innermost pair that has begun."""
+        return self._open[-1][1].children if self._open else self._tags
+
+    def _begin_at(self, source: Sequence[Span]) -> None:
+        if self._begin is None and source:
+            self._begin = source[0][0]
+
+    def _add_text_span(self, span: Span) -> None:
+        self._begin_at([span])
+        self._text_spans.append(span)
 
     def _count(self) -> None:
         """Refuse a segment with more tags and protected texts than any paragraph has."""
@@ -182,40 +210,24 @@ class SegmentBuilder:
                 f"a paragraph has more than {MOST_TAGS:,} tags, or {MOST_NESTED} within each other"
             )
 
-    def _dissolve(self, tag: Tag) -> None:
-        """Put the children of an unclosed tag behind it."""
-        for siblings in (self._tags, *(parent.children for _, parent in self._open)):
-            if tag in siblings:
-                index = siblings.index(tag) + 1
-                siblings[index:index] = tag.children
+    def _end_unclosed(self) -> None:
+        """Make the innermost pair, which has no end, an empty tag before the tags in it."""
+        _, tag = self._open.pop()
+        self._siblings.extend([tag, *tag.children])
         tag.children = []
 
-    def finish(self, note: str = "") -> Segment | None:
-        """Return the segment, or None without a letter to translate."""
-        for _, unclosed in self._open:
-            self._dissolve(unclosed)
-        self._leave_last_tags()
-        text = self._text.rstrip()
+    def _all_protected(self, text: str) -> list[Protected]:
+        """Return the protected texts in order, with placeholders and addresses of the text."""
         occupied = [(entry.begin, entry.end) for entry in self._protected]
-        protected = [Protected(begin, end) for begin, end in protected_spans(text, occupied)]
-        protected = sorted([*self._protected, *protected], key=lambda entry: entry.begin)
-        if not has_words(text, protected):
-            return None
-        for tag in all_tags(self._tags):
-            tag.begin = min(tag.begin, len(text))
-            tag.end = min(tag.end, len(text))
-        span = self._spans[0][0], max(end for _, end in self._spans)
-        return Segment(text, span, self._tags, protected, note)
+        protected = list(self._protected)
+        for begin, end in protected_spans(text, occupied):
+            protected.append(Protected(begin, end))
+        return sorted(protected, key=attrgetter("begin"))
 
-    def _leave_last_tags(self) -> None:
-        """Leave empty tags behind the last word where they are."""
-        end = len(self._text.rstrip())
-        while self._tags and not self._tags[-1].is_pair and self._tags[-1].begin >= end:
-            span = self._tags[-1].opening[0][0], self._tags[-1].opening[-1][1]
-            if self._spans.count(span) > 1:  # a text shares its source
-                break
-            self._tags.pop()
-            self._spans.remove(span)
+    def _stays(self, tag: Tag, end: int) -> bool:
+        """Return True for an empty tag behind the last word, unless a text shares its source."""
+        is_last = bool(tag.opening) and not tag.closing and tag.begin >= end
+        return is_last and (tag.opening[0][0], tag.opening[-1][1]) not in self._text_spans
 
 
 def has_words(text: str, protected: Sequence[Protected] = ()) -> bool:

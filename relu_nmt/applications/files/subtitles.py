@@ -7,15 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.document import TextFormat
-from relu_nmt.applications.files.placing import (
-    Translation,
-    Word,
-    Writer,
-    aligned_words,
-    render_words,
-    source_spans,
-)
+from relu_nmt.applications.files.document import ReadSource, TextFormat
+from relu_nmt.applications.files.placing import Translation, Word, aligned_words, source_spans
 from relu_nmt.applications.files.segments import Protected, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 
@@ -49,33 +42,33 @@ class SubtitleFormat(TextFormat):
 
     reads = frozenset({"line_width"})
 
-    def segments(self, source: str) -> list[Segment]:
+    def segments(self, source: str) -> Iterator[Segment]:
         """Return the sentences in order. The note of each is the list of its parts."""
         cues = list(_CUE.finditer(source))
         if not cues and source.strip():
             raise DataError("it has no times of subtitles")
-        texts: list[Segment | None] = []
+        texts = []
         for cue in cues:
             for span in _speeches(source, cue.span(1)):
                 texts.append(tagged_segment(source, span, _TAG))
-        return list(_sentences(texts))
+        return _sentences(texts)
 
-    def rendered(self, segment: Segment, translation: Translation, writer: Writer) -> str:
+    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
         """Return the source from the first cue of a sentence to its last, with new texts."""
         parts: Sequence[Part] = segment.note
         words = aligned_words(segment, translation)
         firsts = [part.first_word for part in parts]
         cuts = divided(words, firsts, 2 * self.options.line_width)
-        written = []
+        line_end = "\r\n" if "\r\n" in source(segment.span) else "\n"
+        written = ""
         position = segment.span[0]
         for part, (begin, end) in zip(parts, pairwise(cuts), strict=True):
             first, last = part.segment.span
-            text = render_words(part.segment, _of_part(part, words[begin:end]), writer)
-            line_end = "\r\n" if "\r\n" in writer.source(segment.span) else "\n"
+            text = self.render_words(part.segment, _of_part(part, words[begin:end]), source)
             lines = wrapped(text, self.options.line_width)
-            written += [writer.source((position, first)), line_end.join(lines)]
+            written += source((position, first)) + line_end.join(lines)
             position = last
-        return "".join(written)
+        return written
 
 
 def _speeches(source: str, span: Span) -> list[Span]:
@@ -94,28 +87,29 @@ def _speeches(source: str, span: Span) -> list[Span]:
 def _sentences(texts: Sequence[Segment | None]) -> Iterator[Segment]:
     """Yield sentences, each of one text or several. A cue without words ends a sentence."""
     group: list[Segment] = []
-    for text in texts:
-        length = sum(len(part.text) for part in [*group, text] if part is not None)
-        if group and length > MOST_SENTENCE:
+    length = 0
+    for text in [*texts, None]:
+        if text is not None:
+            length += len(text.text)
+        is_long = len(group) == MOST_CUES or length > MOST_SENTENCE
+        if group and (text is None or is_long or _END.search(group[-1].text)):
             yield _sentence(group)
             group = []
+            length = 0 if text is None else len(text.text)
         if text is not None:
             group.append(text)
-        is_end = text is None or len(group) == MOST_CUES or _END.search(text.text)
-        if is_end and group:
-            yield _sentence(group)
-            group = []
-    if group:
-        yield _sentence(group)
 
 
 def _sentence(texts: Sequence[Segment]) -> Segment:
+    """Return texts as one segment."""
     parts = []
-    protected: list[Protected] = []
-    begin = num_words = 0
+    protected = []
+    begin = 0
+    num_words = 0
     for text in texts:
         parts.append(Part(text, num_words))
-        protected += [Protected(begin + entry.begin, begin + entry.end) for entry in text.protected]
+        for entry in text.protected:
+            protected.append(Protected(begin + entry.begin, begin + entry.end))
         begin += len(text.text) + 1
         num_words += len(source_spans(text))
     joined = " ".join(text.text for text in texts)
@@ -125,12 +119,13 @@ def _sentence(texts: Sequence[Segment]) -> Segment:
 
 def _of_part(part: Part, words: Sequence[Word]) -> list[Word]:
     """Return the words with the numbers of their source words within a part."""
-    count = len(source_spans(part.segment))
+    numbers = range(len(source_spans(part.segment)))
     moved = []
     for word in words:
-        number = None if word.source is None else word.source - part.first_word
-        is_inside = number is not None and 0 <= number < count
-        moved.append(replace(word, source=number if is_inside else None))
+        number = None
+        if word.source is not None and word.source - part.first_word in numbers:
+            number = word.source - part.first_word
+        moved.append(replace(word, source=number))
     return moved
 
 

@@ -15,43 +15,47 @@ class TableFormat(TextFormat):
 
     reads = frozenset({"column"})
 
-    def segments(self, source: str) -> list[Segment]:
-        """Return the texts of the column that ``--column`` names."""
+    def segments(self, source: str) -> Iterator[Segment | None]:
+        """Yield the texts of the column that ``--column`` names."""
         first = source.partition("\n")[0]
         separator = "\t" if "\t" in first else max(",;", key=first.count)
         rows = list(_rows(source, separator))
-        header = [_value(source[slice(*span)]) for span in rows[0]] if rows else []
+        header = [_value(source[begin:end]) for begin, end in rows[0]]
         column = self.options.column
-        number = int(column) - 1 if column.isdecimal() else -1
+        number = -1
+        if column.isdecimal():
+            number = int(column) - 1
         if column in header:
             number = header.index(column)
             rows = rows[1:]
-        if not 0 <= number < max(1, len(header)):
+        if not 0 <= number < len(header):
             raise DataError(f"there is no column {column}; the first row is {first.strip()[:60]!r}")
-        segments = []
         for row in rows:
             if number < len(row):
                 begin, end = row[number]
                 text = source[begin:end]
-                if text.startswith('"') and text.endswith('"') and end - begin > 1:
-                    begin, end = begin + 1, end - 1
-                segment = plain_segment(_value(text), (begin, end), f"{text[:1]}{separator}")
-                segments += [] if segment is None else [segment]
-        return segments
+                if _is_quoted(text):
+                    begin += 1
+                    end -= 1
+                yield plain_segment(_value(text), (begin, end), f"{text[:1]}{separator}")
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with doubled quotes, and in quotes where it needs them."""
-        first, separator = segment.note[:1], segment.note[-1]
-        if first == '"' and len(segment.note) == 2:
-            return text.replace('"', '""')
+        separator = segment.note[-1]
+        doubled = text.replace('"', '""')
+        if segment.note == f'"{separator}':
+            return doubled
         if separator in text or text.startswith('"'):
-            return '"' + text.replace('"', '""') + '"'
+            return f'"{doubled}"'
         return text
 
 
+def _is_quoted(cell: str) -> bool:
+    return len(cell) > 1 and cell.startswith('"') and cell.endswith('"')
+
+
 def _value(cell: str) -> str:
-    quoted = len(cell) > 1 and cell.startswith('"') and cell.endswith('"')
-    return cell[1:-1].replace('""', '"') if quoted else cell
+    return cell[1:-1].replace('""', '"') if _is_quoted(cell) else cell
 
 
 def _rows(source: str, separator: str) -> Iterator[list[Span]]:

@@ -1,6 +1,7 @@
 """Plain text: each line is a segment."""
 
 import re
+from collections.abc import Iterator
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.document import TextFormat
@@ -11,8 +12,7 @@ from relu_nmt.applications.files.segments import Segment, plain_segment
 class PlainTextFormat(TextFormat):
     """Plain text, a sentence or paragraph a line."""
 
-    def segments(self, source: str) -> list[Segment]:
-        """Return the lines of a text that have words."""
-        lines = re.finditer(r"[^\n]+", source)
-        segments = [plain_segment(line[0], line.span()) for line in lines]
-        return [segment for segment in segments if segment is not None]
+    def segments(self, source: str) -> Iterator[Segment | None]:
+        """Yield the lines of a text."""
+        for line in re.finditer(r"[^\n]+", source):
+            yield plain_segment(line[0], line.span())

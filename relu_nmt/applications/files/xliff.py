@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from relu_nmt.applications.files import formats
+from relu_nmt.applications.files.document import ReadSource
 from relu_nmt.applications.files.markup import (
     MarkupReader,
     Piece,
@@ -13,18 +14,14 @@ from relu_nmt.applications.files.markup import (
     attribute,
     names,
 )
-from relu_nmt.applications.files.placing import Translation, Writer
-from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span
+from relu_nmt.applications.files.placing import Translation
+from relu_nmt.applications.files.segments import Segment, Span
 
-XLIFF = Vocabulary(
-    inline=names("g pc mrk"),
-    only_in=names("source"),
-)
-_GROUPS = names("file group unit trans-unit")
-_OPENING, _CLOSING = names("bpt bx sc"), names("ept ex ec")
-_FINAL, _UNTRANSLATED = names("final signed-off"), names("new needs-translation initial")
+_OPENING = names("bpt bx sc")
+_CLOSING = names("ept ex ec")
+_FINAL = names("final signed-off")
+_UNTRANSLATED = names("new needs-translation initial")
 _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[^']*')""")
-
 _LINE_END = re.compile(r"\r?\n\s*")
 
 
@@ -35,44 +32,8 @@ class _Unit:
     tag: Span  # opening tag of the unit
     source: Span
     content: Span  # content of the source
-    words: Span  # the content without what stands around its words
+    words: Span  # the content without spaces and tags at both ends
     target: Span  # empty without a target
-
-
-@formats.register("xliff")
-class XliffFormat(XmlFormat):
-    """Files of translators."""
-
-    reads = frozenset({"retranslate"})
-    keeps_equal = False
-
-    def segments(self, source: str) -> list[Segment]:
-        """Return the units that are not translated, in order."""
-        return list(_Reader(source, XLIFF).units(self.options.retranslate))
-
-    def rendered(self, segment: Segment, translation: Translation, writer: Writer) -> str:
-        """Return a unit up to the end of its target, in a state to be reviewed."""
-        unit = segment.note
-        head, before = writer.source(unit.tag), writer.source((unit.tag[1], unit.target[0]))
-        opening = re.match(r"<target[^>]*>", writer.source(unit.target))
-        target = opening[0].replace("/>", ">") if opening else "<target>"
-        if head.startswith("<segment"):
-            head = _with_state(head, "translated")
-        else:
-            target = _with_state(target, "needs-review-translation")
-        if opening is None:
-            space = writer.source((unit.tag[1], unit.source[0]))
-            target = space[len(space.rstrip()) :] + target
-        # Copy what stands around the words, such as spaces.
-        text = super().rendered(segment, translation, writer)
-        text = writer.source((unit.content[0], unit.words[0])) + text
-        text += writer.source((unit.words[1], unit.content[1]))
-        return f"{head}{before}{target}{text}</target>"
-
-
-def _with_state(tag: str, state: str) -> str:
-    """Return an opening tag with another state."""
-    return f'{_STATE.sub("", tag).removesuffix(">")} state="{state}">'
 
 
 class _Reader(MarkupReader):
@@ -80,20 +41,16 @@ class _Reader(MarkupReader):
 
     _keeps_lines = False
 
-    def units(self, retranslate: bool) -> Iterator[Segment]:
+    def units(self, retranslate: bool) -> Iterator[Segment | None]:
         """Yield the units to translate."""
         end_untranslated = -1
         for number, piece in enumerate(self.pieces):
             if piece.kind != "open" or number < end_untranslated:
                 continue
-            if piece.name in ("file", "group", "unit", "trans-unit") and self.is_untranslated(
-                piece
-            ):
+            if self.is_untranslated(piece):
                 end_untranslated = self.partners[number]
             elif piece.name in ("trans-unit", "segment"):
-                segment = self._unit(number, retranslate)
-                if segment is not None:
-                    yield segment
+                yield self._unit(number, retranslate)
 
     def is_untranslated(self, piece: Piece) -> bool:
         """Return True for an element that its author wants to keep."""
@@ -104,32 +61,43 @@ class _Reader(MarkupReader):
         """Return a unit as a segment, or None if its translation is to stay."""
         tag = self.pieces[number]
         parts = self._parts(range(number + 1, self.partners[number]))
-        if "source" not in parts:
+        if "source" not in parts or self._stays(tag, parts.get("target"), retranslate):
             return None
-        begin, end = parts["source"]
-        first, last = parts.get("target", (number, number))
-        state = attribute(self.source, self.pieces[first], "state")
-        state = state or attribute(self.source, tag, "state")
-        is_final = state in _FINAL or attribute(self.source, tag, "approved") == "yes"
-        has_target = bool(self.text_of(range(first, last)).strip())
-        is_done = has_target and state not in _UNTRANSLATED and not retranslate
-        if is_final or is_done:
-            return None
-        spaces = [attribute(self.source, piece, "xml:space") for piece in (tag, self.pieces[begin])]
+        first, last = parts["source"]
+        opening = self.pieces[first]
+        spaces = [attribute(self.source, piece, "xml:space") for piece in (tag, opening)]
         self._keeps_lines = "preserve" in spaces
         self.found_segments = []
-        self.read(range(begin + 1, end), is_text=True)
-        if not self.found_segments:
+        self.read(range(first + 1, last), is_text=True)
+        segment = next(filter(None, self.found_segments), None)
+        if segment is None:
             return None
-        [segment] = self.found_segments
-        behind = self.pieces[parts.get("seg-source", parts["source"])[1]].end
-        target = behind, behind
+        _, last_before = parts.get("seg-source", parts["source"])
+        target = self.pieces[last_before].end, self.pieces[last_before].end
         if "target" in parts:
-            target = self.pieces[first].begin, self.pieces[last].end
-        content = self.pieces[begin].end, self.pieces[end].begin
-        source = self.pieces[begin].begin, self.pieces[end].end
-        unit = _Unit(tag.span, source, content, segment.span, target)
+            target = self._span(parts["target"])
+        unit = _Unit(
+            tag=tag.span,
+            source=self._span(parts["source"]),
+            content=(opening.end, self.pieces[last].begin),
+            words=segment.span,
+            target=target,
+        )
         return replace(segment, span=(tag.begin, target[1]), note=unit)
+
+    def _span(self, numbers: Span) -> Span:
+        first, last = numbers
+        return self.pieces[first].begin, self.pieces[last].end
+
+    def _stays(self, tag: Piece, target: Span | None, retranslate: bool) -> bool:
+        """Return True for a unit that is final or has a translation."""
+        state = attribute(self.source, tag, "state")
+        has_target = False
+        if target is not None:
+            state = attribute(self.source, self.pieces[target[0]], "state") or state
+            has_target = self.text_of(range(*target)).strip() != ""
+        is_final = state in _FINAL or attribute(self.source, tag, "approved") == "yes"
+        return is_final or (has_target and state not in _UNTRANSLATED and not retranslate)
 
     def _parts(self, numbers: range) -> dict[str, Span]:
         """Return the numbers of the first and last piece of each element of a unit."""
@@ -141,31 +109,72 @@ class _Reader(MarkupReader):
             number = end + 1
         return parts
 
-    def add_inline(self, builder: SegmentBuilder, number: int, end: int, inner: list[range]) -> int:
+    def add_inline(self, number: int, end: int) -> int:
         """Add an inline element. Two empty ones may be the beginning and end of a pair."""
         piece = self.pieces[number]
-        element = piece.begin, self.pieces[end].end
-        key = self._key(piece)
+        element = self._span((number, end))
         if piece.name in _OPENING:
-            builder.open(key, element)
+            self.builder.open(self._key(piece), element)
         elif piece.name in _CLOSING:
-            builder.close(key, element)
+            self.builder.close(self._key(piece), element)
         else:
-            return super().add_inline(builder, number, end, inner)
+            return super().add_inline(number, end)
         return end
 
-    def _add_text(self, builder: SegmentBuilder, piece: Piece) -> None:
+    def _key(self, piece: Piece) -> str:
+        """Return the name that both ends of a pair have."""
+        for name in ("rid", "startRef", "id"):
+            value = attribute(self.source, piece, name)
+            if value:
+                return f"pair {value}"
+        return "pair"
+
+    def add_text(self, piece: Piece) -> None:
         """Add text. The lines of a unit that preserves its spaces stay lines."""
         position = piece.begin
         if self._keeps_lines:
             for match in _LINE_END.finditer(self.source, piece.begin, piece.end):
-                super()._add_text(builder, Piece("text", position, match.start()))
-                builder.add_empty(match.span(), is_space=True)
+                super().add_text(Piece("text", position, match.start()))
+                self.builder.add_empty(match.span(), is_space=True)
                 position = match.end()
-        super()._add_text(builder, Piece("text", position, piece.end))
+        super().add_text(Piece("text", position, piece.end))
 
-    def _key(self, piece: Piece) -> str:
-        """Return the name that both ends of a pair have."""
-        values = dict.fromkeys(["rid", "startRef", "id"])
-        key = next(filter(None, (attribute(self.source, piece, name) for name in values)), "")
-        return f"pair {key}"
+
+@formats.register("xliff")
+class XliffFormat(XmlFormat):
+    """Files of translators."""
+
+    reads = frozenset({"retranslate"})
+    keeps_equal = False
+    vocabulary = Vocabulary(inline=names("g pc mrk"), only_in=names("source"))
+
+    def segments(self, source: str) -> Iterator[Segment | None]:
+        """Yield the units that are not translated, in order."""
+        return _Reader(source, self.vocabulary).units(self.options.retranslate)
+
+    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+        """Return a unit up to the end of its target, in a state to be reviewed."""
+        unit: _Unit = segment.note
+        head = source(unit.tag)
+        before = source((unit.tag[1], unit.target[0]))
+        opening = re.match(r"<target[^>]*>", source(unit.target))
+        target = "<target>"
+        if opening:
+            target = opening[0].replace("/>", ">")
+        if head.startswith("<segment"):
+            head = _with_state(head, "translated")
+        else:
+            target = _with_state(target, "needs-review-translation")
+        if opening is None:
+            space = source((unit.tag[1], unit.source[0]))
+            target = space[len(space.rstrip()) :] + target
+        # Copy the spaces and tags at both ends.
+        first = source((unit.content[0], unit.words[0]))
+        text = super().rendered(segment, translation, source)
+        last = source((unit.words[1], unit.content[1]))
+        return f"{head}{before}{target}{first}{text}{last}</target>"
+
+
+def _with_state(tag: str, state: str) -> str:
+    """Return an opening tag with another state."""
+    return f'{_STATE.sub("", tag).removesuffix(">")} state="{state}">'

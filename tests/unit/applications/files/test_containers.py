@@ -192,6 +192,7 @@ def test_damaged_files_and_bombs_are_refused(content, message):
     ("content", "expected"),
     [
         ("<w:r><w:t>T</w:t><w:noBreakHyphen/><w:t>Shirt</w:t></w:r>", RUN.format("T\u2011SHIRT")),
+        ("<w:r><w:t>Haus</w:t><w:softHyphen/><w:t>tür</w:t></w:r>", RUN.format("HAUSTÜR")),
         (
             "<w:r><w:t>Eins</w:t></w:r><w:r><w:ptab/></w:r><w:r><w:t>Zwei</w:t></w:r>",
             RUN.format("EINS") + "<w:r><w:ptab/></w:r>" + RUN.format("ZWEI"),

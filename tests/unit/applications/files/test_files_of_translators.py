@@ -173,3 +173,20 @@ def test_lines_of_xliff_that_preserve_their_spaces_stay(space, expected):
         "<source>Eins da\n  zwei\n</source></trans-unit></body></file></xliff>"
     )
     assert f">EINS DA{expected}ZWEI\n</target>" in translate(source, "xliff")
+
+
+def test_entries_of_po_without_a_blank_line_between_them():
+    source = 'msgid "eins"\nmsgstr ""\n# Notiz\nmsgid "zwei"\nmsgstr ""\n'
+    assert translate(source, "po") == (
+        '#, fuzzy\nmsgid "eins"\nmsgstr "EINS"\n# Notiz\n#, fuzzy\nmsgid "zwei"\nmsgstr "ZWEI"\n'
+    )
+
+
+def test_unparsed_text_of_xliff_is_translated():
+    source = (
+        '<xliff version="1.2"><file><body><trans-unit id="1"><source><![CDATA[eins < zwei]]>'
+        "</source></trans-unit></body></file></xliff>"
+    )
+    assert '<target state="needs-review-translation">EINS &lt; ZWEI</target>' in translate(
+        source, "xliff"
+    )

@@ -113,3 +113,17 @@ def test_a_last_slash_of_a_value_without_quotes_is_no_end_of_the_tag():
 def test_an_encoding_that_python_alone_knows_is_refused():
     with pytest.raises(DataError, match="encoding undefined"):
         translate('<meta charset="undefined"><p>Hallo</p>', "html")
+
+
+def test_latin_1_is_the_code_page_of_windows_as_in_browsers():
+    page = '<meta charset="iso-8859-1"><p>„schön“'.encode("cp1252")
+    assert translated(page, "html", upper, FileOptions()).endswith("„SCHÖN“".encode("cp1252"))
+    control = b'<meta charset="iso-8859-1"><p>a\x81'
+    assert translated(control, "html", upper, FileOptions()).endswith(b"A\x81")
+
+
+def test_elements_that_overlap_are_written_once():
+    page = "<object>Eins <iframe>zwei</object> drei</iframe> vier"
+    assert translate(page, "html") == page.replace("Eins", "EINS").replace("zwei", "ZWEI").replace(
+        "drei", "DREI"
+    ).replace("vier", "VIER")

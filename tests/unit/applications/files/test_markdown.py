@@ -80,6 +80,7 @@ def test_marks_move_with_their_words():
         "a_b_c",
         "\\",
         "~~",
+        "`\n`",
     ],
 )
 def test_marks_without_a_partner_stay(text):
