@@ -6,7 +6,7 @@ it and exit with status 2; a library caller may catch :class:`ReluNmtError`.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 IN_BRACKETS = "{} ({})"
@@ -79,6 +79,24 @@ def counted(count: int, noun: str) -> str:
     """
     ending = "es" if noun.endswith(("s", "x")) else "s"
     return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
+def some_of(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
+    """Return the first names, at most so many, and the number of further names.
+
+    Example:
+        >>> some_of(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    text = between.join(names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most:,} more"
+    return text
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or the error's name if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def refuse_unordered(items: object, name: str) -> None:

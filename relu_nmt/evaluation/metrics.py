@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.config import option, settings
-from relu_nmt.errors import ConfigError, DataError, needing
+from relu_nmt.errors import ConfigError, DataError, first_line, needing
 
 METRICS = ("bleu", "chrf", "ter")
 COMPOUND = "compound"  # a tokenizer of ours that splits hyphenated words of tokenized text
@@ -301,8 +301,7 @@ def comet_score(
         path = model if Path(model).is_file() else download_model(model)
         metric = load_from_checkpoint(path)
     except Exception as error:  # of the network, the hub or the file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"--comet-model {model}: cannot be loaded: {reason}") from error
+        raise DataError(f"--comet-model {model}: cannot be loaded: {first_line(error)}") from error
     data = []
     for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):
         data.append({"src": source, "mt": hypothesis, "ref": reference})

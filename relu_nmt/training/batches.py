@@ -97,8 +97,10 @@ def own_batches(
     updates: list[list[int | None]] = []
     for start in range(offset, num_batches, per_update):
         end = min(start + per_update, num_batches)
-        indices = range(start + rank, end + rank, world_size)
-        updates.append([index if index < end else None for index in indices])
+        indices: list[int | None] = [*range(start + rank, end, world_size)]
+        if len(indices) < len(range(start, end, world_size)):  # the batches of the first process
+            indices.append(None)
+        updates.append(indices)
     return updates
 
 
@@ -112,7 +114,9 @@ def load_ahead(
 
     def load_pinned(index: int) -> Any:
         batch = load(index)
-        return batch.pin_memory() if pin_memory and hasattr(batch, "pin_memory") else batch
+        if pin_memory and hasattr(batch, "pin_memory"):
+            batch = batch.pin_memory()
+        return batch
 
     if num_workers == 0:
         yield from map(load_pinned, indices)
@@ -140,12 +144,13 @@ def shapes_of(batch: Any) -> str:
         >>> shapes_of(SimpleNamespace(ids=torch.ones(3), src_tokens=torch.ones(3, 7)))
         'src_tokens 3 x 7'
     """
-    shapes = {name: x.shape for name, x in vars(batch).items() if isinstance(x, Tensor)}
-    large = {name: shape for name, shape in shapes.items() if len(shape) > 1}
-    texts = []
-    for name, shape in (large or shapes).items():
-        texts.append(f"{name} {' x '.join(map(str, shape))}")
-    return ", ".join(texts)
+    vectors: list[str] = []
+    larger: list[str] = []
+    for name, x in vars(batch).items():
+        if isinstance(x, Tensor):
+            texts = larger if x.dim() > 1 else vectors
+            texts.append(f"{name} {' x '.join(map(str, x.shape))}")
+    return ", ".join(larger or vectors)
 
 
 @contextmanager

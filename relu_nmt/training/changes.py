@@ -1,4 +1,4 @@
-"""Comparison of a training's settings with those of a checkpoint, and of a folder with files."""
+"""Comparison of a training's settings with a checkpoint's, and with the files of a folder."""
 
 import json
 from collections.abc import Mapping
@@ -34,13 +34,17 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_
     """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout."""
     # Compare in the present form, since earlier versions named some settings otherwise.
     changes = _changes(_in_full(_of_today(stored, model)), _in_full(_as_stored(model)))
-    if fixed := {k: values for k, values in changes.items() if not _may_change(k)}:
-        options = all_options(type(model))
-        were = " ".join(f"{flag_of(k)} {_shown(options[k], was)}" for k, (was, _) in fixed.items())
-        are = " ".join(f"{flag_of(k)} {_shown(options[k], now)}" for k, (_, now) in fixed.items())
+    options = all_options(type(model))
+    were: list[str] = []
+    are: list[str] = []
+    for name, (earlier, present) in changes.items():
+        if not _may_change(name):
+            were.append(f"{flag_of(name)} {_shown(options[name], earlier)}")
+            are.append(f"{flag_of(name)} {_shown(options[name], present)}")
+    if were:
         raise CheckpointError(
-            f"{path}: was trained with {were}, not {are}; give the same model flags to go on, or "
-            f"{fresh_start}; if the weights fit, {weights_alone(path)}"
+            f"{path}: was trained with {' '.join(were)}, not {' '.join(are)}; give the same model "
+            f"flags to go on, or {fresh_start}; if the weights fit, {weights_alone(path)}"
         )
 
 
@@ -51,9 +55,10 @@ def refuse_other_optimizer(
     present = config.optimizer.optimizer
     earlier = str(flat(stored).get("optimizer", present))
     # Compare the classes, since a class may have several names, such as adam and adamw.
-    names = [Spec.parse(text).name for text in (earlier, present)]
-    first, second = (OPTIMIZERS.get(n) if n in OPTIMIZERS.names() else n for n in names)
-    if first != second and not config.reset_optimizer:
+    name = Spec.parse(earlier).name
+    present_class = OPTIMIZERS.get(Spec.parse(present).name)
+    is_same = name in OPTIMIZERS.names() and OPTIMIZERS.get(name) is present_class
+    if not is_same and not config.reset_optimizer:
         raise CheckpointError(
             f"{path}: has the state of --optimizer {earlier}, which {present} cannot use; give "
             f"--optimizer {earlier} to go on, --reset-optimizer to take the weights alone, or "
@@ -73,7 +78,8 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
         return ""
     advice = f"choose another --save-dir than {folder.path}, or move"
     # Compare the settings with the settings in a checkpoint of the folder.
-    if (path := folder.present()) is not None:
+    path = folder.present()
+    if path is not None:
         stored = {}
         with suppress(CheckpointError):  # a foreign file
             stored = read_metadata(path)
@@ -128,15 +134,17 @@ def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     were = _of_today(stored.get("model") or {}, settings.model)
     # Leave out fixed settings if training goes on, since they were compared before.
     model = _changes(were, _as_stored(settings.model))
-    changes |= {name: values for name, values in model.items() if _may_change(name) or not goes_on}
+    for name, values in model.items():
+        if _may_change(name) or not goes_on:
+            changes[name] = values
     if not changes:
         return ""
     options = all_options(type(settings))
-    changed = (
-        f"{flag_of(k)} {_shown(options[k], now)} (was {_shown(options[k], was)})"
-        for k, (was, now) in changes.items()
-    )
-    return f"note: settings are changed since the checkpoint: {', '.join(changed)}"
+    texts = []
+    for name, (earlier, present) in changes.items():
+        option = options[name]
+        texts.append(f"{flag_of(name)} {_shown(option, present)} (was {_shown(option, earlier)})")
+    return f"note: settings are changed since the checkpoint: {', '.join(texts)}"
 
 
 def _of_today(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
@@ -162,29 +170,32 @@ def _changes(stored: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str,
 
 def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's settings with the value of each slot and side in place of a common one."""
-    full, common = dict(model), set()
+    full = dict(model)
     # Give each slot and side the common value that it falls back to.
     for name, value in model.items():
         _, _, shared = name.partition("_")
-        if shared in model and shared in ("attention", "positions"):
-            full[name] = model[shared] if value is None else value
-            # An image model has its common attention in the blocks themselves.
-            if f"encoder_{shared}" in model:
-                common.add(shared)
+        if value is None and shared in ("attention", "positions"):
+            full[name] = model.get(shared)
         # Write attentions in the present form, so that equal ones compare as equal.
         if name.endswith("attention") and isinstance(full[name], str):
             with suppress(ConfigError):  # as an earlier version wrote it
                 full[name] = str(Spec.parse(full[name]))
-    # Leave out common settings, whose values the slots have now.
-    return {name: value for name, value in full.items() if name not in common}
+    # Leave out the common values. An image model has its common attention in the blocks themselves.
+    for shared in ("attention", "positions"):
+        if f"encoder_{shared}" in model:
+            full.pop(shared, None)
+    return full
 
 
 def _noted(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """Return the values whose change deserves a note, except the model's settings."""
     options = all_options(type(settings))
     of_training = options.keys() - all_options(type(settings.model))
-    hidden = {name for name in of_training if {name, options[name].heading} & WITHOUT_NOTE}
-    return {name: value for name, value in values.items() if name in of_training - hidden}
+    noted = {}
+    for name, value in values.items():
+        if name in of_training and WITHOUT_NOTE.isdisjoint((name, options[name].heading)):
+            noted[name] = value
+    return noted
 
 
 def _shown(option: Option, value: Any) -> str:

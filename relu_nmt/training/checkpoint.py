@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from relu_nmt.config.classes import flat
 from relu_nmt.config.stored import checked, parse_json
-from relu_nmt.errors import CheckpointError, ConfigError, reporting
+from relu_nmt.errors import CheckpointError, ConfigError, first_line, reporting, some_of
 from relu_nmt.io.safe_write import plain_file, replacing
 from relu_nmt.training.distributed import part_like
 
@@ -111,7 +111,8 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     # Read the header, then the tensors.
     metadata = _read_header(path)
     source = Path(path)
-    version, tied = metadata.pop("version"), metadata.pop("tied", {})
+    version = metadata.pop("version")
+    tied = metadata.pop("tied", {})
     checksums: dict[str, int] | None = metadata.pop("checksums", None)
     prefix = "" if with_training_state else MODEL_PREFIX
     try:
@@ -122,17 +123,19 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
         raise _damaged(source, error) from error
     # Compare the checksums.
     if checksums is not None:
-        if lost := [n for n in checksums if n.startswith(MODEL_PREFIX) and n not in tensors]:
-            raise _damaged(source, f"the tensor {lost[0]} is missing")
+        for name in checksums:
+            if name.startswith(MODEL_PREFIX) and name not in tensors:
+                raise _damaged(source, f"the tensor {name} is missing")
         for name, tensor in tensors.items():
             if checksums.get(name) != _checksum(tensor):
                 raise _damaged(source, f"the tensor {name} does not fit its checksum")
     # Restore tied tensors, and divide all into weights for decoding and those for training only.
     tensors |= {alias: tensors[name] for alias, name in tied.items() if name in tensors}
     model = without_prefix(tensors, MODEL_PREFIX)
-    training = {n: tensor for n, tensor in tensors.items() if not n.startswith(MODEL_PREFIX)}
+    training = {n: t for n, t in tensors.items() if not n.startswith(MODEL_PREFIX)}
     if version == UPGRADED_VERSION:
-        model, training = _upgrade_tensors(model), _upgrade_tensors(training)
+        model = _upgrade_tensors(model)
+        training = _upgrade_tensors(training)
     return Checkpoint(model, metadata, training)
 
 
@@ -169,24 +172,24 @@ def load_weights(
     ``advice`` ends the message of the error.
 
     Raises:
-        CheckpointError: names or shapes are not those of the model.
+        CheckpointError: names or shapes differ from the model's.
     """
     # Collect tensors of another shape, and names that only one side has.
     model_tensors = model_tensors or model.state_dict()
-    unlike = [
-        f"{name} {list(tensors[name].shape)} instead of {list(model_tensors[name].shape)}"
-        for name in model_tensors
-        if name in tensors and model_tensors[name].shape != tensors[name].shape
-    ]
-    missing = [name for name in model_tensors if name not in tensors]
+    unlike: list[str] = []
+    missing: list[str] = []
+    for name, expected in model_tensors.items():
+        if name not in tensors:
+            missing.append(name)
+        elif (shape := tensors[name].shape) != expected.shape:
+            unlike.append(f"{name} {list(shape)} instead of {list(expected.shape)}")
     foreign = [name for name in tensors if name not in model_tensors]
     # Raise the first kind of difference, with a few names as examples.
     for verb, names in (("has", unlike), ("lacks", missing), ("has also", foreign)):
         if names:
-            remainder = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
             raise CheckpointError(
                 f"{origin}: the checkpoint does not fit the model: it {verb} "
-                f"{', '.join(names[:SHOWN_NAMES])}{remainder}{advice and '; '}{advice}"
+                f"{some_of(names, SHOWN_NAMES)}{advice and '; '}{advice}"
             )
     parts = {name: part_like(tensor, model_tensors[name]) for name, tensor in tensors.items()}
     model.load_state_dict(parts, strict=False)
@@ -225,8 +228,9 @@ def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> di
             f"{origin}: cannot be read as weights (damaged, or more than weights in it)"
         ) from error
     except Exception as error:  # the readers raise any exception for damaged files
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{origin}: cannot be read as weights ({reason})") from error
+        raise CheckpointError(
+            f"{origin}: cannot be read as weights ({first_line(error)})"
+        ) from error
     for key in wrappers:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -247,24 +251,29 @@ def _read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise _damaged(source, error) from error
     # Compare the checksum of the metadata. Earlier files have no checksums at all.
     checksum = raw.pop("metadata_checksum", None)
-    if checksum != (str(_checksum_of_texts(raw)) if "checksums" in raw else None):
+    expected = None
+    if "checksums" in raw:
+        expected = str(_checksum_of_texts(raw))
+    if checksum != expected:
         raise _damaged(source, "its metadata does not fit its checksum")
     if raw.pop("format", None) != json.dumps(FORMAT):
         raise CheckpointError(
             f"{source}: a safetensors file, but not a checkpoint of relu_nmt; "
             "give a file that relu-nmt-train or relu-nmt-average wrote"
         )
-    if (version := raw.get("version")) not in (str(UPGRADED_VERSION), str(VERSION)):
+    if raw.get("version") not in (str(UPGRADED_VERSION), str(VERSION)):
         raise CheckpointError(
-            f"{source}: checkpoint version {version}, but this relu_nmt reads version {VERSION}; "
-            "use the relu_nmt that wrote it"
+            f"{source}: checkpoint version {raw.get('version')}, but this relu_nmt reads version "
+            f"{VERSION}; use the relu_nmt that wrote it"
         )
     # Check the types of all values, which a checksum does not.
     with reporting(f"{source}: damaged", CheckpointError, (ValueError, ConfigError)):
         metadata = checked(METADATA_FORM, {k: parse_json(v) for k, v in raw.items()}, "metadata")
         for name in ("args", "model_config"):
             flat(metadata.get(name, {}))
-    return _upgrade_metadata(metadata) if metadata["version"] == UPGRADED_VERSION else metadata
+    if metadata["version"] == UPGRADED_VERSION:
+        _upgrade_metadata(metadata)
+    return metadata
 
 
 def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -274,16 +283,17 @@ def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     first_name: dict[tuple[Any, ...], str] = {}
     for name, tensor in tensors.items():
         # Identify a tensor by its memory and layout, since tied weights share both.
-        memory, start = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
-        identity = memory, start, tensor.shape, tensor.stride()
+        memory = tensor.untyped_storage().data_ptr()
+        identity = memory, tensor.storage_offset(), tensor.shape, tensor.stride()
         if tensor.numel() and identity in first_name:
             tied[name] = first_name[identity]
             continue
         first_name[identity] = name
         value = tensor.detach().to("cpu").contiguous()
         # Copy a view of a larger tensor: in safetensors every tensor owns its storage.
-        owns_storage = value.untyped_storage().nbytes() == value.numel() * value.element_size()
-        stored[name] = value if owns_storage else value.clone()
+        if value.untyped_storage().nbytes() != value.numel() * value.element_size():
+            value = value.clone()
+        stored[name] = value
     return stored, tied
 
 
@@ -351,8 +361,11 @@ def _damaged(path: Path, reason: Exception | str) -> CheckpointError:
 
 def _new_vision_part(match: re.Match[str]) -> str:
     index, part, branch = match.groups()
-    part = "self_attention" if part == "attention" else part
-    return f"blocks.{index}.layer.{part}{'_residual' if branch else ''}."
+    if part == "attention":
+        part = "self_attention"
+    if branch:
+        part += "_residual"
+    return f"blocks.{index}.layer.{part}."
 
 
 def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -364,7 +377,8 @@ def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     upgraded = {}
     for old_name, tensor in tensors.items():
         name = _VISION_PART.sub(_new_vision_part, old_name)
-        if (packed := _PACKED.fullmatch(name)) is None:
+        packed = _PACKED.fullmatch(name)
+        if packed is None:
             upgraded[name] = tensor
             continue
         module, kind, ending = packed.group("module", "kind", "ending")
@@ -372,23 +386,21 @@ def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not module.endswith("cross_attention"):
             upgraded[f"{module}.qkv.{kind}{ending}"] = tensor
             continue
-        # Split [3C, ...] into q [C, ...] and kv [2C, ...].
-        width = tensor.size(0) // 3 if tensor.dim() else 0
         # Copy a scalar, such as the number of steps, since the parts count separately.
-        halves = (tensor[:width], tensor[width:]) if width else (tensor, tensor.clone())
-        parts = dict(zip(("q", "kv"), halves, strict=True))
-        upgraded |= {f"{module}.{part}.{kind}{ending}": value for part, value in parts.items()}
+        q, kv = tensor, tensor.clone()
+        if tensor.dim() and len(tensor) >= 3:
+            # Split [3C, ...] into q [C, ...] and kv [2C, ...].
+            q, kv = tensor.split([len(tensor) // 3, len(tensor) - len(tensor) // 3])
+        upgraded[f"{module}.q.{kind}{ending}"] = q
+        upgraded[f"{module}.kv.{kind}{ending}"] = kv
     return upgraded
 
 
-def _upgrade_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's metadata with the present names of settings."""
-    for holder, name in ((metadata, "model_config"), (metadata.get("args"), "model")):
-        model = holder.get(name) if isinstance(holder, dict) else None
-        if isinstance(model, dict):
-            if "activation_fn" in model:
-                model["feed_forward"] = model.pop("activation_fn")
-            for side in ("encoder", "decoder"):
-                if model.pop(f"{side}_learned_pos", False):
-                    model[f"{side}_positions"] = "learned"
-    return metadata
+def _upgrade_metadata(metadata: dict[str, Any]) -> None:
+    """Give the settings in a checkpoint's metadata their present names, in place."""
+    for model in (metadata.get("model_config", {}), metadata.get("args", {}).get("model", {})):
+        if "activation_fn" in model:
+            model["feed_forward"] = model.pop("activation_fn")
+        for side in ("encoder", "decoder"):
+            if model.pop(f"{side}_learned_pos", False):
+                model[f"{side}_positions"] = "learned"

@@ -233,7 +233,9 @@ class TrainerConfig(PrecisionOptions):
         flags = [flag_of(name) for name in RESETS if getattr(self, name)]
         if self.restore_file != LAST:
             flags.insert(0, "--restore-file")
-        return "the same command" + (f" without {' '.join(flags)}" if flags else "")
+        if not flags:
+            return "the same command"
+        return f"the same command without {' '.join(flags)}"
 
     def fresh_start(self, goes_on: bool) -> str:
         """Return advice on flags for a training that takes nothing of an earlier checkpoint.

@@ -1,4 +1,4 @@
-"""The processes that train together, one or those of torchrun, and the signals to them.
+"""The processes that train together, one or several of torchrun, and the signals to them.
 
 With ``--ddp-backend fully_sharded`` each process holds only its part of weights, gradients and
 optimizer. PyTorch's FSDP2 gathers the weights of each layer when it runs, and frees them
@@ -31,7 +31,7 @@ from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.io.process import BETWEEN_LOOKS, handle_stop_signals
 from relu_nmt.training.config import ALLOW_UNUSED, FULLY_SHARDED
 
-if TYPE_CHECKING:  # these take as long to import as torch; only sharded training imports them
+if TYPE_CHECKING:  # only sharded training imports these, which takes as long as importing torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # these take as long to import as torch; only sharded trainin
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 MOST_PROCESSES = 1_000_000
 MOST_WAITING, QUIET_WAITING = 300.0, 3.0
-"""Seconds that a process waits for the others, and those before it says so."""
+"""Seconds that a process waits for further ones, and seconds before it says so."""
 LOST_PEER = "Connection closed by peer"
 """The message of gloo after another process has ended."""
 
@@ -118,15 +118,20 @@ class ProcessGroup:
 def join_processes(cpu: bool) -> ProcessGroup:
     """Return this process's group, which torchrun's variables describe. ``cpu`` uses no GPU."""
     on_gpu = torch.cuda.is_available() and not cpu
-    if not on_gpu:
+    device = torch.device("cpu")
+    backend = "gloo"
+    if on_gpu:
+        device = torch.device("cuda", 0)
+        backend = "nccl"
+    else:
         keep_freed_memory()
     world_size = _environment_number("WORLD_SIZE", 1, MOST_PROCESSES, default=1)
     if world_size == 1:
-        return ProcessGroup(0, 1, torch.device("cuda:0" if on_gpu else "cpu"))
-    rank, device = _environment_number("RANK", 0, world_size - 1), torch.device("cpu")
+        return ProcessGroup(0, 1, device)
+    rank = _environment_number("RANK", 0, world_size - 1)
     local_rank = _environment_number("LOCAL_RANK", 0, world_size - 1, default=rank)
     if on_gpu:
-        # Give each process of the machine a GPU of its own.
+        # Give each process of the machine another GPU.
         if local_rank >= torch.cuda.device_count():
             raise ConfigError(
                 f"process {local_rank} of this machine has no GPU: there are "
@@ -137,8 +142,9 @@ def join_processes(cpu: bool) -> ProcessGroup:
     # Import it before the group exists: defaults of its functions would hold the group for ever.
     importlib.import_module("torch.distributed.nn")
     # The agent of torchrun has a store, and watches the processes. Others meet here.
-    store = None if "TORCHELASTIC_USE_AGENT_STORE" in os.environ else _meet(rank, world_size)
-    backend = "nccl" if on_gpu else "gloo"
+    store = None
+    if "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:
+        store = _meet(rank, world_size)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     return ProcessGroup(rank, world_size, device)
 
@@ -149,14 +155,14 @@ def keep_freed_memory() -> None:
     Otherwise memory goes back to the system after each update, as it still does for tensors above
     32 MB, and the system clears it again.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
+        mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 32 << 20)
         mallopt(M_TRIM_THRESHOLD, -1)
 
 
-def _environment_number(name: str, smallest: int, largest: int, default: int | None = None) -> int:
-    text = os.environ.get(name, "" if default is None else str(default))
+def _environment_number(name: str, smallest: int, largest: int, default: int | str = "") -> int:
+    text = os.environ.get(name, str(default))
     with suppress(ValueError):
         if smallest <= int(text) <= largest:
             return int(text)
@@ -186,7 +192,7 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
     missing = [0]
     is_told = False
     started = time.monotonic()
-    # Look again and again, since a call that waits for the others hears no Ctrl-C.
+    # Look again and again, since a call that waits hears no Ctrl-C.
     while missing:
         seconds = time.monotonic() - started
         missing_text = f"process {', '.join(map(str, missing))} of {world_size}"
@@ -238,8 +244,9 @@ def noting_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
 
-    in_main = threading.current_thread() is threading.main_thread()
-    old = handle_stop_signals(note) if in_main else {}
+    old = {}
+    if threading.current_thread() is threading.main_thread():
+        old = handle_stop_signals(note)
     try:
         yield received
     finally:
@@ -253,7 +260,7 @@ def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.
     Every parameter is cut along its first dimension, and keeps its name and attributes. Only one
     layer at a time is whole on the device.
 
-    Reference: Zhao et al. 2023, "PyTorch FSDP: experiences on scaling fully sharded data parallel";
+    Reference: Zhao et al. 2023, "PyTorch FSDP: experiences on scaling fully sharded data parallel".
     Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models",
     section 5 (stage 3).
     """
@@ -264,7 +271,7 @@ def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.
     # Shard layers before the whole, which then takes only the remaining weights.
     for unit in [*_layers(objective), objective]:
         fully_shard(unit, mesh=mesh)
-    objective.to(device)  # moves tensors outside of all units; parameters lose their attributes
+    objective.to(device)  # tensors outside of all units too. Parameters lose their attributes
     for name, parameter in objective.named_parameters():
         vars(parameter).update(attributes[name])
     return objective
@@ -293,7 +300,7 @@ def _is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
 def exchanging(objective: nn.Module, exchange: bool) -> AbstractContextManager[None]:
     """Return the context of a forward and backward pass of a (wrapped) objective.
 
-    Unless processes ``exchange`` their gradients, each adds to its own, whole if sharded.
+    Unless processes ``exchange`` gradients, each adds up gradients alone, whole ones if sharded.
     """
     if is_sharded(objective):
         objective.set_requires_gradient_sync(exchange)

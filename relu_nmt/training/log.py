@@ -81,7 +81,8 @@ class Meters:
 
         ``wall`` is the time of running in seconds. ``loss_scale`` is None unless in float16.
         """
-        updates, seconds = max(1, self.updates), max(self.seconds, 1e-9)
+        updates = max(1, self.updates)
+        seconds = max(self.seconds, 1e-9)
         stats = {
             **metric_averages(self.sums),
             "wps": self.tokens / seconds,
@@ -124,8 +125,11 @@ class TrainingLog:
         self._format = config.log_format or default
         self._bar = tqdm(disable=True)
         # Streams of lines. None stands for the standard output of the moment.
-        self._streams: dict[str, TextIO | None] = {OUTPUT: None} if shown and not quiet else {}
-        if (path := config.log_file) and not quiet:
+        self._streams: dict[str, TextIO | None] = {}
+        if shown and not quiet:
+            self._streams[OUTPUT] = None
+        path = config.log_file
+        if path and not quiet:
             with _reporting(f"--log-file {path}: cannot be written"):
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 self._streams[FILE] = open(path, "a", encoding="utf-8")  # noqa: SIM115
@@ -133,7 +137,8 @@ class TrainingLog:
         self._writers: dict[str, Any] = {}
         self._writer_class: type | None = None
         self._hook = threading.excepthook
-        if (board := config.tensorboard_logdir) and not quiet:
+        board = config.tensorboard_logdir
+        if board and not quiet:
             package = "the package tensorboard; install it with pip install tensorboard"
             with needing(f"--tensorboard-logdir needs {package}"):
                 from torch.utils.tensorboard import SummaryWriter
@@ -201,8 +206,7 @@ class TrainingLog:
         """Log an objective's scalars as curves, and as an object of JSON in that format."""
         if self._format == "json":
             values = {
-                name: float(f"{value:.{TELEMETRY_DIGITS}g}") if math.isfinite(value) else None
-                for name, value in scalars.items()
+                n: json_number(float(f"{x:.{TELEMETRY_DIGITS}g}")) for n, x in scalars.items()
             }
             line = {"epoch": epoch, "num_updates": num_updates, "telemetry": values}
             self._write(json.dumps(line))
@@ -220,7 +224,8 @@ class TrainingLog:
     def close(self) -> None:
         """Close the bar, the log file and TensorBoard's files."""
         self._bar.close()
-        if (file := self._streams.pop(FILE, None)) is not None:
+        file = self._streams.pop(FILE, None)
+        if file is not None:
             with self._may_be_lost(FILE):
                 file.close()
         with self._may_be_lost(BOARD):
@@ -230,7 +235,7 @@ class TrainingLog:
         threading.excepthook = self._hook
 
     def _report_thread(self, error: threading.ExceptHookArgs) -> None:
-        """Print the trace of a thread, but not that of TensorBoard, whose loss is noted."""
+        """Print the trace of a thread. The loss of TensorBoard's thread is noted already."""
         is_of_board = type(error.thread).__module__.startswith("tensorboard.")
         if not is_of_board or not isinstance(error.exc_value, OSError):
             self._hook(error)
@@ -288,7 +293,12 @@ class TrainingLog:
 
 def _json_values(stats: Stats) -> dict[str, float | None]:
     """Return rounded values for JSON, with None for infinity and NaN."""
-    return {n: rounded(n, v) if math.isfinite(v) else None for n, v in stats.items()}
+    return {name: json_number(rounded(name, value)) for name, value in stats.items()}
+
+
+def json_number(value: float) -> float | None:
+    """Return None for infinity and NaN, which JSON does not have, else the value."""
+    return value if math.isfinite(value) else None
 
 
 def _stamped(name: str, text: str) -> str:
@@ -308,11 +318,16 @@ def metric_averages(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]
     """Return the averages, losses in bits, and ``ppl`` = 2^nll_loss after the losses."""
     averages = {}
     for name, (total, count) in sums.items():
-        average = total / count if count else math.nan
-        averages[name] = average / math.log(2) if name.endswith(LOSS_SUFFIX) else average
+        average = math.nan
+        if count:
+            average = total / count
+        if name.endswith(LOSS_SUFFIX):
+            average /= math.log(2)
+        averages[name] = average
         if name == "nll_loss":
-            bits = averages[name]
-            averages["ppl"] = 2.0**bits if bits < 1000 else math.inf
+            averages["ppl"] = math.inf
+            if average < 1000:
+                averages["ppl"] = 2.0**average
     return averages
 
 
@@ -320,8 +335,7 @@ def rounded(name: str, value: float) -> float:
     """Return the value rounded for the log."""
     if isinstance(value, int) or name in EXACT or not math.isfinite(value):
         return value
-    decimals = DECIMALS.get(name, DEFAULT_DECIMALS)
-    return round(value, decimals) if decimals else round(value)
+    return round(value, DECIMALS.get(name, DEFAULT_DECIMALS) or None)
 
 
 def format_value(name: str, value: float) -> str:
@@ -359,11 +373,13 @@ def read_curves(path: str | os.PathLike[str], may_be_empty: bool = False) -> Cur
     curves: Curves = {}
     content = _json(text)
     if isinstance(content, dict) and isinstance(content.get("train"), list):
-        valid = content.get("valid")
-        splits = {TRAIN: content["train"], **(valid if isinstance(valid, dict) else {})}
+        splits = {TRAIN: content["train"]}
+        if isinstance(content.get("valid"), dict):
+            splits |= content["valid"]
         for split, entries in splits.items():
-            for values in entries if isinstance(entries, list) else []:
-                add_point(curves, split, values)
+            if isinstance(entries, list):
+                for values in entries:
+                    add_point(curves, split, values)
     else:
         for line in text.split("\n"):
             _add_line(curves, line)
@@ -382,7 +398,7 @@ def _json(text: str) -> Any:
 
 
 def _add_line(curves: Curves, line: str) -> None:
-    values = _json(line) if line.startswith("{") else None
+    values = _json(line)
     if isinstance(values, dict):
         if isinstance(values.get("telemetry"), dict):
             means = _of_slots(values["telemetry"])
@@ -390,9 +406,9 @@ def _add_line(curves: Curves, line: str) -> None:
         elif "num_updates" in values:
             add_point(curves, TRAIN, values)
         # Take a validation line apart: its names begin with the subset's.
-        for name in [key for key in values if key.endswith("_num_updates")]:
+        for name in values:
             subset = name.removesuffix("_num_updates")
-            if subset != TRAIN:  # the means of an epoch repeat the other lines
+            if subset not in (name, TRAIN):  # the means of an epoch repeat the other lines
                 subset_values = {k.removeprefix(f"{subset}_"): v for k, v in values.items()}
                 add_point(curves, subset, subset_values)
     elif match := UPDATES_LINE.search(line):
@@ -429,15 +445,20 @@ def _of_slots(telemetry: Mapping[str, Any]) -> dict[str, float]:
             values_by_name.setdefault(f"{slot} {statistic}", []).append(value)
         elif head and statistic == "output_square":
             # Take the middle of a range nLOW-HIGH for its number of keys.
-            bounds = [int(bound) for bound in head.removeprefix("n").split("-")]
-            of_slot = squares.setdefault(slot, {})
-            of_slot.setdefault(sum(bounds) / len(bounds), []).append(value)
+            low, _, high = head.removeprefix("n").partition("-")
+            middle = (int(low) + int(high or low)) / 2
+            squares.setdefault(slot, {}).setdefault(middle, []).append(value)
     means = {name: sum(values) / len(values) for name, values in values_by_name.items()}
     # Fit the growth of the squares with the keys, a line through the logarithms.
     for slot, of_slot in squares.items():
-        averages = [(n, sum(values) / len(values)) for n, values in of_slot.items()]
-        points = [(math.log(n), math.log(mean)) for n, mean in averages if mean > 0]
-        if len(points) > 1:
-            slope = statistics.linear_regression(*zip(*points, strict=True)).slope
+        log_counts: list[float] = []
+        log_squares: list[float] = []
+        for count, values in of_slot.items():
+            mean = sum(values) / len(values)
+            if mean > 0:
+                log_counts.append(math.log(count))
+                log_squares.append(math.log(mean))
+        if len(log_counts) > 1:
+            slope = statistics.linear_regression(log_counts, log_squares).slope
             means[f"{slot} {GROWTH}"] = slope
     return means

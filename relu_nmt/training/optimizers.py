@@ -24,7 +24,7 @@ from relu_nmt.training.distributed import own_part
 class Adam(torch.optim.AdamW):
     """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
 
-    Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
+    Reference: Kingma and Ba 2015, algorithm 1. Loshchilov and Hutter 2019, algorithm 2. fairseq's
     adam is the same up to eps, which it adds before the second moment's bias correction.
     """
 
@@ -90,7 +90,8 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         groups.append({"params": parameters, "weight_decay": decay, "lr_scale": scale})
     # Pass options only to optimizers that have settings of their own.
     make, options = chosen_part(config, "optimizer")
-    optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
+    arguments = [groups] if options is None else [groups, options]
+    optimizer: torch.optim.Optimizer = make(*arguments)
     return optimizer
 
 

@@ -103,7 +103,7 @@ def memory_of(process: ProcessGroup) -> int:
 def largest_that_fits(
     share_of: Callable[[int], float], smallest: int, largest: int, goal: float = MEMORY_TO_FILL
 ) -> int:
-    """Return the largest size whose share of the memory is at most ``goal``; 0 if none is.
+    """Return the largest size whose share of the memory is at most ``goal``, or 0.
 
     ``share_of`` tries a size. Sizes grow as far as ``goal`` allows if all memory grew in proportion
     to them. So none is tried that does not fit, after which the system would end the process.
@@ -118,7 +118,10 @@ def largest_that_fits(
     while share <= goal:
         fits = size
         size = int(fits * min(LARGEST_STEP, goal / max(share, 0.01)))
-        size = largest if size >= largest else size - size % TOKENS_UNIT
+        if size >= largest:
+            size = largest
+        else:
+            size -= size % TOKENS_UNIT
         # Stop before steps that gain little, except the last one.
         if size <= fits or (size < SMALLEST_STEP * fits and size < largest):
             break

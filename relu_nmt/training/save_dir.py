@@ -26,6 +26,7 @@ from relu_nmt.io.safe_write import (
 )
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import LAST, RESULTS_FILE, TrainerConfig
+from relu_nmt.training.log import json_number
 
 BEST = f"checkpoint_best{SUFFIX}"
 FORMAT = 1
@@ -118,8 +119,9 @@ class TrainingResult:
         return self._checkpoint(LAST)
 
     def _checkpoint(self, name: str) -> Path | None:
-        path = self.save_dir and self.save_dir / name
-        return path if path and path.is_file() else None
+        if self.save_dir is None or not (self.save_dir / name).is_file():
+            return None
+        return self.save_dir / name
 
     @property
     def exit_code(self) -> int:
@@ -156,7 +158,8 @@ class TrainingResult:
 
     def measure(self, num_updates: int, seconds: float) -> None:
         """Set updates and time, and update the peak memory."""
-        self.num_updates, self.seconds = num_updates, seconds
+        self.num_updates = num_updates
+        self.seconds = seconds
         peaks = {"resident_bytes": peak_resident_bytes(), "gpu_bytes": peak_gpu_bytes()}
         for name, peak in peaks.items():
             self.memory[name] = max(self.memory.get(name) or 0, peak or 0) or None
@@ -164,20 +167,19 @@ class TrainingResult:
     def set_best(self, metric: str, score: float | None, subset: str | None) -> None:
         """Set the best score, found in a validation set (None: the first), and its update."""
         validations = self.valid.get(subset or next(iter(self.valid), ""), [])
-        when = [stats["num_updates"] for stats in validations if stats.get(str(metric)) == score]
-        is_known = score is not None and when
         self.best = None
-        if is_known:
-            self.best = {"metric": metric, "value": score, "num_updates": when[-1]}
+        for stats in validations:  # the last of equal scores counts
+            if score is not None and stats.get(str(metric)) == score:
+                self.best = {"metric": metric, "value": score, "num_updates": stats["num_updates"]}
 
     def write(self) -> None:
         """Write ``results.json`` into ``save_dir``, whole or not at all."""
         if self.save_dir is None:
             return
         path = self.save_dir / RESULTS_FILE
-        speeds = ("tokens_per_second", "updates_per_second")
-        values = {name: getattr(self, name) for name in (*self._stored(), *speeds)}
-        values = {"format": FORMAT, **values}
+        values: dict[str, Any] = {"format": FORMAT}
+        for name in (*self._stored(), "tokens_per_second", "updates_per_second"):
+            values[name] = getattr(self, name)
         with reporting(f"{path}: cannot be written", form=IN_BRACKETS):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
@@ -185,7 +187,9 @@ class TrainingResult:
     @classmethod
     def _stored(cls) -> list[str]:
         names = [field.name for field in dataclasses.fields(cls)]
-        return [name for name in names if name not in ("save_dir", "log_lost")]
+        names.remove("save_dir")
+        names.remove("log_lost")
+        return names
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "TrainingResult":
@@ -230,7 +234,8 @@ class TrainingResult:
         if not continues or not (folder / RESULTS_FILE).exists():
             return cls(folder)
         result = cls.load(folder)
-        result.ended, result.signal, result.diverged = None, None, False
+        result.ended = result.signal = None
+        result.diverged = False
         for entries in (result.train, result.epochs, *result.valid.values()):
             entries[:] = [e for e in entries if (e.get("num_updates") or 0) <= num_updates]
         return result
@@ -238,8 +243,7 @@ class TrainingResult:
 
 def entry(epoch: int, stats: Mapping[str, float]) -> Stats:
     """Return averages or metrics of an epoch as an entry of the result."""
-    values = {name: value if math.isfinite(value) else None for name, value in stats.items()}
-    return {"epoch": epoch, **values}
+    return {"epoch": epoch, **{name: json_number(value) for name, value in stats.items()}}
 
 
 class CheckpointFolder:
@@ -303,9 +307,9 @@ class CheckpointFolder:
         return rf"checkpoint\.best_{re.escape(self._config.best_checkpoint_metric)}_(-?\d+\.?\d*)"
 
     def write(self, checkpoint: Checkpoint, names: list[str]) -> None:
-        """Write one checkpoint under several names, then remove those beyond the limits.
+        """Write one checkpoint under several names, then remove checkpoints beyond the limits.
 
-        Each name is a file of its own, so that a user may replace one of these.
+        The files share no bytes, so that a user may replace one of these.
         """
         first, *further_paths = [self.path / name for name in names]
         save_checkpoint(first, checkpoint)
@@ -322,18 +326,21 @@ class CheckpointFolder:
     def restore_path(self) -> Path | None:
         """Return the checkpoint that training goes on from. None for a fresh start."""
         name = self._config.restore_file
-        # Look in the working directory only for a name that the user gives.
-        for path in (self.path / name, *([Path(name)] if name != LAST else [])):
-            if path.exists():
-                return path
+        if (self.path / name).exists():
+            return self.path / name
         if name == LAST:
             return None
+        # Look in the working directory only for a name that the user gives.
+        if Path(name).exists():
+            return Path(name)
         raise CheckpointError(f"--restore-file {name}: no such file, here or in {self.path}")
 
     def present(self) -> Path | None:
         """Return the first file here that has the name of a training's checkpoint, if any."""
-        files = sorted(self.path.iterdir()) if self.path.is_dir() else []
-        return next((file for file in files if WRITTEN.fullmatch(file.name)), None)
+        for file in sorted(self.path.glob("*")):
+            if WRITTEN.fullmatch(file.name):
+                return file
+        return None
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -381,10 +388,11 @@ class CheckpointFolder:
             is_best=not config.disable_validation,
             kept_score=0.0 if config.keep_best_checkpoints > 0 else None,
         )
-        # Count one less for each that is replaced and shares no bytes.
-        overwritten = [self.path / name for name in names if name in (BEST, LAST)]
-        num_replaced = sum(path.exists() and path.stat().st_nlink == 1 for path in overwritten)
-        files = 1 + len(names) - num_replaced
+        files = 1 + len(names)
+        for name in {BEST, LAST}.intersection(names):
+            path = self.path / name
+            if path.exists() and path.stat().st_nlink == 1:  # replaced, and shares no bytes
+                files -= 1
         free = shutil.disk_usage(self.path).free
         if free < files * checkpoint_bytes:
             raise ConfigError(
@@ -430,5 +438,9 @@ def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]
 
 def _numbers(pattern: str, names: Iterable[str]) -> list[tuple[float, str]]:
     """Return the numbers in the names that match the pattern, with these names."""
-    matches = [re.fullmatch(pattern + re.escape(SUFFIX), name) for name in names]
-    return [(float(match[1]), match[0]) for match in matches if match]
+    numbers = []
+    for name in names:
+        match = re.fullmatch(pattern + re.escape(SUFFIX), name)
+        if match:
+            numbers.append((float(match[1]), name))
+    return numbers

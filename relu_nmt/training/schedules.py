@@ -1,4 +1,4 @@
-"""Learning rates as formulas of the number of updates, those of fairseq, with their flags.
+"""Learning rates as formulas of the number of updates, as in fairseq and with its flags.
 
 Update ``t`` (from 1) uses ``learning_rate(t)``. fairseq uses its value at ``t - 1``, so its first
 update after a warm-up from 0 changes nothing. The values at a given number of updates, which both
@@ -57,6 +57,10 @@ class Schedule(ABC):
         self.peak = rates[0]
         self.max_update = max_update
         self.maximize = maximize
+        self.prepare()
+
+    def prepare(self) -> None:  # noqa: B027
+        """Check the options, and set attributes that follow from these. Called once at the end."""
 
     @abstractmethod
     def learning_rate(self, num_updates: int, epoch: int) -> float:
@@ -79,7 +83,8 @@ class Schedule(ABC):
         """Return the learning rate on the straight line of the warm-up."""
         # A negative rate stands for the lowest rate of the schedule, 0 unless it has one.
         start = getattr(self.config, "init_lr", -1.0)
-        start = start if start >= 0 else getattr(self.config, "min_lr", 0.0)
+        if start < 0:
+            start = getattr(self.config, "min_lr", 0.0)
         return start + num_updates * (self.peak - start) / self.warmup
 
 
@@ -97,10 +102,8 @@ class InverseSqrtSchedule(Schedule):
     warmup: int = option(4000, "updates of linear warm-up", least=0)
     init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up (negative: 0)")
 
-    def __init__(
-        self, config: Any, rates: tuple[float, ...], max_update: int = 0, maximize: bool = False
-    ) -> None:
-        super().__init__(config, rates, max_update, maximize)
+    def prepare(self) -> None:
+        """Raise a ConfigError without a warm-up."""
         if self.warmup < 1:
             raise ConfigError(
                 "--lr-scheduler inverse_sqrt needs --warmup-updates of 1 or more, "
@@ -128,10 +131,8 @@ class CosineSchedule(Schedule):
     t_mult: float = option(1.0, "factor from one period to the next", least=1)
     shrink: float = option(0.1, "factor of both rates from one period to the next", above=0)
 
-    def __init__(
-        self, config: Any, rates: tuple[float, ...], max_update: int = 0, maximize: bool = False
-    ) -> None:
-        super().__init__(config, rates, max_update, maximize)
+    def prepare(self) -> None:
+        """Set the period. Raise a ConfigError if it is neither given nor limited."""
         if self.period > 0:
             return
         self.period = self.max_update + 1 - self.warmup  # the next begins after the last update
@@ -195,7 +196,9 @@ class FixedSchedule(Schedule):
             rate = self.rates[-1] * self.shrink ** (epoch + 1 - self.anneal)
         # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it prints
         # that value at u updates. Here both are update t's own factor.
-        return rate * num_updates / self.warmup if num_updates < self.warmup else rate
+        if num_updates < self.warmup:
+            return rate * num_updates / self.warmup
+        return rate
 
 
 @dataclass
@@ -219,10 +222,8 @@ class ReduceOnPlateauSchedule(Schedule):
     threshold: float = option(1e-4, "smallest relative improvement that counts", least=0)
     shrink: float = option(0.1, "factor of the learning rate at a plateau", above=0)
 
-    def __init__(
-        self, config: Any, rates: tuple[float, ...], max_update: int = 0, maximize: bool = False
-    ) -> None:
-        super().__init__(config, rates, max_update, maximize)
+    def prepare(self) -> None:
+        """Begin with no score."""
         self._state = PlateauState()
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:

@@ -48,7 +48,7 @@ class TrainingState:
 
     Args:
         batch_offset: batches of this epoch that are done, over all processes.
-        num_batches: batches of this epoch; 0 before it is planned.
+        num_batches: batches of this epoch. 0 before it is planned.
         seconds: time of running, over all resumes.
         best_subset: validation set of the best score. None in earlier checkpoints.
         best_signature: signature of the best score. None for losses, and in earlier checkpoints.
@@ -88,9 +88,10 @@ class TrainingState:
         best = self.best_score
         sign = 1 if maximize else -1
         better = not math.isnan(score) and (best is None or sign * score > sign * best)
-        self.bad_validations = 0 if better else self.bad_validations + 1
+        self.bad_validations += 1
         if better:
             self.best_score = score
+            self.bad_validations = 0
         return better or score == best
 
     @classmethod
@@ -99,7 +100,8 @@ class TrainingState:
         stored = dict(values)
         try:
             # Earlier checkpoints hold the best score a second time, together with the count.
-            if patience := stored.pop("patience", None):
+            patience = stored.pop("patience", None)
+            if patience:
                 stored["bad_validations"] = patience["bad_validations"]
             return checked(cls, {name: stored[name] for name in ("inner", "epoch_meters")} | stored)
         except (KeyError, TypeError, ValueError) as error:
@@ -127,7 +129,9 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
         self._config = config
-        self._parameters = averaged_tensors(model) if config.store_ema else {}
+        self._parameters: dict[str, Tensor] = {}
+        if config.store_ema:
+            self._parameters = averaged_tensors(model)
         self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
 
     @torch.no_grad()
@@ -160,7 +164,8 @@ class WeightAverage:
     def _swap(self) -> None:
         """Exchange weights and averages in place: sharding gathers from the same memory."""
         for name, parameter in self._parameters.items():
-            weights, average = own_part(parameter), own_part(self._averages[name])
+            weights = own_part(parameter)
+            average = own_part(self._averages[name])
             copy = weights.clone()
             weights.copy_(average)
             average.copy_(copy)
@@ -303,7 +308,9 @@ class Components:
         state.schedule = self.schedule.state()
         state.precision = self.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
-        training = optimizer_tensors(self.model, self.optimizer) if with_optimizer else {}
+        training: dict[str, Tensor] = {}
+        if with_optimizer:
+            training = optimizer_tensors(self.model, self.optimizer)
         # Apply the average. The raw weights that it replaces are stored beside it.
         with self.average.applied() as raw:
             training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
@@ -324,9 +331,12 @@ class Components:
         advice = same_model(config.fresh_start(goes_on=path is not None))
         # A fresh start, perhaps from the weights of another model.
         if path is None:
-            if origin := config.finetune_from_model:
+            origin = config.finetune_from_model
+            if origin:
                 checkpoint = load_checkpoint(origin)
-                weights = start(checkpoint) if start else checkpoint.model_tensors
+                weights: Mapping[str, Tensor] = checkpoint.model_tensors
+                if start is not None:
+                    weights = start(checkpoint)
                 load_weights(self.model, weights, origin, advice=advice)
                 self.average.restart()
                 say(f"start from the weights of {origin}")
@@ -341,7 +351,8 @@ class Components:
         state = TrainingState.from_dict(checkpoint.metadata["training_state"], str(path))
         load_weights(self.model, checkpoint.model_tensors, path, advice=advice)
         self.average.restart()
-        if raw := without_prefix(checkpoint.training_tensors, RAW_PREFIX):
+        raw = without_prefix(checkpoint.training_tensors, RAW_PREFIX)
+        if raw:
             load_weights(self.model, raw, path, averaged_tensors(self.model), advice)
         # Load optimizer, loss scale and schedule, unless the flags reset them.
         if not config.reset_optimizer:
@@ -359,7 +370,7 @@ class Components:
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's tensors as ``optimizer.PARAMETER.KEY``."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     tensors: dict[str, Tensor] = {}
     for parameter, values in optimizer.state.items():
         for key, value in values.items():
@@ -415,7 +426,8 @@ def _load_optimizer(
     fits = bool(stored) and stored.keys() <= parameters.keys()
     for name, parameter in trained.items():
         fits = fits and stored[name].keys() == keys[parameter.dim() > 1]
-        fits = fits and all(_fits(t.shape, parameter.shape) for t in stored[name].values())
+        for tensor in stored[name].values():
+            fits = fits and _fits(tensor.shape, parameter.shape)
     if not fits:
         raise CheckpointError(
             f"{path}: the checkpoint holds no optimizer state for this model; add "

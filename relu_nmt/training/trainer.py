@@ -77,8 +77,8 @@ class Trainer:
         The result is also written there, with each checkpoint, at each validation and at the end.
 
         Raises:
-            ReluNmtError: a file cannot be read or written, or is damaged; a check before the first
-                update fails; the loss or the gradient is not finite.
+            ReluNmtError: a file cannot be read or written, or is damaged. A check before the first
+                update fails. The loss or the gradient is not finite.
         """
         config = self.config
         say = self.log.say
@@ -111,7 +111,7 @@ class Trainer:
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
             self.result.ended = self._reason
             if self.state.interrupted:
-                self.result.signal = self._signals[-1] if self._signals else signal.SIGINT
+                self.result.signal = [signal.SIGINT, *self._signals][-1]
             self._write_result()
         finally:
             self.log.close()
@@ -138,7 +138,8 @@ class Trainer:
             # Save the updates before damaged data, of this or another process.
             is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
             can_save = not self.config.no_save and not is_sharded(self.parts.objective)
-            if is_saved := is_for_data and can_save and self.state.num_updates > 0:
+            is_saved = is_for_data and can_save and self.state.num_updates > 0
+            if is_saved:
                 self._save(end_of_epoch=False, keeps_last=True)
             with suppress(DataError):  # the first error is the one to show
                 self._write_result()
@@ -177,9 +178,13 @@ class Trainer:
         self.log.begin_epoch(state.epoch, self._position(), self._num_updates)
         self._lap = time.monotonic()
         for update in updates:
-            # A process without a batch computes another one with weight 0.
-            pairs = [(next(batches), 1) if i is not None else (source.load(0), 0) for i in update]
-            if self._update(pairs):
+            batches_and_weights: list[tuple[Batch, int]] = []
+            for index in update:
+                if index is None:  # another process has a batch more: compute any with weight 0
+                    batches_and_weights.append((source.load(0), 0))
+                else:
+                    batches_and_weights.append((next(batches), 1))
+            if self._update(batches_and_weights):
                 self._between_updates()
             if self._reason:
                 batches.close()
@@ -258,9 +263,9 @@ class Trainer:
         if self._agreed(bool(self._signals), self._votes[0]):
             self._read_launched()
             self.state.interrupted = True
-            goes_on = f"{self.config.same_command} goes on from here"
-            saving = "nothing saved (--no-save)" if self.config.no_save else goes_on
-            self._reason = f"interrupted; {saving}"
+            self._reason = f"interrupted; {self.config.same_command} goes on from here"
+            if self.config.no_save:
+                self._reason = "interrupted; nothing saved (--no-save)"
             self._save(end_of_epoch=False)
         elif self.state.batch_offset < self.state.num_batches:
             self._reason = self._limit_reached(self.state.epoch)
@@ -320,11 +325,13 @@ class Trainer:
         is_early = state.num_updates < config.validate_after_updates
         if is_early or config.disable_validation or not self._data.valid:
             return False
-        return (
-            self._reason is not None
-            or is_multiple(state.num_updates, config.validate_interval_updates)
-            or (state.epoch % config.validate_interval == 0 if end_of_epoch else save)
-        )
+        if self._reason is not None:
+            return True
+        if is_multiple(state.num_updates, config.validate_interval_updates):
+            return True
+        if end_of_epoch:
+            return state.epoch % config.validate_interval == 0
+        return save
 
     def _save(
         self,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from relu_nmt.errors import TrainingError
+from relu_nmt.errors import TrainingError, some_of
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch, naming_batch
 from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded
@@ -114,11 +114,18 @@ class Update:
         """
         # Take the vector apart.
         gradient_norm, _, tokens, sentences, signals, times, *pairs = self.values.tolist()
-        metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self.names)}
+        metrics: dict[str, tuple[float, float]] = {}
+        bad: list[str] = []  # metrics that are not finite
+        for index, name in enumerate(self.names):
+            total, count = pairs[2 * index : 2 * index + 2]
+            metrics[name] = (total, count)
+            if not math.isfinite(total):
+                bad.append(name)
         # Refuse numbers that are not finite.
-        bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
         if not self.skipped and (bad or not math.isfinite(gradient_norm)):
-            cause = f"{' and '.join(bad)} became" if bad else "the gradient is"
+            cause = "the gradient is"
+            if bad:
+                cause = f"{' and '.join(bad)} became"
             samples = _suspects(parts.process, self.batches, pairs[2 * len(self.names) :])
             raise TrainingError(
                 f"update {self.num_updates} (epoch {self.epoch}): {cause} not finite "
@@ -133,7 +140,10 @@ class Update:
 def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:
     """Return the samples of batches whose losses are not finite, or of all if all are finite."""
     ids_by_batch = [batch.ids.tolist() for batch in batches]
-    bad = [ids for ids, loss in zip(ids_by_batch, losses, strict=True) if not math.isfinite(loss)]
+    bad = []
+    for ids_of_batch, loss in zip(ids_by_batch, losses, strict=True):
+        if not math.isfinite(loss):
+            bad.append(ids_of_batch)
     # All processes have the same sums, so all of them call this.
     suspects = process.gather(bad)
     if not any(suspects):
@@ -142,14 +152,14 @@ def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[floa
     for batches_of_process in suspects:
         for numbers in batches_of_process:
             ids += map(str, numbers)
-    remainder = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
-    return ", ".join(ids[:SHOWN_IDS]) + remainder
+    return some_of(ids, SHOWN_IDS)
 
 
 def all_metrics(output: LossOutput) -> Mapping[str, tuple[Tensor, float]]:
     """Return (sum, count) of the objective's metrics and the loss, by name."""
-    loss = {"loss": (output.loss.detach(), float(output.sample_size))}
-    return output.metrics if "loss" in output.metrics else {**loss, **output.metrics}
+    if "loss" in output.metrics:
+        return output.metrics
+    return {"loss": (output.loss.detach(), float(output.sample_size)), **output.metrics}
 
 
 def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
@@ -161,20 +171,17 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
     for name, parameter in objective.named_parameters():
         if not _is_finite(parameter):
             return f"the weight {name}, from before, is the first"
+    names: dict[nn.Module, str] = {module: name for name, module in objective.named_modules()}
     order: list[str] = []  # modules in the order of their forward passes
-    bad: list[str] = []  # those with bad outputs, in this order
+    bad: list[str] = []  # modules with bad outputs, in this order
 
-    def look(name: str, output: Any) -> None:
-        order.append(name)
+    def look(module: nn.Module, _inputs: Any, output: Any) -> None:
+        order.append(names[module])
         if not _is_finite(output):
-            bad.append(name)
+            bad.append(names[module])
 
-    # Watch the outputs of all modules.
-    hooks = [
-        module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
-        for name, module in objective.named_modules()
-        if name
-    ]
+    # Watch the outputs of all modules but the objective, which comes first.
+    hooks = [module.register_forward_hook(look) for module in [*names][1:]]
     objective.zero_grad(set_to_none=True)
     try:
         for batch in batches:
@@ -190,8 +197,8 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
                     broken.append(name)
             if broken:  # the backward pass begins with the last module
                 # Find the broken parameter whose module came last in the forward pass.
-                index_of = {name: index for index, name in enumerate(order)}
-                first = max(broken, key=lambda name: index_of.get(name.rpartition(".")[0], -1))
+                last_pass = {name: index for index, name in enumerate(order)}
+                first = max(broken, key=lambda name: last_pass.get(name.rpartition(".")[0], -1))
                 return f"the gradient of {first} is the first"
     finally:
         for hook in hooks:

@@ -98,31 +98,36 @@ def validate(
     score = math.nan
     metric = config.best_checkpoint_metric
     try:
+        scorer = data.scorer
         for number, (subset, source) in enumerate(data.valid.items()):
             log.say(f"begin validation on '{subset}' subset", subset)
-            scorer = data.scorer if number == 0 else None
             stats = measure(parts, source, scorer, say=log.say)
             stats["num_updates"] = state.num_updates
             # Show the best score so far beside the score of the first set, which decides.
             if number == 0 and metric in stats:
                 score = stats[metric]
-                best = state.best_score
+                scores = [score]
+                if state.best_score is not None:
+                    scores.append(state.best_score)
                 choose = max if config.maximize else min
-                stats[f"best_{metric}"] = score if best is None else choose(score, best)
+                stats[f"best_{metric}"] = choose(scores)
             log.validation(state.epoch, subset, stats)
-            # Add scores and their signatures to the result.
-            signatures = {} if scorer is None else scorer.signatures
-            signed = {f"{name}_signature": text for name, text in signatures.items() if text}
             validations = result.valid.setdefault(subset, [])
-            validations.append({**entry(state.epoch, stats), **signed})
-            # Warn of scores that stay 0 while the loss falls.
-            for name in signatures:
-                if losses := loss_without_score(validations, name):
+            validations.append(entry(state.epoch, stats))
+            if scorer is None:
+                continue
+            for name, signature in scorer.signatures.items():
+                if signature:
+                    validations[-1][f"{name}_signature"] = signature
+                # Warn of scores that stay 0 while the loss falls.
+                losses = loss_without_score(validations, name)
+                if losses is not None:
                     fall = f"from {losses[0]:.3f} to {losses[1]:.3f}"
                     advice = ADVICE.get(name, "is it the right metric?")
                     if name == metric and config.patience > 0:
                         advice += PATIENCE_ADVICE
                     log.warn_once(name, f"{name} stays 0 while the loss falls {fall}; {advice}")
+            scorer = None  # further sets have no scorer
     except DataError:
         # The training, once it goes on, validates again.
         state.interrupted = True
@@ -164,7 +169,7 @@ def measure(
     world_size = parts.process.world_size
     indices = list(range(rank, count, world_size))
     if is_sharded(parts.objective) and len(indices) < -(-count // world_size):
-        indices.append(0)  # the other processes need this one's weights; the batch does not count
+        indices.append(0)  # other processes need this one's weights. The batch does not count
     if largest_only:
         indices = [source.largest(), *indices]  # the first one that is not empty counts
     sums: dict[str, tuple[Tensor, float]] = {}
@@ -191,7 +196,7 @@ def measure(
                     break
         # Add up the processes, and score translations.
         of_all: dict[str, tuple[float, float]] = {}
-        metrics_here = {name: (float(total), count) for name, (total, count) in sums.items()}
+        metrics_here = {name: (float(total), n) for name, (total, n) in sums.items()}
         for process_metrics in parts.process.gather(metrics_here):
             add_metrics(of_all, process_metrics)
         averages = metric_averages(of_all)
@@ -214,7 +219,9 @@ def forget_other_measure(
     old_subset = state.best_subset
     old_signature = state.best_signature
     state.best_subset = next(iter(data.valid))
-    signature = data.scorer.signatures.get(metric) if data.scorer else None
+    signature = None
+    if data.scorer is not None:
+        signature = data.scorer.signatures.get(metric)
     state.best_signature = signature or old_signature
     how = ""
     if old_subset not in (None, state.best_subset):
@@ -239,14 +246,15 @@ def forget_other_measure(
 
 def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float, float] | None:
     """Return the first and last loss if it falls while a score stays 0, from the second time on."""
-    pairs = [
-        (entry[metric], entry["loss"])
-        for entry in validations
-        if entry.get(metric) is not None and entry.get("loss") is not None
-    ]
-    # Ask for two validations at least, all with a score of 0.
-    if len(pairs) < 2 or any(score >= PRINTED_AS_ZERO for score, _ in pairs):
+    losses: list[float] = []
+    for stats in validations:
+        score = stats.get(metric)
+        loss = stats.get("loss")
+        if score is not None and loss is not None:
+            if score >= PRINTED_AS_ZERO:
+                return None
+            losses.append(loss)
+    # Ask for two validations at least.
+    if len(losses) < 2 or losses[-1] >= losses[0]:
         return None
-    _, first = pairs[0]
-    _, last = pairs[-1]
-    return (first, last) if last < first else None
+    return losses[0], losses[-1]

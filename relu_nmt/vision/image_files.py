@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.config.stored import parse_json
-from relu_nmt.errors import DataError, needing
+from relu_nmt.errors import DataError, first_line, needing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -228,11 +228,6 @@ def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> 
         raise DataError(
             f"{name}: cannot be read as an image ({reason}); repair or remove it"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or the error's name if it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":

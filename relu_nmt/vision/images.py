@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.translation_batches import batches_by_length
-from relu_nmt.errors import DataError, counted
+from relu_nmt.errors import DataError, counted, some_of
 from relu_nmt.io.process import require_memory
 from relu_nmt.vision.config import IMAGE_SUFFIXES, AugmentationConfig
 from relu_nmt.vision.image_files import (
@@ -36,7 +36,6 @@ from relu_nmt.vision.transforms import BYTES_OF_PIXEL, ImageTransform, mix_image
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOST_SHOWN = 5
 SKIP_FLAG = "--skip-damaged-images"
 TRAIN_FOLDER = "train"
 VALID_FOLDERS = ("val", "valid", "validation", "test")
@@ -294,12 +293,6 @@ def reporter_of_damaged(say: Callable[[str], object]) -> Callable[[DataError], N
             say(f"NOTE: {error}; left out ({len(reported):,} so far, {SKIP_FLAG})")
 
     return report
-
-
-def some_of(names: Sequence[str], between: str = ", ") -> str:
-    """Return the first names for a message, and the number of further names."""
-    further = f" and {len(names) - MOST_SHOWN:,} more" if len(names) > MOST_SHOWN else ""
-    return f"{between.join(names[:MOST_SHOWN])}{further}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.config.shared import PrecisionOptions
-from relu_nmt.errors import CheckpointError, DataError, counted, printable
+from relu_nmt.errors import CheckpointError, DataError, counted, printable, some_of
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
@@ -33,7 +33,6 @@ from relu_nmt.vision.images import (
     add_set,
     open_images,
     reporter_of_damaged,
-    some_of,
     with_classes_of,
 )
 from relu_nmt.vision.loading import BATCH_SIZE, ImageClassifier

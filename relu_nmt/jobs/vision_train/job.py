@@ -10,7 +10,7 @@ import numpy as np
 
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
-from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, some_of
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.jobs.vision_evaluate.job import check_images
 from relu_nmt.jobs.vision_train.settings import RECIPES, VisionTrainerConfig
@@ -32,7 +32,6 @@ from relu_nmt.vision.images import (
     hold_out,
     open_images,
     reporter_of_damaged,
-    some_of,
     with_classes_of,
 )
 from relu_nmt.vision.loading import (
@@ -209,7 +208,7 @@ def reporter(
     if settings.trainer.preflight and is_first:
         errors = check_images(sets, settings.trainer.num_workers)
         if errors and not settings.skip_damaged_images:
-            raise DataError(f"{some_of(list(map(str, errors)), '; ')}, or give {SKIP_FLAG}")
+            raise DataError(f"{some_of(list(map(str, errors)), between='; ')}, or give {SKIP_FLAG}")
         for error in errors:
             report(error)
     return report if settings.skip_damaged_images else None
