@@ -54,8 +54,10 @@ class Contrast:
 
 def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
     """Read a file of contrasts."""
-    lines = enumerate(read_lines(path), 1)
-    contrasts = [_parse(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    contrasts = []
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            contrasts.append(_parse(line, f"{path}:{number}"))
     if not contrasts:
         raise DataError(f"{path}: no contrasts in it; expected a JSON object on each line")
     return contrasts
@@ -71,18 +73,19 @@ def _parse(line: str, origin: str) -> Contrast:
         ) from error
     if not isinstance(record, dict):
         raise DataError(f"{origin}: expected a JSON object, found {line[:40]!r}")
-    # Check the types of all fields. The last two are optional. True and False are ints, too.
-    values: dict[str, Any] = {name: record.get(name) for name in (*TEXTS, *LISTS, "distance")}
-    values["phenomenon"] = record.get("phenomenon", "")
+    # Check the types of all fields. Two are optional. True and False are ints, too.
+    record = {"phenomenon": "", "distance": None, **record}
+    values: dict[str, Any] = {}
     for name in TEXTS:
+        values[name] = record.get(name)
         if not isinstance(values[name], str):
             raise DataError(f"{origin}: expected a text as '{name}'")
     for name in LISTS:
-        texts = values[name]
+        texts = record.get(name)
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise DataError(f"{origin}: expected a list of texts as '{name}'")
         values[name] = tuple(texts)
-    distance = values["distance"]
+    distance = values["distance"] = record["distance"]
     if distance is not None and (type(distance) is not int or distance < 0):
         raise DataError(f"{origin}: expected a number of sentences as 'distance'")
     # Compare the fields with each other.
@@ -124,7 +127,9 @@ def contrast_scores(
     prefix_lengths: list[int] = []
     for contrast in contrasts:
         # Join the sentence with the nearest sentences before it. The target's context has no </s>.
-        first = 0 if context is None else max(0, len(contrast.source_context) - context)
+        first = 0
+        if context is not None:
+            first = max(0, len(contrast.source_context) - context)
         group = [*contrast.source_context[first:], contrast.source]
         source = join_sentences([task.encode_source(text) for text in group])
         translations = [task.encode_target(text) for text in contrast.reference_context[first:]]
@@ -163,31 +168,27 @@ def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[
         >>> accuracies([contrast, contrast], [True, False])
         [{'category': 'all', 'score': 50.0, 'right': 1, 'contrasts': 2, 'chance': 50.0}]
     """
-    pairs = list(zip(contrasts, is_right, strict=True))
-    # Collect the contrasts of each category: all, then phenomena, then distances, each sorted.
-    phenomena = defaultdict(list)
-    distances = defaultdict(list)
-    for contrast, right in pairs:
+    # Collect the results of each category: all, then phenomena, then distances, each sorted.
+    categories = defaultdict(list)
+    for contrast, right in zip(contrasts, is_right, strict=True):
+        keys = [(0, 0, "all")]
         if contrast.phenomenon:
-            phenomena[contrast.phenomenon].append((contrast, right))
+            keys.append((1, 0, contrast.phenomenon))
         if contrast.distance is not None:
-            distances[contrast.distance].append((contrast, right))
-    groups = [("all", pairs)]
-    for phenomenon in sorted(phenomena):
-        groups.append((phenomenon, phenomena[phenomenon]))
-    for distance in sorted(distances):
-        groups.append((f"distance {distance}", distances[distance]))
+            keys.append((2, contrast.distance, f"distance {contrast.distance}"))
+        chance = 1 / (1 + len(contrast.contrasts))
+        for key in keys:
+            categories[key].append((right, chance))
     rows: list[dict[str, Any]] = []
-    for category, group in groups:
-        num_right = sum(right for _, right in group)
-        # Average over contrasts, which may have different numbers of choices.
-        chance = sum(1 / (1 + len(contrast.contrasts)) for contrast, _ in group)
+    for key in sorted(categories):
+        rights, chances = zip(*categories[key], strict=True)
         row = {
-            "category": category,
-            "score": 100 * num_right / len(group),
-            "right": num_right,
-            "contrasts": len(group),
-            "chance": 100 * chance / len(group),
+            "category": key[-1],
+            "score": 100 * sum(rights) / len(rights),
+            "right": sum(rights),
+            "contrasts": len(rights),
+            # Contrasts may have different numbers of choices.
+            "chance": 100 * sum(chances) / len(rights),
         }
         rows.append(row)
     return rows

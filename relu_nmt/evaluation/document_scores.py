@@ -14,7 +14,8 @@ falls with the length of the text that is translated at once, and with the posit
 import bisect
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -82,16 +83,19 @@ def _buckets(
     if not edges or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
         shown_edges = ",".join(map(str, edges))
         raise ConfigError(f"{name} {shown_edges}: expected rising numbers of {unit}")
-    # Put each segment into its bucket. An edge belongs to the lower one.
-    members: list[list[int]] = [[] for _ in (*edges, "longer")]
-    for number, value in enumerate(values):
-        members[bisect.bisect_left(edges, value)].append(number)
     names = []
     low = lowest_value
     for high in edges:
-        names.append(f"{low}-{high}" if low < high else str(high))
+        names.append(str(high))
+        if low < high:
+            names[-1] = f"{low}-{high}"
         low = high + 1
-    return dict(zip((*names, f">{edges[-1]}"), members, strict=True))
+    names.append(f">{edges[-1]}")
+    # Put each segment into its bucket. An edge belongs to the lower one.
+    buckets: Buckets = {name: [] for name in names}
+    for number, value in enumerate(values):
+        buckets[names[bisect.bisect_left(edges, value)]].append(number)
+    return buckets
 
 
 def bucket_scores(
@@ -101,13 +105,13 @@ def bucket_scores(
     references: Sequence[Sequence[str]],
 ) -> list[BucketScore]:
     """Return the corpus score of the segments of each bucket."""
+    segments = list(zip(hypotheses, *references, strict=True))
     scores: list[BucketScore] = []
     for bucket, members in buckets.items():
         score = None
         if members:
-            of_hypotheses = list(map(hypotheses.__getitem__, members))
-            of_references = [list(map(lines.__getitem__, members)) for lines in references]
-            score = metric.score(of_hypotheses, of_references)
+            lines, *further = zip(*map(segments.__getitem__, members), strict=True)
+            score = metric.score(lines, further)
         scores.append((bucket, len(members), score))
     return scores
 
@@ -188,17 +192,21 @@ class AlignedDocuments:
         self.positions: list[int] = []
         for number, lines in enumerate(zip(*sides, strict=True)):
             # Compare the references first, since all must have the same sentences.
+            segments_of_sides = list(lines)
             num_translated, *counts = map(len, lines)
             if len(set(counts)) > 1:
                 raise DataError(
                     f"document {number + 1}: the sets of references have "
-                    f"{' and '.join(f'{count:,}' for count in counts)} sentences; they need the "
+                    f"{' and '.join(map('{:,}'.format, counts))} sentences; they need the "
                     "same sentences"
                 )
-            is_aligned = num_translated == counts[0]
-            self.positions += range(1, num_translated + 1) if is_aligned else [0]
-            for segments, texts, joined in zip(self.sentences, lines, self.documents, strict=True):
-                segments += texts if is_aligned else [joined[number]]
+            if num_translated == counts[0]:
+                self.positions += range(1, num_translated + 1)
+            else:
+                self.positions.append(0)
+                segments_of_sides = [[side[number]] for side in self.documents]
+            for segments, of_document in zip(self.sentences, segments_of_sides, strict=True):
+                segments += of_document
 
     @property
     def num_mismatched(self) -> int:
@@ -226,9 +234,10 @@ class AlignedDocuments:
 
     def position_scores(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
         """Return the scores of sentences by position, without mismatched documents."""
-        hypotheses, *references = (
-            list(itertools.compress(side, self.positions)) for side in self.sentences
-        )
+        sides = []
+        for side in self.sentences:
+            sides.append(list(itertools.compress(side, self.positions)))
+        hypotheses, *references = sides
         buckets = position_buckets(list(filter(None, self.positions)), edges)
         return bucket_scores(metric, buckets, hypotheses, references)
 
@@ -260,14 +269,17 @@ class SplitScorer:
         self._chrf = MetricConfig("chrf", lowercase)
         if self._tokenized:
             self._references = self._tokenized_references()
-            tokenize = "none" if config.scoring == "bleu" else COMPOUND
-            self._bleu = MetricConfig("bleu", lowercase, tokenize, smooth="none")
+            self._bleu = MetricConfig("bleu", lowercase, "none", smooth="none")
+            if config.scoring == "compound-bleu":
+                self._bleu = replace(self._bleu, tokenize=COMPOUND)
         else:
             self._references = task.references(split)
             tokenize = config.sacrebleu_tokenizer or self._choose_tokenizer()
             self._bleu = MetricConfig("bleu", lowercase, tokenize)
         self._bleu.build()  # report a bad tokenizer before the translation starts
-        self._metric = self._chrf if config.scoring == "chrf" else self._bleu
+        self._metric = self._bleu
+        if config.scoring == "chrf":
+            self._metric = self._chrf
 
     @property
     def signature(self) -> str:
@@ -301,9 +313,8 @@ class SplitScorer:
         if counts is not None:
             cut = cut_by_counts(references, counts, self._split.name)
             references = join_lines(cut, self._task.target_lang)
-        return (metric or self._metric).score(
-            [self._shown(line, self._tokenized) for line in lines], [references]
-        )
+        texts = self._compared(lines, self._tokenized)
+        return (metric or self._metric).score(texts, [references])
 
     def document_scores(
         self, documents: Sequence[Sequence[Line]], groups: Sequence[Line], counts: np.ndarray
@@ -352,15 +363,18 @@ class SplitScorer:
             ``score`` and ``signature``, None for an empty bucket.
         """
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
-        in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
-        hypotheses = []
+        in_document: list[int] = []
+        for count in counts:
+            in_document += range(1, count + 1)
+        lines = []
         references = []
         positions: dict[str, list[int]] = {"position": [], "group position": []}
         for number, position, line in sentences:
-            hypotheses.append(self._shown(line, self._tokenized))
+            lines.append(line)
             references.append(self._references[number])
             positions["position"].append(in_document[number])
             positions["group position"].append(position)
+        hypotheses = self._compared(lines, self._tokenized)
         values: dict[str, Any] = {}
         for name, numbers in positions.items():
             buckets = position_buckets(numbers, DEFAULT_POSITIONS)
@@ -375,9 +389,7 @@ class SplitScorer:
 
     def _aligned(self, documents: Sequence[Sequence[Line]], tokenized: bool) -> AlignedDocuments:
         """Return translations and references by document, as words or as raw text."""
-        hypotheses = []
-        for lines in documents:
-            hypotheses.append([self._shown(line, tokenized) for line in lines])
+        hypotheses = [self._compared(lines, tokenized) for lines in documents]
         references = self._references
         if self._tokenized and not tokenized:
             references = self._task.references(self._split)
@@ -386,18 +398,23 @@ class SplitScorer:
         cut = cut_by_counts(references, counts, self._split.name)
         return AlignedDocuments(hypotheses, [cut], self._task.target_lang)
 
-    def _shown(self, line: Line, tokenized: bool) -> str:
-        """Return a translation in the form that is compared."""
-        if tokenized:
-            return " ".join(self._task.target_text.join_words(line.tokens))
-        return line.text
+    def _compared(self, lines: Iterable[Line], tokenized: bool) -> list[str]:
+        """Return translations in the form that is compared: words or raw text."""
+        if not tokenized:
+            return [line.text for line in lines]
+        return [self._words(line.tokens) for line in lines]
 
     def _tokenized_references(self) -> list[str]:
-        raw = self._split.raw_target
-        pipeline = self._task.target_text
-        if raw is not None:
-            # Encode and join, so that text that arrived in pieces is joined too.
-            return [" ".join(pipeline.join_words(pipeline.encode(line))) for line in raw]
-        targets = self._split.targets()
-        lines = (self._task.target_tokens(ids, ESCAPED_UNK) for ids in targets)
-        return [" ".join(pipeline.join_words(line.split())) for line in lines]
+        references = []
+        if self._split.raw_target is None:
+            for ids in self._split.targets():
+                tokens = self._task.target_tokens(ids, ESCAPED_UNK).split()
+                references.append(self._words(tokens))
+            return references
+        # Encode and join, so that text that arrived in pieces is joined too.
+        for line in self._split.raw_target:
+            references.append(self._words(self._task.target_text.encode(line)))
+        return references
+
+    def _words(self, tokens: Sequence[str]) -> str:
+        return " ".join(self._task.target_text.join_words(tokens))

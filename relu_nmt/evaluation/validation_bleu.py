@@ -67,11 +67,12 @@ class ValidationBleu:
         score = None
         if process.is_first:
             # Restore the order of the split from the shares of all processes.
-            tokens = [line for _, line in sorted(itertools.chain.from_iterable(everyones))]
-            lines = [Line(self._task.target_text.decode(line), line) for line in tokens]
+            lines = []
+            for _, tokens in sorted(itertools.chain.from_iterable(everyones)):
+                lines.append(Line(self._task.target_text.decode(tokens), tokens))
             score = self._score(lines).value
             if self._prints_samples:
-                self._print_samples([line.text for line in lines])
+                self._print_samples(lines)
         # Share the score, since only the first process computes it.
         return {"bleu": process.gather(score)[0]}
 
@@ -83,11 +84,11 @@ class ValidationBleu:
             return score
         # Join the groups of each document.
         groups = np.bincount(self._groups.document)
-        parts = cut_by_counts(lines, groups, self._split.name)
-        texts = join_lines([[line.text for line in part] for part in parts], self._task.target_lang)
         documents: list[Line] = []
-        for text, part in zip(texts, parts, strict=True):
-            documents.append(Line(text, [token for line in part for token in line.tokens]))
+        for part in cut_by_counts(lines, groups, self._split.name):
+            [text] = join_lines([[line.text for line in part]], self._task.target_lang)
+            tokens = itertools.chain.from_iterable(line.tokens for line in part)
+            documents.append(Line(text, list(tokens)))
         score = self.scorer.score(documents, self._split.documents)
         self._say(f"{counted(len(documents), 'document')}: d-{score}")
         return score
@@ -98,10 +99,10 @@ class ValidationBleu:
         Its translations get about as many tokens. An untrained model would go on to the limit.
         """
         # First a small batch, then the one that needs most memory.
-        numbers, config = self._by_length, self._generator.config
-        self._translate(numbers[:CHECKED_SENTENCES])
+        self._translate(self._by_length[:CHECKED_SENTENCES])
         if largest:
-            longest = numbers[-self._generator.first_batch(self._lengths) :]
+            longest = self._by_length[-self._generator.first_batch(self._lengths) :]
+            config = self._generator.config
             short = replace(config, max_len_a=1.0, max_len_b=config.min_len)
             self._translate(longest, self._generator.with_config(short))
 
@@ -109,26 +110,28 @@ class ValidationBleu:
         self, numbers: Sequence[int], generator: Generator | None = None
     ) -> list[list[str]]:
         """Return the best translation of each sentence or group, as dictionary tokens."""
-        # Join each group. A source that is too long keeps its end symbol only.
-        joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
-        longest = self._longest
-        read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]
-        sources = [SourceSentence(ids) for ids in read]
+        sources = []
+        for number in numbers:
+            ids, _ = self._split.joined(self._groups.sentences(number))
+            # A source that is too long keeps its end symbol only.
+            if self._longest is not None and len(ids) > self._longest:
+                ids = ids[-1:]
+            sources.append(SourceSentence(ids))
         unit = "groups" if self._of_documents else "sentences"
         label = f"BLEU: translate {self._split.name}"
         with progress_bar(
-            label, len(read), unit, shows_waiting=True, only_if_slow=True, say=self._say
+            label, len(sources), unit, shows_waiting=True, only_if_slow=True, say=self._say
         ) as advance:
             results = (generator or self._generator).translate(sources, 0, advance)
         return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in results]
 
-    def _print_samples(self, texts: Sequence[str]) -> None:
+    def _print_samples(self, lines: Sequence[Line]) -> None:
         references = self._task.references(self._split)
         if self._of_documents:
             cut = cut_by_counts(references, self._groups.count, self._split.name)
             references = join_lines(cut, self._task.target_lang)
         # Spread the samples over the split.
-        step = max(1, len(texts) // SAMPLES)
-        for number in range(0, len(texts), step)[:SAMPLES]:
-            self._say(f"example hypothesis: {texts[number]}")
+        step = max(1, len(lines) // SAMPLES)
+        for number in range(0, len(lines), step)[:SAMPLES]:
+            self._say(f"example hypothesis: {lines[number].text}")
             self._say(f"example reference: {references[number]}")
