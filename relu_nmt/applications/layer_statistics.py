@@ -67,9 +67,8 @@ class AttentionStatistics:
         self._model = single_model(ensemble)
         self._sums: dict[tuple[str, int], ModuleSums] = {}
         self._num_sentences = 0
-        able = [attention_of(self._model, slot, 0).capabilities.weights for slot in SLOTS]
-        if not any(able):
-            names = ", ".join(sorted({self._model.config.attention_of(slot) for slot in SLOTS}))
+        if not any(attention_of(self._model, slot, 0).capabilities.weights for slot in SLOTS):
+            names = ", ".join(sorted(set(map(self._model.config.attention_of, SLOTS))))
             raise ConfigError(f"no attention of the model has weights to measure ({names})")
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
@@ -90,14 +89,25 @@ class AttentionStatistics:
         and in the causal slot by number of visible keys. Signed weights lack some statistics.
         ``without_weights`` lists the slots whose mechanism has no weights.
         """
-        modules = {f"{slot}.{layer}": _of_module(s) for (slot, layer), s in self._sums.items()}
-        overall, slots = _summary({name: part["mean"] for name, part in modules.items()})
+        modules = {}
+        means = {}
+        for (slot, layer), sums in self._sums.items():
+            part = _of_module(sums)
+            modules[f"{slot}.{layer}"] = part
+            means[f"{slot}.{layer}"] = part["mean"]
+        overall, slots = _summary(means)
+        attentions = {}
+        without_weights = []
+        for slot in SLOTS:
+            attentions[slot] = self._model.config.attention_of(slot)
+            # Name slots without weights only after a pass: before it, no slot has sums.
+            if self._sums and slot not in slots:
+                without_weights.append(slot)
         return {
             "definitions": OF_ATTENTION,
             "sentences": self._num_sentences,
-            "attention": {slot: self._model.config.attention_of(slot) for slot in SLOTS},
-            # Name slots without weights only after a pass: before it, no slot has sums.
-            "without_weights": [slot for slot in SLOTS if self._sums and slot not in slots],
+            "attention": attentions,
+            "without_weights": without_weights,
             "overall": _with_exp(overall),
             "slots": {slot: _with_exp(means) for slot, means in slots.items()},
             "modules": modules,
@@ -115,13 +125,10 @@ def _of_module(sums: ModuleSums) -> dict[str, Any]:
         "mean": means(sums.heads.mean(1), rows, mean_log_n=float(sums.log_counts) / rows),
         "heads": [means(of_head, rows) for of_head in sums.heads.T],
     }
-    if sums.bucket_rows.any():
-        counted = zip(sums.bucket_rows, sums.buckets.T, strict=True)
-        part["by_visible_keys"] = {
-            bucket_name(index): {"rows": int(count), **means(totals, count)}
-            for index, (count, totals) in enumerate(counted)
-            if count
-        }
+    for index in np.flatnonzero(sums.bucket_rows).tolist():
+        count = sums.bucket_rows[index]
+        bucket = {"rows": int(count), **means(sums.buckets[:, index], count)}
+        part.setdefault("by_visible_keys", {})[bucket_name(index)] = bucket
     return part
 
 
@@ -160,9 +167,10 @@ class LayerStatistics:
         self._model = single_model(ensemble)
         self._num_sentences = 0
         self._sums: dict[Place, BranchSums] = {}
+        branches = BRANCHES[-1:] if memories_only else BRANCHES
         for side, stack in (("encoder", self._model.encoder), ("decoder", self._model.decoder)):
             for index, layer in enumerate(stack.layers):
-                for branch in BRANCHES[-1:] if memories_only else BRANCHES:
+                for branch in branches:
                     if getattr(layer, branch) is not None:
                         self._sums[side, index, branch] = BranchSums(layer, branch)
         self._memories = {}
@@ -199,10 +207,11 @@ class LayerStatistics:
 
     def records(self) -> list[dict[str, Any]]:
         """Return ``side``, ``layer``, ``branch`` and ``variance_ratio`` of branches."""
-        return [
-            {"side": side, "layer": layer, "branch": branch, "variance_ratio": sums.ratio}
-            for (side, layer, branch), sums in self._sums.items()
-        ]
+        records = []
+        for (side, layer, branch), sums in self._sums.items():
+            place = {"side": side, "layer": layer, "branch": branch}
+            records.append({**place, "variance_ratio": sums.ratio})
+        return records
 
     def report(self) -> dict[str, Any]:
         """Return everything as plain values for JSON. ``modules`` has each layer.
@@ -212,7 +221,8 @@ class LayerStatistics:
         # Report no module before the first sentence.
         modules = {}
         if self._num_sentences:
-            modules = {name: sums.report() for name, sums in self._memories.items()}
+            for name, sums in self._memories.items():
+                modules[name] = sums.report()
         overall, sides = _summary(modules, without=("tokens", "size"))
         return {
             "definitions": OF_MEMORIES,
@@ -238,10 +248,13 @@ class BranchSums:
         self._start = residual.norm if residual.normalize_before else self.module
         # Number, sum and sum of squares of the values of x and of f(x).
         self._moments = np.zeros((2, 3))
-        self._outer = self.module.outer if isinstance(self.module, FeedForward) else None
-        self.size = 0 if self._outer is None else self._outer.in_features
-        # Round the numbers of keys up, so that each p has a key.
-        self._counts = [math.ceil(percent * self.size / 100) for percent in PERCENTS]
+        self._outer: nn.Linear | None = None
+        self.size = 0
+        if isinstance(self.module, FeedForward):
+            self._outer = self.module.outer
+            self.size = self._outer.in_features
+        # The index of the smallest of the largest p percent. Numbers of keys are rounded up.
+        self._last = [math.ceil(percent * self.size / 100) - 1 for percent in PERCENTS]
         self._num_tokens = 0
         self._num_summed = 0
         self._is_signed = False
@@ -275,7 +288,7 @@ class BranchSums:
             ranked = ranked[ranked[:, -1] > NULL_SUM]
             self._num_summed += len(ranked)
             # Divide the sums of the largest weights by the whole sum: [R', P].
-            shares = ranked[:, [count - 1 for count in self._counts]] / ranked[:, -1:]
+            shares = ranked[:, self._last] / ranked[:, -1:]
             self._top_sums += shares.sum(0).cpu().numpy()
 
     @property
@@ -343,15 +356,13 @@ def _means_of(parts: Sequence[Mapping[str, Any]], without: Sequence[str] = ()) -
     """Return the means of the values that all parts have, or None if no part knows the value."""
     means: dict[str, Any] = {}
     for name in parts[0] if parts else ():
-        if name in without:
+        if name in without or not all(name in part for part in parts):
             continue
-        values = [part[name] for part in parts if name in part]
-        numbers = [value for value in values if value is not None]
-        if len(values) < len(parts):
-            continue
+        values = [part[name] for part in parts]
         if isinstance(values[0], dict):
             means[name] = _means_of(values)
         else:
+            numbers = [value for value in values if value is not None]
             means[name] = sum(numbers) / len(numbers) if numbers else None
     return means
 
@@ -365,8 +376,11 @@ def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
     for side in ("encoder", "decoder"):
         curves = []
         for name, report in reports.items():
-            sums = report["sides"][side].get("top_sums", {}).items()
-            curves.append((name, {float(p): 100 * share for p, share in sums if share is not None}))
+            points = {}
+            for percent, share in report["sides"][side].get("top_sums", {}).items():
+                if share is not None:
+                    points[float(percent)] = 100 * share
+            curves.append((name, points))
         title = f"{side}: share of the sum, %"
         x_label = "largest p % of a token's weights"
         panels.append(Panel(title, x_label, curve_lines(curves), log_x=True, from_zero=True))

@@ -39,8 +39,10 @@ class Statistic(NamedTuple):
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
     def __str__(self) -> str:
+        if not self.formula:
+            return self.definition
         unit = f", in {self.unit}" if self.unit else ""
-        return (f"{self.formula}{unit}: " if self.formula else "") + self.definition
+        return f"{self.formula}{unit}: {self.definition}"
 
 
 _TABLE = Path(__file__).with_name("statistics.json")

@@ -12,10 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from relu_nmt.applications.statistics import ANALYZED, NUM_FREQUENT, SYMBOLS, definitions
@@ -58,6 +59,13 @@ Series = tuple[str, tuple[int, int | None], Records]
 """Name in the legend, index of color and of dashes, and the records of a line."""
 
 
+class _Tokens(NamedTuple):
+    """Kinds [B, N, 3] of the tokens of a side, and their sentence numbers [B, N] if known."""
+
+    kinds: Tensor
+    sentences: Tensor | None = None
+
+
 class WeightStatistics:
     """Sums of the statistics of a model's attention weights over pairs of sentences or of groups.
 
@@ -88,10 +96,11 @@ class WeightStatistics:
         self._ensemble = ensemble
         self._model = single_model(ensemble)
         self._able = []
+        slots = set()
         for module in self._model.modules():
             if isinstance(module, Attention) and module.capabilities.weights:
                 self._able.append(module)
-        slots = {attention.slot for attention in self._able}
+                slots.add(module.slot)
         self.without_weights = tuple(slot for slot in SLOTS if slot not in slots)
         self._kinds = [kinds_of(dictionary).to(ensemble.device) for dictionary in dictionaries]
         # Totals and numbers of rows of each statistic, [2, H] or [2, H, percents], and all rows.
@@ -112,40 +121,39 @@ class WeightStatistics:
         """
         heads = max((attention.num_heads for attention in self._able), default=1)
         batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
-        for batch, *inputs in batches:
-            # Kinds and sentence numbers of the tokens of each slot's queries and keys.
-            kinds = [table[tokens] for table, tokens in zip(self._kinds, inputs, strict=True)]
-            sentences: Sequence[Tensor | None] = [None, None]
+        device = self._ensemble.device
+        for batch, src_tokens, prev_output_tokens in batches:
+            source = _Tokens(self._kinds[0][src_tokens])
+            target = _Tokens(self._kinds[1][prev_output_tokens])
             if numbers is not None:
-                of_sides = zip(*(numbers[i] for i in batch), strict=True)
-                sentences = [pad_rows(side, 0).to(self._ensemble.device) for side in of_sides]
-            source, target = zip(sentences, kinds, strict=True)
-            slots = {"encoder": (source, source), "decoder": (target, target)}
-            slots["cross"] = (target, source)
+                of_sources, of_targets = zip(*map(numbers.__getitem__, batch), strict=True)
+                source = source._replace(sentences=pad_rows(of_sources, 0).to(device))
+                target = target._replace(sentences=pad_rows(of_targets, 0).to(device))
+            # The queries and the keys of each slot.
+            slots = {
+                "encoder": (source, source),
+                "decoder": (target, target),
+                "cross": (target, source),
+            }
             with self._ensemble.evaluating(), ExitStack() as stack:
                 for attention in self._able:
-                    take = partial(self._take, attention, *slots[attention.slot])
+                    queries, keys = slots[attention.slot]
+                    take = partial(self._take, attention, queries, keys)
                     stack.enter_context(record_attention(attention, Need(weights=True), take))
-                self._model(*inputs)
+                self._model(src_tokens, prev_output_tokens)
             advance(len(batch))
 
     def _take(
-        self,
-        attention: Attention,
-        queries: tuple[Tensor | None, Tensor],
-        keys: tuple[Tensor | None, Tensor],
-        record: AttentionRecord,
+        self, attention: Attention, queries: _Tokens, keys: _Tokens, record: AttentionRecord
     ) -> None:
-        """Add the weights of one mechanism.
-
-        Queries and keys have sentence numbers [B, N] and kinds [B, N, 3] of their tokens.
-        """
+        """Add the weights of one mechanism."""
         weights = record.weights
         visibility = record.visibility
         sentences = visibility.rows
         assert weights is not None, f"{attention.name} has weights, but returned none"
-        query_sentences, _ = queries
-        key_sentences, kinds = keys
+        query_sentences = queries.sentences
+        key_sentences = keys.sentences
+        kinds = keys.kinds
         # Attention inside sentences has rows of single sentences: take the tokens of these rows.
         if sentences is not None:
             of_queries, of_keys = sentences
@@ -173,9 +181,15 @@ class WeightStatistics:
             in_others = None
             if query_sentences is not None and key_sentences is not None:
                 in_others = query_sentences[:, rows, None] != key_sentences[:, None]
-            non_negative = attention.capabilities.non_negative
-            block = weights[:, :, rows], counts[:, rows], real[:, rows]
-            tables = _tables(*block, distances, in_others, kinds, non_negative)
+            tables = _tables(
+                weights=weights[:, :, rows],
+                counts=counts[:, rows],
+                real=real[:, rows],
+                distances=distances,
+                in_others=in_others,
+                kinds=kinds,
+                with_entropies=attention.capabilities.non_negative,
+            )
             for name, (table, counted) in tables.items():
                 counted = counted.expand_as(table)
                 # Padded rows may hold NaN, which a product with 0 would keep.
@@ -200,19 +214,21 @@ class WeightStatistics:
                 means = {name: _ratio(*sums) for name, sums in self._sums[key].items()}
                 where = {"slot": slot, "sees": sees, "layer": key[2]}
                 for head in range(len(means["sum"])):
-                    # Leave out the entropy of mean weights, which belongs to the whole layer.
-                    of_head = {name: v[head] for name, v in means.items() if name != OF_ALL_HEADS}
+                    of_head = {}
+                    for name, values in means.items():
+                        # Leave out the entropy of mean weights, which belongs to the whole layer.
+                        if name != OF_ALL_HEADS:
+                            of_head[name] = values[head]
                     records.append({**where, "head": head, "rows": rows, **_record(of_head)})
-                layers.append({name: _mean(values) for name, values in means.items()})
+                layers.append(_means(means))
                 records.append({**where, "head": "mean", "rows": rows, **_record(layers[-1])})
                 all_rows += rows
             by_name: dict[str, list[np.ndarray]] = {}
             for layer_means in layers:
                 for name, values in layer_means.items():
                     by_name.setdefault(name, []).append(values)
-            slot_means = {name: _mean(np.stack(values)) for name, values in by_name.items()}
             where = {"slot": slot, "sees": sees, "layer": "mean", "head": "mean"}
-            records.append({**where, "rows": all_rows, **_record(slot_means)})
+            records.append({**where, "rows": all_rows, **_record(_means(by_name))})
         return records
 
 
@@ -284,8 +300,11 @@ def _ranks(shares: Tensor, counts: Tensor, counted: Tensor) -> dict[str, Table]:
     # Find the last counted key. Round down a little first: 3 % of 100 must not become 4.
     last = (percents * counts[..., None] / 100 - 1e-9).ceil().long() - 1
     last = last.expand(*ranked.shape[:3], -1)
-    tables = ranked.cumsum(-1).gather(-1, last), ranked.gather(-1, last)
-    return {name: (table, counted[..., None]) for name, table in zip(RANKED, tables, strict=True)}
+    counted = counted[..., None]
+    return {
+        "top_sum": (ranked.cumsum(-1).gather(-1, last), counted),
+        "share_at_rank": (ranked.gather(-1, last), counted),
+    }
 
 
 def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
@@ -341,15 +360,21 @@ def _ratio(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
 
 
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean of the known values along the first axis, NaN where none is known."""
-    is_known = ~np.isnan(values)
-    return _ratio(np.where(is_known, values, 0.0).sum(0), is_known.sum(0))
+def _means(tables: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """Return the means of the known values along the first axes, NaN where none is known."""
+    means = {}
+    for name, values in tables.items():
+        is_known = ~np.isnan(values)
+        means[name] = _ratio(np.where(is_known, values, 0.0).sum(0), is_known.sum(0))
+    return means
 
 
 def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return known means in the order of ``ANALYZED``, with means derived from H, and ranks."""
-    values = {name: float(v) for name, v in means.items() if not v.ndim and not np.isnan(v)}
+    values = {}
+    for name, value in means.items():
+        if not value.ndim and not np.isnan(value):
+            values[name] = float(value)
     if "entropy" in values:
         values["exp_entropy"] = math.exp(values["entropy"])
         values["entropy_bits"] = values["entropy"] / math.log(2)
@@ -377,7 +402,7 @@ def series_of(models: Mapping[str, Records]) -> list[Series]:
             label = name
             if OWN_SENTENCE in by_kind:
                 has_kinds = True
-                label += f", {SEEN[sees]}"
+                label = f"{name}, {SEEN[sees]}"
             series.append((label, (index, number), by_kind[sees]))
     # Number the lines of a checkpoint only if any checkpoint has two kinds.
     if not has_kinds:
@@ -426,13 +451,16 @@ def by_rank(series: Sequence[Series]) -> str:
             for name, (style, dashes), records in series:
                 for record in records:
                     if record["slot"] == slot and record["layer"] == "mean":
-                        shares = record[statistic].items()
-                        points = {p: 100 * v for p, v in shares if p <= FIGURE_4_END}
+                        points = {}
+                        for percent, share in record[statistic].items():
+                            if percent <= FIGURE_4_END:
+                                points[percent] = 100 * share
                         lines.append(Curve(name, style, points, dashes=dashes))
             x_label = "largest p % of the visible keys"
             panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", x_label, lines, from_zero=True))
-    for line in itertools.chain(*(panel.lines for panel in panels)):
-        shares = line.points.values()
-        if shares and max(shares) - min(shares) >= 100 * LEVEL:
-            return draw_panels(panels, share_y=True)
+    for panel in panels:
+        for line in panel.lines:
+            shares = line.points.values()
+            if shares and max(shares) - min(shares) >= 100 * LEVEL:
+                return draw_panels(panels, share_y=True)
     return ""

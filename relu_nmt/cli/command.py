@@ -1,4 +1,4 @@
-"""What all commands share: common options, errors as one line, and exit codes."""
+"""The frame of all commands: common options, errors as one line, and exit codes."""
 
 import argparse
 import importlib
@@ -24,8 +24,9 @@ KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
 Batches of text rarely repeat a shape, so that oneDNN's own limit of 1,024 mainly costs memory."""
 
-USER_ERROR, INTERRUPTED, READER_LEFT = 2, 130, 141
-"""Exit codes. After a signal: 128 + SIGINT and 128 + SIGPIPE, as in a shell."""
+USER_ERROR = 2
+INTERRUPTED = 130  # 128 + SIGINT, as in a shell
+READER_LEFT = 141  # 128 + SIGPIPE
 
 
 def make_parser(
@@ -59,14 +60,14 @@ class Command:
         description: first text of ``--help``, most often the module's docstring.
         settings_class: settings whose flags the command has.
         job: function of the settings, as ``module:function``, which is imported when the flags are
-            read and right, or the function itself. The exit code is that of its result, if it has
-            one.
+            read and right, or the function itself. The result may have an exit code.
         user_modules: let the user add parts of their own.
         computes: warn if other processes use the same cores.
         most_used: names of the settings with which ``--help`` begins, with spaces between them.
         usage: first line of ``--help``, if another than the usual one.
-        rest: a setting that takes the words behind ``--``, flags of the processes that the command
-            starts. The fields ``command`` and ``user_modules`` get all words, and the user's files.
+        remainder: a setting that takes the words behind ``--``, flags of the processes that the
+            command starts. The fields ``command`` and ``user_modules`` get all words, and the
+            user's files.
     """
 
     prog: str
@@ -77,7 +78,7 @@ class Command:
     computes: bool = True
     most_used: str = ""
     usage: str = ""
-    rest: str = ""
+    remainder: str = ""
 
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the command's flags."""
@@ -89,23 +90,25 @@ class Command:
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """Run the command with these arguments, by default the command line's."""
         # Leave the threads to the processes that a command starts.
-        if isinstance(self.job, str) and not self.rest:
+        if isinstance(self.job, str) and not self.remainder:
             choose_threads()
         words = list(sys.argv[1:] if argv is None else argv)
         arguments = words
-        if self.rest and "--" in words:
+        if self.remainder and "--" in words:
             end = words.index("--")
-            arguments = [*words[:end], f"{flag_of(self.rest)}={shlex.join(words[end + 1 :])}"]
+            flags = shlex.join(words[end + 1 :])
+            arguments = [*words[:end], f"{flag_of(self.remainder)}={flags}"]
         return run_command(self.parser(), partial(self._run, words), arguments)
 
     def _run(self, words: list[str], arguments: argparse.Namespace) -> int:
         settings = read_settings(self.settings_class, arguments)
-        if self.rest:
+        if self.remainder:
             modules = tuple(arguments.user_module)
             settings = replace(settings, user_modules=modules, command=tuple(words))
         job = self.job
         if isinstance(job, str):
-            if self.computes and (note := crowding_note()):
+            note = crowding_note() if self.computes else ""
+            if note:
                 print(note, file=sys.stderr)
             # Import the job now: until here nothing has imported PyTorch.
             module, _, function = job.partition(":")
@@ -144,7 +147,9 @@ def run_command(
         # Report a lack of memory in one line. Other errors of these kinds are bugs.
         if debug or not is_out_of_memory(error):
             raise
-        reason = f" ({' '.join(str(error).split())})" if str(error) else ""
+        reason = " ".join(str(error).split())
+        if reason:
+            reason = f" ({reason})"
         remedy = "take a smaller model, batch or input"
         _print_error(f"{parser.prog}: error: out of memory{reason}; {remedy}")
         return USER_ERROR

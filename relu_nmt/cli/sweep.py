@@ -37,7 +37,7 @@ main = Command(
     computes=False,
     most_used="lengths attentions seeds budget doc_mixture jobs save_dir",
     usage="relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]",
-    rest="train_flags",
+    remainder="train_flags",
 )
 
 if __name__ == "__main__":

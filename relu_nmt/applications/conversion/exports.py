@@ -81,7 +81,8 @@ def save_onnx(model: TranslationModel, task: TranslationTask, folder: Path) -> N
         "target": _prepare(model, "decoder", model.most_tokens("target")),
     }
     batch = torch.export.Dim("batch", max=1 << 16)
-    source, target = ({0: batch, 1: torch.export.Dim(k, min=1, max=n)} for k, n in longest.items())
+    source = {0: batch, 1: torch.export.Dim("source", min=1, max=longest["source"])}
+    target = {0: batch, 1: torch.export.Dim("target", min=1, max=longest["target"])}
     sources = torch.tensor([[4, 3, 3, 3, 2], [3, 3, 2, 1, 1], [3, 3, 3, 2, 1]])
     targets = torch.tensor([[2, 3, 3, 3], [2, 3, 3, 1], [2, 3, 1, 1]])
     inputs = {"src_tokens": (sources, source)}

@@ -29,15 +29,12 @@ OLD_METERS = (
 )
 """Classes in files of PyTorch before 1.6, whose contents cannot be listed before reading."""
 FIRST = 2  # first row of fairseq's position table: positions begin behind the padding index, 1
+SIDE_SETTINGS = (
+    *("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before"),
+    "layerdrop",
+)
+"""Settings with the same name here, behind ``encoder_`` and ``decoder_``."""
 SAME_SETTINGS = (
-    *(
-        f"{side}_{name}"
-        for side in ("encoder", "decoder")
-        for name in (
-            *("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before"),
-            "layerdrop",
-        )
-    ),
     *("dropout", "attention_dropout", "activation_dropout", "layernorm_embedding"),
     *("share_decoder_input_output_embed", "share_all_embeddings", "no_scale_embedding"),
     *("alignment_layer", "alignment_heads"),
@@ -87,16 +84,18 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         CheckpointError: the file is missing or damaged, is no checkpoint of fairseq, or has
             foreign objects.
     """
-    allowed: list[Any] = [argparse.Namespace, *((_Ignored, name) for name in OLD_METERS)]
     # Open the file first, for a separate error.
     with reporting(f"{path}: cannot read it", CheckpointError), open(plain_file(path), "rb"):
         pass
     try:
         # Allow the objects of known packages, as empty ones.
+        names = list(OLD_METERS)
         if zipfile.is_zipfile(path):
-            for name in torch.serialization.get_unsafe_globals_in_checkpoint(path):
-                if name.partition(".")[0] in IGNORED_MODULES:
-                    allowed.append((_Ignored, name))
+            names += torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        allowed: list[Any] = [argparse.Namespace]
+        for name in names:
+            if name.partition(".")[0] in IGNORED_MODULES:
+                allowed.append((_Ignored, name))
         with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns of other pickle protocols
             content = torch.load(path, map_location="cpu", weights_only=True)
@@ -143,16 +142,19 @@ def transformer_config(
             raise CheckpointError(f"{path}: trained with {flag}, which no model here has")
     function = str(theirs.get("activation_fn", "relu"))
     if function not in FEED_FORWARDS:
-        names = ", ".join(FEED_FORWARDS)
-        raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {names}")
-    ours = {name: theirs[name] for name in SAME_SETTINGS if theirs.get(name) is not None}
+        known = ", ".join(FEED_FORWARDS)
+        raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {known}")
+    names = list(SAME_SETTINGS)
+    for name in SIDE_SETTINGS:
+        names += [f"encoder_{name}", f"decoder_{name}"]
+    ours = {name: theirs[name] for name in names if theirs.get(name) is not None}
     ours["feed_forward"] = FEED_FORWARDS[function]
     for side, text in (("encoder", "source"), ("decoder", "target")):
-        learned = theirs.get(f"{side}_learned_pos")
-        ours[f"{side}_positions"] = "learned" if learned else "sinusoidal-fairseq"
+        ours[f"{side}_positions"] = "sinusoidal-fairseq"
         if theirs.get("no_token_positional_embeddings"):
             ours[f"{side}_positions"] = "none"
-        elif learned:
+        elif theirs.get(f"{side}_learned_pos"):
+            ours[f"{side}_positions"] = "learned"
             ours[f"max_{text}_positions"] = theirs.get(f"max_{text}_positions")
     # Read the dropout after the activation under its old name.
     if "relu_dropout" in theirs and "activation_dropout" not in theirs:
@@ -171,20 +173,20 @@ def transformer_tensors(
 ) -> dict[str, Tensor]:
     """Return fairseq's weights under relu_nmt's names, in float32. Unknown names stay."""
     # Bring the weights of all versions into the form of the last one.
-    tensors = {n: t.float() for n, t in theirs.items() if not _UNUSED.fullmatch(n)}
-    # Name the norms, which were numbers until fairseq 0.6.
-    tensors = {
-        _NUMBERED_NORM.sub(lambda m: f"{m[1]}.{_NORMS[m[2]][int(m[3])]}.", name): t
-        for name, t in tensors.items()
-    }
-    # Split queries, keys and values, stored as one until 0.8. Then join them as here.
-    for name in [name for name in tensors if "in_proj_" in name]:
-        start, _, kind = name.rpartition("in_proj_")
-        for part, weight in zip("qkv", tensors.pop(name).chunk(3), strict=True):
-            tensors[f"{start}{part}_proj.{kind}"] = weight
-    tensors = joined_projections(tensors)
+    tensors = {}
+    for name, tensor in theirs.items():
+        if _UNUSED.fullmatch(name):
+            continue
+        # Name the norms, which were numbers until fairseq 0.6.
+        name = _NUMBERED_NORM.sub(lambda m: f"{m[1]}.{_NORMS[m[2]][int(m[3])]}.", name)
+        tensors[name] = tensor.float()
+        # Split queries, keys and values, stored as one until 0.8.
+        start, separator, kind = name.rpartition("in_proj_")
+        if separator:
+            for part, weight in zip("qkv", tensors.pop(name).chunk(3), strict=True):
+                tensors[f"{start}{part}_proj.{kind}"] = weight
     ours = {}
-    for name, tensor in tensors.items():
+    for name, tensor in joined_projections(tensors).items():
         if name.endswith(".embed_positions.weight"):
             name = name.replace("embed_positions", "embedding.positions")
             tensor = tensor[FIRST:]
@@ -211,11 +213,14 @@ def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Join the projections ``self_attn.q_proj.weight`` and so on of queries, keys and values."""
     joined = dict(tensors)
     for name in tensors:
-        parts = [name.replace(".q_proj.", f".{part}_proj.") for part in "qkv"]
+        keys = name.replace(".q_proj.", ".k_proj.")
+        values = name.replace(".q_proj.", ".v_proj.")
         # Leave names alone whose keys or values are missing.
-        if "_attn.q_proj." not in name or not all(part in joined for part in parts):
+        if "_attn.q_proj." not in name or not {keys, values} <= joined.keys():
             continue
-        q, k, v = (joined.pop(part) for part in parts)
+        q = joined.pop(name)
+        k = joined.pop(keys)
+        v = joined.pop(values)
         if "self_attn" in name:
             joined[name.replace("q_proj", "qkv")] = torch.cat([q, k, v])
         else:

@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,9 +51,28 @@ MOST_NAMED = 6  # most languages that an error message names
 NEVER = -100.0  # bias of the padding symbol, which Marian's vocabulary lacks
 MOST_POSITIONS = 2**16  # of an undamaged model, which has 512 or 1024
 MOST_ADDED = 2**16  # symbols of an undamaged tokenizer. NLLB's adds 203
-Vocabulary = tuple[list[str], tuple[str, str], tuple[str | None, str | None]]
-"""Symbols in the order of their ids there, languages and first symbols of source and target."""
+KIND_SETTINGS: dict[str, dict[str, Any]] = {
+    MARIAN: {"positions": "learned", "output_bias": True, "decoder_start_symbol": BOS},
+    M2M100: {
+        "positions": "sinusoidal-fairseq",
+        "output_bias": False,
+        "decoder_start_symbol": EOS,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
+}
+"""The settings that all models of a kind share."""
+START_SYMBOLS = {MARIAN: PAD, M2M100: EOS}
 LANGUAGE_CODE = re.compile(r">>(.+)<<")
+
+
+class _Vocabulary(NamedTuple):
+    """Symbols in the order of their ids there, and the text of source and target."""
+
+    symbols: list[str]
+    languages: tuple[str, str]
+    codes: tuple[str | None, str | None]  # first symbols
+    pieces: tuple[str, str]  # files of SentencePiece
 
 
 def read_hub_model(
@@ -72,50 +91,47 @@ def read_hub_model(
     folder = Path(folder)
     settings = _read_json(folder / "config.json", {"activation_function?": str})
     kind = settings.get("model_type")
-    if kind not in (MARIAN, M2M100):
+    if kind == MARIAN:
+        vocabulary = _marian_vocabulary(folder, source_lang, target_lang)
+    elif kind == M2M100:
+        vocabulary = _m2m100_vocabulary(folder, source_lang, target_lang)
+    else:
         raise CheckpointError(
             f"{folder / 'config.json'}: its model_type is {kind!r}; expected '{MARIAN}' or "
             f"'{M2M100}'"
         )
-    # Read the symbols and the languages, then the weights, whose table has a row for each symbol.
-    is_marian = kind == MARIAN
-    read = _marian_vocabulary if is_marian else _m2m100_vocabulary
-    symbols, languages, codes = read(folder, source_lang, target_lang)
+    # Read the weights, whose table has a row for each symbol.
     theirs = _read_weights(folder)
-    # Take the table [V, D] of embeddings under any of its names. [0] without one.
-    tables = (
-        t for name in TABLES for stored_name, t in theirs.items() if stored_name.endswith(name)
-    )
-    table = next(tables, torch.zeros(0))
-    if not is_marian:  # rows behind the last symbol have no name
-        symbols += [f"{FILLER}_{i}" for i in range(len(symbols), len(table))]
+    table = _embeddings(theirs)
     # Put the symbols in the order of relu_nmt's ids. -1 is padding, which Marian lacks.
-    order = list(range(len(symbols)))
-    if is_marian:
-        pad, eos, unk = (symbols.index(name) for name in (PAD, EOS, UNK))
-        order = [pad, -1, eos, unk, *(i for i in order if i not in (pad, eos, unk))]
+    symbols = vocabulary.symbols
+    if kind == MARIAN:
+        first = [symbols.index(PAD), -1, symbols.index(EOS), symbols.index(UNK)]
+        order = first + [i for i in range(len(symbols)) if i not in first]
+    else:
+        for i in range(len(symbols), len(table)):  # rows behind the last symbol have no name
+            symbols.append(f"{FILLER}_{i}")
+        order = list(range(len(symbols)))
     # A symbol with the name of a special one gets a prefix, and means nothing.
     words = []
     for i in order[len(SPECIAL_SYMBOLS) :]:
-        prefix = FILLER if symbols[i] in SPECIAL_SYMBOLS else ""
-        words.append(f"{prefix}{symbols[i]}")
+        word = symbols[i]
+        if word in SPECIAL_SYMBOLS:
+            word = f"{FILLER}{word}"
+        words.append(word)
     dictionary = Dictionary(words)
-    # Marian has a SentencePiece model for each side.
-    names = ("source.spm", "target.spm") if is_marian else (PIECES, PIECES)
-    source, target = (
-        TextPipeline(
-            language, subword=load_subword("sentencepiece", folder / name), first_symbol=code
-        )
-        for language, name, code in zip(languages, names, codes, strict=True)
-    )
+    texts = []
+    for language, code, name in zip(*vocabulary[1:], strict=True):
+        subword = load_subword("sentencepiece", folder / name)
+        texts.append(TextPipeline(language, subword=subword, first_symbol=code))
     config = _config(folder / "config.json", settings, symbols)
-    task = TranslationTask(source, target, dictionary, dictionary)
+    task = TranslationTask(texts[0], texts[1], dictionary, dictionary)
     return config, task, _our_tensors(folder, theirs, table, order, config)
 
 
 def _marian_vocabulary(
     folder: Path, source_lang: str | None, target_lang: str | None
-) -> Vocabulary:
+) -> _Vocabulary:
     path = folder / "vocab.json"
     symbols = _symbols_of_json(path)
     # Symbols such as >>fra<< name the target languages of a model of several.
@@ -126,22 +142,26 @@ def _marian_vocabulary(
             f"--target-lang {target_lang}: {path} names no languages, so the model has a single "
             "one; leave the flag out"
         )
-    if target_codes and target_lang not in target_codes:
-        description = "of several target languages; give --target-lang"
-        if target_lang is not None:
-            description = f"without the target language {target_lang!r}; --target-lang is"
-        raise ConfigError(f"{path}: a model {description} one of {', '.join(sorted(target_codes))}")
-    code = f">>{target_lang}<<" if target_codes else None
+    code = None
+    if target_codes:
+        code = f">>{target_lang}<<"
+        if target_lang not in target_codes:
+            description = "of several target languages; give --target-lang"
+            if target_lang is not None:
+                description = f"without the target language {target_lang!r}; --target-lang is"
+            languages = ", ".join(sorted(target_codes))
+            raise ConfigError(f"{path}: a model {description} one of {languages}")
     # Use general names if the tokenizer's file names no languages.
-    names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
+    names = _tokenizer_settings(folder)
     source = str(source_lang or names.get("source_lang") or "source")
     target = str(target_lang or names.get("target_lang") or "target")
-    return symbols, (source, target), (code, None)
+    # Marian has a SentencePiece model for each side.
+    return _Vocabulary(symbols, (source, target), (code, None), ("source.spm", "target.spm"))
 
 
 def _m2m100_vocabulary(
     folder: Path, source_lang: str | None, target_lang: str | None
-) -> Vocabulary:
+) -> _Vocabulary:
     path = folder / "vocab.json"
     symbols = _symbols_of_json(path) if path.exists() else _symbols_of_pieces(folder)
     if tuple(symbols[: len(SPECIAL_SYMBOLS)]) != SPECIAL_SYMBOLS:
@@ -158,17 +178,20 @@ def _m2m100_vocabulary(
             examples = f"{', '.join(sorted(codes)[:MOST_NAMED])}... ({len(codes)} languages)"
             hint = language and close_names(language, codes)
             raise ConfigError(f"{flag} {reason} of {folder}; {hint or f'give one of {examples}'}")
-    languages = str(source_lang), str(target_lang)
-    return symbols + added, languages, (codes[languages[0]], codes[languages[1]])
+    source = str(source_lang)
+    target = str(target_lang)
+    return _Vocabulary(
+        symbols + added, (source, target), (codes[source], codes[target]), (PIECES, PIECES)
+    )
 
 
 def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> TransformerConfig:
     """Return relu_nmt's settings of the model."""
-    is_marian = theirs["model_type"] == MARIAN
+    kind = theirs["model_type"]
     for name, expected in (
         ("tie_word_embeddings", True),
         ("share_encoder_decoder_embeddings", True),
-        ("decoder_start_token_id", symbols.index(PAD if is_marian else EOS)),
+        ("decoder_start_token_id", symbols.index(START_SYMBOLS[kind])),
     ):
         if theirs.get(name, expected) != expected:
             raise CheckpointError(
@@ -179,6 +202,7 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
         names = ", ".join(FEED_FORWARDS)
         raise CheckpointError(f"{path}: activation_function {function!r}; known are {names}")
     ours = {name: theirs[name] for name in (*DROPOUTS, *LAYERDROPS) if name in theirs}
+    ours |= KIND_SETTINGS[kind]
     for side, text in (("encoder", "source"), ("decoder", "target")):
         for field, name in (
             ("embed_dim", "d_model"),
@@ -190,17 +214,12 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
                 raise CheckpointError(f"{path}: lacks {name}")
             ours[f"{side}_{field}"] = theirs[name]
         # The table of positions limits the length of Marian's sentences.
-        if is_marian:
+        if kind == MARIAN:
             ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
-        else:
-            ours[f"{side}_normalize_before"] = True
     ours |= {
         "feed_forward": FEED_FORWARDS[function],
-        "positions": "learned" if is_marian else "sinusoidal-fairseq",
         "share_all_embeddings": True,
         "no_scale_embedding": not theirs.get("scale_embedding"),
-        "output_bias": is_marian,
-        "decoder_start_symbol": BOS if is_marian else EOS,
     }
     config = read_config(ours, path)
     # Refuse a size from a damaged file before memory is reserved for it.
@@ -219,7 +238,8 @@ def _our_tensors(
     """Return the weights under relu_nmt's names, the table [V, D] in the order of ``ids``."""
     theirs = {name.removeprefix("model."): t.float() for name, t in tensors.items()}
     bias = theirs.pop("final_logits_bias", None)
-    number = sum(i >= 0 for i in ids)
+    order = torch.tensor(ids)
+    number = int((order >= 0).sum())
     fits = not config.output_bias or (bias is not None and bias.shape == (1, number))
     if not fits or table.dim() != 2 or len(table) != number:
         raise CheckpointError(
@@ -234,7 +254,6 @@ def _our_tensors(
     computed = (*TABLES, "embed_positions.weight", "embed_positions.weights")
     ours = {our_name(name): t for name, t in named.items() if not name.endswith(computed)}
     # Reorder table and bias, with zeros for the padding symbol.
-    order = torch.tensor(ids)
     table = table.float()[order].masked_fill((order < 0)[:, None], 0.0)
     for side in ("encoder", "decoder"):
         ours[f"{side}.embedding.tokens.weight"] = table
@@ -250,7 +269,7 @@ def _our_tensors(
 def _symbols_of_json(path: Path) -> list[str]:
     """Return the symbols of ``vocab.json`` in the order of their ids."""
     ids = _read_json(path)
-    is_whole = {type(i) for i in ids.values()} <= {int}
+    is_whole = set(map(type, ids.values())) <= {int}
     if not is_whole or sorted(ids.values()) != list(range(len(ids))):
         raise CheckpointError(f"{path}: damaged; expected an id from 0 for each symbol")
     missing = {PAD, EOS, UNK} - ids.keys()
@@ -271,7 +290,7 @@ def _symbols_of_pieces(folder: Path) -> list[str]:
 
 def _added_symbols(folder: Path, first: int) -> list[str]:
     """Return the symbols from the id ``first`` on, which the tokenizer adds: codes of languages."""
-    names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
+    names = _tokenizer_settings(folder)
     # Files of recent versions have ids, with gaps. Earlier ones list the codes in their order.
     entries = names.get("added_tokens_decoder")
     if entries:
@@ -281,8 +300,17 @@ def _added_symbols(folder: Path, first: int) -> list[str]:
             raise ValueError(f"the id {end - 1:,}")
         return [ids.get(i, f"{FILLER}_{i}") for i in range(first, end)]
     path = folder / "special_tokens_map.json"
-    listed = (_read_json(path) if path.exists() else names).get("additional_special_tokens") or []
-    return [token["content"] if isinstance(token, dict) else str(token) for token in listed]
+    if path.exists():
+        names = _read_json(path)
+    symbols = []
+    for token in names.get("additional_special_tokens") or ():
+        symbols.append(token["content"] if isinstance(token, dict) else str(token))
+    return symbols
+
+
+def _tokenizer_settings(folder: Path) -> dict[str, Any]:
+    path = folder / NAMES
+    return _read_json(path) if path.exists() else {}
 
 
 def _read_json(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
@@ -292,6 +320,15 @@ def _read_json(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
             return checked(form, parse_json(plain_file(path).read_bytes()))
     except ValueError as error:
         raise CheckpointError(f"{path}: damaged ({error}); download it again") from error
+
+
+def _embeddings(weights: Mapping[str, Tensor]) -> Tensor:
+    """Return the table [V, D] of embeddings under any of its names, or [0] without one."""
+    for name in TABLES:
+        for stored_name, weight in weights.items():
+            if stored_name.endswith(name):
+                return weight
+    return torch.zeros(0)
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from importlib.resources import files
 
 from fastapi import FastAPI, Request, Response
@@ -34,12 +33,6 @@ WRITTEN_BYTES = 65_536
 """Longest part of an answer to hand to the connection at once."""
 MOST_UNREAD_BYTES = 2**25
 """Most bytes of all answers that clients have not read yet."""
-ERRORS: dict[type[Exception], tuple[int, str | None]] = {
-    ReluNmtError: (422, None),
-    OutOfMemoryError: (503, NO_MEMORY),
-    Exception: (500, "an error of the server; see its log"),
-}
-"""Status and text for each error. None: the error's text."""
 
 
 def make_app(
@@ -150,14 +143,12 @@ def _add_model_routes(
     limits: ServerOptions,
 ) -> None:
     """Add the routes that describe and use the models."""
-    most = messages.Limits(
-        bytes=limits.max_request_bytes,
-        tokens=limits.max_request_tokens,
-        seconds=limits.request_seconds,
-    )
+    sizes = {"bytes": limits.max_request_bytes, "tokens": limits.max_request_tokens}
+    largest_request = messages.Limits(**sizes, seconds=limits.request_seconds)
     descriptions = {}
     for service in services:
-        descriptions[service] = messages.ModelDescription(**service.describe(), limits=most)
+        values = service.describe()
+        descriptions[service] = messages.ModelDescription(**values, limits=largest_request)
     unread: dict[asyncio.Future[None], int] = {}
 
     def chosen(source: str | None, target: str | None) -> TranslationService:
@@ -272,15 +263,17 @@ def _add_errors(app: FastAPI) -> None:
         # FastAPI answers 400 if it cannot read the JSON at all, and tells the cause.
         if error.status_code == 400 and error.__cause__ is not None:
             return refusal(422, f"the body is no JSON: {error.__cause__}")
-        headers = error.headers
-        if error.status_code in (429, 503):
-            headers = RETRY
+        headers = RETRY if error.status_code in (429, 503) else error.headers
         return refusal(error.status_code, str(error.detail), headers)
 
-    # Answer an error of the table with its fixed text, or the error's own.
-    async def handle(status: int, text: str | None, _: Request, error: Exception) -> JSONResponse:
-        return refusal(status, text or str(error))
+    @app.exception_handler(OutOfMemoryError)
+    async def out_of_memory(_: Request, error: OutOfMemoryError) -> JSONResponse:
+        return refusal(503, NO_MEMORY)
 
-    # Starlette chooses the handler of the nearest base class.
-    for kind, (status, text) in ERRORS.items():
-        app.add_exception_handler(kind, partial(handle, status, text))
+    @app.exception_handler(ReluNmtError)
+    async def impossible(_: Request, error: ReluNmtError) -> JSONResponse:
+        return refusal(422, str(error))
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        return refusal(500, "an error of the server; see its log")

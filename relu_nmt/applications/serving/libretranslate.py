@@ -134,8 +134,7 @@ class _Interface:
 
     async def settings(self) -> dict[str, Any]:
         """Return the settings of a page for people."""
-        source = self._sources[0]
-        target = self._targets[0]
+        source, target = self._services[0].languages
         return {
             "apiKeys": self._keys is not None,
             "keyRequired": self._keys is not None,
@@ -159,26 +158,22 @@ class _Interface:
         """Translate a text, or several."""
         self._check_key(content.api_key)
         service = self._chosen(content.source, content.target)
-        texts = content.q
-        if isinstance(texts, str):
-            texts = [texts]
+        texts = [content.q] if isinstance(content.q, str) else content.q
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued)
-            # The values of each text by their names.
-            columns: dict[str, list[Any]] = {}
-            columns["translatedText"] = [
-                _translated(text, content.format, segments) for text in texts
-            ]
+            translations = [_translated(text, content.format, segments) for text in texts]
+            values: dict[str, list[Any]] = {"translatedText": translations}
             if content.alternatives:  # the server finds the best translation alone
-                columns["alternatives"] = [[]] * len(texts)
+                values["alternatives"] = [[]] * len(texts)
             if content.source == "auto":
                 detected = {"language": service.languages[0], "confidence": 100}
-                columns["detectedLanguage"] = [detected] * len(texts)
-            values: dict[str, Any] = columns
+                values["detectedLanguage"] = [detected] * len(texts)
+            # A list of texts has lists of values, and a single text single values.
+            answer: dict[str, Any] = values
             if isinstance(content.q, str):
-                values = {name: column[0] for name, column in columns.items()}
-            return json.dumps(values, ensure_ascii=False).encode()
+                answer = {name: column[0] for name, column in values.items()}
+            return json.dumps(answer, ensure_ascii=False).encode()
 
         return await self._answer(request, work)
 

@@ -283,9 +283,7 @@ def replayed(message: Message, receive: Receive) -> Receive:
     messages = [message]
 
     async def next_message() -> Message:
-        if messages:
-            return messages.pop()
-        return await receive()
+        return messages.pop() if messages else await receive()
 
     return next_message
 
@@ -297,8 +295,8 @@ async def _body(scope: Scope, receive: Receive, limits: ServerOptions) -> bytes:
     try:
         return await asyncio.wait_for(reading, limits.request_seconds)
     except asyncio.TimeoutError:
-        seconds = f"{limits.request_seconds:g} seconds"
-        raise HTTPException(408, f"the request did not come within {seconds}") from None
+        text = f"the request did not come within {limits.request_seconds:g} seconds"
+        raise HTTPException(408, text) from None
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

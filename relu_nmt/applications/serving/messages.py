@@ -25,9 +25,7 @@ MOST_BANNED = 200
 
 def _whole(value: object) -> object:
     """Return 3.0 as 3, which is the same number in JSON."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 MaxDocTokens = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)]

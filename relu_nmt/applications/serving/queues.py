@@ -166,11 +166,7 @@ class Batcher:
         search: translates sentences. Only the batcher's thread calls it.
         max_tokens: most source tokens of a batch. A longer sentence is a batch alone.
         wait: seconds that a batch waits for more sentences if it is not full.
-        on_batch: called with the number of sentences, their source tokens and the seconds of each
-            batch.
-
-    Attributes:
-        is_closed: requests are refused.
+        on_batch: called with sentences, source tokens and seconds of each batch.
     """
 
     def __init__(
@@ -188,7 +184,7 @@ class Batcher:
         self._orders: deque[deque[_Order]] = deque()
         self._changed = threading.Condition()
         self._pool = ThreadPoolExecutor(1, "model")
-        self.is_closed = False
+        self.is_closed = False  # once True, requests are refused
 
     def search(
         self, sources: Sequence[SourceSentence], request: QueuedRequest

@@ -238,11 +238,8 @@ class TranslationService:
         _refuse_many_queries(num_heads, len(query_side.rows()), num_keys)
         size = num_heads * len(rows) * num_keys
         if size > MOST_NUMBERS:
-            raise HTTPException(
-                413,
-                f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
-                "line, or for fewer",
-            )
+            text = f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer"
+            raise HTTPException(413, f"{text}; ask for a line, or for fewer")
         # Locate the tokens of queries and keys in the text.
         queries = self._tokens(query_side, request)
         keys = self._tokens(key_side, request)
@@ -365,11 +362,8 @@ def services_of(
 def _refuse_many_queries(num_heads: int, num_queries: int, num_keys: int) -> None:
     """Refuse too many weights. The model computes all queries, the answer may have fewer."""
     if num_heads * num_queries * num_keys > MOST_WEIGHTS:
-        raise HTTPException(
-            413,
-            f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
-            "all layers; ask for fewer lines",
-        )
+        text = f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of"
+        raise HTTPException(413, f"{text} all layers; ask for fewer lines")
 
 
 def weights_json(weights: np.ndarray, request: QueuedRequest) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 """The report of a sweep: tables, plots and files, results.csv, card.json and report.html."""
 
+import itertools
 import json
 import shlex
 import time
@@ -71,17 +72,15 @@ Rows = dict[System, list[Average | None]]  # the averages of a system, one for e
 def write_report(folder: Path, description: SweepDescription) -> None:
     """Write report.html, results.csv and card.json, of the present results in a sweep's folder."""
     cells, averages = read_results(folder, description)
-    # Put the known columns first and last, all others between. Numbers have full precision.
-    rows = [{"row": "cell", **cell.record} for cell in cells]
-    rows += [{"row": "mean", **average.record} for average in averages]
-    between: dict[str, None] = {}
-    for row in rows:
-        between |= dict.fromkeys(row)
-    for name in (*FIRST_COLUMNS, *LAST_COLUMNS):
-        between.pop(name, None)
+    rows: list[Record] = [{"row": "cell", **cell.record} for cell in cells]
     measured = []
     for average in averages:
+        rows.append({"row": "mean", **average.record})
         measured.append({**average.record, "status": trouble(average) or WORDS[DONE]})
+    # Put the known columns first and last, all others between. Numbers have full precision.
+    columns = dict.fromkeys(itertools.chain.from_iterable([FIRST_COLUMNS, *rows]))
+    for name in LAST_COLUMNS:
+        columns.pop(name, None)
     card = {
         "settings": asdict(description.settings),
         "environment": description.environment,
@@ -89,7 +88,7 @@ def write_report(folder: Path, description: SweepDescription) -> None:
         "published": description.published,
     }
     with reporting(f"{folder / REPORT_NAME}: cannot be written"):
-        write_text(folder / CSV_NAME, csv_text([*FIRST_COLUMNS, *between, *LAST_COLUMNS], rows))
+        write_text(folder / CSV_NAME, csv_text([*columns, *LAST_COLUMNS], rows))
         write_text(folder / CARD_NAME, json.dumps(card, indent=1, ensure_ascii=False) + "\n")
         write_text(folder / REPORT_NAME, page(description, cells, averages))
 
@@ -161,8 +160,9 @@ def trouble(average: Average) -> str:
     words = []
     for word, count in statuses(average.cells).items():
         if word != WORDS[DONE]:
-            is_all = count == len(average.cells)
-            words.append(word if is_all else f"{count} of {len(average.cells)} {word}")
+            if count < len(average.cells):
+                word = f"{count} of {len(average.cells)} {word}"
+            words.append(word)
     return ", ".join(words)
 
 
@@ -216,8 +216,10 @@ def commands_of(cells: Sequence[Cell]) -> dict[str, list[str]]:
     for cell in cells:
         for name in ("train_command", "evaluate_command"):
             if name in cell.record:
-                commands_by_model.setdefault(str(cell.model), []).append(cell.record[name])
-    return {name: list(dict.fromkeys(commands)) for name, commands in commands_by_model.items()}
+                commands = commands_by_model.setdefault(str(cell.model), [])
+                if cell.record[name] not in commands:
+                    commands.append(cell.record[name])
+    return commands_by_model
 
 
 def buckets(averages: Sequence[Average], counted: str) -> dict[str, float]:
@@ -228,11 +230,12 @@ def buckets(averages: Sequence[Average], counted: str) -> dict[str, float]:
             if column.startswith(counted):
                 segments[column[len(counted) : -1]] = value
 
-    def order(bucket: str) -> tuple[float, bool]:
+    def order(entry: tuple[str, float]) -> tuple[float, bool]:
         """Sort by the lowest value, ``>19`` behind ``10-19`` and ``19``."""
+        bucket, _ = entry
         return float(bucket.strip(">").split("-")[0]), bucket[0] == ">"
 
-    return {bucket: segments[bucket] for bucket in sorted(segments, key=order)}
+    return dict(sorted(segments.items(), key=order))
 
 
 def contrasts_of(averages: Sequence[Average]) -> dict[System, dict[str, Record]]:
@@ -248,19 +251,17 @@ def contrasts_of(averages: Sequence[Average]) -> dict[System, dict[str, Record]]
 
 def realized_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, str, str, Record]]:
     """Yield the length limit, the split, the prefix of its columns, and their record."""
-    everywhere = [cell.record for cell in cells]
-    lengths = {cell.length for cell in cells}.union(*(cell.model.lengths for cell in cells))
+    lengths: set[int] = set()
+    for cell in cells:
+        lengths |= {cell.length, *cell.model.lengths}
     for length in sorted(lengths):
-        # Look for mixtures in all records, for other models at their length.
-        records_at_length = [cell.record for cell in cells if cell.length == length]
-        for prefix, split, records in (
-            (f"train[{length}]", "training", everywhere),
-            ("train", "training", records_at_length),
-            ("test", test, records_at_length),
-        ):
-            for record in records:
-                if f"{prefix}_mean_tokens" in record:
-                    yield length, split, prefix, record
+        mixture = f"train[{length}]"
+        for prefix, split in ((mixture, "training"), ("train", "training"), ("test", test)):
+            for cell in cells:
+                # Look for mixtures in all records, for other models at their length.
+                is_here = cell.length == length or prefix == mixture
+                if is_here and f"{prefix}_mean_tokens" in cell.record:
+                    yield length, split, prefix, cell.record
                     break
 
 
@@ -286,17 +287,20 @@ def published_rows(
     if table is None:
         return []
     # Compare an attention by its first system.
-    first = {system.attention: row for system, row in reversed(rows.items())}
+    measured_rows: dict[str, list[Average | None]] = {}
+    for system, averages in rows.items():
+        measured_rows.setdefault(system.attention, averages)
     table_rows = []
-    for name in dict.fromkeys([*table["rows"], *(system.attention for system in rows)]):
+    for name in dict.fromkeys([*table["rows"], *measured_rows]):
         row = []
         values = table["rows"].get(name, [None] * len(table["columns"]))
         for column, value in zip(table["columns"], values, strict=True):
             title, _, length = column.partition("@")
             measured = None
-            for average in reversed(first.get(name, ())):
+            for average in measured_rows.get(name, ()):
                 if average is not None and length in ("", str(average.length)):
                     measured = average
+                    break
             row.append((measured, title, value))
         table_rows.append((name, row))
     return table_rows
@@ -317,7 +321,7 @@ def length_figure(
 
     Each of ``columns`` has the column, the title with the unit, and the divisor of the values.
     """
-    names = [length_name(length) for length in lengths]
+    names = list(map(length_name, lengths))
     panels = []
     for column, title, scale in columns:
         lines = lines_over_lengths(rows, column, scale)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -100,7 +101,7 @@ class StepRunner:
         self.tasks = [Task(step) for step in steps]
         self.signal: int | None = None
         self._kill = False
-        # The rest of the work of each running step, which yields while it waits.
+        # The remaining work of each running step, which yields while it waits.
         self._running: dict[Task, Iterator[None]] = {}
         self._config = config
         self._progress = progress
@@ -182,27 +183,32 @@ class StepRunner:
 
     def _time_left(self) -> str:
         """Return the estimated remaining time in words."""
-        num_left = sum(task.step.status == PENDING for task in self.tasks)
-        if not num_left:
+        # The times of the steps that are done, by whether they are trainings.
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        pending = []
+        for task in self.tasks:
+            if task.step.status == DONE:
+                seconds[task.step.is_training].append(task.step.seconds)
+            elif task.step.status == PENDING:
+                pending.append(task)
+        if not pending:
             return "nothing left"
-        # Subtract the time already spent from the mean of each kind of step, as far as it is known.
+        # Before the first training, the budget counts.
+        if self._training_seconds is not None and not seconds[True]:
+            seconds[True] = [self._training_seconds]
         total = 0.0
-        num_estimated = 0
-        for is_training in (True, False):
-            tasks = [task for task in self.tasks if task.step.is_training is is_training]
-            seconds = [task.step.seconds for task in tasks if task.step.status == DONE]
-            # Before the first training, the budget counts.
-            if is_training and not seconds and self._training_seconds is not None:
-                seconds = [self._training_seconds]
-            for task in tasks:
-                if seconds and task.step.status == PENDING:
-                    spent = 0.0 if task.begun is None else time.monotonic() - task.begun
-                    total += max(0.0, sum(seconds) / len(seconds) - spent)
-                    num_estimated += 1
+        word = "about"
+        for task in pending:
+            if not seconds[task.step.is_training]:
+                word = "over"
+                continue
+            expected = fmean(seconds[task.step.is_training])
+            if task.begun is not None:
+                expected -= time.monotonic() - task.begun
+            total += max(0.0, expected)
         if not total:
             return "time left unknown"
-        word = "about" if num_estimated == num_left else "over"
-        return f"{word} {in_words(total / min(self._config.jobs, num_left))} left"
+        return f"{word} {in_words(total / min(self._config.jobs, len(pending)))} left"
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         # The main loop acts on it: here a command may be starting or ending.
@@ -217,8 +223,10 @@ class StepRunner:
     def _ready(self) -> list[Task]:
         """Return the steps that may begin now. Evaluations come first, as they give results."""
         # Evaluations wait for the training of their model, locked steps for their time.
-        trainings = [task.step for task in self.tasks if task.step.is_training]
-        untrained = {step.model for step in trainings if step.status != DONE}
+        untrained = set()
+        for task in self.tasks:
+            if task.step.is_training and task.step.status != DONE:
+                untrained.add(task.step.model)
         present = time.monotonic()
         ready = []
         for task in self._open():
@@ -406,8 +414,10 @@ class StepRunner:
     def _conclude(self, task: Task, step: Step) -> None:
         """Note the end of a step, report it, and update the report."""
         self._note_end(task, step)
-        code = f"{step.status} (exit code {step.exit_code}): {step.note}"
-        self.say(f"{step}: {code if step.note else step.status} after {in_words(step.seconds)}")
+        outcome = step.status
+        if step.note:
+            outcome += f" (exit code {step.exit_code}): {step.note}"
+        self.say(f"{step}: {outcome} after {in_words(step.seconds)}")
         self._delete_checkpoints(step)
         try:
             self._after_step()
@@ -416,11 +426,15 @@ class StepRunner:
 
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the unused checkpoints of a model when all its steps are done."""
-        steps = [task.step for task in self.tasks if task.step.model == step.model]
-        if not self._config.delete_checkpoints or {step.status for step in steps} - {*FINAL}:
+        if not self._config.delete_checkpoints:
             return
         # Keep the checkpoints that a command names, which evaluates them.
-        words = set().union(*(step.words for step in steps))
+        words: set[str] = set()
+        for task in self.tasks:
+            if task.step.model == step.model:
+                if task.step.status not in FINAL:
+                    return
+                words.update(task.step.words)
         for path in step.checkpoints.glob("*.safetensors"):
             if str(path) not in words:
                 path.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ sweeps may share a folder, at once or one after the other, with other attentions
 The report covers all of them.
 """
 
+import itertools
 import json
 import re
 import shlex
@@ -22,9 +23,9 @@ from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import plain_file, write_text
 
-PENDING, STARTED, DONE, FAILED, DIVERGED = "pending", "started", "done", "failed", "diverged"
+STATES = ("pending", "started", "done", "failed", "diverged")
 """States of steps: a crash or a mistake is a failure, a loss that is not finite a divergence."""
-STATES = (PENDING, STARTED, DONE, FAILED, DIVERGED)
+PENDING, STARTED, DONE, FAILED, DIVERGED = STATES
 FINAL = (DONE, DIVERGED)  # states of steps that do not run again
 CONTRASTS = 0  # the ``length`` of the step that scores contrasts
 SWEEP_FILE = "sweep.json"
@@ -70,8 +71,8 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
         >>> differences(["--lr", "1", "--seed", "2"], ["--lr", "3", "--seed", "2"])
         ('--lr 1', '--lr 3')
     """
-    same = [*map(eq, old, new), False].index(False)
-    last = [*map(eq, old[same:][::-1], new[same:][::-1]), False].index(False)
+    same = _num_equal(old, new)
+    last = _num_equal(old[same:][::-1], new[same:][::-1])
     differing = []
     for words in (old, new):
         between = list(words[same : len(words) - last])
@@ -79,6 +80,12 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
             between.insert(0, words[same - 1])  # the flag of this value
         differing.append(shlex.join(between) or "nothing")
     return differing[0], differing[1]
+
+
+def _num_equal(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return the number of equal words at the beginning."""
+    equal = itertools.takewhile(bool, map(eq, old, new))
+    return len(list(equal))
 
 
 # ------------------------------------------------------------------- models and steps
@@ -159,7 +166,10 @@ class Step:
     @property
     def words(self) -> list[str]:
         """The words of all commands but the path of Python, which may differ between machines."""
-        return [word for command in self.commands for word in command[1:]]
+        words: list[str] = []
+        for command in self.commands:
+            words += command[1:]
+        return words
 
     def path(self, ending: str) -> Path:
         """Return the path of one of the step's files, ``train.log`` or ``evaluate-128.log``."""
@@ -269,15 +279,18 @@ def read_description(folder: Path) -> SweepDescription | None:
         content = checked(SWEEP_FORM, parse_json(plain_file(path).read_bytes()))
         values = content["settings"]
         # Two fields are no options of SweepSettings.
-        typed: dict[str, Any] = {name: values.pop(name) for name in ("user_modules", "command")}
-        settings = replace(from_dict(SweepSettings, values), **typed)
+        user_modules = values.pop("user_modules")
+        command = values.pop("command")
+        settings = from_dict(SweepSettings, values)
         published = content.get("published")
+        if published is not None:
+            published = checked_published(published)
         return SweepDescription(
-            settings,
-            content["environment"],
-            content["attentions"],
-            None if published is None else checked_published(published),
-            content.get("task") or {},
+            settings=replace(settings, user_modules=user_modules, command=command),
+            environment=content["environment"],
+            attentions=content["attentions"],
+            published=published,
+            task=content.get("task") or {},
         )
     except FileNotFoundError:
         return None
@@ -361,15 +374,19 @@ def models_in(
     The models of ``settings``, of the last run, count even if they are not begun. Other
     models count with the lengths of their training and of the evaluations that began.
     """
-    models = {} if settings is None else planned_models(settings)
+    models: dict[SweepModel, tuple[int, ...]] = {}
+    if settings is not None:
+        models = planned_models(settings)
     for training in trainings_in(folder):
-        # Read the lengths from evaluate-128.json. Skip evaluate-128.results.json.
-        paths = training.folder.glob("evaluate-*.json")
-        names = [path.stem.removeprefix("evaluate-") for path in paths]
-        begun = map(int, filter(str.isdigit, names))
         model = training.model
-        lengths = models.get(model, () if model.is_mixture else model.lengths)
-        models[model] = tuple(sorted({*lengths, *begun}))
+        lengths = set(models.get(model, ()))
+        if model not in models and not model.is_mixture:
+            lengths.update(model.lengths)
+        for path in training.folder.glob("evaluate-*.json"):
+            length = path.stem.removeprefix("evaluate-")
+            if length.isdigit():  # as in evaluate-128.json, not in evaluate-128.results.json
+                lengths.add(int(length))
+        models[model] = tuple(sorted(lengths))
     return models
 
 
