@@ -63,6 +63,8 @@ def dump_value(value: Any) -> str:
         >>> dump_value("no"), dump_value([1, "010", "y", "plain"])
         ("'no'", "[1, '010', 'y', plain]")
     """
+    if value is None or isinstance(value, int):
+        return json.dumps(value)
     yaml = _yaml()
     file = io.StringIO()
     yaml.version = (1, 1)
@@ -82,7 +84,7 @@ def _yaml() -> Any:
 
     for kind in ("timestamp", "value"):
         Constructor.add_constructor(f"tag:yaml.org,2002:{kind}", SafeConstructor.construct_yaml_str)
-    yaml = YAML(typ="safe", pure=True)
+    yaml = YAML(typ="safe", pure=True, plug_ins=[])  # looking for plug-ins reads a folder
     yaml.Constructor = Constructor
     yaml.default_flow_style = True
     yaml.width = 10**6
