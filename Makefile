@@ -1,5 +1,6 @@
 # make demo   learn to translate German help pages into English, in about ten minutes
 # make test   set everything up, run the linter, the type checker and the tests
+# make test-slow   run the tests that take long: whole pages of the guide, exports, trainings
 # make docs   make a site of the documentation: build/site/index.html
 # make fuzz   feed a million damaged files to everything that reads files (an hour or so)
 # make clean  remove what the demo made;  make distclean  the virtual environment, too
@@ -28,7 +29,7 @@ INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check -c const
 DEMO_FLAGS = $(if $(DEMO_MINUTES),--minutes "$(DEMO_MINUTES)") $(if $(DEMO_LANG),--lang "$(DEMO_LANG)") \
 	$(if $(CORPUS),--corpus "$(CORPUS)") $(if $(SRC),--src "$(SRC)") $(if $(TGT),--tgt "$(TGT)")
 
-.PHONY: demo test docs fuzz clean distclean
+.PHONY: demo test test-slow docs fuzz clean distclean
 
 demo: $(VENV)/.installed
 	@$(VENV)/bin/python examples/demo/run.py $(DEMO_FLAGS)
@@ -37,7 +38,10 @@ test: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
-	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest $(TEST_FLAGS)
+	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest $(TEST_FLAGS) -m "not slow"
+
+test-slow: $(VENV)/.installed-dev
+	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest $(TEST_FLAGS) -m slow
 
 docs: $(VENV)/.installed
 	$(INSTALL) -e ".[docs]"

@@ -429,6 +429,7 @@ def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path
     assert "no checkpoints there" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_study_trains_evaluates_and_continues(
     example, images, tmp_path, capsys, monkeypatch, quick_python
 ):

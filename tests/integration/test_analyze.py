@@ -185,6 +185,7 @@ def test_the_memory_numbers_agree_with_the_memory_statistics(analyzed, folder):
         assert float(parts[name]["top_sum_10"]) == pytest.approx(part["top_sums"]["10"])
 
 
+@pytest.mark.slow
 def test_models_with_and_without_separators_are_compared(folder, tmp_path):
     output = tmp_path / "documents.html"
     flags = ["--max-doc-tokens", "64", "--sample", "4", "--names", "one,two", "--examples", "1"]
@@ -345,6 +346,7 @@ def test_default_names_are_the_parts_in_which_paths_differ():
     assert distinct_names([]) == []
 
 
+@pytest.mark.slow
 def test_bfloat16_changes_little(folder, tmp_path):
     command(folder, tmp_path / "r.html", "--no-progress-bar", "--sample", "6", names=("relu",))
     exact = table(tmp_path / "r_attention.csv")

@@ -61,6 +61,7 @@ def agreement(data, model):
     return sum(pair.startswith("0-") for pair in pairs) / len(pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attention", "updates", "lowest"), [("softmax", 60, 0.9), ("reluformer:gamma=8", 110, 0.5)]
 )
