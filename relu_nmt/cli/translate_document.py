@@ -2,8 +2,10 @@
 
   relu-nmt-translate-document talk.de --path checkpoints/checkpoint_best.safetensors > talk.en
   relu-nmt-translate-document page.html --path checkpoints/checkpoint_best.safetensors
+  relu-nmt-translate-document a.docx b.html manual --output-dir out --path model.safetensors
 
 Of a file with markup only the text changes. The translation is written beside it (page.en.html).
+Of folders all files of known formats are translated. The same command after Ctrl-C goes on.
 Plain text has a sentence or paragraph a line, and blank lines between documents.
 
 Consecutive lines of a document are translated together, up to --max-doc-tokens tokens, by default
@@ -23,7 +25,8 @@ main = Command(
     __doc__,
     TranslateDocumentsSettings,
     "relu_nmt.jobs.translate.files:translate",
-    most_used="path output beam max_doc_tokens window_overlap split_sentences int8",
+    most_used="path output output_dir beam max_doc_tokens window_overlap split_sentences int8",
+    usage="relu-nmt-translate-document FILE [FILE ...] [flags]",
 )
 
 if __name__ == "__main__":

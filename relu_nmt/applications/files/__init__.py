@@ -7,6 +7,7 @@ the alignment of the words places the tags (:mod:`placing`).
 """
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,21 +75,32 @@ def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:
     ending = Path(path).suffix.lower()
     if ending in REFUSED:
         raise DataError(f"{path}: files of this kind are not read; {REFUSED[ending]}")
-    # A user's format has the ending of its name.
+    return format_of_ending(ending) or "text"
+
+
+def format_of_ending(ending: str) -> str | None:
+    """Return the name of the format of an ending. A user's format has the ending of its name."""
     if ending[1:] in formats.names():
         return ending[1:]
-    return ENDINGS.get(ending, "text")
+    return ENDINGS.get(ending)
 
 
-def check_options(name: str, options: FileOptions) -> None:
-    """Raise a ConfigError if an option is set that the format of this name does not read."""
-    reads = formats.get(name).reads
+def check_options(names: Collection[str], options: FileOptions) -> None:
+    """Raise a ConfigError if an option is set that no format of these names reads."""
+    reads = {option_name for name in names for option_name in formats.get(name).reads}
     for option_name, entry in options_of(FileOptions).items():
         value = getattr(options, option_name)
         if value != entry.default and option_name not in reads:
             raise ConfigError(
-                f"{entry.with_value(value)} does nothing for the file format {name}; leave it out"
+                f"{entry.with_value(value)} does nothing for the file format "
+                f"{', '.join(sorted(names))}; leave it out"
             )
+
+
+def options_of_format(name: str, options: FileOptions) -> FileOptions:
+    """Return the options that a format reads, and the defaults of all others."""
+    reads = formats.get(name).reads
+    return FileOptions(**{option_name: getattr(options, option_name) for option_name in reads})
 
 
 def translated(
@@ -110,7 +122,7 @@ def translated(
 
     if len(content) > MOST_BYTES:
         raise DataError(f"it has more than {MOST_BYTES:,} bytes; divide it")
-    check_options(name, options)
+    check_options([name], options)
     document = formats.get(name)(options).read(content)
     return document.written(translate(document.segments))
 

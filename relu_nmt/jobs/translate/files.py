@@ -1,42 +1,80 @@
-"""Translate files with markup: web pages, Word files, subtitles and others."""
+"""Translate files: web pages, Word files, subtitles, plain text and others, one or several."""
 
+import os
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from relu_nmt.applications.files import check_options, format_name, translate_file
+from tqdm import tqdm
+
+from relu_nmt.applications.files import (
+    check_options,
+    format_name,
+    format_of_ending,
+    options_of_format,
+    translate_file,
+)
 from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary
 from relu_nmt.config.fields import options_of
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, DataError, ReluNmtError, counted, printable
 from relu_nmt.io.safe_write import check_writable
-from relu_nmt.io.text_lines import read_lines
-from relu_nmt.io.work import hidden_progress
+from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
-from relu_nmt.jobs.translate.shared import length_note, load_translator, print_notes
+from relu_nmt.jobs.translate.shared import (
+    banned_options,
+    length_note,
+    load_translator,
+    print_notes,
+)
 from relu_nmt.jobs.translate.text import translate_documents
+from relu_nmt.translator import Translator
 
 
 def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) -> None:
-    """Translate plain text, printed or written, or a file of another format, which is written.
+    """Translate plain text, printed or written, a file of another format, or several files.
 
     Raises:
         ConfigError: the settings do not fit the model or the format.
         CheckpointError: a checkpoint is missing or damaged.
-        DataError: the file cannot be read or written, or is damaged.
+        DataError: a file cannot be read or written, or is damaged.
     """
+    if settings.output_dir is not None:
+        _translate_several(settings, settings.output_dir, progress)
+        return
+    if os.path.isdir(settings.file):
+        raise ConfigError(f"{settings.file}: is a folder, which needs --output-dir DIR")
     name = format_name(settings.file, settings.format)
-    check_options(name, settings)
+    _check_flags(settings, {name})
     if name == "text":
-        if settings.glossary is not None:
-            raise ConfigError(
-                "--glossary belongs to files with markup; --constraints forces terms in lines of "
-                "plain text"
-            )
         translate_documents(settings, progress=progress)
-    else:
-        _translate_markup(settings, progress)
+        return
+    if settings.file == "-":
+        raise ConfigError("-: standard input is plain text; give the name of a file")
+    glossary = _glossary(settings)
+    # Load the model last, since that takes longest.
+    translator = load_translator(settings.model)
+    output = settings.output or _output_name(settings.file, translator.task.target_lang)
+    check_writable("--output", output)
+    segments = _segment_translator(settings, translator, glossary)
+    with hidden_progress(settings.no_progress_bar or not progress):
+        translate_file(settings.file, output, segments, settings, settings.format)
+    if progress:
+        note = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
+        print_notes(note, *segments.notes, f"translation: {output}")
 
 
-def _translate_markup(settings: TranslateDocumentsSettings, progress: bool) -> None:
-    """Translate a file of a format with markup."""
+def _check_flags(settings: TranslateDocumentsSettings, names: Collection[str]) -> None:
+    """Raise a ConfigError for a flag that does nothing for the formats of these names."""
+    check_options(names, settings)
+    if all(name == "text" for name in names) and settings.glossary is not None:
+        raise ConfigError(
+            "--glossary belongs to files with markup; --constraints forces terms in lines of "
+            "plain text"
+        )
+    if "text" in names:
+        return
     for flag, value in (
         ("--prefixes", settings.prefixes),
         ("--constraints", settings.constraints),
@@ -54,34 +92,149 @@ def _translate_markup(settings: TranslateDocumentsSettings, progress: bool) -> N
             "--max-source-length and --truncate-source belong to plain text; a file with markup is "
             "translated whole"
         )
-    if settings.file == "-":
-        raise ConfigError("-: standard input is plain text; give the name of a file")
-    glossary = {} if settings.glossary is None else read_glossary(settings.glossary)
+
+
+def _glossary(settings: TranslateDocumentsSettings) -> dict[str, str]:
+    """Return target terms by source terms, and check that the search can force them."""
+    if settings.glossary is None:
+        return {}
+    glossary = read_glossary(settings.glossary)
     if glossary:
         settings.search.check_terms()
-    # Load the model last, since that takes longest.
-    translator = load_translator(settings.model)
-    output = settings.output or _output_name(settings.file, translator.task.target_lang)
-    check_writable("--output", output)
-    banned = () if settings.banned_terms is None else read_lines(settings.banned_terms)
-    segments = SegmentTranslator(
+    return glossary
+
+
+def _segment_translator(
+    settings: TranslateDocumentsSettings, translator: Translator, glossary: dict[str, str]
+) -> SegmentTranslator:
+    return SegmentTranslator(
         translator,
         settings.search,
-        settings.windows(translator.max_doc_tokens),
-        glossary,
-        {
-            "banned": banned,
-            "match_case": settings.match_case,
-            "inside_words": settings.inside_words,
-        },
+        windows=settings.windows(translator.max_doc_tokens),
+        glossary=glossary,
+        terms=banned_options(settings),
     )
-    with hidden_progress(settings.no_progress_bar or not progress):
-        translate_file(settings.file, output, segments, settings, settings.format)
-    if progress:
-        note = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
-        print_notes(note, *segments.notes, f"translation: {output}")
 
 
 def _output_name(path: str, language: str) -> str:
     """Return the name of the translation, beside the file: ``page.en.html`` for ``page.html``."""
     return str(Path(path).with_suffix(f".{language}{Path(path).suffix}"))
+
+
+# ------------------------------------------------------------------------- several files
+
+
+def _translate_several(settings: TranslateDocumentsSettings, folder: str, progress: bool) -> None:
+    """Translate files, each whole or not at all. A file that fails does not end the others."""
+    sources, num_left = _sources(settings, Path(folder))
+    # A translation is renamed into its place, so that one that is there is whole.
+    waiting = {output: path for output, path in sources.items() if not output.exists()}
+    num_before = len(sources) - len(waiting)
+    notes = []
+    if num_left:
+        notes.append(f"NOTE: {counted(num_left, 'file')} of no known format left out")
+    if num_before:
+        there = counted(num_before, "translation")
+        notes.append(f"NOTE: {there} in {folder} stayed; remove them to translate again")
+    num_failed = 0
+    if waiting:
+        names = set()
+        for path in waiting.values():
+            with suppress(DataError):  # which the file gets in its turn
+                names.add(format_name(path, settings.format))
+        if names:
+            _check_flags(settings, names)
+        glossary = _glossary(settings)
+        check_writable("--output-dir", str(next(iter(waiting))))
+        translator = load_translator(settings.model)
+        segments = _segment_translator(settings, translator, glossary)
+        with (
+            hidden_progress(settings.no_progress_bar or not progress),
+            progress_bar("translate", len(waiting), "files", shows_waiting=True) as advance,
+            hidden_progress(),
+        ):
+            for output, path in waiting.items():
+                try:
+                    _translate_one(settings, path, output, segments)
+                except ReluNmtError as error:
+                    num_failed += 1
+                    text = str(error)
+                    if str(path) not in text:
+                        text = f"{path}: {text}"
+                    tqdm.write(printable(f"error: {text}"), file=sys.stderr)
+                advance(1)
+        notes.append(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
+        notes += segments.notes
+    if progress:
+        done = counted(len(waiting) - num_failed, "file")
+        print_notes(*notes, f"translations: {done} in {folder}")
+    if num_failed:
+        raise DataError(f"{num_failed:,} of {counted(len(waiting), 'file')} not translated")
+
+
+def _translate_one(
+    settings: TranslateDocumentsSettings, path: Path, output: Path, segments: SegmentTranslator
+) -> None:
+    name = format_name(path, settings.format)
+    check_writable("--output-dir", str(output))
+    if name == "text":
+        text_settings = replace(
+            settings, file=str(path), further_files=(), output=str(output), output_dir=None
+        )
+        translate_documents(text_settings, translator=segments.translator, progress=False)
+    else:
+        translate_file(path, output, segments, options_of_format(name, settings), name)
+
+
+def _sources(settings: TranslateDocumentsSettings, folder: Path) -> tuple[dict[Path, Path], int]:
+    """Return the file of each translation, and the number of files in folders that are left out.
+
+    Raises:
+        ConfigError: two files would have one translation, or a translation would replace a file.
+        DataError: a folder cannot be read or has no file of a known format.
+    """
+    sources: dict[Path, Path] = {}
+    num_left = 0
+    for word in (settings.file, *settings.further_files):
+        if word == "-":
+            raise ConfigError("-: standard input is one text; leave --output-dir out")
+        paths = [Path(word)]
+        base = Path(word).parent
+        if os.path.isdir(word):
+            base = Path(word)
+            paths = _files_of(base, folder)
+            if settings.format is None:
+                known = [path for path in paths if format_of_ending(path.suffix.lower())]
+                num_left += len(paths) - len(known)
+                paths = known
+        for path in paths:
+            output = folder / path.relative_to(base)
+            other = sources.setdefault(output, path)
+            if other != path:
+                raise ConfigError(f"{other} and {path} would both become {output}; rename one")
+    if not sources:
+        raise DataError(f"{settings.file}: has no file of a known format")
+    replaced = {os.path.realpath(path) for path in sources.values()}
+    for output in sources:
+        if os.path.realpath(output) in replaced:
+            raise ConfigError(f"--output-dir {folder}: {output} is to be translated; give another")
+    return sources, num_left
+
+
+def _files_of(folder: Path, left_out: Path) -> list[Path]:
+    """Return the files of a folder in order, without hidden ones and those of another folder."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot read it: {error.strerror}") from error
+
+    paths = []
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        for name in sorted(folders):
+            is_left_out = os.path.realpath(Path(parent, name)) == os.path.realpath(left_out)
+            if name.startswith(".") or is_left_out:
+                folders.remove(name)
+        folders.sort()
+        for name in sorted(names):
+            if not name.startswith(".") and Path(parent, name).is_file():
+                paths.append(Path(parent, name))
+    return paths

@@ -281,9 +281,17 @@ class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
 
     file: str = option(
         REQUIRED,
-        "text or file to translate (- is standard input)",
+        "text or file to translate (- is standard input), or a folder of files",
         metavar="FILE",
         positional=True,
+        files=READ,
+    )
+    further_files: tuple[str, ...] = option(
+        (),
+        "further files and folders to translate with --output-dir",
+        metavar="FILE",
+        positional=True,
+        several=True,
         files=READ,
     )
     format: str | None = option(
@@ -296,6 +304,13 @@ class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
         None,
         "file for the translation (default: standard output for text, otherwise FILE with the "
         "language before its ending)",
+        files=WRITTEN,
+    )
+    output_dir: str | None = option(
+        None,
+        "folder for the translations of several files, under their names and, for files of a "
+        "folder, their paths in it. Files that are there already stay",
+        metavar="DIR",
         files=WRITTEN,
     )
     glossary: str | None = option(
@@ -317,6 +332,10 @@ class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
     def check(self) -> None:
         """Refuse lines of several sentences with terms, and a search that cannot force terms."""
         super().check()
+        if self.output_dir is None and self.further_files:
+            raise ConfigError("several files need --output-dir DIR, the folder of the translations")
+        if self.output_dir is not None and self.output is not None:
+            raise ConfigError("--output and --output-dir exclude each other; give one")
         if self.split_sentences and (self.prefixes or self.constraints):
             flag = "--prefixes" if self.prefixes else "--constraints"
             raise ConfigError(

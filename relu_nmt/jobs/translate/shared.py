@@ -19,6 +19,7 @@ from relu_nmt.errors import ConfigError, counted, printable
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.jobs.translate.settings import (
+    BannedTermOptions,
     ModelOptions,
     TermOptions,
     TranslateSplitSettings,
@@ -217,9 +218,16 @@ class AttentionReport:
 
 def term_options(settings: TermOptions) -> dict[str, Any]:
     """Return the fields of a request that are the same for all lines."""
+    return {"ordered": settings.constraints != "unordered", **banned_options(settings)}
+
+
+def banned_options(settings: BannedTermOptions) -> dict[str, Any]:
+    """Return the fields of a request that ban terms."""
+    banned: Sequence[str] = ()
+    if settings.banned_terms is not None:
+        banned = read_lines(settings.banned_terms)
     return {
-        "ordered": settings.constraints != "unordered",
-        "banned": [] if settings.banned_terms is None else read_lines(settings.banned_terms),
+        "banned": banned,
         "match_case": settings.match_case,
         "inside_words": settings.inside_words,
     }

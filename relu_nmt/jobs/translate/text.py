@@ -326,9 +326,14 @@ class _Sentences:
 
 
 def translate_documents(
-    settings: TranslateDocumentsSettings, *, progress: bool = True
+    settings: TranslateDocumentsSettings,
+    *,
+    translator: Translator | None = None,
+    progress: bool = True,
 ) -> tuple[list[str], TranslatedDocuments]:
     """Translate a text, and print it. Return its lines, and the same by document.
+
+    The settings tell the ``translator`` to load, unless it is there already.
 
     Raises:
         ConfigError: the settings do not fit the model.
@@ -338,7 +343,7 @@ def translate_documents(
     # Read the text first, since loading the model takes longer.
     check_writable("--output", settings.output)
     lines, prefixes, terms = _read(settings)
-    translator = load_translator(settings.model)
+    translator = translator or load_translator(settings.model)
     windows = settings.windows(translator.max_doc_tokens)
     # Print warnings before the translation starts.
     length = length_note(settings.max_doc_tokens, translator.max_doc_tokens)

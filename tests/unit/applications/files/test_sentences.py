@@ -115,6 +115,16 @@ def test_the_command_writes_the_translation_beside_the_file(tmp_path, model):
     assert (tmp_path / "b.txt").read_text() == printed
 
 
+def test_the_command_translates_a_folder(tmp_path, model):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/page.html").write_text(PAGE)
+    (tmp_path / "a.txt").write_text("ein Haus\n\ndas Haus\n")
+    run(model, tmp_path / "in", tmp_path / "a.txt", "--output-dir", tmp_path / "out")
+    assert (tmp_path / "out/page.html").read_text().count("<a href='x'>") == 1
+    printed = run(model, tmp_path / "a.txt").stdout
+    assert (tmp_path / "out/a.txt").read_text() == printed
+
+
 @pytest.mark.parametrize(
     ("name", "content", "flags", "message"),
     [
