@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator
+from html import escape
 from html.parser import HTMLParser
 
 # Elements without an end tag.
@@ -14,6 +15,11 @@ _HIDDEN_CLASSES = _CODE | {"embedded", "image", "imageintable", "youtube_consent
 _SWITCHES = frozenset({"switch", "switchinline"})
 _SYSTEMS = frozenset({"MAC", "WIN", "UNIX"})
 _PARAGRAPH_IDS = ("par_", "hd_")
+# Inline markup that other programs than the help's own have, too: elements, and classes of spans.
+_INLINE = frozenset(("a", "b", "em", "i", "strong", "sub", "sup", "u"))
+_INLINE_CLASSES = frozenset(
+    ("emph", "literal", "menuitem", "input", "keycode", "productname", "widget", "acronym")
+)
 # The space that a removed picture leaves before a full stop or comma.
 _LOOSE_MARK = re.compile(r" ([.,])(?= |$)")
 
@@ -88,31 +94,44 @@ def _visible_children(node: Node) -> list["Node | str"]:
     return [v for v in variants if v.classes.isdisjoint(_SYSTEMS)][:1]
 
 
-def _text(node: Node) -> Iterator[str]:
-    """Yield the pieces of text in a paragraph."""
+def _text(node: Node, with_tags: bool) -> Iterator[str]:
+    """Yield the pieces of text in a paragraph, escaped and with inline tags if asked for."""
     for child in _visible_children(node):
         if isinstance(child, str):
-            yield child
+            yield escape(child, quote=False) if with_tags else child
         elif child.tag == "br":
             yield " "
         elif not child.is_hidden():
-            yield from _text(child)
+            opening, closing = _inline_tags(child) if with_tags else ("", "")
+            yield opening
+            yield from _text(child, with_tags)
+            yield closing
 
 
-def _paragraphs(node: Node) -> Iterator[tuple[str, str]]:
+def _inline_tags(node: Node) -> tuple[str, str]:
+    """Return the tags of an inline element without its attributes but for its class."""
+    if node.tag in _INLINE:
+        return f"<{node.tag}>", f"</{node.tag}>"
+    names = sorted(node.classes & _INLINE_CLASSES)
+    if node.tag == "span" and names:
+        return f'<span class="{names[0]}">', "</span>"
+    return "", ""
+
+
+def _paragraphs(node: Node, with_tags: bool) -> Iterator[tuple[str, str]]:
     for child in _visible_children(node):
         if isinstance(child, str) or child.is_hidden():
             continue
         identifier = child.attributes.get("id", "")
         if identifier.startswith(_PARAGRAPH_IDS):
-            text = join_pieces(_text(child))
+            text = join_pieces(_text(child, with_tags))
             if text:
                 yield identifier, text
         else:
-            yield from _paragraphs(child)
+            yield from _paragraphs(child, with_tags)
 
 
-def read_paragraphs(html: str) -> list[tuple[str, str]]:
+def read_paragraphs(html: str, with_tags: bool = False) -> list[tuple[str, str]]:
     """Return the page's own paragraphs in reading order.
 
     Paragraphs embedded from other pages, code and pictures are left out. Of variants for different
@@ -120,6 +139,7 @@ def read_paragraphs(html: str) -> list[tuple[str, str]]:
 
     Args:
         html: the page.
+        with_tags: keep inline tags, and escape the text.
 
     Returns:
         (id, text) pairs. The same paragraph has the same id in every language. White space is
@@ -129,4 +149,4 @@ def read_paragraphs(html: str) -> list[tuple[str, str]]:
         >>> read_paragraphs('<p id="par_id1">Choose <b>File</b>.</p><p id="x">no id</p>')
         [('par_id1', 'Choose File.')]
     """
-    return list(_paragraphs(parse_html(html)))
+    return list(_paragraphs(parse_html(html), with_tags))

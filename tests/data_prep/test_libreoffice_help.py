@@ -52,6 +52,16 @@ def test_only_the_pages_own_text_is_read():
     ]
 
 
+def test_inline_tags_stay_if_asked_for():
+    page = (
+        '<p id="par_id1">Choose <a href="x"><span class="emph">File</span></a> &amp; '
+        '<span class="avis">more <b id="y">now</b></span>, <span class="image">picture</span>.</p>'
+    )
+    [(_, markup)] = read_paragraphs(page, with_tags=True)
+    tagged = '<a><span class="emph">File</span></a> &amp; more <b>now</b>'
+    assert markup == f"Choose {tagged},."  # without the picture
+
+
 def test_only_the_variant_for_all_systems_is_read():
     block = (
         '<div class="switch"><div id="WINa" class="WIN"><p id="par_id1">Windows</p></div></div>'

@@ -1,0 +1,247 @@
+"""Tags of translations and of references, placed by a model's attention or by position, and F1."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import sacrebleu
+from aligner import symmetric_links
+from corpus import Pair
+from tagged_text import TaggedText
+
+from relu_nmt.applications.files import FileOptions
+from relu_nmt.applications.files.document import TextDocument
+from relu_nmt.applications.files.html import HtmlFormat
+from relu_nmt.applications.files.placing import Translation, proportional_links, word_spans
+from relu_nmt.applications.files.sentences import SegmentTranslator
+from relu_nmt.errors import DataError
+from relu_nmt.io.work import hidden_progress
+from relu_nmt.modules.config import AttentionPlace
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.translations import Translation as ModelTranslation
+from relu_nmt.translator import Translator
+from relu_nmt.translator.attention_maps import attention_weights
+
+AGREEMENT = 0.75
+"""F1 of the words of a translation and of the reference from which their tags are compared."""
+BEGIN, END = "<p>", "</p>"
+Scores = dict[str, float]
+
+
+@dataclasses.dataclass
+class Layers:
+    """Weights of the cross-attention of all layers while the references are forced.
+
+    Attributes:
+        weights: for each pair, float32 [L, H, T, S], without the end of the source.
+    """
+
+    translator: Translator
+    pairs: Sequence[Pair]
+    weights: list[np.ndarray]
+
+    @classmethod
+    def of(cls, translator: Translator, pairs: Sequence[Pair]) -> "Layers":
+        """Run one forward pass for each pair."""
+        weights = []
+        places = [AttentionPlace("cross", layer) for layer in range(num_layers(translator))]
+        for source, target in pairs:
+            ids = translator.sources.sentence(source.text).ids
+            target_ids = translator.task.encode_target(target.text)
+            by_layer = attention_weights(translator.ensemble, places, ids, target_ids)
+            weights.append(np.stack(by_layer)[..., :-1])
+        return cls(translator, pairs, weights)
+
+    def translations(self, layer: int, heads: slice = slice(None)) -> list[Translation]:
+        """Return the references with links by the mean of some heads of a layer."""
+        translator = self.translator
+        translations = []
+        for (source, target), weights in zip(self.pairs, self.weights, strict=True):
+            mean = weights[layer, heads].mean(0)
+            alignment = np.where(mean.any(-1), mean.argmax(-1), -1)
+            source_tokens = translator.task.source_text.encode(source.text)
+            tokens = translator.task.target_text.encode(target.text)
+            scores = np.zeros(len(alignment), dtype=np.float32)
+            ids = translator.task.encode_target(target.text)
+            hypothesis = Hypothesis(ids, 0.0, scores, alignment)
+            forced = ModelTranslation(target.text, tokens, hypothesis, source_tokens)
+            words = translator.align_words(source.text, forced)
+            links = [(words.source[i], words.target[j]) for i, j in words.links]
+            translations.append(Translation(target.text, links))
+        return translations
+
+    def null_rows(self) -> float:
+        """Return the share of rows without any weight, of all layers and heads, in percent."""
+        empty = sum(int((weights.sum(-1) == 0).sum()) for weights in self.weights)
+        return 100 * empty / sum(weights[..., 0].size for weights in self.weights)
+
+
+def model_of(translator: Translator) -> EncoderDecoder:
+    """Return the only model of a translator."""
+    [model] = translator.models
+    assert isinstance(model, EncoderDecoder)
+    return model
+
+
+def num_layers(translator: Translator) -> int:
+    """Return the number of layers of the decoder."""
+    return len(model_of(translator).decoder.layers)
+
+
+def aligning_heads(translator: Translator) -> tuple[int, slice]:
+    """Return the layer and the heads whose weights place the tags of files."""
+    config = model_of(translator).decoder.config
+    layer = config.alignment_layer
+    return (-1 if layer is None else layer), slice(config.alignment_heads)
+
+
+# ------------------------------------------------------------------------- placed tags
+
+
+def read_page(pairs: Sequence[Pair]) -> TextDocument:
+    """Return a web page with a paragraph for the source of each pair."""
+    page = "\n".join(f"{BEGIN}{source.markup()}{END}" for source, _ in pairs)
+    document = HtmlFormat(FileOptions()).document(page)
+    if len(document.segments) != len(pairs):
+        raise DataError("a line of the corpus has a tag between paragraphs, or no words")
+    return document
+
+
+def write_page(document: TextDocument, translations: Sequence[Translation]) -> list[TaggedText]:
+    """Return the paragraphs of a page with the tags that the package has placed."""
+    lines = document.written_text(translations).split("\n")
+    return [TaggedText.of_markup(line[len(BEGIN) : -len(END)]) for line in lines]
+
+
+def translate(translator: Translator, pairs: Sequence[Pair], beam: int) -> list[Translation]:
+    """Return the translation of each source with the links of its words."""
+    with hidden_progress():
+        config = GenerationConfig(beam=beam, max_len_a=1.2, max_len_b=10)
+        return SegmentTranslator(translator, config)(read_page(pairs).segments)
+
+
+def by_position(pairs: Sequence[Pair], texts: Sequence[str]) -> list[Translation]:
+    """Return translations with links by position."""
+    translations = []
+    for (source, _), text in zip(pairs, texts, strict=True):
+        translations.append(Translation(text, proportional_links(source.text, text)))
+    return translations
+
+
+def by_aligner(pairs: Sequence[Pair], text: Sequence[Pair]) -> list[Translation]:
+    """Return the references with links by a statistical alignment of these pairs and a text."""
+    numbers: dict[str, int] = {}
+    sides: list[list[np.ndarray]] = [[], []]
+    for pair in [*pairs, *text]:
+        for side, words in enumerate(map(words_of, (pair[0].text, pair[1].text))):
+            ids = [numbers.setdefault(word, len(numbers)) for word in words]
+            sides[side].append(np.array(ids, dtype=np.int64))
+    links = symmetric_links(sides[0], sides[1])
+    translations = []
+    for (source, target), numbers_of_pair in zip(pairs, links, strict=False):
+        source_spans = word_spans(source.text)
+        target_spans = word_spans(target.text)
+        spans = [(source_spans[i], target_spans[j]) for i, j in numbers_of_pair]
+        translations.append(Translation(target.text, spans))
+    return translations
+
+
+# ------------------------------------------------------------------------- scores
+
+
+def is_sound(source: TaggedText, placed: TaggedText) -> bool:
+    """Return True if all tags are there and well nested. A span may have become several."""
+    names = source.names()
+    written = placed.names()
+    if not placed.is_nested or names.keys() != written.keys():
+        return False
+    return all(
+        written[name] == count or (written[name] > count and name.startswith("span"))
+        for name, count in names.items()
+    )
+
+
+def cuts_word(placed: TaggedText) -> bool:
+    """Return True if a tag stands within a word."""
+    places = {place for tag in placed.tags for place in (tag.begin, tag.end)}
+    spans = word_spans(placed.text)
+    return any(begin < place < end for place in places for begin, end in spans)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words and marks of a text in small letters."""
+    return [text[begin:end].lower() for begin, end in word_spans(text)]
+
+
+def words_under_tags(text: TaggedText, by_place: bool) -> dict[str, Counter[Any]]:
+    """Return the words under the tags of each name: their numbers, or the words themselves."""
+    spans = word_spans(text.text)
+    words = words_of(text.text)
+    numbers: dict[str, set[int]] = {}
+    for tag in text.tags:
+        inside = {i for i, span in enumerate(spans) if tag.begin <= span[0] and span[1] <= tag.end}
+        numbers[tag.name] = numbers.get(tag.name, set()) | inside
+    return {
+        name: Counter(inside if by_place else [words[number] for number in inside])
+        for name, inside in numbers.items()
+    }
+
+
+def f1(words: Counter[Any], expected: Counter[Any]) -> float:
+    """Return the harmonic mean of precision and recall of words, 0 to 1."""
+    total = words.total() + expected.total()
+    return 2 * (words & expected).total() / total if total else 1.0
+
+
+def agreement(text: str, reference: str) -> float:
+    """Return F1 of all words of a text."""
+    return f1(Counter(words_of(text)), Counter(words_of(reference)))
+
+
+def tag_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair], by_place: bool) -> Scores:
+    """Return F1 of the words under each tag, and how many tags have exactly these, in percent."""
+    scores = []
+    for text, (_, reference) in zip(placed, pairs, strict=True):
+        words = words_under_tags(text, by_place)
+        for name, expected in words_under_tags(reference, by_place).items():
+            scores.append(f1(words.get(name, Counter()), expected))
+    exact = sum(score == 1 for score in scores)
+    count = max(1, len(scores))
+    return {"tags": len(scores), "f1": 100 * sum(scores) / count, "exact": 100 * exact / count}
+
+
+def forced_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair]) -> Scores:
+    """Return the scores of tags placed on the references."""
+    same = []
+    for text, pair in zip(placed, pairs, strict=True):
+        # A protected text of the source that the reference lacks would move the words.
+        if text.text == pair[1].text:
+            same.append((text, pair))
+    scores = tag_scores([text for text, _ in same], [pair for _, pair in same], by_place=True)
+    return {"segments": len(same), **scores}
+
+
+def translation_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair]) -> Scores:
+    """Return the scores of translations: soundness, tags where the words agree, and BLEU."""
+    sound = sum(is_sound(pair[0], text) for text, pair in zip(placed, pairs, strict=True))
+    cut = sum(map(cuts_word, placed))
+    agreeing = []
+    for text, pair in zip(placed, pairs, strict=True):
+        if agreement(text.text, pair[1].text) >= AGREEMENT:
+            agreeing.append((text, pair))
+    texts = [text for text, _ in agreeing]
+    tags = tag_scores(texts, [pair for _, pair in agreeing], by_place=False)
+    references = [pair[1].text for pair in pairs]
+    bleu = sacrebleu.corpus_bleu([text.text for text in placed], [references])
+    return {
+        "segments": len(pairs),
+        "sound": 100 * sound / max(1, len(pairs)),
+        "cut words": cut,
+        "agreeing": len(agreeing),
+        **tags,
+        "bleu": bleu.score,
+    }
