@@ -11,11 +11,10 @@ from aligner import symmetric_links
 from corpus import Pair
 from tagged_text import TaggedText
 
-from relu_nmt.applications.files import FileOptions
-from relu_nmt.applications.files.document import TextDocument
-from relu_nmt.applications.files.html import HtmlFormat
+from relu_nmt.applications.files import FileOptions, translated
 from relu_nmt.applications.files.placing import Translation, proportional_links, word_spans
-from relu_nmt.applications.files.sentences import SegmentTranslator
+from relu_nmt.applications.files.segments import Segment
+from relu_nmt.applications.files.sentences import SegmentTranslator, TranslateSegments
 from relu_nmt.errors import DataError
 from relu_nmt.io.work import hidden_progress
 from relu_nmt.modules.config import AttentionPlace
@@ -102,26 +101,33 @@ def aligning_heads(translator: Translator) -> tuple[int, slice]:
 # ------------------------------------------------------------------------- placed tags
 
 
-def read_page(pairs: Sequence[Pair]) -> TextDocument:
-    """Return a web page with a paragraph for the source of each pair."""
+def place(pairs: Sequence[Pair], translate: TranslateSegments) -> list[TaggedText]:
+    """Return the translations of the sources, paragraphs of a web page, with their tags.
+
+    Raises:
+        DataError: a source is no single paragraph.
+    """
+
+    def translate_all(segments: Sequence[Segment]) -> list[Translation]:
+        if len(segments) != len(pairs):
+            raise DataError("a line of the corpus has a tag between paragraphs, or no words")
+        return translate(segments)
+
     page = "\n".join(f"{BEGIN}{source.markup()}{END}" for source, _ in pairs)
-    document = HtmlFormat(FileOptions()).document(page)
-    if len(document.segments) != len(pairs):
-        raise DataError("a line of the corpus has a tag between paragraphs, or no words")
-    return document
+    written = translated(page.encode(), "html", translate_all, FileOptions()).decode()
+    return [TaggedText.of_markup(line[len(BEGIN) : -len(END)]) for line in written.split("\n")]
 
 
-def write_page(document: TextDocument, translations: Sequence[Translation]) -> list[TaggedText]:
-    """Return the paragraphs of a page with the tags that the package has placed."""
-    lines = document.written_text(translations).split("\n")
-    return [TaggedText.of_markup(line[len(BEGIN) : -len(END)]) for line in lines]
+def place_known(pairs: Sequence[Pair], translations: Sequence[Translation]) -> list[TaggedText]:
+    """Return known translations of the sources with the tags that their links place."""
+    return place(pairs, lambda segments: list(translations))
 
 
-def translate(translator: Translator, pairs: Sequence[Pair], beam: int) -> list[Translation]:
-    """Return the translation of each source with the links of its words."""
+def translate(translator: Translator, pairs: Sequence[Pair], beam: int) -> list[TaggedText]:
+    """Return the translation of each source by a model, with its tags."""
     with hidden_progress():
         config = GenerationConfig(beam=beam, max_len_a=1.2, max_len_b=10)
-        return SegmentTranslator(translator, config)(read_page(pairs).segments)
+        return place(pairs, SegmentTranslator(translator, config))
 
 
 def by_position(pairs: Sequence[Pair], texts: Sequence[str]) -> list[Translation]:

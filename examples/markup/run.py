@@ -211,16 +211,14 @@ class Run:
     def measure_attention(self, translator: Translator) -> Record:
         """Return the scores of tags placed by attention, and by position for the same texts."""
         pairs = self.measured("test")
-        page = measure.read_page(pairs)
-        translations = measure.translate(translator, pairs, self.arguments.beam)
-        placed = measure.write_page(page, translations)
-        texts = [translation.text for translation in translations]
-        position = measure.write_page(page, measure.by_position(pairs, texts))
+        placed = measure.translate(translator, pairs, self.arguments.beam)
+        texts = [translation.text for translation in placed]
+        position = measure.place_known(pairs, measure.by_position(pairs, texts))
         layers = measure.Layers.of(translator, pairs)
         layer, heads = measure.aligning_heads(translator)
-        forced = measure.write_page(page, layers.translations(layer, heads))
+        forced = measure.place_known(pairs, layers.translations(layer, heads))
         references = [target.text for _, target in pairs]
-        forced_position = measure.write_page(page, measure.by_position(pairs, references))
+        forced_position = measure.place_known(pairs, measure.by_position(pairs, references))
         return {
             "translations": measure.translation_scores(placed, pairs),
             "references": measure.forced_scores(forced, pairs),
@@ -237,15 +235,14 @@ class Run:
     def layer_scores(self, translator: Translator) -> list[Record]:
         """Return F1 of the validation set by the mean of all heads of a layer, and by each head."""
         pairs = self.measured("valid")
-        page = measure.read_page(pairs)
         layers = measure.Layers.of(translator, pairs)
         records = []
         for layer in range(measure.num_layers(translator)):
-            mean = measure.write_page(page, layers.translations(layer))
+            mean = measure.place_known(pairs, layers.translations(layer))
             heads = []
             for head in range(layers.weights[0].shape[1] if pairs else 0):
                 chosen = layers.translations(layer, slice(head, head + 1))
-                scores = measure.forced_scores(measure.write_page(page, chosen), pairs)
+                scores = measure.forced_scores(measure.place_known(pairs, chosen), pairs)
                 heads.append(scores["f1"])
             scores = measure.forced_scores(mean, pairs)
             records.append({"mean": scores["f1"], "heads": heads, "tags": scores["tags"]})
@@ -267,11 +264,10 @@ class Run:
     def measure_aligner(self) -> Record:
         """Return the scores of a statistical alignment and of positions, without any model."""
         pairs = self.measured("test")
-        page = measure.read_page(pairs)
         text = [pair for pair in self.pairs["train"] if pair]
-        placed = measure.write_page(page, measure.by_aligner(pairs, text))
+        placed = measure.place_known(pairs, measure.by_aligner(pairs, text))
         references = [target.text for _, target in pairs]
-        position = measure.write_page(page, measure.by_position(pairs, references))
+        position = measure.place_known(pairs, measure.by_position(pairs, references))
         return {
             "references": measure.forced_scores(placed, pairs),
             POSITION: {"references": measure.forced_scores(position, pairs)},
