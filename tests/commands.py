@@ -4,9 +4,11 @@ Tests of signals, pipes and the cost of an import start a process instead.
 """
 
 import contextlib
+import gc
 import importlib
 import io
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -14,6 +16,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+
+from relu_nmt.io.work import _end_openmp_threads
 
 ROOT = Path(__file__).parents[1]
 SCRIPT_FOLDERS = ("examples", "data_prep", "benchmarks")
@@ -56,14 +60,27 @@ def run_here(name, *arguments, stdin="", check=True):
     return Done(code, *texts)
 
 
-def run_forked(work, cwd, environment=os.environ, seconds=60):
+def fork():
+    """Fork the tests' process, as ``os.fork`` does, for a child that computes.
+
+    The child has none of its threads. It would wait for those of OpenMP forever, or crash, as it
+    would if it collected objects that end threads.
+    """
+    _end_openmp_threads()
+    number = os.fork()
+    if number == 0:
+        gc.freeze()
+    return number
+
+
+def run_forked(work, cwd, environment=os.environ, seconds=300):
     """Call ``work()`` in a fork of the tests' process, which has imported PyTorch already.
 
     Modules of scripts that other tests imported are forgotten there.
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
-        number = os.fork()
+        number = fork()
         if number == 0:
             signal.alarm(seconds)
             _end_with(work, cwd, dict(environment), files)
@@ -73,6 +90,12 @@ def run_forked(work, cwd, environment=os.environ, seconds=60):
             file.seek(0)
             texts.append(file.read().decode("utf-8"))
     return Done(code, *texts)
+
+
+def seconds_of_children():
+    """Return the processor time of all processes that ended. A busy machine takes no more."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 class ForkedCommand:
@@ -87,7 +110,7 @@ class ForkedCommand:
             sys.argv = [module, *words]
             sys.exit(importlib.import_module(module).main(words))
 
-        self.pid = os.fork()
+        self.pid = fork()
         if self.pid == 0:
             with open(os.devnull) as nothing:
                 _end_with(work, Path.cwd(), env, (nothing, stdout, stdout))

@@ -17,7 +17,9 @@ import torch
 from relu_nmt.engine import native
 from tests import quick_python as quick
 
-# Under nohup it is ignored here and in all that tests start: trainings they end by it would run on.
+# Under nohup, or in the background of a script, signals are ignored here and in all that tests
+# start: trainings that they end by them would run on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -1,28 +1,39 @@
 """Processes that train together, forked from the tests': each spares the seconds of an import."""
 
+import contextlib
 import importlib
+import itertools
 import os
 import socket
 import traceback
 
 from relu_nmt.training.distributed import join_processes
+from tests.commands import fork
+
+_ports = itertools.count(64 * os.getpid())
 
 
-def run_ranks(work, count, folder, seconds=90, joined=True):
+def free_port():
+    """Return the number of a free port, which the system gives to no other program."""
+    for number in _ports:
+        port = 10_000 + number % 20_000  # Linux gives those from 32,768.
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
+
+
+def run_ranks(work, count, folder, seconds=300, joined=True):
     """Call ``work(process)`` in so many processes on the CPU and return their exit codes.
 
     What a process raises is written to ``folder/rank.N``. Unless they are ``joined`` here, it is
     ``work()``, which joins them.
     """
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
     # Two seconds that each process would take, since DistributedDataParallel imports it.
     importlib.import_module("torch._dynamo")
     numbers = []
     for rank in range(count):
-        number = os.fork()
+        number = fork()
         if number == 0:
             os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
             os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}

@@ -109,11 +109,11 @@ def test_a_failed_part_is_on_the_page_and_the_others_run(tmp_path):
 
 
 def test_a_part_that_takes_too_long_is_ended_and_the_others_run(tmp_path):
-    done, calls = call(tmp_path, devices=1, sleepy="--regularizer", LIMIT="1")
+    done, calls = call(tmp_path, devices=1, sleepy="--regularizer", LIMIT="4")
     assert done.returncode == 1
     assert len(calls) == len(PARTS)
     page = (tmp_path / "out/gpu.md").read_text()
-    assert page.count("**Not finished** after 1 seconds") == 1
+    assert page.count("**Not finished** after 4 seconds") == 1
     assert page.count("this was measured") == len(PARTS)
 
 

@@ -3,6 +3,8 @@
 import argparse
 import json
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -77,11 +79,30 @@ def test_translations_in_the_order_of_the_input(modules, tmp_path):
     assert program(modules, "joeynmt", tmp_path).translated(task, run) == (4.5, ["yes", "no"])
 
 
-def test_a_run_has_the_times_of_its_lines_and_its_error(modules):
+def test_a_run_has_the_times_of_its_lines_and_its_error(modules, tmp_path, monkeypatch):
     python = [sys.executable, "-c"]
     run = modules.measuring.run
-    done = run([*python, "print('a', flush=True); x = bytearray(30 << 20); import time;"
-                         "time.sleep(0.5); print('b')"])  # fmt: skip
+    program = (
+        "import os, time\nprint('a', flush=True)\nx = bytearray(30 << 20)\n"
+        "while not os.path.exists('go'):\n    time.sleep(0.01)\nprint('b')"
+    )
+    results = []
+
+    class Noted(modules.measuring.Run):
+        def __init__(self):
+            super().__init__()
+            results.append(self)
+
+    def let_it_go():
+        while not (results and results[0].lines and (results[0].peak_bytes or 0) > 30e6):
+            time.sleep(0.01)
+        time.sleep(0.5)
+        (tmp_path / "go").touch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(modules.measuring, "Run", Noted)
+        threading.Thread(target=let_it_go, daemon=True).start()
+        done = run([*python, program], folder=tmp_path)
     (first, a), (second, b) = done.lines
     assert (a, b) == ("a", "b") and second - first > 0.4
     assert done.seconds > second and done.cpu_seconds > 0

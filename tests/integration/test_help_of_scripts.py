@@ -66,7 +66,7 @@ def test_help_is_all_that_a_script_does(script, tmp_path, quick_python):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

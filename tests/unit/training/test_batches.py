@@ -61,8 +61,10 @@ def test_loading_runs_ahead_but_not_too_far():
     loaded = []
     batches = load_ahead(lambda i: loaded.append(i) or i, range(100), 2, pin_memory=False)
     assert next(batches) == 0
+    while len(loaded) < 3:
+        time.sleep(0.01)
     time.sleep(0.05)
-    assert 2 < len(loaded) < 12
+    assert len(loaded) < 12
     batches.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("batches")]
 

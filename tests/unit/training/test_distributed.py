@@ -16,7 +16,7 @@ from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.training import distributed
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import join_processes, whole_weights
-from tests.ranks import run_ranks
+from tests.ranks import free_port, run_ranks
 from tests.tiny import values
 from tests.unit.training import toy
 from tests.unit.training.toy import Toy, ToySource, json_lines
@@ -199,7 +199,7 @@ def test_a_bad_batch_of_any_process_of_torchrun_is_named(tmp_path, quick_python)
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        timeout=100,
+        timeout=300,
     )
     assert run.returncode != 0
     # Batch 3 is the second process's second one.
@@ -244,11 +244,10 @@ def leave_over(monkeypatch, **variables):
 
 @pytest.mark.parametrize(("rank", "other"), [(0, 1), (1, 0)])
 def test_a_process_alone_says_for_whom_it_waits_and_gives_up(rank, other, monkeypatch, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
+    port = str(free_port())
     leave_over(monkeypatch, RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    monkeypatch.setattr(distributed, "QUIET_WAITING", 0.2)
-    monkeypatch.setattr(distributed, "MOST_WAITING", 1.0)
+    monkeypatch.setattr(distributed, "QUIET_WAITING", 1.0)  # to connect, too
+    monkeypatch.setattr(distributed, "MOST_WAITING", 1.2)
     address = f"MASTER_ADDR 127.0.0.1, MASTER_PORT {port}"
     with pytest.raises(TrainingError, match=f"process {other} of 2 did not come .*{address}"):
         join_processes(cpu=True)
@@ -274,8 +273,7 @@ process.close()
 
 
 def test_processes_that_start_without_torchrun_meet(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
+    port = str(free_port())
     leave_over(monkeypatch, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     processes = []
     for rank in ("1", "0"):
@@ -284,4 +282,4 @@ def test_processes_that_start_without_torchrun_meet(monkeypatch):
         processes.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         )
-    assert [process.communicate(timeout=100)[0] for process in processes] == ["3\n", "3\n"]
+    assert [process.communicate(timeout=300)[0] for process in processes] == ["3\n", "3\n"]

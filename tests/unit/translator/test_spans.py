@@ -156,15 +156,15 @@ def test_spans_agree_with_sentencepieces_offsets(line):
 def test_spans_of_a_long_line_are_fast(subword, line):
     pipeline = pipeline_of("moses-aggressive", subword, lowercase=True)
     tokens = pipeline.encode(line)
-    begin = time.perf_counter()
+    begin = time.process_time()
     spans = token_spans(line, tokens, pipeline)
     # A comparison of all with all took minutes.
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     assert spans[-1][1] >= len(line) - 2
 
 
 def test_spans_of_tokens_from_another_text_are_fast():
-    begin = time.perf_counter()
+    begin = time.process_time()
     spans = token_spans("ab" * 2000, ["cd" * 1000] * 2, pipeline_of())
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     assert spans == [(0, 4000), (0, 4000)]

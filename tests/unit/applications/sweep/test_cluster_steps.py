@@ -153,6 +153,7 @@ def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_mac
         "import signal, time\n"
         "def stop(*_): open('saved', 'w'); sys.exit(1)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
+        "open('ready', 'w')\n"
         "time.sleep(0 if os.path.exists('saved') else 60)"
     )
     steps = make_steps(tmp_path, save, lengths=())
@@ -165,9 +166,8 @@ def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_mac
         sys.exit(3)
 
     def send():
-        while "train 1" not in runs(tmp_path):
+        while not (tmp_path / "ready").exists():
             time.sleep(0.02)
-        time.sleep(0.5)  # its handler is there
         os.kill(os.getpid(), signal.SIGUSR2)
 
     before = signal.signal(signal.SIGUSR2, take_away)

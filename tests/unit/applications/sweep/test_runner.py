@@ -1,6 +1,7 @@
 """Steps run once each and several at a time, even if some fail."""
 
 import dataclasses
+import io
 import os
 import signal
 import sys
@@ -179,12 +180,13 @@ def test_a_signal_ends_the_processes_and_the_next_run_continues(tmp_path, capsys
 
 
 def test_a_signal_does_not_lose_a_step_that_has_just_ended(tmp_path):
-    steps = make_steps(tmp_path, "", "open('ended', 'w')", lengths=())
+    steps = make_steps(tmp_path, "", "", lengths=())
 
     def after_step():
-        while not (tmp_path / "ended").exists():
-            time.sleep(0.02)
-        time.sleep(0.5)  # the second command exits before the runner looks
+        # The other command exits before the runner looks.
+        for task in runner.tasks:
+            if task.process is not None:
+                os.waitid(os.P_PID, task.process.pid, os.WEXITED | os.WNOWAIT)
         os.kill(os.getpid(), signal.SIGTERM)
 
     runner = StepRunner(steps, JobsConfig(jobs=2), {})
@@ -206,21 +208,17 @@ def test_a_report_that_fails_stops_nothing(tmp_path, capsys):
     assert "no report: report.html: cannot be written" in capsys.readouterr().out
 
 
-def test_a_step_that_another_sweep_runs_is_waited_for(tmp_path, capsys):
+def test_a_step_that_another_sweep_runs_is_waited_for(tmp_path, monkeypatch):
     steps = make_steps(tmp_path, "", lengths=(8,))
     lock = acquire_lock(steps[0].path(".lock"))
 
     def other_sweep():
-        while "waiting" not in printed():
+        while "waiting" not in printed.getvalue():
             time.sleep(0.02)
         os.close(lock)
 
-    texts = []
-
-    def printed():
-        texts.append(capsys.readouterr().out)
-        return "".join(texts)
-
+    printed = io.StringIO()
+    monkeypatch.setattr("sys.stdout", printed)
     thread = threading.Thread(target=other_sweep)
     thread.start()
     run(steps)
