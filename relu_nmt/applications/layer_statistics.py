@@ -176,17 +176,15 @@ class LayerStatistics:
         self._memories = {}
         self.has_memories = True
         for (side, index, branch), sums in self._sums.items():
-            if branch != BRANCHES[-1]:
-                continue
             if sums.size:
                 self._memories[f"{side}.{index}"] = sums
-                continue
-            self.has_memories = False
-            if memories_only:
-                raise ConfigError(
-                    f"no statistics of memories: the feed-forward network "
-                    f"{type(sums.module).__name__} is no subclass of FeedForward"
-                )
+            elif branch == BRANCHES[-1]:
+                self.has_memories = False
+                if memories_only:
+                    raise ConfigError(
+                        f"no statistics of memories: the feed-forward network "
+                        f"{type(sums.module).__name__} is no subclass of FeedForward"
+                    )
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
         """Add sentences and their translations: token ids, each with its end symbol."""
@@ -209,8 +207,8 @@ class LayerStatistics:
         """Return ``side``, ``layer``, ``branch`` and ``variance_ratio`` of branches."""
         records = []
         for (side, layer, branch), sums in self._sums.items():
-            place = {"side": side, "layer": layer, "branch": branch}
-            records.append({**place, "variance_ratio": sums.ratio})
+            record = {"side": side, "layer": layer, "branch": branch, "variance_ratio": sums.ratio}
+            records.append(record)
         return records
 
     def report(self) -> dict[str, Any]:
@@ -348,7 +346,9 @@ def _summary(
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for name, part in modules.items():
         groups.setdefault(name.partition(".")[0], []).append(part)
-    means = {name: _means_of(parts, without) for name, parts in groups.items()}
+    means = {}
+    for name, parts in groups.items():
+        means[name] = _means_of(parts, without)
     return _means_of(list(modules.values()), without), means
 
 

@@ -245,7 +245,7 @@ def _tables(
 
     Each query has a number of visible keys in ``counts`` [B, q], at least 1, and is ``real`` [B,
     q], False for padding. Keys have ``distances`` [B or 1, q, Nk] from the query, ``kinds`` [B, Nk,
-    3], and are in ``others``, sentences that are not the query's [B, q, Nk].
+    3], and may be ``in_others``, sentences that are not the query's [B, q, Nk].
     """
     # Shares of the absolute weights. Null rows have none.
     weights = weights.double()

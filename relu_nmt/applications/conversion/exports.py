@@ -38,19 +38,20 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": 
 class _Graph(nn.Module):
     """A module for the exporter, whose forward pass is a function of the model and its inputs."""
 
-    def __init__(self, model: nn.Module, compute: Callable[..., Tensor]) -> None:
+    def __init__(
+        self, model: nn.Module, compute: Callable[[Any, tuple[Tensor, ...]], Tensor]
+    ) -> None:
         super().__init__()
         self.model = model
         self.compute = compute
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return self.compute(self.model, *inputs)
+        return self.compute(self.model, inputs)
 
 
-def _decode(
-    model: EncoderDecoder, prev_output_tokens: Tensor, states: Tensor, src_tokens: Tensor
-) -> Tensor:
+def _decode(model: EncoderDecoder, inputs: tuple[Tensor, ...]) -> Tensor:
     """Return the logits [B, T, V] behind each of prev_output_tokens [B, T] int64."""
+    prev_output_tokens, states, src_tokens = inputs
     encoder_out = EncoderOutput(states, src_tokens != model.encoder.pad_index)
     return model.logits(model.decoder(prev_output_tokens, encoder_out))
 
@@ -86,7 +87,7 @@ def save_onnx(model: TranslationModel, task: TranslationTask, folder: Path) -> N
     sources = torch.tensor([[4, 3, 3, 3, 2], [3, 3, 2, 1, 1], [3, 3, 3, 2, 1]])
     targets = torch.tensor([[2, 3, 3, 3], [2, 3, 3, 1], [2, 3, 1, 1]])
     inputs = {"src_tokens": (sources, source)}
-    graph = _Graph(model, lambda model, src_tokens: model.encoder(src_tokens).states)
+    graph = _Graph(model, lambda model, inputs: model.encoder(inputs[0]).states)
     _export(graph, inputs, "encoder_states", folder / "encoder.onnx")
     inputs = {
         "prev_output_tokens": (targets, target),
@@ -116,7 +117,7 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     height, width = classifier.transform.sides
     batch = torch.export.Dim("batch", max=1 << 16)
     inputs = {"images": (torch.randn(2, 3, height, width), {0: batch})}
-    graph = _Graph(classifier.model, lambda model, images: model(images).logits)
+    graph = _Graph(classifier.model, lambda model, inputs: model(inputs[0]).logits)
     _export(graph, inputs, "logits", folder / "model.onnx")
     preprocessing = dataclasses.asdict(classifier.transform.config)
     content = {"classes": classifier.classes, "size": [height, width]}

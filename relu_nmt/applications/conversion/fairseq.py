@@ -142,8 +142,9 @@ def transformer_config(
             raise CheckpointError(f"{path}: trained with {flag}, which no model here has")
     function = str(theirs.get("activation_fn", "relu"))
     if function not in FEED_FORWARDS:
-        known = ", ".join(FEED_FORWARDS)
-        raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {known}")
+        functions = ", ".join(FEED_FORWARDS)
+        reason = f"trained with --activation-fn {function}; known are {functions}"
+        raise CheckpointError(f"{path}: {reason}")
     names = list(SAME_SETTINGS)
     for name in SIDE_SETTINGS:
         names += [f"encoder_{name}", f"decoder_{name}"]

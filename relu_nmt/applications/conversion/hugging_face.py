@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,15 +64,8 @@ KIND_SETTINGS: dict[str, dict[str, Any]] = {
 """The settings that all models of a kind share."""
 START_SYMBOLS = {MARIAN: PAD, M2M100: EOS}
 LANGUAGE_CODE = re.compile(r">>(.+)<<")
-
-
-class _Vocabulary(NamedTuple):
-    """Symbols in the order of their ids there, and the text of source and target."""
-
-    symbols: list[str]
-    languages: tuple[str, str]
-    codes: tuple[str | None, str | None]  # first symbols
-    pieces: tuple[str, str]  # files of SentencePiece
+Vocabulary = tuple[list[str], TextPipeline, TextPipeline]
+"""Symbols in the order of their ids there, and the text steps of source and target."""
 
 
 def read_hub_model(
@@ -92,9 +85,9 @@ def read_hub_model(
     settings = _read_json(folder / "config.json", {"activation_function?": str})
     kind = settings.get("model_type")
     if kind == MARIAN:
-        vocabulary = _marian_vocabulary(folder, source_lang, target_lang)
+        symbols, source, target = _marian_vocabulary(folder, source_lang, target_lang)
     elif kind == M2M100:
-        vocabulary = _m2m100_vocabulary(folder, source_lang, target_lang)
+        symbols, source, target = _m2m100_vocabulary(folder, source_lang, target_lang)
     else:
         raise CheckpointError(
             f"{folder / 'config.json'}: its model_type is {kind!r}; expected '{MARIAN}' or "
@@ -104,7 +97,6 @@ def read_hub_model(
     theirs = _read_weights(folder)
     table = _embeddings(theirs)
     # Put the symbols in the order of relu_nmt's ids. -1 is padding, which Marian lacks.
-    symbols = vocabulary.symbols
     if kind == MARIAN:
         first = [symbols.index(PAD), -1, symbols.index(EOS), symbols.index(UNK)]
         order = first + [i for i in range(len(symbols)) if i not in first]
@@ -120,18 +112,14 @@ def read_hub_model(
             word = f"{FILLER}{word}"
         words.append(word)
     dictionary = Dictionary(words)
-    texts = []
-    for language, code, name in zip(*vocabulary[1:], strict=True):
-        subword = load_subword("sentencepiece", folder / name)
-        texts.append(TextPipeline(language, subword=subword, first_symbol=code))
     config = _config(folder / "config.json", settings, symbols)
-    task = TranslationTask(texts[0], texts[1], dictionary, dictionary)
+    task = TranslationTask(source, target, dictionary, dictionary)
     return config, task, _our_tensors(folder, theirs, table, order, config)
 
 
 def _marian_vocabulary(
     folder: Path, source_lang: str | None, target_lang: str | None
-) -> _Vocabulary:
+) -> Vocabulary:
     path = folder / "vocab.json"
     symbols = _symbols_of_json(path)
     # Symbols such as >>fra<< name the target languages of a model of several.
@@ -156,12 +144,13 @@ def _marian_vocabulary(
     source = str(source_lang or names.get("source_lang") or "source")
     target = str(target_lang or names.get("target_lang") or "target")
     # Marian has a SentencePiece model for each side.
-    return _Vocabulary(symbols, (source, target), (code, None), ("source.spm", "target.spm"))
+    source_text = _text(folder / "source.spm", source, code)
+    return symbols, source_text, _text(folder / "target.spm", target)
 
 
 def _m2m100_vocabulary(
     folder: Path, source_lang: str | None, target_lang: str | None
-) -> _Vocabulary:
+) -> Vocabulary:
     path = folder / "vocab.json"
     symbols = _symbols_of_json(path) if path.exists() else _symbols_of_pieces(folder)
     if tuple(symbols[: len(SPECIAL_SYMBOLS)]) != SPECIAL_SYMBOLS:
@@ -180,9 +169,13 @@ def _m2m100_vocabulary(
             raise ConfigError(f"{flag} {reason} of {folder}; {hint or f'give one of {examples}'}")
     source = str(source_lang)
     target = str(target_lang)
-    return _Vocabulary(
-        symbols + added, (source, target), (codes[source], codes[target]), (PIECES, PIECES)
-    )
+    source_text = _text(folder / PIECES, source, codes[source])
+    return symbols + added, source_text, _text(folder / PIECES, target, codes[target])
+
+
+def _text(pieces: Path, language: str, first_symbol: str | None = None) -> TextPipeline:
+    subword = load_subword("sentencepiece", pieces)
+    return TextPipeline(language, subword=subword, first_symbol=first_symbol)
 
 
 def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> TransformerConfig:
@@ -268,9 +261,8 @@ def _our_tensors(
 
 def _symbols_of_json(path: Path) -> list[str]:
     """Return the symbols of ``vocab.json`` in the order of their ids."""
-    ids = _read_json(path)
-    is_whole = set(map(type, ids.values())) <= {int}
-    if not is_whole or sorted(ids.values()) != list(range(len(ids))):
+    ids = _read_json(path, dict[str, int])
+    if sorted(ids.values()) != list(range(len(ids))):
         raise CheckpointError(f"{path}: damaged; expected an id from 0 for each symbol")
     missing = {PAD, EOS, UNK} - ids.keys()
     if missing:
@@ -343,13 +335,11 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
             break
     else:
         raise CheckpointError(f"{folder}: neither {' nor '.join(WEIGHTS)} in it")
-    files = _read_json(index).get("weight_map")
-    if not isinstance(files, dict) or not all(
-        isinstance(name, str) and Path(name).name == name for name in files.values()
-    ):
-        raise CheckpointError(f"{index}: damaged; expected the name of a file for each weight")
+    files = _read_json(index, {"weight_map": dict[str, str]})["weight_map"]
     weights: dict[str, Tensor] = {}
     for name in sorted(set(files.values())):
+        if Path(name).name != name:
+            raise CheckpointError(f"{index}: damaged; expected the name of a file for each weight")
         path = index.with_name(name)
         if not path.exists():
             raise CheckpointError(f"{path}: is missing, but the index names it; download it")

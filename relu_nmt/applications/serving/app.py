@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 import relu_nmt
 from relu_nmt.applications.serving import ServerOptions, libretranslate, messages
-from relu_nmt.applications.serving.limits import NO_MEMORY, RETRY, Metrics, guarded, refusal
+from relu_nmt.applications.serving.guard import NO_MEMORY, RETRY, Metrics, guarded, refusal
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
 from relu_nmt.data.documents import WindowConfig

@@ -17,9 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from relu_nmt.applications.files import ENDINGS, FileOptions, format_name, translated
-from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
-from relu_nmt.applications.serving.limits import refusal, replayed
+from relu_nmt.applications.serving.guard import refusal, replayed
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
 from relu_nmt.io.text_lines import read_lines
@@ -162,7 +161,12 @@ class _Interface:
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued)
-            translations = [_translated(text, content.format, segments) for text in texts]
+            translations = []
+            for text in texts:
+                # The byte order mark tells that a page with another declared encoding is UTF-8.
+                source = text.encode("utf-8-sig")
+                target = translated(source, content.format, segments, FileOptions())
+                translations.append(target.decode("utf-8-sig"))
             values: dict[str, list[Any]] = {"translatedText": translations}
             if content.alternatives:  # the server finds the best translation alone
                 values["alternatives"] = [[]] * len(texts)
@@ -230,12 +234,6 @@ class _Interface:
     async def _answer(self, request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
         content = await self._queue.answer(request.receive, work)
         return Response(content, media_type="application/json")
-
-
-def _translated(text: str, text_format: str, segments: SegmentTranslator) -> str:
-    # The byte order mark tells that a page with another declared encoding is UTF-8 here.
-    content = text.encode("utf-8-sig")
-    return translated(content, text_format, segments, FileOptions()).decode("utf-8-sig")
 
 
 def parsed_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, bytes]:

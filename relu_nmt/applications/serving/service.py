@@ -229,13 +229,17 @@ class TranslationService:
         source, target = self._sides(request, lines, translation)
         query_side = source if slot == "encoder" else target
         key_side = target if slot == "decoder" else source
-        # Count the weights before the model computes them.
+        # Count the weights, [layers, heads, queries, keys], before the model computes them.
         rows = query_side.rows(line)
         model = single_model(self._translator.ensemble)
         num_layers = len(layers_of(model, slot))
         num_heads = num_layers * attention_of(model, slot, 0).num_heads
         num_keys = len(key_side.rows())
-        _refuse_many_queries(num_heads, len(query_side.rows()), num_keys)
+        # The model computes all queries, the answer may have fewer.
+        num_queries = len(query_side.rows())
+        if num_heads * num_queries * num_keys > MOST_WEIGHTS:
+            text = f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of"
+            raise HTTPException(413, f"{text} all layers; ask for fewer lines")
         size = num_heads * len(rows) * num_keys
         if size > MOST_NUMBERS:
             text = f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer"
@@ -245,18 +249,18 @@ class TranslationService:
         keys = self._tokens(key_side, request)
         if slot == "decoder":
             keys = [keys[-1], *keys[:-1]]  # the decoder reads the end symbol first
-        place = slice(rows.start, rows.stop)
-        head = {"queries": queries[place], "keys": keys}
+        part = slice(rows.start, rows.stop)
+        head = {"queries": queries[part], "keys": keys}
 
         def compute() -> np.ndarray:
             layers = [AttentionPlace(slot, layer) for layer in range(num_layers)]
             maps = attention_weights(self._translator.ensemble, layers, source.ids, target.ids)
             return np.stack(maps)
 
-        # Compute the weights, [layers, heads, queries, keys], and write the JSON in parts.
+        # Compute the weights, and write the JSON in parts.
         def write() -> bytes:
             weights = self.batcher.run(compute, request)
-            parts = weights_json(weights[:, :, place], request)
+            parts = weights_json(weights[:, :, part], request)
             begin = json.dumps(head, ensure_ascii=False).removesuffix("}")
             return b"".join([f'{begin}, "weights": '.encode(), *parts, b"}"])
 
@@ -357,13 +361,6 @@ def services_of(
         if source in (None, source_lang) and target in (None, target_lang):
             fitting.append(service)
     return fitting
-
-
-def _refuse_many_queries(num_heads: int, num_queries: int, num_keys: int) -> None:
-    """Refuse too many weights. The model computes all queries, the answer may have fewer."""
-    if num_heads * num_queries * num_keys > MOST_WEIGHTS:
-        text = f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of"
-        raise HTTPException(413, f"{text} all layers; ask for fewer lines")
 
 
 def weights_json(weights: np.ndarray, request: QueuedRequest) -> Iterator[bytes]:

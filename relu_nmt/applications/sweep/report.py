@@ -14,7 +14,7 @@ from relu_nmt.applications.statistics import STATISTICS
 from relu_nmt.applications.sweep.results import (
     ALL_SLOTS,
     NOT_CONVERGED,
-    SCORES,
+    SIGNATURES,
     Average,
     Cell,
     Record,
@@ -49,7 +49,7 @@ FIRST_COLUMNS = (
     *("updates", "train_loss", "valid_nll", "valid_accuracy"),
 )
 LAST_COLUMNS = (
-    *(f"{score}_signature" for score in SCORES),
+    *SIGNATURES,
     *("device", "threads", "relu_nmt", "torch", "python", "started"),
     *("train_command", "evaluate_command"),
 )
@@ -72,8 +72,10 @@ Rows = dict[System, list[Average | None]]  # the averages of a system, one for e
 def write_report(folder: Path, description: SweepDescription) -> None:
     """Write report.html, results.csv and card.json, of the present results in a sweep's folder."""
     cells, averages = read_results(folder, description)
-    rows: list[Record] = [{"row": "cell", **cell.record} for cell in cells]
+    rows: list[Record] = []
     measured = []
+    for cell in cells:
+        rows.append({"row": "cell", **cell.record})
     for average in averages:
         rows.append({"row": "mean", **average.record})
         measured.append({**average.record, "status": trouble(average) or WORDS[DONE]})

@@ -39,6 +39,7 @@ NOT_CONVERGED = "not converged"
 DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)  # of a damaged file
 LOWEST_CONVERGED_BLEU = 1.0  # least d-BLEU at the best length of a converged model
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
+SIGNATURES = tuple(f"{score}_signature" for score in SCORES)
 # Names in the file of --results, by column.
 RESULTS = {
     **{"mismatch_rate": "mismatch_rate", "groups": "groups", "sentences": "sentences"},
@@ -60,7 +61,7 @@ LENGTH_FIELDS = (
 )
 # Columns that seeds share, whose mean has no meaning, and texts.
 SHARED = ("attention", "trained_on", "mixture", "length")
-TEXTS = (*(f"{score}_signature" for score in SCORES), "feed_forward")
+TEXTS = (*SIGNATURES, "feed_forward")
 # Speeds that are divided by the baseline's, by the column of the quotient.
 SPEEDS = {
     "train_relative_speed": "train_tokens_per_second",
@@ -363,11 +364,15 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
 def _add_means(average: Average) -> None:
     """Set the means over the seeds whose training converged, and count the other seeds."""
     record = average.record
-    converged = [cell for cell in average.cells if cell.status == DONE]
+    converged = []
+    counts: Counter[str] = Counter()
+    for cell in average.cells:
+        counts[cell.status] += 1
+        if cell.status == DONE:
+            converged.append(cell)
     for name in SHARED:
         record[name] = average.cells[0].record[name]
     record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
-    counts = Counter(cell.status for cell in average.cells)
     for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
         if counts[status]:
             record[f"seeds_{status.replace(' ', '_')}"] = counts[status]

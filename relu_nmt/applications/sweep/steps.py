@@ -347,8 +347,8 @@ def has_results(folder: Path) -> bool:
 
 def trainings_in(folder: Path) -> list[Step]:
     """Return the trainings that have begun in a sweep's folder."""
-    paths = sorted((folder / MODELS).glob("*/train.json"))
-    return [step for step in map(read_step, paths) if step is not None]
+    steps = map(read_step, sorted((folder / MODELS).glob("*/train.json")))
+    return [step for step in steps if step is not None]
 
 
 def planned_models(settings: SweepSettings) -> dict[SweepModel, tuple[int, ...]]:

@@ -20,7 +20,7 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
     # Import the web server only here, since it is an extra.
     with needing('the server needs the package {}: pip install "relu-nmt[serve]"'):
         from relu_nmt.applications.serving.app import make_app
-        from relu_nmt.applications.serving.limits import run_server
+        from relu_nmt.applications.serving.connections import run_server
     # Open the port before loading the model: an address in use is an error at once.
     address = settings.host, settings.port
     wrong = f"--host {settings.host} --port {settings.port}: cannot listen there"

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from relu_nmt.applications.serving import ServerOptions, service
 from relu_nmt.applications.serving import app as app_module
-from relu_nmt.applications.serving.limits import Metrics, guarded
+from relu_nmt.applications.serving.guard import Metrics, guarded
 from relu_nmt.applications.serving.queues import QueuedRequest, run_in_slot
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import OutOfMemoryError

@@ -1,21 +1,17 @@
-"""The guard before the application: limits of connections and requests, and counts of answers."""
+"""The guard before the application, which refuses some requests and counts all answers."""
 
 import asyncio
 import re
-import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import h11
-import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.errors import is_out_of_memory
@@ -26,10 +22,12 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::\d+)?")
 PORTS = {"http": ":80", "https": ":443"}
 """Default ports, which an origin may leave out."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-SPARE_CONNECTIONS = 256
-"""Connections for silent clients and for metrics, beside the connections of waiting requests."""
-MOST_DROPPED_BYTES = 2**28
-"""Most bytes of a refused request that the server reads, and drops, before it closes."""
+FORMS = {
+    "/translate": "application/x-www-form-urlencoded",
+    "/detect": "application/x-www-form-urlencoded",
+    "/translate_file": "multipart/form-data",
+}
+"""Types of the bodies that LibreTranslate's interface reads beside JSON."""
 NO_MEMORY = "not enough memory for this text; send fewer lines at a time"
 RETRY = {"Retry-After": "1"}
 
@@ -63,155 +61,6 @@ class Metrics:
         self.batch_sentences.observe(sentences)
         self.batch_seconds.observe(seconds)
         self.source_tokens.inc(tokens)
-
-
-def run_server(app: ASGIApp, listener: socket.socket, limits: ServerOptions) -> None:
-    """Serve an application on an open port until a signal. Finish the requests in progress."""
-    attributes = {
-        "seconds": limits.request_seconds,
-        "most_connections": limits.max_waiting + SPARE_CONNECTIONS,
-    }
-    config = uvicorn.Config(
-        app,
-        http=type("Protocol", (ImpatientProtocol,), attributes),
-        ws="none",
-        log_level="warning",
-        access_log=False,  # keep the users' requests private
-        server_header=False,
-        timeout_graceful_shutdown=round(2 * limits.request_seconds) + 1,
-    )
-    uvicorn.Server(config).run(sockets=[listener])
-
-
-class _LingeringTransport:
-    """A transport that calls ``end`` instead of closing, and is otherwise unchanged."""
-
-    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
-        self._transport = transport
-        self.close = end
-        self.is_ending = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def is_closing(self) -> bool:
-        """Return True if no further answer can be written."""
-        return self.is_ending or self._transport.is_closing()
-
-
-FORMS = {
-    "/translate": "application/x-www-form-urlencoded",
-    "/detect": "application/x-www-form-urlencoded",
-    "/translate_file": "multipart/form-data",
-}
-"""Types of the bodies that LibreTranslate's interface reads beside JSON."""
-
-
-class ImpatientProtocol(H11Protocol):
-    """uvicorn's protocol with time limits for sending a request and for reading an answer.
-
-    Without limits, a few clients that send or read almost nothing could occupy all connections. A
-    new connection is always accepted: if there are too many, the server closes the one that has
-    been silent for the longest time.
-    """
-
-    # Most time for the head of a request, from the opening of a connection or the first byte of a
-    # further request, and again for a client to read an answer.
-    seconds = 60.0
-    most_connections = 320  # number of open connections above which silent ones are closed
-    _silent_since = 0.0
-
-    @property
-    def _has_request(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    @property
-    def _is_silent(self) -> bool:
-        """True if the server waits for a request of the client, or for its reading."""
-        return not self._has_request or self.cycle.more_body or "answer" in self._timers
-
-    def connection_made(self, transport: Any) -> None:
-        """Start the timer of the first request, and close a silent connection if needed."""
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._num_dropped = 0
-        self._socket = transport
-        self._lingering = _LingeringTransport(transport, self._end)
-        super().connection_made(cast(asyncio.Transport, self._lingering))
-        transport.set_write_buffer_limits(0)  # call pause_writing for every unread answer
-        self._silent_since = self.loop.time()
-        # Close the connection that has been silent for the longest time.
-        if len(self.connections) > self.most_connections:
-            silent = []
-            for protocol in self.connections - {self}:
-                if isinstance(protocol, ImpatientProtocol) and protocol._is_silent:
-                    silent.append(protocol)
-            if silent:
-                min(silent, key=lambda protocol: protocol._silent_since).transport.abort()
-        self._watch_head()
-
-    def data_received(self, data: bytes) -> None:
-        """Receive bytes. Drop those behind the answer that ends the connection."""
-        if not self.transport.is_closing():
-            super().data_received(data)
-            self._watch_head()
-            return
-        self._num_dropped += len(data)
-        if self._num_dropped > MOST_DROPPED_BYTES:
-            self._socket.close()
-
-    def pause_writing(self) -> None:
-        """Start the timer of the client's reading."""
-        super().pause_writing()
-        self._start("answer", self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """Go on with the answer. Stop its timer if no answer is being sent."""
-        super().resume_writing()
-        if not (self._has_request and self.cycle.response_started):
-            self._stop("answer")
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request. Stop the timer of an answer that is read."""
-        self._silent_since = self.loop.time()
-        if not self.flow.write_paused:
-            self._stop("answer")
-        super().on_response_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timers."""
-        self._stop("head")
-        self._stop("answer")
-        self._stop("end")
-        super().connection_lost(exc)
-
-    def _end(self) -> None:
-        """Close the connection, but let a client that is still sending read the answer before.
-
-        The system would reset a connection with unread bytes, and the client lose the answer.
-        """
-        is_sending = self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
-        if self.transport.is_closing() or not is_sending:
-            self._socket.close()
-            return
-        self._lingering.is_ending = True
-        self._socket.write_eof()
-        self._socket.resume_reading()
-        self._start("end", self._socket.abort)
-
-    def _watch_head(self) -> None:
-        """Start the timer of the next head, or stop it while a request is in progress."""
-        if self._has_request:
-            self._stop("head")
-        else:
-            self._start("head", self.transport.close)
-
-    def _start(self, name: str, end: Callable[[], object]) -> None:
-        if name not in self._timers:
-            self._timers[name] = self.loop.call_later(self.seconds, end)
-
-    def _stop(self, name: str) -> None:
-        if timer := self._timers.pop(name, None):
-            timer.cancel()
 
 
 def guarded(
@@ -279,7 +128,7 @@ def refusal(status: int, text: str, headers: Mapping[str, str] | None = None) ->
 
 
 def replayed(message: Message, receive: Receive) -> Receive:
-    """Return a source of messages with the whole body first, and then those of the client."""
+    """Return ``receive`` with another message before the client's further messages."""
     messages = [message]
 
     async def next_message() -> Message:
