@@ -96,7 +96,7 @@ def test_a_student_of_a_smoothed_teacher_learns_the_smoothing_too(temperature):
     log_probs, ids = logits.log_softmax(-1).topk(2)
     logits.requires_grad_()
     loss = divergence((logits / temperature).log_softmax(-1), ids, log_probs, temperature)
-    assert float(loss) == pytest.approx(0, abs=1e-12)
+    assert loss.item() == pytest.approx(0, abs=1e-12)
     loss.backward()
     torch.testing.assert_close(logits.grad, torch.zeros_like(logits))
 
