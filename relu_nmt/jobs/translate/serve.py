@@ -30,6 +30,7 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
     with listener:
         translator = load_translator(settings.model)
         windows = settings.windows(translator.max_doc_tokens)
+        models = [translator]
         further_models = []
         for path in settings.further_models:
             # The names of the languages and the shortlist belong to the first model.
@@ -37,10 +38,12 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
                 settings.model, path=path, source_lang=None, target_lang=None, shortlist=None
             )
             model = load_translator(options)
+            models.append(model)
             further_models.append((model, settings.windows(model.max_doc_tokens)))
         # At a local address, accept only local host names by default.
-        local_hosts = LOOPBACK if settings.host in LOOPBACK else ()
-        limits = replace(settings, allowed_hosts=settings.allowed_hosts or local_hosts)
+        limits: ServeSettings = settings
+        if settings.host in LOOPBACK and not settings.allowed_hosts:
+            limits = replace(settings, allowed_hosts=LOOPBACK)
         app = make_app(translator, settings.search, windows, limits, further_models)
         split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
         if split is not None:
@@ -48,10 +51,11 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
             print_notes(split.note)
         if progress:
             print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
-            tasks = [model.task for model in (translator, *(model for model, _ in further_models))]
-            pairs = ", ".join(f"{task.source_lang}-{task.target_lang}" for task in tasks)
+            pairs = []
+            for model in models:
+                pairs.append(f"{model.task.source_lang}-{model.task.target_lang}")
             host, port = listener.getsockname()[:2]
             if ":" in host:
                 host = f"[{host}]"
-            print_notes(f"{pairs} at http://{host}:{port}/ (Ctrl-C stops it)")
+            print_notes(f"{', '.join(pairs)} at http://{host}:{port}/ (Ctrl-C stops it)")
         run_server(app, listener, limits)

@@ -50,7 +50,8 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
     if device == "cpu":
         keep_freed_memory()
     dtype = autocast_dtype(options, torch.device(device))
-    dtype = torch.int8 if options.int8 else dtype
+    if options.int8:
+        dtype = torch.int8
     overrides = model_overrides(options.model_overrides)
     models, task, max_doc_tokens = load_models(options.path, options.attention_backend, overrides)
     # Adapt the text processing, and restrict the vocabulary.
@@ -78,7 +79,9 @@ def _adapted_task(
         # Use the first folder. Only training reads several, as in fairseq.
         task = at_folder(task, split_paths(data, ":")[0], options.path)
     # Text that this package split is joined anyway. The flag then only changes the printed tokens.
-    symbol = options.post_process if task.target_text.keeps_text else None
+    symbol = None
+    if task.target_text.keeps_text:
+        symbol = options.post_process
     return task.with_post_processing(symbol, options.tokenizer)
 
 
@@ -96,12 +99,10 @@ class LineFormat:
         self, number: int, source: SourceSentence, translations: Sequence[Translation]
     ) -> list[str]:
         """Return the ``S-`` line, a ``C-`` line for each forced term, and the hypothesis lines."""
-        dictionary = self._task.target_dictionary
-        text = self._task.target_text
-        terms = (dictionary.symbols_of(term) for term in source.forced.terms)
-        # Print the source, its terms, and the hypotheses.
         lines = [self._source(number, source.tokens)]
-        lines += [f"C-{number}\t{self._joined(tokens, text)}" for tokens in terms]
+        for term in source.forced.terms:
+            tokens = self._task.target_dictionary.symbols_of(term)
+            lines.append(f"C-{number}\t{self._joined(tokens, self._task.target_text)}")
         for translation in translations:
             lines += self.hypothesis(number, translation)
         return lines
@@ -123,7 +124,7 @@ class LineFormat:
         lines = [
             f"H-{number}\t{score}\t{self._joined(translation.tokens, self._task.target_text)}",
             self._text(number, translation),
-            f"P-{number}\t{' '.join(f'{value:.4f}' for value in by_position)}",
+            f"P-{number}\t{' '.join(map('{:.4f}'.format, by_position))}",
         ]
         alignment = translation.alignment
         if self._print_alignment and alignment is not None:
@@ -143,16 +144,16 @@ class LineFormat:
         """Return a line and its translations as JSON. Scores are in nats, not base 2."""
         entries = []
         for translation in translations:
-            hypothesis = translation.hypothesis
-            scores = hypothesis.positional_scores.tolist()
+            scores = translation.hypothesis.positional_scores.tolist()
             entry = {
                 "text": translation.text,
-                # Write null for an infinite score, which JSON lacks.
-                "score": translation.score if math.isfinite(translation.score) else None,
+                "score": translation.score,
                 "tokens": translation.tokens,
                 "token_scores": [round(score, 6) for score in scores],
                 "reached_limit": translation.reached_limit,
             }
+            if not math.isfinite(translation.score):
+                entry["score"] = None  # since JSON has no infinite numbers
             if self._print_alignment and translation.alignment is not None:
                 entry["alignment"] = translation.alignment.tolist()
             entries.append(entry)
@@ -167,17 +168,21 @@ class LineFormat:
         return f"S-{number}\t{self._joined(tokens, self._task.source_text)}"
 
     def _joined(self, tokens: list[str], pipeline: TextPipeline) -> str:
-        return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)
+        if self._join_subwords:
+            tokens = pipeline.join_words(tokens)
+        return " ".join(tokens)
 
 
 class AttentionReport:
     """Prints attention weights of a split, and measures attention and memories for files."""
 
     def __init__(self, options: TranslateSplitSettings, translator: Translator) -> None:
-        self._translator, self._subset = translator, options.gen_subset
+        self._translator = translator
+        self._subset = options.gen_subset
         self._place = None
         self._files: list[tuple[str, str, AttentionStatistics | LayerStatistics]] = []
-        self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        self._sources: list[np.ndarray] = []
+        self._targets: list[np.ndarray] = []
         if options.print_attention is not None:
             slot = AttentionPlace.parse(options.print_attention)
             self._place = checked_place(single_model(translator.ensemble), slot)
@@ -196,7 +201,8 @@ class AttentionReport:
             target = source.reference
             if target is None:
                 target = translation.hypothesis.tokens
-            self._pairs.append((source.ids, target))
+            self._sources.append(source.ids)
+            self._targets.append(target)
 
     def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
         """Return the ``A-`` line of a translation, with ``--print-attention``."""
@@ -211,7 +217,7 @@ class AttentionReport:
         This comes last, so that measured time and memory are the translation's alone.
         """
         for flag, path, statistics in self._files:
-            statistics.add([ids for ids, _ in self._pairs], [ids for _, ids in self._pairs])
+            statistics.add(self._sources, self._targets)
             report = {"subset": self._subset, **statistics.report()}
             write_file(flag, path, json.dumps(report, indent=1) + "\n")
 
@@ -238,10 +244,15 @@ def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], l
 
     Without ``--constraints`` a tab is text.
     """
-    if constraints is None:
-        return lines, [[] for _ in lines]
-    fields = [line.split("\t") for line in lines]
-    return [line for line, *_ in fields], [terms for _, *terms in fields]
+    texts = []
+    forced = []
+    for line in lines:
+        fields = [line]
+        if constraints is not None:
+            fields = line.split("\t")
+        texts.append(fields[0])
+        forced.append(fields[1:])
+    return texts, forced
 
 
 def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> str:
@@ -282,7 +293,9 @@ def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
     """Return a note on the lines that are too long, by their numbers from 0, or an empty text."""
     if not numbers:
         return ""
-    done = "only their beginning is translated" if limit.truncate else "their translation is empty"
+    done = "their translation is empty"
+    if limit.truncate:
+        done = "only their beginning is translated"
     return (
         f"NOTE: {counted(len(numbers), 'line')} of more than {limit.tokens} tokens: {done} "
         f"({named_lines(numbers)})"
@@ -308,10 +321,12 @@ def named_lines(numbers: Sequence[int]) -> str:
         >>> named_lines([0, 4]), named_lines([2])
         ('lines 1, 5', 'line 3')
     """
-    text = ", ".join(str(number + 1) for number in numbers[:MOST_NAMED])
+    text = ", ".join(map(str, np.add(numbers[:MOST_NAMED], 1)))
     if len(numbers) > MOST_NAMED:
         text += f" and {len(numbers) - MOST_NAMED:,} more"
-    return f"line {text}" if len(numbers) == 1 else f"lines {text}"
+    if len(numbers) == 1:
+        return f"line {text}"
+    return f"lines {text}"
 
 
 def length_note(max_doc_tokens: int | None, trained: int, has_documents: bool = True) -> str:
@@ -329,7 +344,9 @@ def length_note(max_doc_tokens: int | None, trained: int, has_documents: bool = 
         training = "the model was trained on single sentences"
     if max_doc_tokens is not None and max_doc_tokens > trained:
         return f"NOTE: --max-doc-tokens {max_doc_tokens}, but {training}"
-    limit = max_doc_tokens or (trained if has_documents else SINGLE_SENTENCES)
+    limit = max_doc_tokens or trained
+    if max_doc_tokens is None and not has_documents:
+        limit = SINGLE_SENTENCES
     unit = f"sentences are joined up to {limit} tokens"
     if limit == SINGLE_SENTENCES:
         unit = "single sentences are translated"
@@ -358,25 +375,22 @@ def documents_text(
     texts: list[str] = []
     num_lines = num_empty_lines = num_empty_documents = 0
     for document in documents:
-        lines = [f"{line.text}\n" for line in document]
+        lines = [line.text for line in document]
+        filled = list(filter(str.strip, lines))
         if separator == "tag":
-            texts.append("".join([f"{DOCUMENT_TAG}\n", *lines]))
-            continue
-        # Leave out empty lines: each would end the document.
-        filled = "".join(line for line in lines if line.strip())
-        if filled:
-            texts.append(filled)
+            texts.append("\n".join([DOCUMENT_TAG, *lines, ""]))
+        elif filled:  # without the empty lines, each of which would end the document
+            texts.append("\n".join([*filled, ""]))
         num_lines += len(lines)
-        num_empty_lines += sum(not line.strip() for line in lines)
+        num_empty_lines += len(lines) - len(filled)
         num_empty_documents += not filled
+    if separator == "tag":
+        return "".join(texts), []
     # Count a document that is one empty line as a document, not as a line.
     shares: list[str] = []
     if num_empty_lines > num_empty_documents:
         shares.append(f"{share(num_empty_lines, num_lines)} lines")
     if num_empty_documents:
         shares.append(f"{share(num_empty_documents, len(documents))} documents")
-    return ("" if separator == "tag" else "\n").join(texts), [
-        f"NOTE: {part} have an empty translation and are not in {path}; "
-        "--output-separator tag keeps them"
-        for part in shares
-    ]
+    ending = f"have an empty translation and are not in {path}; --output-separator tag keeps them"
+    return "\n".join(texts), [f"NOTE: {part} {ending}" for part in shares]

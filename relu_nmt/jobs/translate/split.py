@@ -193,8 +193,9 @@ class _Run:
 
     def _sizes_of(self, split: Split) -> np.ndarray:
         """Return the tokens of each sentence that count toward the window's limit, int [N]."""
-        target_sizes = None if self._counts_source_only else split.target_sizes
-        return longer_side(split.source_sizes, target_sizes)
+        if self._counts_source_only:
+            return longer_side(split.source_sizes, None)
+        return longer_side(split.source_sizes, split.target_sizes)
 
     def _plan(self, split: Split) -> Groups:
         windows = self._windows
@@ -268,14 +269,16 @@ class _Run:
                 f"({counted(number, 'such sentence')}); --skip-invalid-size-inputs-valid-test "
                 "leaves them empty, --truncate-source cuts them"
             )
-        done = "cut" if limit.truncate else "left empty"
-        return f"NOTE: {counted(number, 'sentence')} of more than {limit.tokens} tokens {done}"
+        note = f"NOTE: {counted(number, 'sentence')} of more than {limit.tokens} tokens"
+        return f"{note} cut" if limit.truncate else f"{note} left empty"
 
     def _documents(self, numbers: range, counts: np.ndarray) -> SourceDocuments:
         """Return sentences with their references, as documents of ``counts`` sentences."""
         task = self._task
         # Only the raw source still has the unknown words.
-        raw = self._split.raw_source if self._config.replace_unk is not None else None
+        raw = None
+        if self._config.replace_unk is not None:
+            raw = self._split.raw_source
         sentences = []
         for i in numbers:
             ids, reference = self._split.pair(i)
@@ -325,8 +328,10 @@ class _Run:
         if scorer is None or not result.groups:
             return
         if not self._has_documents:
-            name = "chrf" if self._settings.score.scoring == "chrf" else "bleu"
-            result.scores = {name: scorer.score(result.groups)}
+            name = "bleu"
+            if self._settings.score.scoring == "chrf":
+                name = "chrf"
+            result.scores[name] = scorer.score(result.groups)
             return
         # Documents have d-BLEU and, if sentences can be counted, s-BLEU.
         counts = np.array(result.counts)
@@ -406,6 +411,10 @@ class _Run:
         mismatch_rate = None
         if num_mismatched is not None:
             mismatch_rate = num_mismatched / max(1, num_groups)
+        # Store null for scores that were not computed.
+        scores: dict[str, dict[str, Any] | None] = dict.fromkeys(DOCUMENT_SCORES)
+        for name, score in result.scores.items():
+            scores[name] = {"score": score.value, "signature": score.signature}
         # Count n-grams by document, and score sentences by position.
         statistics = None
         by_position = None
@@ -430,8 +439,7 @@ class _Run:
             "at_limit": result.num_at_limit,
             "memory_bytes": peak_resident_bytes(),
             "gpu_memory_bytes": peak_gpu_bytes(),
-            # Store null for scores that were not computed.
-            **{name: _values(result.scores.get(name)) for name in DOCUMENT_SCORES},
+            **scores,
             "s_bleu_by_position": by_position,
             "lengths": result.lengths,
             "document_statistics": statistics,
@@ -459,7 +467,3 @@ def _document_ranges(counts: np.ndarray) -> Iterator[tuple[range, range]]:
             yield range(document, number), range(first, end)
             document = number
             first = end
-
-
-def _values(score: Score | None) -> dict[str, Any] | None:
-    return None if score is None else {"score": score.value, "signature": score.signature}

@@ -4,8 +4,8 @@ import io
 import itertools
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.data.documents import (
@@ -79,8 +79,8 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
         _check_pictures(Path(settings.attention_pictures))
     # Open the input before loading the model, so that a missing file fails at once.
     with reporting(f"--input {settings.input}: cannot read it"):
-        opened = standard_input() if settings.input == "-" else open_text(settings.input)
-    with opened as file:
+        file = standard_input() if settings.input == "-" else open_text(settings.input)
+    with file:
         translation = _LineTranslation(settings, progress)
         try:
             translation.run(file)
@@ -113,7 +113,9 @@ class _LineTranslation:
         if settings.attention_pictures is None:  # which show a line as it is read at once
             self._split = self._translator.sources.splitter(settings.split_sentences)
         self._terms = term_options(settings)
-        self._prefixes = None if settings.prefixes is None else read_lines(settings.prefixes)
+        self._prefixes = None
+        if settings.prefixes is not None:
+            self._prefixes = read_lines(settings.prefixes)
         self._beginning: list[str] = []  # the first lines, to look for markup
         self._has_tabs = False
 
@@ -128,13 +130,14 @@ class _LineTranslation:
             request = self._request(lines)
             encoded = self._translator.sources.encode(request, self._split)
             limited = encoded.limited(self._limit)
-            sentences = [part for source in limited.sentences for part in source.sentences]
-            longest = max(len(sentence.ids) for sentence in sentences)
-            label = f"translate {counted(len(lines), 'line')} of up to {longest:,} tokens"
+            lengths: list[int] = []
+            for source in limited.sentences:
+                lengths += [len(sentence.ids) for sentence in source.sentences]
+            label = f"translate {counted(len(lines), 'line')} of up to {max(lengths):,} tokens"
             with (
                 hidden_progress(settings.no_progress_bar or not self._progress),
                 progress_bar(
-                    label, len(sentences), "lines", shows_waiting=True, only_if_slow=True
+                    label, len(lengths), "lines", shows_waiting=True, only_if_slow=True
                 ) as advance,
             ):
                 translated = self._translator.answer(limited, config, search=search)
@@ -186,7 +189,7 @@ class _LineTranslation:
         if self._limit.refuses(source):
             self.too_long.append(number)
             if not self._limit.truncate:
-                translations = [_untranslated(translation) for translation in translations]
+                translations = list(map(_untranslated, translations))
         elif self._settings.attention_pictures is not None and source.tokens:
             tokens = translations[0].hypothesis.tokens
             path = Path(self._settings.attention_pictures, f"{number}.svg")
@@ -217,8 +220,10 @@ class _LineTranslation:
     def print_notes(self) -> None:
         """Print notes on pictures, and on lines that were cut, split or may end too early."""
         if self._pictures:
-            several = f" to {self._pictures[-1]}" if len(self._pictures) > 1 else ""
-            print_notes(f"attention pictures: {self._pictures[0]}{several}")
+            note = f"attention pictures: {self._pictures[0]}"
+            if len(self._pictures) > 1:
+                note += f" to {self._pictures[-1]}"
+            print_notes(note)
         print_notes(too_long_note(self.too_long, self._limit))
         print_notes(split_note(self._split_lines, self._split, self._settings.split_sentences))
         if self.at_limit:
@@ -228,11 +233,11 @@ class _LineTranslation:
 
 def _check_pictures(folder: Path) -> None:
     """Check that the folder can be written and has no pictures of an earlier run."""
-    earlier = sorted(path.name for path in folder.glob("*.svg") if path.stem.isdecimal())
-    if earlier:
-        raise DataError(
-            f"--attention-pictures {folder}: {earlier[0]} is there already; give another folder"
-        )
+    for path in sorted(folder.glob("*.svg")):
+        if path.stem.isdecimal():
+            raise DataError(
+                f"--attention-pictures {folder}: {path.name} is there already; give another folder"
+            )
     check_writable("--attention-pictures", f"{folder}/0.svg")
 
 
@@ -294,37 +299,6 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
             return
 
 
-@dataclass
-class _Sentences:
-    """The sentences of all documents. Several of them may be of one line."""
-
-    texts: list[str] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)  # number of each sentence's line, from 0
-    counts: list[int] = field(default_factory=list)  # number of sentences of each document
-
-    @classmethod
-    def of_lines(cls, lines: Sequence[str], splitter: SentenceSplitter | None) -> "_Sentences":
-        """Return the sentences of documents between blank lines."""
-        sentences = cls()
-        for blank, run in itertools.groupby(range(len(lines)), lambda i: is_blank(lines[i])):
-            if blank:
-                continue
-            num_before = len(sentences.texts)
-            for number in run:
-                parts = [lines[number]] if splitter is None else splitter(lines[number])
-                sentences.texts += parts
-                sentences.numbers += [number] * len(parts)
-            sentences.counts.append(len(sentences.texts) - num_before)
-        return sentences
-
-    def lines(self, translated: TranslatedDocuments, language: str) -> Iterator[list[str]]:
-        """Yield the translated lines of each document."""
-        begin = 0
-        for sentences, count in zip(translated, self.counts, strict=True):
-            yield _joined(sentences, self.numbers[begin : begin + count], language)
-            begin += count
-
-
 def translate_documents(
     settings: TranslateDocumentsSettings,
     *,
@@ -342,49 +316,44 @@ def translate_documents(
     """
     # Read the text first, since loading the model takes longer.
     check_writable("--output", settings.output)
-    lines, prefixes, terms = _read(settings)
+    text = _Text(settings)
     translator = translator or load_translator(settings.model)
     windows = settings.windows(translator.max_doc_tokens)
     # Print warnings before the translation starts.
     length = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
-    is_longer = windows.max_doc_tokens > translator.max_doc_tokens
     if progress:
-        print_notes(length if is_longer else "", tab_note(lines, settings.constraints))
+        if windows.max_doc_tokens > translator.max_doc_tokens:
+            print_notes(length)
+            length = ""
+        print_notes(tab_note(text.lines, settings.constraints))
     # Divide the lines into sentences if asked. Lines that are translated alone may be cut anyway.
-    splitter = None
     split = None
     if settings.split_sentences:
-        splitter = SentenceSplitter(translator.task.source_lang)
+        text.cut(SentenceSplitter(translator.task.source_lang))
     else:
         split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
-    sentences = _Sentences.of_lines(lines, splitter)
-    # Encode the sentences. A line with a prefix or terms is one sentence, as the settings check.
-    request = TranslationRequest(
-        sentences.texts,
-        sentences.counts,
-        prefixes=[prefixes[number] for number in sentences.numbers],
-        forced=[terms[number] for number in sentences.numbers],
-        numbers=[number + 1 for number in sentences.numbers],
-        **term_options(settings),
-    )
-    encoded = translator.sources.encode(request, split)
+    encoded = translator.sources.encode(text.request(settings), split)
     limit = source_limit(settings.model, translator)
     sources = encoded.limited(limit)
     config = settings.search.resolved(documents=True, workers=0)
     translated = _search(settings, translator, sources, windows, config, progress)
-    text = _with_blank_lines(lines, sentences.lines(translated, translator.task.target_lang))
-    whole_text = "".join(f"{line}\n" for line in text)
+    lines = text.translated(translated, translator.task.target_lang)
+    whole_text = "".join(f"{line}\n" for line in lines)
     if settings.output is not None:
         write_file("--output", settings.output, whole_text)
     elif progress:
         print(whole_text, end="")
     if progress:
         # Look at the sentences as they were before the limit cut or emptied them.
-        numbered = list(zip(sentences.numbers, encoded.sentences, strict=True))
-        too_long = [number for number, source in numbered if limit.refuses(source)]
-        split_lines = [number for number, source in numbered if source.parts]
+        too_long = []
+        split_lines = []
+        for number, source in zip(text.numbers, encoded.sentences, strict=True):
+            if limit.refuses(source):
+                too_long.append(number)
+            if source.parts:
+                split_lines.append(number)
         print_notes(
-            "" if is_longer else length,
+            length,
             _report(sources, translated, windows),
             too_long_note(too_long, limit),
             split_note(split_lines, split, settings.split_sentences),
@@ -392,7 +361,80 @@ def translate_documents(
             limit_note(translated.num_at_limit, config),
             _empty_note(translated),
         )
-    return text, translated
+    return lines, translated
+
+
+class _Text:
+    """The lines of a text, their prefixes and forced terms, and their sentences by document.
+
+    Attributes:
+        sentences: the sentences of all documents. Several may be of one line.
+        numbers: number of each sentence's line, from 0.
+        counts: number of sentences of each document.
+    """
+
+    def __init__(self, settings: TranslateDocumentsSettings) -> None:
+        lines = read_input(settings.file)
+        refuse_markup(lines, named_input(settings.file))
+        self.lines, self._terms = split_terms(lines, settings.constraints)
+        self._prefixes = [""] * len(lines)
+        if settings.prefixes is not None:
+            self._prefixes = read_lines(settings.prefixes)
+        if len(self._prefixes) != len(lines):
+            raise _wrong_prefixes(settings.prefixes, self._prefixes, f"text has {len(lines):,}")
+        # Refuse prefixes and terms of blank lines, since these are not translated.
+        for number, line in enumerate(self.lines):
+            if is_blank(line) and "".join([self._prefixes[number], *self._terms[number]]).strip():
+                raise DataError(
+                    f"{settings.file}:{number + 1}: the line is blank, and so is its translation, "
+                    "but it has a prefix or forced terms; leave them out"
+                )
+        self.cut(lambda line: [line])
+
+    def cut(self, splitter: Callable[[str], list[str]]) -> None:
+        """Cut the lines into sentences. Blank lines stand between documents."""
+        self.sentences: list[str] = []
+        self.numbers: list[int] = []
+        self.counts: list[int] = []
+        for blank, run in itertools.groupby(range(len(self.lines)), self._is_blank):
+            if blank:
+                continue
+            num_before = len(self.sentences)
+            for number in run:
+                parts = splitter(self.lines[number])
+                self.sentences += parts
+                self.numbers += [number] * len(parts)
+            self.counts.append(len(self.sentences) - num_before)
+
+    def _is_blank(self, number: int) -> bool:
+        return is_blank(self.lines[number])
+
+    def request(self, settings: TranslateDocumentsSettings) -> TranslationRequest:
+        """Return the request for the sentences.
+
+        A line with a prefix or terms is one sentence, as the settings check.
+        """
+        return TranslationRequest(
+            self.sentences,
+            self.counts,
+            prefixes=[self._prefixes[number] for number in self.numbers],
+            forced=[self._terms[number] for number in self.numbers],
+            numbers=[number + 1 for number in self.numbers],
+            **term_options(settings),
+        )
+
+    def translated(self, documents: TranslatedDocuments, language: str) -> list[str]:
+        """Return the translated lines, with the blank lines of the source between documents."""
+        lines: list[str] = []
+        numbers = iter(self.numbers)
+        translations = zip(documents, self.counts, strict=True)
+        for blank, run in itertools.groupby(self.lines, is_blank):
+            if blank:
+                lines += [""] * len(list(run))
+            else:
+                sentences, count = next(translations)
+                lines += _joined(sentences, list(itertools.islice(numbers, count)), language)
+        return lines
 
 
 def _search(
@@ -443,41 +485,14 @@ def _empty_note(translated: TranslatedDocuments) -> str:
     )
 
 
-def _read(settings: TranslateDocumentsSettings) -> tuple[list[str], list[str], list[list[str]]]:
-    """Return the lines of the text, and the prefix and the forced terms of each."""
-    lines = read_input(settings.file)
-    refuse_markup(lines, named_input(settings.file))
-    lines, terms = split_terms(lines, settings.constraints)
-    prefixes = [""] * len(lines) if settings.prefixes is None else read_lines(settings.prefixes)
-    if len(prefixes) != len(lines):
-        raise _wrong_prefixes(settings.prefixes, prefixes, f"text has {len(lines):,}")
-    # Refuse prefixes and terms of blank lines, since these are not translated.
-    for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True)):
-        if is_blank(line) and any(map(str.strip, (prefix, *terms[number]))):
-            raise DataError(
-                f"{settings.file}:{number + 1}: the line is blank, and so is its translation, but "
-                "it has a prefix or forced terms; leave them out"
-            )
-    return lines, prefixes, terms
-
-
-def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> list[str]:
-    """Return the lines of translated documents with the source's blank lines between them."""
-    text: list[str] = []
-    for blank, run in itertools.groupby(lines, is_blank):
-        text += [""] * len(list(run)) if blank else next(translated)
-    return text
-
-
 def _joined(lines: Sequence[str], numbers: Sequence[int], language: str) -> list[str]:
     """Join the sentences of each line. If sentences are missing, leave them apart."""
     if len(numbers) != len(lines):
         return list(lines)
-    sentences = iter(lines)
-    return [
-        join_texts(itertools.islice(sentences, len(list(run))), language)
-        for _, run in itertools.groupby(numbers)
-    ]
+    sentences_of_line: dict[int, list[str]] = {}
+    for number, sentence in zip(numbers, lines, strict=True):
+        sentences_of_line.setdefault(number, []).append(sentence)
+    return [join_texts(sentences, language) for sentences in sentences_of_line.values()]
 
 
 def _report(
@@ -491,7 +506,9 @@ def _report(
     lines = counted(len(sources.sentences), "line")
     documents = counted(len(sources.counts), "document")
     groups = counted(translated.num_groups, "group")
-    size = "one" if limit == SINGLE_SENTENCES else f"up to {limit} tokens"
+    size = f"up to {limit} tokens"
+    if limit == SINGLE_SENTENCES:
+        size = "one"
     parts = [f"{lines} of {documents} in {groups} of {size}"]
     num_over_long = int(_groups(sources, windows).over_long.sum())
     if num_over_long:
