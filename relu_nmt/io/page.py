@@ -339,9 +339,12 @@ def arms(mean: float, interval: float, highest: float = math.inf) -> tuple[float
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """Return the rows as CSV, numbers in full precision, cells without a value empty."""
+    """Return the columns of the rows as CSV, numbers in full precision.
+
+    Cells without a value are empty, and further values of a row left out.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

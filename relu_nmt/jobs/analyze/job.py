@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,7 +95,8 @@ class AnalyzedModel:
         """Return the sentence number of each source and target token, or None for one sentence."""
         if self.unit == "sentences":
             return None
-        split, sentences = self.split, self.groups.sentences(number)
+        split = self.split
+        sentences = self.groups.sentences(number)
         separators = self.translator.task.separators
         separated = separators is not None and (separators.alone or len(sentences) > 1)
         # The sizes count the separator of a single sentence, which some models do not read.
@@ -107,7 +109,8 @@ class AnalyzedModel:
 
     def analyze(self, chosen: np.ndarray) -> None:
         """Measure the chosen sentences or groups."""
-        task, ensemble = self.translator.task, self.translator.ensemble
+        task = self.translator.task
+        ensemble = self.translator.ensemble
         weights = WeightStatistics(ensemble, (task.source_dictionary, task.target_dictionary))
         layers = LayerStatistics(ensemble)
         # Read some sentences at a time, with all statistics.
@@ -116,11 +119,11 @@ class AnalyzedModel:
                 part = chosen[start : start + AT_ONCE].tolist()
                 sources, targets = zip(*map(self.pair, part), strict=True)
                 # Number the sentences of groups only. Single sentences give None.
-                numbers = [self.numbers(number) for number in part]
-                of_groups = [pair for pair in numbers if pair is not None]
+                of_groups = list(filter(None, map(self.numbers, part)))
                 weights.add(sources, targets, of_groups or None, advance)
                 layers.add(sources, targets)
-        self.records, self.branches = weights.records(), layers.records()
+        self.records = weights.records()
+        self.branches = layers.records()
         # Say which statistics this checkpoint lacks.
         for slot in weights.without_weights:
             name = f"{SLOT_NAMES[slot]} ({self.config.attention_of(slot)})"
@@ -137,8 +140,11 @@ class AnalyzedModel:
         words = SourceSentence(source, self.translator.task.source_dictionary.symbols_of(source))
         attention_map = self.translator.attention_at(place, words, target)
         of_source, of_target = self.numbers(number) or (None, None)
-        queries = of_source if place.slot == "encoder" else of_target
-        keys = of_target if place.slot == "decoder" else of_source
+        queries, keys = {
+            "encoder": (of_source, of_source),
+            "decoder": (of_target, of_target),
+            "cross": (of_target, of_source),
+        }[place.slot]
         return replace(attention_map, query_sentences=queries, key_sentences=keys)
 
 
@@ -163,39 +169,45 @@ def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
             models, examples, facts = _analyze(settings, names)
     # Write the page and its CSV files.
     page = Path(settings.output)
-    texts = csv_texts(models, courses)
-    files = [page.with_name(f"{page.stem}_{name}.csv") for name in texts]
-    for file, text in zip(files, texts.values(), strict=True):
-        write_file("--output", str(file), text)
-    text = page_text(models, examples, courses, facts, [file.name for file in files])
+    files = [page]
+    for name, text in csv_texts(models, courses).items():
+        files.append(page.with_name(f"{page.stem}_{name}.csv"))
+        write_file("--output", str(files[-1]), text)
+    text = page_text(models, examples, courses, facts, [file.name for file in files[1:]])
     write_file("--output", settings.output, text)
     if progress:
-        print(f"written: {', '.join(map(str, [page, *files]))}")
+        print(f"written: {', '.join(map(str, files))}")
     return models
 
 
 def _courses(settings: Settings, names: Sequence[str]) -> dict[str, Curves]:
     """Return the curves of the checkpoints' trainings, if recorded, and of the logs, by name."""
-    courses: dict[Path, tuple[str, Curves]] = {}
+    courses: dict[str, Curves] = {}
+    read: set[Path] = set()
     for path, name in zip(settings.path, names, strict=True):
         results = Path(path).with_name(RESULTS_FILE)
-        if results.exists() and results not in courses:
-            courses[results] = name, read_curves(results, may_be_empty=True)
+        if results.exists() and results not in read:
+            read.add(results)
+            courses[name] = read_curves(results, may_be_empty=True)
     for path, name in zip(settings.log, distinct_names(settings.log), strict=True):
-        courses[Path(path)] = f"{name} (log)" if name in names else name, read_curves(path)
-    return {name: curves for name, curves in courses.values() if curves}
+        if name in names:
+            name = f"{name} (log)"
+        courses[name] = read_curves(path)
+    return {name: curves for name, curves in courses.items() if curves}
 
 
 def _analyze(
     settings: Settings, names: Sequence[str]
 ) -> tuple[list[AnalyzedModel], list[dict[str, Any]], dict[str, str]]:
     """Return all models with their results, the examples, and names and values of the inputs."""
-    data, subset, limit = settings.data, settings.gen_subset, settings.max_doc_tokens
-    precision = {name: getattr(settings, name) for name in ("cpu", "bf16", "fp16")}
+    subset = settings.gen_subset
+    limit = settings.max_doc_tokens
     translators = []
+    splits = []
     for path in settings.path:
-        translators.append(load_translator(ModelOptions(path=path, **precision), data))
-    splits = [translator.task.load_split(subset) for translator in translators]
+        options = ModelOptions(path=path, cpu=settings.cpu, bf16=settings.bf16, fp16=settings.fp16)
+        translators.append(load_translator(options, settings.data))
+        splits.append(translators[-1].task.load_split(subset))
     if splits[0].target is None:
         raise DataError(
             f"split {subset}: source-only data; attention is measured while the models read "
@@ -204,7 +216,9 @@ def _analyze(
     # Use the groups of the first model for all, although separators count as tokens.
     groups = splits[0].groups(() if limit is None else (limit,))
     total = len(groups)
-    unit = "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
+    unit = "groups"
+    if limit in (None, SINGLE_SENTENCES):
+        unit = "sentences"
     models = []
     for name, path, translator, split in zip(
         names, settings.path, translators, splits, strict=True
@@ -224,10 +238,9 @@ def _analyze(
     chosen = np.arange(total)
     if 0 < settings.sample < total:
         chosen = np.linspace(0, total - 1, settings.sample).round().astype(np.int64)
-    facts = {
-        "data": splits[0].stem,
-        "read": f"{'all' if len(chosen) == total else f'{len(chosen):,} of'} {total:,} {unit}",
-    }
+    facts = {"data": splits[0].stem, "read": f"all {total:,} {unit}"}
+    if len(chosen) < total:
+        facts["read"] = f"{len(chosen):,} of {total:,} {unit}"
     if unit == "groups":
         facts["groups"] = f"sentences of a document, up to {limit:,} tokens"
     for model in models:
@@ -262,11 +275,12 @@ def _example(
         # Draw the mean of the heads, and each head.
         place = AttentionPlace.parse(text)
         name = SLOT_NAMES[place.slot]
-        layer = "last layer" if place.layer == -1 else f"layer {place.layer}"
-        head = "mean of the heads" if place.head is None else f"head {place.head}"
-        figures.append((f"{name}, {layer}, {head}", large_maps(maps)))
+        name += ", last layer" if place.layer == -1 else f", layer {place.layer}"
         if place.head is None:
-            figures.append((f"{name}, {layer}, every head", head_maps(maps)))
+            figures.append((f"{name}, mean of the heads", large_maps(maps)))
+            figures.append((f"{name}, every head", head_maps(maps)))
+        else:
+            figures.append((f"{name}, head {place.head}", large_maps(maps)))
     task = models[0].translator.task
     (source, target) = models[0].pair(number)
     return {
@@ -289,29 +303,26 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     parts = []
     for path in map(Path, paths):
         parts.append((*path.absolute().parent.parts, path.stem))
-    plain = [_without_usual_names(path) for path in parts]
     number = len(set(parts))
-    if number < 2:
-        names = [path[-1] for path in plain]
-    else:
-        # Drop usual names at the end, or the file, if the paths still differ.
-        for shorter in (plain, [path[:-1] for path in parts]):
-            if len(set(shorter)) == number:
-                parts = shorter
-                break
-        # Drop an end that all paths share, and take as few parts from the end as differ.
-        while len({path[-1] for path in parts}) == 1:
-            parts = [path[:-1] for path in parts]
-        length = 1
-        while len({path[-length:] for path in parts}) < number:
-            length += 1
-        names = ["/".join(path[-length:]) for path in parts]
+    # Drop usual names at the end, or the file, if the paths still differ.
+    for shorter in (list(map(_without_usual_names, parts)), [path[:-1] for path in parts]):
+        if len(set(shorter)) == number:
+            parts = shorter
+            break
+    # Drop an end that several paths share, and take as few parts from the end as differ.
+    while number > 1 and len({path[-1] for path in parts}) == 1:
+        parts = [path[:-1] for path in parts]
+    length = 1
+    while len({path[-length:] for path in parts}) < number:
+        length += 1
     # Number a path that comes again.
-    numbered = []
-    for index, name in enumerate(names):
-        num_before = names[:index].count(name)
-        numbered.append(f"{name} {num_before + 1}" if num_before else name)
-    return numbered
+    names: list[str] = []
+    counts: Counter[str] = Counter()
+    for path_parts in parts:
+        name = "/".join(path_parts[-length:])
+        counts[name] += 1
+        names.append(name if counts[name] == 1 else f"{name} {counts[name]}")
+    return names
 
 
 def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
@@ -326,28 +337,29 @@ def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
 def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) -> dict[str, str]:
     """Return the text of each CSV file by the last part of its name."""
     # Branches and attention of each checkpoint, a row for each head and mean.
-    attention = []
-    ranks = []
-    memories = []
+    attention: list[Mapping[str, Any]] = []
+    ranks: list[Mapping[str, Any]] = []
+    memories: list[Mapping[str, Any]] = []
+    branches: list[Mapping[str, Any]] = []
     sums: dict[str, None] = {}  # columns of the memories' sums, in order
-    branches = []
     for model in models:
-        branches += [{"checkpoint": model.name, **record} for record in model.branches]
+        for record in model.branches:
+            branches.append({"checkpoint": model.name, **record})
         for record in model.records:
-            columns = {"checkpoint": model.name} | {name: record[name] for name in PLACE[1:]}
-            values = {name: record[name] for name in ANALYZED if name in record}
-            attention.append({**columns, "rows": record["rows"], **values})
+            record = {"checkpoint": model.name, **record}
+            attention.append(record)
             for percent, top in record["top_sum"].items():
-                rank = {"top_sum": top, "share_at_rank": record["share_at_rank"][percent]}
-                ranks.append({**columns, "percent": percent, **rank, "beyond": 1 - top})
+                share = record["share_at_rank"][percent]
+                rank = {"percent": percent, "top_sum": top, "share_at_rank": share}
+                ranks.append({**record, **rank, "beyond": 1 - top})
         # Memories, a row for each layer.
         for module, part in (model.memories or {"modules": {}})["modules"].items():
             side, layer = module.split(".")
-            where = {"checkpoint": model.name, "side": side, "layer": layer}
-            statistics = {key: part.get(key) for key in MEMORY_STATISTICS}
-            top_sums = {f"top_sum_{p}": share for p, share in part.get("top_sums", {}).items()}
-            sums |= dict.fromkeys(top_sums)
-            memories.append(where | statistics | top_sums)
+            row = {"checkpoint": model.name, "side": side, "layer": layer, **part}
+            for percent, top in part.get("top_sums", {}).items():
+                row[f"top_sum_{percent}"] = top
+                sums[f"top_sum_{percent}"] = None
+            memories.append(row)
     training: list[Mapping[str, Any]] = []
     for name, curves in courses.items():
         training += curve_rows(name, curves)
@@ -359,7 +371,11 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) ->
         "feed_forward": (["checkpoint", "side", "layer", *MEMORY_STATISTICS, *sums], memories),
         "training": (["training", "split", "metric", "num_updates", "value"], training),
     }
-    return {name: csv_text(columns, rows) for name, (columns, rows) in tables.items() if rows}
+    texts = {}
+    for name, (columns, rows) in tables.items():
+        if rows:
+            texts[name] = csv_text(columns, rows)
+    return texts
 
 
 def page_text(
@@ -382,25 +398,31 @@ def page_text(
             branches.setdefault(branch, {})[model.name] = record["variance_ratio"]
     # Means over layers and heads have a row for each slot and line.
     series = series_of({model.name: model.records for model in models})
-    means: dict[str, list[tuple[str, Mapping[str, Any]]]] = {slot: [] for slot in SLOTS}
-    for name, _, records in series:
-        for record in records:
-            if record["layer"] == "mean":
-                means[record["slot"]].append((name, record))
+    means: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for slot in SLOTS:
+        for name, _, records in series:
+            for record in records:
+                if record["layer"] == "mean" and record["slot"] == slot:
+                    means.setdefault(slot, []).append((name, record))
     measured: set[str] = set()
+    memories = {}
     for model in models:
         for record in model.records:
             measured |= record.keys()
-    names = [model.name for model in models] or list(courses)
+        if model.memories is not None:
+            memories[model.name] = model.memories
+    title = f"Training of {', '.join(courses)}"
+    if models:
+        title = f"Attention of {', '.join(model.name for model in models)}"
     values = {
-        "title": f"{'Attention' if models else 'Training'} of {', '.join(names)}",
+        "title": title,
         "facts_of_all": [*facts.items(), ("report of", time.strftime("%d %B %Y, %H:%M"))],
         "models": models,
         "measured": measured,
         "series": series,
-        "slot_means": {slot: rows for slot, rows in means.items() if rows},
+        "slot_means": means,
         "branches": branches,
-        "memories": {model.name: model.memories for model in models if model.memories is not None},
+        "memories": memories,
         "examples": examples,
         "courses": courses,
         "SLOTS": SLOTS,
@@ -409,10 +431,13 @@ def page_text(
         "NUM_FREQUENT": NUM_FREQUENT,
         "DEFINITIONS": DEFINITIONS,
         "csv_names": csv_names,
+        # Functions, so that the template decides where figures stand.
+        "by_layer": by_layer,
+        "by_rank": by_rank,
+        "of_memories": of_memories,
+        "of_courses": of_courses,
+        "course_panels": course_panels,
     }
-    # Pass functions too, so that the template decides where figures stand.
-    functions = by_layer, by_rank, of_memories, of_courses, course_panels
-    values |= {function.__name__: function for function in functions}
     return render_page("relu_nmt.jobs.analyze", "analysis.html", values)
 
 
@@ -435,12 +460,20 @@ def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], s
     A metric needs two values in a training to make a curve.
     """
     # Find the metrics with two values in a training, and the unit of the losses.
-    curves = [curve for course in courses.values() for curve in course.items()]
-    drawn = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
-    # Only translation models have a loss without smoothing. Others count examples, not tokens.
-    bits = "bits per token" if (TRAIN, "nll_loss") in dict(curves) else "bits per example"
+    drawn: set[tuple[str, str]] = set()
+    splits: dict[str, None] = {}  # the other splits, in order
+    bits = "bits per example"
+    for course in courses.values():
+        for (split, metric), points in course.items():
+            if len(points) > 1:
+                drawn.add((split, metric))
+                splits[split] = None
+            # Only translation models have a loss without smoothing. Others count examples.
+            if (split, metric) == (TRAIN, "nll_loss"):
+                bits = "bits per token"
+    for split in (TRAIN, TELEMETRY):
+        splits.pop(split, None)
     # Order: training loss, losses on the other splits, regularizer, scores, gradient.
-    splits = list(dict.fromkeys(s for s, _ in drawn if s not in (TRAIN, TELEMETRY)))
     losses = {
         (TRAIN, "loss"): f"training loss, {bits}",
         (TRAIN, "nll_loss"): "training NLL, bits per token",
@@ -464,4 +497,4 @@ def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], s
     panels = []
     for titles in (losses, telemetry):
         panels.append({key: title for key, title in titles.items() if key in drawn})
-    return [titles for titles in panels if titles]
+    return list(filter(None, panels))

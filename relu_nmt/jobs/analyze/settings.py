@@ -74,7 +74,8 @@ class AnalysisSettings:
         """Check that there is something to show, and a name for each checkpoint."""
         if self.fp16 and self.bf16:
             raise ConfigError("--fp16 and --bf16 exclude each other")
-        paths, names = self.path, self.names
+        paths = self.path
+        names = self.names
         if not paths and not self.log:
             raise ConfigError("nothing to analyze: give --path with checkpoints, or --log")
         if paths and self.data is None:
