@@ -40,11 +40,12 @@ for _name, _endings in _ENDINGS.items():
 formats: Registry["type[FileFormat]"] = Registry(
     "file format", {name: f"relu_nmt.applications.files.{name}" for name in _ENDINGS}
 )
-_CONVERT, _PICTURE = "save it as .docx", "give the text that it shows"
-REFUSED = {
+REFUSED = dict.fromkeys(
+    (".png", ".jpg", ".jpeg", ".tif", ".tiff"), "give the text that it shows"
+) | {
     ".pdf": "convert it first, for example with pdftotext",
-    **dict.fromkeys([".doc", ".rtf"], _CONVERT),
-    **dict.fromkeys([".png", ".jpg", ".jpeg", ".tif", ".tiff"], _PICTURE),
+    ".doc": "save it as .docx",
+    ".rtf": "save it as .docx",
 }
 """Advice on files that are not read, by the ending of the name."""
 
@@ -87,7 +88,7 @@ def format_of_ending(ending: str) -> str | None:
 
 def check_options(names: Collection[str], options: FileOptions) -> None:
     """Raise a ConfigError if an option is set that no format of these names reads."""
-    reads = {option_name for name in names for option_name in formats.get(name).reads}
+    reads = frozenset().union(*(formats.get(name).reads for name in names))
     for option_name, entry in options_of(FileOptions).items():
         value = getattr(options, option_name)
         if value != entry.default and option_name not in reads:

@@ -41,7 +41,7 @@ class _Reader(MarkupReader):
         """Add the end of an element around runs. White space between runs is no text."""
         if piece.kind == "close":
             self._set_style("")
-            self.builder.close(piece.name, piece.span)
+            self.builder.close(piece.name, [piece.span])
 
     def add_inline(self, number: int, end: int) -> int:
         """Add a run or another element of a paragraph."""
@@ -62,9 +62,9 @@ class _Reader(MarkupReader):
         """Begin a stretch of text with these properties, unless it has begun."""
         if style != self._style:
             if self._style:
-                self.builder.close("w:r")
+                self.builder.close("w:r", [])
             if style:
-                self.builder.open("w:r", repeats=True, style=style)
+                self.builder.open("w:r", [], repeats=True, style=style)
         self._style = style
 
     def _add_run(self, number: int, end: int) -> None:
@@ -99,13 +99,13 @@ class _Reader(MarkupReader):
             kind = attribute(self.source, piece, "w:fldCharType")
         if kind == "begin":
             self._set_style("")
-            self.builder.open("field", *parts)
+            self.builder.open("field", parts)
         elif kind == "end":
             self._set_style("")
-            self.builder.close("field", *parts)
+            self.builder.close("field", parts)
         else:
             is_space = piece.name in _SPACES
-            self.builder.add_empty(*parts, is_space=is_space, is_first=has_text)
+            self.builder.add_empty(parts, is_space=is_space, is_first=has_text)
 
 
 def _with_default(segment: Segment) -> Segment:

@@ -154,7 +154,7 @@ class _Paragraph:
                 position = self._add(match)
             while self._links and position >= self._links[-1][0]:
                 _, link_end, closing = self._links.pop()
-                self._builder.close("[", *closing)
+                self._builder.close("[", closing)
                 position = max(position, link_end)
         return [*self._segments, self._builder.finish(self._kind)]
 
@@ -175,7 +175,7 @@ class _Paragraph:
         elif kind == "address":
             builder.add_protected(text[1:-1], span)
         elif kind in ("break", "note"):
-            builder.add_empty(span, is_space=kind == "break")
+            builder.add_empty([span], is_space=kind == "break")
         elif kind == "reference":
             add_reference(builder, match)
         elif kind == "escape":
@@ -192,28 +192,28 @@ class _Paragraph:
         has_before = self._source[begin - 1 : begin].strip() != ""
         has_behind = self._source[end : end + 1].strip() != ""
         if has_before and builder.is_open(mark):
-            builder.close(mark, (begin, end))
+            builder.close(mark, [(begin, end)])
         elif (
             has_before and len(mark) == 3 and builder.is_open(mark[0]) and builder.is_open(mark[:2])
         ):
             # Three marks end a pair of one and a pair of two. Either may be the inner one.
             inner = mark[0] if builder.is_innermost(mark[0]) else mark[:2]
             middle = begin + len(inner)
-            builder.close(inner, (begin, middle))
-            builder.close(mark[len(inner) :], (middle, end))
+            builder.close(inner, [(begin, middle)])
+            builder.close(mark[len(inner) :], [(middle, end)])
         elif has_behind:
-            builder.open(mark, (begin, end), repeats=True)
+            builder.open(mark, [(begin, end)], repeats=True)
         else:
             builder.add_text(mark, (begin, end))
 
     def _add_tag(self, match: re.Match[str]) -> None:
         name = match["name"].lower()
         if match["slash"]:
-            self._builder.close(name, match.span())
+            self._builder.close(name, [match.span()])
         elif name in HTML.empty or match[0].endswith("/>"):
-            self._builder.add_empty(match.span(), is_space=name in HTML.spaces)
+            self._builder.add_empty([match.span()], is_space=name in HTML.spaces)
         else:
-            self._builder.open(name, match.span())
+            self._builder.open(name, [match.span()])
 
     def _add_link(self, match: re.Match[str]) -> int:
         """Begin a link, or add an image. Brackets without a target are text."""
@@ -231,8 +231,8 @@ class _Paragraph:
             self._segments.append(title)
         if match["image"]:
             self._segments.append(plain_segment(match["label"], match.span("label")))
-            self._builder.add_empty((begin, end))
+            self._builder.add_empty([(begin, end)])
             return end
-        self._builder.open("[", (begin, label_begin))
+        self._builder.open("[", [(begin, label_begin)])
         self._links.append((label_end, end, closing))
         return label_begin

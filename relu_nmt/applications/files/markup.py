@@ -236,11 +236,11 @@ class MarkupReader:
         if piece.kind == "text":
             self.add_text(piece)
         elif piece.kind == "close":
-            self.builder.close(piece.name, piece.span)
+            self.builder.close(piece.name, [piece.span])
         elif piece.kind == "cdata" and not self.vocabulary.is_html:
             self.builder.add_text(self._content(piece), piece.span, is_whole=True)
         else:
-            self.builder.add_empty(piece.span)
+            self.builder.add_empty([piece.span])
 
     def end_segment(self) -> None:
         """Store the segment, and then the segments of the elements within it."""
@@ -275,7 +275,7 @@ class MarkupReader:
         vocabulary = self.vocabulary
         element = piece.begin, self.pieces[end].end
         if piece.name not in vocabulary.inline and piece.name not in vocabulary.protected:
-            self.builder.add_empty(element, is_space=piece.name in vocabulary.spaces)
+            self.builder.add_empty([element], is_space=piece.name in vocabulary.spaces)
             if not self._is_skipped(piece):
                 self.inner.append(range(number + 1, end))
             return end
@@ -283,11 +283,11 @@ class MarkupReader:
             self.builder.add_protected(self.text_of(range(number + 1, end)), element)
             return end
         if piece.kind == "empty":
-            self.builder.add_empty(piece.span)
+            self.builder.add_empty([piece.span])
         else:
             has_id = attribute(self.source, piece, "id") != ""
             repeats = piece.name in vocabulary.repeating and not has_id
-            self.builder.open(piece.name, piece.span, repeats=repeats)
+            self.builder.open(piece.name, [piece.span], repeats=repeats)
         return number
 
     def text_of(self, numbers: range) -> str:
@@ -335,7 +335,7 @@ def add_reference(builder: SegmentBuilder, match: re.Match[str]) -> None:
     text = html.unescape(match[0])
     is_symbol = text in "&<>" or (len(text) == 1 and unicodedata.category(text)[0] == "S")
     if text == "\u00a0":
-        builder.add_empty(match.span(), is_space=True)
+        builder.add_empty([match.span()], is_space=True)
     elif is_symbol or text == match[0]:
         builder.add_protected(text, match.span())
     else:

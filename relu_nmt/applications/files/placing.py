@@ -288,7 +288,7 @@ class _Placer:
     def _score(self, word: Word, source: range) -> float:
         if word.source is None:
             return UNKNOWN
-        # Marks and short words decide less than others, as their alignment is less sure.
+        # Marks and short words decide less, since the alignment of such words is less sure.
         weight = 1.0 if len(word.text) > 1 else 0.5
         return weight * (INSIDE if word.source in source else ELSEWHERE)
 

@@ -51,13 +51,15 @@ class PoFormat(TextFormat):
 
     def _entry(self, source: str, span: Span) -> Iterator[Segment]:
         """Yield a segment for each text of an entry. The first one's span begins at its flags."""
-        fields = {match[1]: match for match in _FIELD.finditer(source, *span)}
+        begin_entry, end_entry = span
+        fields = {match[1]: match for match in _FIELD.finditer(source, begin_entry, end_entry)}
         texts = {name: _value(match[2]) for name, match in fields.items()}
         strings = [name for name in fields if name.startswith("msgstr")]
         is_done = any(texts[name] for name in strings) and not self.options.retranslate
         if not texts.get("msgid") or is_done:
             return
-        first = _FLAGS.search(source, *span) or next(iter(fields.values()))
+        flags = _FLAGS.search(source, begin_entry, end_entry)
+        first = flags or next(iter(fields.values()))
         begin: int | None = first.start()
         for number, name in enumerate(strings):
             if begin is None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from relu_nmt.applications.files.protected import protected_spans
 from relu_nmt.errors import DataError
 
 MOST_CHARACTERS = 100_000
@@ -17,6 +16,19 @@ MOST_NESTED = 50
 Span = tuple[int, int]
 """Characters ``begin`` to ``end - 1`` of a text."""
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+_PROTECTED = re.compile(
+    r"""
+    (?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]      # addresses of pages
+  | \bwww\.[\w-]+\.[^\s<>"']*[^\s<>"'.,;:!?)\]]
+  | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+           # and of people
+  | \$\{[\w.]+\} | \{\{[^{}\n]*\}\} | \{[\w.!:%\#-]*\}  # ${x}, {{ x }}, {name}
+  | %(?:\([\w.-]+\)|\d+\$)?[-+\#0]*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[diouxXeEfFgGcrsa](?![^\W_])
+  | %(?:\d+|n)(?![^\W_%]) | %[A-Z][A-Z_]+%                   # Qt's %1, %NAME%
+  | (?<![\w$])\$[A-Za-z_]\w*                             # $x
+  | &(?:[A-Za-z][\w.-]*|\#\d+|\#x[\da-fA-F]+);           # references to entities
+    """,
+    re.VERBOSE,
+)
 
 
 @dataclass(eq=False)
@@ -35,8 +47,8 @@ class Tag:
 
     begin: int
     end: int
-    opening: tuple[Span, ...] = ()
-    closing: tuple[Span, ...] = ()
+    opening: Sequence[Span] = ()
+    closing: Sequence[Span] = ()
     repeats: bool = False
     is_space: bool = False
     is_spaced: bool = False
@@ -116,7 +128,7 @@ class SegmentBuilder:
         """Add text that is not translated, with the source that stands for it."""
         plain = _SPACE.sub(" ", text).strip()
         if not plain:
-            self.add_empty(span)
+            self.add_empty([span])
             return
         self._count()
         begin = len(self._text)
@@ -124,7 +136,9 @@ class SegmentBuilder:
         self._protected.append(Protected(begin, len(self._text), span))
         self._add_text_span(span)
 
-    def add_empty(self, *source: Span, is_space: bool = False, is_first: bool = False) -> None:
+    def add_empty(
+        self, source: Sequence[Span], is_space: bool = False, is_first: bool = False
+    ) -> None:
         """Add a tag without words. Before the first word it stays where it is.
 
         With ``is_first`` it shares its source with a text, and cannot stay.
@@ -140,7 +154,9 @@ class SegmentBuilder:
         self._last_empty = None if is_space else tag
         self._begin_at(source)
 
-    def open(self, name: str, *source: Span, repeats: bool = False, style: str = "") -> None:
+    def open(
+        self, name: str, source: Sequence[Span], repeats: bool = False, style: str = ""
+    ) -> None:
         """Begin a pair of tags."""
         self._count()
         begin = len(self._text)
@@ -156,10 +172,10 @@ class SegmentBuilder:
         """Return True if the pair that has begun last has this name."""
         return bool(self._open) and self._open[-1][0] == name
 
-    def close(self, name: str, *source: Span) -> None:
+    def close(self, name: str, source: Sequence[Span]) -> None:
         """End the pair that has begun last with this name. Without one, the tag is empty."""
         if not self.is_open(name):
-            self.add_empty(*source)
+            self.add_empty(source)
             return
         while not self.is_innermost(name):
             self._end_unclosed()
@@ -176,7 +192,8 @@ class SegmentBuilder:
         while self._open:
             self._end_unclosed()
         text = self._text.rstrip()
-        protected = self._all_protected(text)
+        protected = [*self._protected, *placeholders(text, self._protected)]
+        protected.sort(key=attrgetter("begin"))
         if not has_words(text, protected):
             return None
         while self._tags and self._stays(self._tags[-1], len(text)):
@@ -216,24 +233,36 @@ class SegmentBuilder:
         self._siblings.extend([tag, *tag.children])
         tag.children = []
 
-    def _all_protected(self, text: str) -> list[Protected]:
-        """Return the protected texts in order, with placeholders and addresses of the text."""
-        occupied = [(entry.begin, entry.end) for entry in self._protected]
-        protected = list(self._protected)
-        for begin, end in protected_spans(text, occupied):
-            protected.append(Protected(begin, end))
-        return sorted(protected, key=attrgetter("begin"))
-
     def _stays(self, tag: Tag, end: int) -> bool:
         """Return True for an empty tag behind the last word, unless a text shares its source."""
         is_last = bool(tag.opening) and not tag.closing and tag.begin >= end
         return is_last and (tag.opening[0][0], tag.opening[-1][1]) not in self._text_spans
 
 
+def placeholders(text: str, occupied: Sequence[Protected] = ()) -> list[Protected]:
+    """Return the placeholders and addresses in a text outside the texts that are protected.
+
+    Example:
+        >>> text = "Hello {name}, %(n)d new at http://a.org/b."
+        >>> [text[entry.begin : entry.end] for entry in placeholders(text)]
+        ['{name}', '%(n)d', 'http://a.org/b']
+    """
+    protected = []
+    for match in _PROTECTED.finditer(text):
+        begin, end = match.span()
+        if all(end <= entry.begin or entry.end <= begin for entry in occupied):
+            protected.append(Protected(begin, end))
+    return protected
+
+
 def has_words(text: str, protected: Sequence[Protected] = ()) -> bool:
     """Return True if a text has a letter outside the texts that are protected."""
-    occupied = {i for entry in protected for i in range(entry.begin, entry.end)}
-    return any(letter.isalpha() and i not in occupied for i, letter in enumerate(text))
+    position = 0
+    for entry in protected:
+        if any(map(str.isalpha, text[position : entry.begin])):
+            return True
+        position = entry.end
+    return any(map(str.isalpha, text[position:]))
 
 
 def all_tags(tags: Sequence[Tag]) -> list[Tag]:
@@ -263,10 +292,10 @@ def tagged_segment(source: str, span: Span, tags: re.Pattern[str]) -> Segment | 
         builder.add_text(source[position : match.start()], (position, match.start()))
         position = match.end()
         if not match["name"] or match[0].endswith("/>"):
-            builder.add_empty(match.span(), is_space=match[0].isspace())
+            builder.add_empty([match.span()], is_space=match[0].isspace())
         elif match["slash"]:
-            builder.close(match["name"], match.span())
+            builder.close(match["name"], [match.span()])
         else:
-            builder.open(match["name"], match.span())
+            builder.open(match["name"], [match.span()])
     builder.add_text(source[position:end], (position, end))
     return builder.finish()

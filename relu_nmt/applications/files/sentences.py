@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from relu_nmt.applications.files import FileOptions, translate_file
@@ -49,7 +50,7 @@ class SegmentTranslator:
         windows: division of the documents. None: as in training.
         glossary: target terms by source terms.
         terms: further fields of :class:`TranslationRequest` (``banned=["term"]``).
-        search: searches windows. None: that of the translator.
+        search: searches windows. None: the search of the translator.
     """
 
     translator: Translator
@@ -80,40 +81,42 @@ class SegmentTranslator:
 
     @property
     def notes(self) -> list[str]:
-        """What to install for paragraphs to be split, and how many texts had to be copied."""
-        copied = counted(self.num_copied, "protected text")
-        note = f"NOTE: {copied} copied to the aligned words, as the model did not write them"
-        return [self._split.note, note if self.num_copied else ""]
+        """Notes on a missing splitter of sentences, and on texts that had to be copied."""
+        notes = [self._split.note]
+        if self.num_copied:
+            copied = counted(self.num_copied, "protected text")
+            notes.append(
+                f"NOTE: {copied} copied to the aligned words, as the model did not write them"
+            )
+        return notes
 
     def __call__(self, segments: Sequence[Segment]) -> list[Translation]:
         """Return the translations of the segments of one document."""
         divided = [self._sentences(segment) for segment in segments]
-        flat = [sentence for sentences in divided for sentence in sentences]
-        translations = iter(self._translated(flat))
+        translations = iter(self._translated(list(chain.from_iterable(divided))))
         language = self.translator.task.target_lang
         results = []
         for segment, sentences in zip(segments, divided, strict=True):
-            parts = [next(translations) for _ in sentences]
-            result = joined(sentences, parts, language)
+            result = joined(sentences, list(islice(translations, len(sentences))), language)
             for entry in segment.protected:
                 self.num_copied += segment.text[entry.begin : entry.end] not in result.text
             results.append(result)
         return results
 
     def _sentences(self, segment: Segment) -> list[_Sentence]:
-        spans = sentence_spans(segment.text, self._split(segment.text), segment.protected)
-        return [self._sentence(segment, span) for span in spans]
-
-    def _sentence(self, segment: Segment, span: Span) -> _Sentence:
-        begin, end = span
-        protected = [
-            entry for entry in segment.protected if begin <= entry.begin and entry.end <= end
-        ]
-        terms = [segment.text[entry.begin : entry.end] for entry in protected]
-        text = segment.text[begin:end]
-        if self._terms is not None:
-            terms += [self.glossary[match[0]] for match in self._terms.finditer(text)]
-        return _Sentence(text, begin, list(filter(self._can_write, terms)))
+        """Return the sentences of a segment with the terms that the search can force."""
+        sentences = []
+        texts = self._split(segment.text)
+        for begin, end in sentence_spans(segment.text, texts, segment.protected):
+            text = segment.text[begin:end]
+            terms = []
+            for entry in segment.protected:
+                if begin <= entry.begin and entry.end <= end:
+                    terms.append(segment.text[entry.begin : entry.end])
+            if self._terms is not None:
+                terms += [self.glossary[match[0]] for match in self._terms.finditer(text)]
+            sentences.append(_Sentence(text, begin, list(filter(self._can_write, terms))))
+        return sentences
 
     def _can_write(self, term: str) -> bool:
         """Return True if the search can force a term, and the model has symbols for all of it."""
@@ -138,8 +141,9 @@ class SegmentTranslator:
         lines = self._searched(sources).translations
         results = []
         for text, translation in zip(texts, lines, strict=True):
-            links = proportional_links(text, translation.text)
-            if translation.alignment is not None:
+            if translation.alignment is None:
+                links = proportional_links(text, translation.text)
+            else:
                 words = self.translator.align_words(text, translation)
                 links = [(words.source[i], words.target[j]) for i, j in words.links]
             results.append(Translation(translation.text, links))
@@ -150,9 +154,11 @@ class SegmentTranslator:
         answer = partial(self.translator.answer, sources, self.config, self._windows)
         if self.search is not None:
             return answer(self.search)[0]
-        limits = self._windows.max_doc_tokens, self._windows.window_overlap
-        count = len(plan_groups(sources.sizes, sources.counts, *limits))
-        with progress_bar("translate", count, "groups", shows_waiting=True) as advance:
+        windows = self._windows
+        groups = plan_groups(
+            sources.sizes, sources.counts, windows.max_doc_tokens, windows.window_overlap
+        )
+        with progress_bar("translate", len(groups), "groups", shows_waiting=True) as advance:
             return answer(self.translator.searcher(self.config, on_progress=advance))[0]
 
 
@@ -204,20 +210,17 @@ def sentence_spans(
 def joined(
     sentences: Sequence[_Sentence], translations: Sequence[Translation], language: str
 ) -> Translation:
-    """Return the translation of a segment from those of its sentences."""
+    """Return the translation of a segment from the translations of its sentences."""
     text = join_texts([translation.text for translation in translations], language)
     links: list[Link] = []
-    position = 0
+    target = 0
     for sentence, translation in zip(sentences, translations, strict=True):
-        position = text.index(translation.text, position)
-        for source, target in translation.links:
-            links.append((_moved(source, sentence.begin), _moved(target, position)))
-        position += len(translation.text)
+        source = sentence.begin
+        target = text.index(translation.text, target)
+        for (begin, end), (first, last) in translation.links:
+            links.append(((source + begin, source + end), (target + first, target + last)))
+        target += len(translation.text)
     return Translation(text, links)
-
-
-def _moved(span: Span, offset: int) -> Span:
-    return span[0] + offset, span[1] + offset
 
 
 def read_glossary(path: str) -> dict[str, str]:

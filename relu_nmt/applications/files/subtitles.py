@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from operator import itemgetter
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.document import ReadSource, TextFormat
@@ -24,8 +25,10 @@ MOST_CUES = 6
 """Most cues of one sentence."""
 MOST_SENTENCE = 1_000
 """Most characters of a sentence that is divided over cues."""
-WRONG_PART, UNKNOWN_PART, EMPTY_PART = 1.0, 0.5, 100.0
-"""Costs of a word in another cue than its source word, of one without, of a cue without words."""
+# Costs of a word in another cue than its source word, of a word without one, of an empty cue.
+WRONG_PART = 1.0
+UNKNOWN_PART = 0.5
+EMPTY_PART = 100.0
 
 
 @dataclass(frozen=True)
@@ -73,15 +76,13 @@ class SubtitleFormat(TextFormat):
 
 def _speeches(source: str, span: Span) -> list[Span]:
     """Return the places of the speeches of a cue, which begin with a dash if there are several."""
-    matches = list(_SPEAKER.finditer(source, *span))
-    if not matches:
-        return [span]
-    begins = [match.end() for match in matches]
-    lines = [match.start() for match in matches]
-    speeches = list(zip(begins, [*lines[1:], span[1]], strict=True))
-    if lines[0] > span[0]:  # a line without a dash comes first
-        speeches.insert(0, (span[0], lines[0]))
-    return speeches
+    begin, end = span
+    speeches = []
+    for match in _SPEAKER.finditer(source, begin, end):
+        if match.start() > begin:  # a speech before this one
+            speeches.append((begin, match.start()))
+        begin = match.end()
+    return [*speeches, (begin, end)]
 
 
 def _sentences(texts: Sequence[Segment | None]) -> Iterator[Segment]:
@@ -104,15 +105,15 @@ def _sentence(texts: Sequence[Segment]) -> Segment:
     """Return texts as one segment."""
     parts = []
     protected = []
-    begin = 0
+    joined = ""
     num_words = 0
     for text in texts:
         parts.append(Part(text, num_words))
-        for entry in text.protected:
-            protected.append(Protected(begin + entry.begin, begin + entry.end))
-        begin += len(text.text) + 1
         num_words += len(source_spans(text))
-    joined = " ".join(text.text for text in texts)
+        joined += " " if joined else ""
+        for entry in text.protected:
+            protected.append(Protected(len(joined) + entry.begin, len(joined) + entry.end))
+        joined += text.text
     span = texts[0].span[0], texts[-1].span[1]
     return Segment(joined, span, protected=protected, note=parts)
 
@@ -145,29 +146,32 @@ def divided(words: Sequence[Word], firsts: Sequence[int], width: int) -> list[in
     if len(firsts) == 1:
         return [0, len(words)]
     lengths = [0, *accumulate(len(word.before) + len(word.text) for word in words)]
-    costs = [0.0] + [float("inf")] * len(words)
-    cuts = [[0] for _ in costs]
+    # Keep the cheapest division of the first words, as its cost and its cuts, by their number.
+    best = [(0.0, [0])] + [(float("inf"), [0])] * len(words)
     for part in range(len(firsts)):
-        # Sum the costs of words that are in this part, to have those of any run.
+        # Sum the costs of the words, if they are in this part.
         totals = [0.0, *accumulate(_part_cost(word, part, firsts) for word in words)]
-        next_costs, next_cuts = [], []
-        for end in range(len(costs)):
+        longer = []
+        for end in range(len(best)):
             choices = []
-            for begin in range(end + 1):
+            for begin, (cost, cuts) in enumerate(best[: end + 1]):
                 excess = max(0, lengths[end] - lengths[begin] - width) / 10
-                cost = costs[begin] + totals[end] - totals[begin] + excess
-                choices.append((cost + EMPTY_PART * (begin == end), begin))
-            cost, begin = min(choices)
-            next_costs.append(cost)
-            next_cuts.append([*cuts[begin], end])
-        costs, cuts = next_costs, next_cuts
-    return cuts[-1]
+                cost += totals[end] - totals[begin] + excess
+                if begin == end:
+                    cost += EMPTY_PART
+                choices.append((cost, cuts))
+            cost, cuts = min(choices, key=itemgetter(0))
+            longer.append((cost, [*cuts, end]))
+        best = longer
+    _, cuts = best[-1]
+    return cuts
 
 
 def _part_cost(word: Word, part: int, firsts: Sequence[int]) -> float:
     if word.source is None:
         return UNKNOWN_PART
-    return 0.0 if bisect_right(firsts, word.source) - 1 == part else WRONG_PART
+    is_in_part = bisect_right(firsts, word.source) - 1 == part
+    return 0.0 if is_in_part else WRONG_PART
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -179,11 +183,11 @@ def wrapped(text: str, width: int) -> list[str]:
     """
     tokens = [match[0] for match in _TOKEN.finditer(text)]
     lines = _filled(tokens, width)
-    count = len(lines)
-    narrower = width
-    while narrower > 1 and len(candidate := _filled(tokens, narrower)) == count:
-        lines = candidate
-        narrower -= 1
+    for narrower in range(width - 1, 1, -1):
+        narrower_lines = _filled(tokens, narrower)
+        if len(narrower_lines) > len(lines):
+            break
+        lines = narrower_lines
     return lines
 
 
@@ -193,6 +197,8 @@ def _filled(tokens: Sequence[str], width: int) -> list[str]:
         longer = lines[-1] + token
         if lines[-1] and len(_TAG.sub("", longer)) > width:
             lines.append(token.lstrip())
+        elif lines[-1]:
+            lines[-1] = longer
         else:
-            lines[-1] = longer.lstrip() if not lines[-1] else longer
+            lines[-1] = token.lstrip()
     return lines

@@ -114,9 +114,9 @@ class _Reader(MarkupReader):
         piece = self.pieces[number]
         element = self._span((number, end))
         if piece.name in _OPENING:
-            self.builder.open(self._key(piece), element)
+            self.builder.open(self._key(piece), [element])
         elif piece.name in _CLOSING:
-            self.builder.close(self._key(piece), element)
+            self.builder.close(self._key(piece), [element])
         else:
             return super().add_inline(number, end)
         return end
@@ -135,7 +135,7 @@ class _Reader(MarkupReader):
         if self._keeps_lines:
             for match in _LINE_END.finditer(self.source, piece.begin, piece.end):
                 super().add_text(Piece("text", position, match.start()))
-                self.builder.add_empty(match.span(), is_space=True)
+                self.builder.add_empty([match.span()], is_space=True)
                 position = match.end()
         super().add_text(Piece("text", position, piece.end))
 
