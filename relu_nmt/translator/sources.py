@@ -87,6 +87,10 @@ class TranslationRequest:
         if self.forced is not None:
             self.forced = [as_lines(terms) for terms in as_lines(self.forced)]
             _check_count(self.forced, self.lines, "term list")
+        if self.numbers is not None:
+            _check_count(self.numbers, self.lines, "number")
+        if self.counts is not None:
+            _check_documents(self.counts, self.lines)
 
     @classmethod
     def of_documents(
@@ -124,6 +128,14 @@ def _check_count(entries: Sequence[object], lines: Sequence[str], name: str) -> 
     if len(entries) != len(lines):
         raise DataError(
             f"{counted(len(entries), name)}, but {counted(len(lines), 'line')}; give one for each"
+        )
+
+
+def _check_documents(counts: Sequence[int], lines: Sequence[str]) -> None:
+    if min(counts, default=0) < 0 or sum(counts) != len(lines):
+        raise DataError(
+            f"documents of {list(counts)} lines, but there are {counted(len(lines), 'line')}; give "
+            "the number of lines of each document"
         )
 
 

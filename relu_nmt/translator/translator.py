@@ -479,8 +479,18 @@ class _Search:
         tokens = translator.task.target_dictionary.symbols_of(hypothesis.tokens)
         alignment = hypothesis.alignment
         if self._replaces_unknown and alignment is not None:
-            tokens = replace_unknown_words(tokens, source.tokens, alignment, UNK, self._words)
+            tokens = replace_unknown_words(
+                tokens, source.tokens, alignment, UNK, self._words, self._ban(source, tokens)
+            )
         return Translation(translator.text_of(tokens), tokens, hypothesis, source.tokens)
+
+    def _ban(self, source: SourceSentence, tokens: Sequence[str]) -> Callable[[list[str]], bool]:
+        """Return the function that tells tokens with a banned term, unless these have one."""
+        banned = source.banned
+        # Forced text may have banned terms.
+        if banned is None or UNK not in tokens or banned.occur_in(self._translator.text_of(tokens)):
+            return lambda replaced: False
+        return lambda replaced: banned.occur_in(self._translator.text_of(replaced))
 
     def _joined(self, source: SourceSentence, translations: Sequence[Translation]) -> Translation:
         """Join the translations of the sentences of a line."""

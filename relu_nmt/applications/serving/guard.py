@@ -5,9 +5,11 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
@@ -119,7 +121,21 @@ async def _answer(
     # Answer HEAD like GET. The server leaves the body out.
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
     message = {"type": "http.request", "body": body, "more_body": False}
-    await app({**scope, "method": method}, replayed(message, receive), send)
+    await app({**scope, "method": method}, replayed(message, receive), _naming_head(send))
+
+
+def _naming_head(send: Send) -> Send:
+    """Return a target of messages that names HEAD beside GET among the allowed methods."""
+
+    async def named(message: Message) -> None:
+        if message.get("status") == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = MutableHeaders(scope=message)
+            methods = headers.get("Allow", "")
+            if "GET" in methods and "HEAD" not in methods:
+                headers["Allow"] = f"{methods}, HEAD"
+        await send(message)
+
+    return named
 
 
 def refusal(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -290,12 +290,17 @@ def read_description(folder: Path) -> SweepDescription | None:
             environment=content["environment"],
             attentions=content["attentions"],
             published=published,
-            task=content.get("task") or {},
+            task={_present_name(name): text for name, text in (content.get("task") or {}).items()},
         )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
         raise DataError(f"{path}: cannot read it ({error}); delete it and start again") from error
+
+
+def _present_name(name: str) -> str:
+    """Return the name of a step of the text, of which earlier versions wrote some otherwise."""
+    return name.replace("tokeniser", "tokenizer")
 
 
 def write_description(folder: Path, description: SweepDescription) -> SweepDescription:

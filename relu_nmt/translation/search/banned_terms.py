@@ -11,7 +11,13 @@ from torch import Tensor
 
 from relu_nmt.translation.search.forced_terms import TermTracker
 from relu_nmt.translation.search.step_rules import StepRule, Written, forbid
-from relu_nmt.translation.search.symbol_texts import END, SymbolTexts, compact, is_letter
+from relu_nmt.translation.search.symbol_texts import (
+    END,
+    SymbolTexts,
+    compact,
+    is_letter,
+    without_case,
+)
 
 
 class Ending(NamedTuple):
@@ -58,6 +64,7 @@ class BannedTerms:
         match_case: bool = False,
         inside_words: bool = False,
     ) -> None:
+        self._match_case = match_case
         self._symbols = texts.exact if match_case else texts.in_lower_case
         self._inside_words = inside_words
         # The remainders of the terms, by their beginnings.
@@ -81,6 +88,26 @@ class BannedTerms:
 
     def __bool__(self) -> bool:
         return bool(self._remainders)
+
+    def occur_in(self, text: str) -> bool:
+        """Return whether a text has a banned term."""
+        text = compact(text if self._match_case else without_case(text))
+        for term in self._remainders.get("", ()):
+            begin = text.find(term)
+            while begin >= 0:
+                around = text[:begin][-1:], text[begin + len(term) :][:1]
+                if self._inside_words or self._is_whole(term, around):
+                    return True
+                begin = text.find(term, begin + 1)
+        return False
+
+    @staticmethod
+    def _is_whole(term: str, around: tuple[str, str]) -> bool:
+        """Return whether no letter beside a term goes on with its first or last word."""
+        for letter, neighbor in zip((term[0], term[-1]), around, strict=True):
+            if neighbor and is_letter(letter) and is_letter(neighbor):
+                return False
+        return True
 
     def advance(self, ending: Ending, symbol: int) -> Ending:
         """Return the ending with one more symbol."""

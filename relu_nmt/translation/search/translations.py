@@ -1,7 +1,7 @@
 """Inputs and results of a translator: sentences and documents, their translations and lines."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -311,22 +311,25 @@ def replace_unknown_words(
     alignment: np.ndarray,
     unk: str,
     translations: Mapping[str, str],
+    is_banned: Callable[[list[str]], bool] = lambda tokens: False,
 ) -> list[str]:
     """Return ``tokens`` with every ``unk`` replaced by its source token or a translation of it.
 
+    An ``unk`` stays where a word would make the tokens banned.
     Source tokens have unknown words as in the text. The alignment is the source position of each
     output token, [T], or -1, which leaves ``unk``. Source tokens without translation are copied.
 
     Reference: Luong et al. 2015, "Addressing the rare word problem", section 3, with attention
     instead of learned alignments.
     """
-    replaced = []
-    for token, position in zip(tokens, alignment, strict=False):
+    replaced = list(tokens)
+    for number, position in enumerate(alignment[: len(replaced)].tolist()):
         # Ignore the end symbol of the source, which stands for no word.
-        if token == unk and 0 <= position < len(source_tokens):
+        if replaced[number] == unk and 0 <= position < len(source_tokens):
             source = source_tokens[position]
-            token = translations.get(source, source)
-        replaced.append(token)
+            replaced[number] = translations.get(source, source)
+            if is_banned(replaced):
+                replaced[number] = unk
     return replaced
 
 

@@ -17,6 +17,7 @@ from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.building import load_model
 from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
 from relu_nmt.translation.step_decoder import StepDecoder
@@ -631,6 +632,44 @@ def test_lines_without_an_order_are_refused(translator, lines):
 def test_documents_without_an_order_are_refused(translator):
     with pytest.raises(DataError, match="documents are a set, which has no order"):
         translator.translate_documents({("ein Haus", "das Haus"), ("das",)}, **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("banned", "options", "expected"),
+    [
+        (["garten"], {}, "<unk> <unk>"),
+        (["garten"], {"match_case": True}, "Garten Garten"),
+        (["art"], {}, "Garten Garten"),
+        (["art"], {"inside_words": True}, "<unk> <unk>"),
+        (["Garten Garten"], {}, "Garten <unk>"),
+        (["Hof"], {}, "Garten Garten"),
+    ],
+)
+def test_a_copied_word_is_not_banned(translator, monkeypatch, banned, options, expected):
+    hypothesis = Hypothesis(
+        np.array([Dictionary.unk_index] * 2 + [Dictionary.eos_index]),
+        0.0,
+        np.zeros(3),
+        np.zeros(3, int),
+    )
+    monkeypatch.setattr(Generator, "translate", lambda *_: [[hypothesis]])
+    translated = translator.translate(["Garten"], replace_unk="", banned=banned, **options)
+    assert translated == [expected]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"numbers": [1]}, "1 number, but 2 lines"),
+        ({"counts": [1]}, r"documents of \[1\] lines, but there are 2 lines"),
+        ({"counts": [3, -1]}, r"documents of \[3, -1\] lines, but there are 2 lines"),
+        ({"prefixes": ["a"] * 3}, "3 prefixes, but 2 lines"),
+        ({"forced": [["a"]]}, "1 term list, but 2 lines"),
+    ],
+)
+def test_a_request_has_an_entry_for_each_line(fields, message):
+    with pytest.raises(DataError, match=message):
+        TranslationRequest(["ein Haus", "das Haus"], **fields)
 
 
 def test_a_generator_of_lines_and_a_set_of_banned_words_are_taken(translator):

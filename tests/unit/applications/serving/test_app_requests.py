@@ -163,7 +163,14 @@ def test_head_is_answered_like_get_without_a_body(client, path):
 
 @pytest.mark.parametrize("path", ["/translate", "/attention"])
 def test_head_of_a_path_for_posts_is_refused(client, path):
-    assert client.head(path).status_code == 405
+    answer = client.head(path)
+    assert answer.status_code == 405 and answer.headers["Allow"] == "POST"
+
+
+@pytest.mark.parametrize("path", ["/health", "/model"])
+def test_a_refused_method_names_head_beside_get(client, path):
+    answer = client.post(path, json={})
+    assert answer.status_code == 405 and answer.headers["Allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "x-gzip", "GZIP, identity"])

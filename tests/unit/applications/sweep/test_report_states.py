@@ -1,5 +1,6 @@
 """The report of a sweep whose results are missing, damaged or of another setting."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -45,6 +46,15 @@ def test_missing_results_are_pending(tmp_path):
     assert "1 of 2 not begun" in page
     assert len(models_in(tmp_path)) == 3
     assert read_description(tmp_path) == description
+
+
+def test_names_of_steps_of_the_text_in_earlier_versions_are_read(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    task = {"source tokenizer": "moses", "target detokenizer": "none"}
+    write_description(tmp_path, dataclasses.replace(description, task=task))
+    path = tmp_path / "sweep.json"
+    path.write_text(path.read_text().replace('tokenizer": "', 'tokeniser": "'))
+    assert read_description(tmp_path).task == task
 
 
 def test_documents_of_a_bucket_are_counted_where_there_are_results(tmp_path):

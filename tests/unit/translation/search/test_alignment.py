@@ -81,6 +81,14 @@ def test_unknown_words_are_copied_or_translated(tmp_path):
     assert replaced == ["a", "house", "Xaver", "<unk>"]
 
 
+def test_no_banned_word_is_copied():
+    tokens = ["<unk>", "a", "<unk>"]
+    replaced = replace_unknown_words(
+        tokens, ["Haus", "Hof"], np.array([0, 0, 1, 0]), "<unk>", {}, lambda words: "Haus" in words
+    )
+    assert replaced == ["<unk>", "a", "Hof"] and tokens == ["<unk>", "a", "<unk>"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
