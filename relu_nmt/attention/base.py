@@ -233,10 +233,11 @@ class Attention(nn.Module):
         self.layer: int = making.get("layer", 0)
         self.backend: str = making.get("backend", "auto")
         making.get("made", []).append(self)
-        normalized = getattr(config, "qk_norm", False)
-        self.query_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
-        separate = normalized and not self.shares_queries_and_keys
-        self.key_gain = nn.Parameter(torch.ones(head_dim)) if separate else None
+        self.query_gain = self.key_gain = None
+        if getattr(config, "qk_norm", False):
+            self.query_gain = nn.Parameter(torch.ones(head_dim))
+            if not self.shares_queries_and_keys:
+                self.key_gain = nn.Parameter(torch.ones(head_dim))
 
     def forward(
         self,
@@ -376,11 +377,10 @@ def build_attention(
         names = attentions.names()
         fitting = [n for n in names if getattr(attentions.get(n).capabilities, missing)]
         # Name the flag of this slot: the other slots may keep the mechanism.
-        raise ConfigError(
-            f"--{slot}-attention {spec.name}: it has no {missing} form"
-            + (f", since {able.reason}" if able.reason else "")
-            + f"; choose one of {', '.join(fitting)}"
-        )
+        text = f"--{slot}-attention {spec.name}: it has no {missing} form"
+        if able.reason:
+            text += f", since {able.reason}"
+        raise ConfigError(f"{text}; choose one of {', '.join(fitting)}")
     if dropout > 0 and not able.weights:
         raise ConfigError(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"

@@ -198,8 +198,9 @@ class CosFormerAttention(FeatureAttention):
 
     def most_keys(self, causal: bool) -> int | None:
         """Return ``horizon`` in causal use."""
-        has_horizon = causal and self.config.reweight and not self.config.grid
-        return self.config.horizon if has_horizon else None
+        if causal and self.config.reweight and not self.config.grid:
+            return self.config.horizon
+        return None
 
     def divisor(self, totals: Tensor) -> Tensor:
         """Return the sums, at least 1e-6."""
@@ -328,7 +329,9 @@ class PerformerAttention(FeatureAttention):
 
     def _current_directions(self) -> Tensor:
         """Return the random directions [m, d] of this pass. Count the pass in training."""
-        draw = self.passes // self.config.redraw if self.config.redraw else 0
+        draw = 0
+        if self.config.redraw > 0:
+            draw = self.passes // self.config.redraw
         if draw != self._drawn:
             seed = self._mirrored()[0] + draw
             drawn = random_directions(self.config.features, self.head_dim, seed)

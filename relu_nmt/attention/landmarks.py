@@ -174,7 +174,9 @@ class NystromformerAttention(Attention):
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.convolution = token_convolution(num_heads, config.conv)
-        self.scale = without_decay(torch.ones(1)) if config.scale == "dynamic" else None  # g
+        self.scale = None
+        if config.scale == "dynamic":
+            self.scale = without_decay(torch.ones(1))  # g
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
@@ -187,9 +189,11 @@ class NystromformerAttention(Attention):
         segments = segment_means(visibility, num_tokens, num_landmarks, k)
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
-        scaled_by = count if self.config.length is None else count.new_tensor(self.config.length)
-        has_scale = self.config.scale != "none"
-        scale = scaled_by.clamp_min(1).rsqrt() if has_scale else torch.ones_like(count)
+        scale = torch.ones_like(count)
+        if self.config.length is not None:
+            scale = count.new_tensor(self.config.length).rsqrt()
+        elif self.config.scale != "none":
+            scale = count.clamp_min(1).rsqrt()
         if self.scale is not None:
             scale = scale * self.scale
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
@@ -199,9 +203,7 @@ class NystromformerAttention(Attention):
             core = self._kernel(landmark_q, landmark_k, present, scale)  # [B, H, m, m]
             # Zero the rows and columns of landmarks without tokens. The inverse keeps them zero.
             core = core * (present.transpose(-1, -2) & present)
-            real = visibility.key_mask
-            keys = None if real is None else real[:, None, None, :]
-            from_tokens = self._kernel(landmark_q, k, keys, scale)  # [B, H, m, N]
+            from_tokens = self._kernel(landmark_q, k, visibility.mask, scale)  # [B, H, m, N]
             mixed = pseudo_inverse(core, self.config.iterations) @ (from_tokens @ v)
             # Use full attention where each token is its own landmark.
             mixed = torch.where(count <= num_landmarks, landmark_v, mixed)
@@ -212,7 +214,9 @@ class NystromformerAttention(Attention):
         scores = x @ y.transpose(-1, -2)
         if self.config.kernel == "polynomial":
             weights = scale * scores.pow(POLYNOMIAL_POWER)
-            return weights if visible is None else weights.masked_fill(~visible, 0.0)
+            if visible is not None:
+                weights = weights.masked_fill(~visible, 0.0)
+            return weights
         if visible is not None:
             # Let a sample without tokens see all of its zeros: its softmax would be NaN.
             visible = visible | ~visible.any(-1, keepdim=True)

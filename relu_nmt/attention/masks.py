@@ -131,7 +131,9 @@ class Visibility:
         if self.mask is None:
             return None
         if dtype not in self._score_masks:
-            mask = self.mask if self.empty_rows is None else self.mask | self.empty_rows
+            mask = self.mask
+            if self.empty_rows is not None:
+                mask = mask | self.empty_rows
             zeros = torch.zeros((), dtype=dtype, device=self.device)
             self._score_masks[dtype] = zeros.where(mask, -math.inf)
         return self._score_masks[dtype]
@@ -158,8 +160,10 @@ class Visibility:
 
     def query_positions(self) -> Tensor:
         """Return [B or 1, Nq] int64: the number of tokens before each query in its sequence."""
-        first = self.num_keys - self.num_queries if self.causal else 0
-        return torch.arange(self.num_queries, device=self.device)[None] + max(0, first)
+        first = 0
+        if self.causal:
+            first = max(0, self.num_keys - self.num_queries)
+        return torch.arange(self.num_queries, device=self.device)[None] + first
 
     def places(self) -> Tensor:
         """Return [B or 1, Nk] int64: the number of visible keys before each one.

@@ -146,7 +146,7 @@ def entmax(z: Tensor, alpha: float) -> Tensor:
     """Return p = [(alpha - 1) z - t]_+^(1 / (alpha - 1)) of each row, t such that the sum is 1.
 
     Reference: Peters, Niculae and Martins 2019, "Sparse sequence-to-sequence models", Eq. 10 and
-    algorithm 1. The last step is Newton's, whose gradient is that of the solution.
+    algorithm 1. The last step is Newton's, which has the gradient of the solution.
     """
     x = (alpha - 1) * z
     # Enclose the threshold: at max - 1 the sum is at least 1.
@@ -178,7 +178,7 @@ def entmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, alpha: float
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Linear attention: w_ij = f(q_i) f(k_j), f(x) = elu(x) + 1; w v / (sum_j w_ij + 1e-6).
+    """Linear attention: w_ij = f(q_i) f(k_j), f(x) = elu(x) + 1. w v / (sum_j w_ij + 1e-6).
 
     Reference: Katharopoulos et al. 2020, "Transformers are RNNs", Eq. 4 and 7.
     """
@@ -213,7 +213,7 @@ def cosformer_attention(
 def performer_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, w: Tensor, kernel: str = "softmax"
 ) -> Tensor:
-    """Performer: a_ij = f(q_i) f(k_j), f_r(x) = exp(w_r x - |x|^2 / 2 - c) + 1e-4; a v / sum a.
+    """Performer: a_ij = f(q_i) f(k_j), f_r(x) = exp(w_r x - |x|^2 / 2 - c) + 1e-4. a v / sum a.
 
     x is q or k times d^(-1/4), w [m, d] are random directions, and c is the largest w_r x of the
     query, or of its visible keys. The kernel ``relu`` has f_r(x) = relu(w_r x) + 1e-3.
@@ -270,8 +270,8 @@ def xca_attention(
 ) -> Tensor:
     """XCA: (softmax(t q'^T k') v^T)^T, channels of q' and k' of l2 norm 1 over the tokens.
 
-    t [H, 1, 1] is the inverse of the paper's temperature. Other kernels and z = q^T k / sqrt(n) are
-    those of polynomial attention.
+    t [H, 1, 1] is the inverse of the paper's temperature. Other kernels and z = q^T k / sqrt(n)
+    belong to polynomial attention.
 
     Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", Eq. 2.
     """

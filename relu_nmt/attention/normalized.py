@@ -205,7 +205,9 @@ class _Entmax(torch.autograd.Function):
 
 def _probabilities(x: Tensor, threshold: Tensor, alpha: float) -> Tensor:
     rectified = (x - threshold).clamp_min_(0)
-    return rectified if alpha == 2.0 else rectified.pow_(1 / (alpha - 1))
+    if alpha != 2.0:
+        rectified.pow_(1 / (alpha - 1))
+    return rectified
 
 
 def _power_on_support(p: Tensor, exponent: float) -> Tensor:

@@ -236,4 +236,6 @@ class ScaledPointwiseAttention(PointwiseAttention):
         if self.gate is None:
             return joined
         gate = self.gate(x)
-        return joined * (F.silu(gate) if self.config.gate == "silu" else gate)
+        if self.config.gate == "silu":
+            gate = F.silu(gate)
+        return joined * gate

@@ -59,8 +59,9 @@ class PolynomialAttention(PointwiseAttention):
             # Give up non-negative weights, since a learned scale may become negative.
             self.capabilities = type(self).capabilities
             # Start at 1/sqrt(N), or at 1 where counts scale the rows.
-            start = 1.0 if config.length is None else config.length**-0.5
-            self.scale = without_decay(torch.full((num_heads if config.per_head else 1,), start))
+            start = (config.length or 1) ** -0.5
+            count = num_heads if config.per_head else 1
+            self.scale = without_decay(torch.full((count,), start))
 
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return the fixed scale."""

@@ -112,8 +112,8 @@ def without_records() -> Iterator[None]:
 def second_pass(module: nn.Module) -> AbstractContextManager[None]:
     """Return a context in which a module repeats its next pass and keeps its state.
 
-    Call it before the first pass. A class with a state that a training pass changes registers a
-    context of its own.
+    Call it before the first pass. A class with a state that a training pass changes registers
+    another context.
     """
     return nullcontext()
 
@@ -173,8 +173,9 @@ class ModuleSums:
 
 def bucket_name(index: int) -> str:
     """Return the range of visible keys of a bucket: ``1``, ``2-3``, ``4-7``..."""
-    first = 2**index
-    return "1" if index == 0 else f"{first}-{2 * first - 1}"
+    if index == 0:
+        return "1"
+    return f"{2**index}-{2 * 2**index - 1}"
 
 
 def attention_sums(

@@ -9,7 +9,7 @@ with the entropy H = -sum_j p_j log p_j = log S - (1/S) sum_j s_j log s_j in nat
 (S <= 1e-6) count as 0: |log 0| is infinite and has no gradient.
 
 Reference: Shen et al. 2023, "A Study on ReLU and Softmax in Transformer" (ReLUFormer), Eq. 7, read
-with the bars that its text explains; m = 0.7.
+with the bars that its text explains, and m = 0.7.
 """
 
 import torch

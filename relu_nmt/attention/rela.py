@@ -36,7 +36,9 @@ class RelaAttention(PointwiseAttention):
         self.degree = None  # the norm removes every factor
         embed_dim = num_heads * head_dim
         self.norm_gain = nn.Parameter(torch.full((embed_dim,), config.gain))
-        self.gate_weight = nn.Parameter(torch.ones(embed_dim)) if config.gated else None
+        self.gate_weight = None
+        if config.gated:
+            self.gate_weight = nn.Parameter(torch.ones(embed_dim))
 
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return 1."""

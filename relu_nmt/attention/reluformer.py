@@ -54,8 +54,9 @@ class ReLUFormerAttention(PointwiseAttention):
         map = pointwise_maps.get({1: "relu", 2: "relu2"}[config.power])
         super().__init__(config, num_heads, head_dim, dropout, map)
         self.centered = config.centered
-        # The logarithm keeps gamma positive.
-        self.log_gamma_change = nn.Parameter(torch.zeros(1)) if config.learnable else None
+        self.log_gamma_change = None
+        if config.learnable:  # the logarithm keeps gamma positive
+            self.log_gamma_change = nn.Parameter(torch.zeros(1))
 
     def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
         """Return s_ij = ReLU(z_ij)^p c(n_i) of scores z = q k / sqrt(d), Eq. 5-6."""

@@ -144,8 +144,9 @@ class CrossCovarianceAttention(Attention):
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.temperature = without_decay(torch.ones(num_heads))
-        has_scale = config.kernel == "polynomial" and config.scale == "dynamic"
-        self.scale = without_decay(torch.ones(1)) if has_scale else None  # g
+        self.scale = None
+        if config.kernel == "polynomial" and config.scale == "dynamic":
+            self.scale = without_decay(torch.ones(1))  # g
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
@@ -166,6 +167,10 @@ class CrossCovarianceAttention(Attention):
         weights = scores.pow(self.config.power)
         if self.config.scale == "none":
             return weights
-        by_tokens = self.config.count == "tokens"
-        weights = weights * (num_tokens.rsqrt() if by_tokens else self.head_dim**-0.5)
-        return weights if self.scale is None else weights * self.scale
+        if self.config.count == "tokens":
+            weights = weights * num_tokens.rsqrt()
+        else:
+            weights = weights * self.head_dim**-0.5
+        if self.scale is not None:
+            weights = weights * self.scale
+        return weights

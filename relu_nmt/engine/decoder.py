@@ -99,8 +99,9 @@ class FastDecoder(StepDecoder):
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__(model)
         layers = model.decoder.layers
-        fits = native.library() is not None and LayersKernel.fits(layers)
-        self.layers_kernel = LayersKernel(layers) if fits else None
+        self.layers_kernel = None
+        if native.library() is not None and LayersKernel.fits(layers):
+            self.layers_kernel = LayersKernel(layers)
         self._projections = Projections()
 
     def start(
@@ -118,11 +119,12 @@ class FastDecoder(StepDecoder):
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
     ) -> list[StepScores]:
         """See :meth:`StepDecoder.step`."""
-        computed = [_computed_beams(step) for step in steps]
-        sizes = [
-            step.tokens.numel() if rows is None else len(rows)
-            for step, rows in zip(steps, computed, strict=True)
-        ]
+        computed: list[Tensor | None] = []
+        sizes: list[int] = []
+        for step in steps:
+            rows = _computed_beams(step)
+            computed.append(rows)
+            sizes.append(step.tokens.numel() if rows is None else len(rows))
         kernel = self.layers_kernel
         if kernel is None or want_weights or not kernel.takes(steps, sum(sizes)):
             return super().step(steps, temperature, want_weights)

@@ -232,9 +232,9 @@ def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[V
     weights: list[Values] = []
     for layer in layers:
         linears, residuals, _ = _parts(layer)
-        norms = {name: _norm(residual) for name, residual in residuals.items()}
         fields: Values = {name: linear.kernel_weights for name, linear in linears.items()}
-        for name, norm in norms.items():
+        for name, residual in residuals.items():
+            norm = _norm(residual)
             fields[name] = {"gain": norm.weight, "bias": getattr(norm, "bias", None)}
         weights.append(fields)
     # Read the sizes from the last layer, since all layers are alike.
@@ -263,31 +263,34 @@ def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
     is_relu = type(network) is FeedForward and network.activation is F.relu
     if cross is None or not is_relu or network.gated or network.normed:
         return None
-    linears, residuals, attentions = _parts(layer)
-    norms = [_norm(residual) for residual in residuals.values()]
-    # Collect the kernels of the affine maps, with an empty name for a map without.
-    kernels = {
-        linear.kernel if isinstance(linear, PanelLinear) and linear.has_kernel else ""
-        for linear in linears.values()
-    }
     # Require plain modules, whose computations the kernel repeats.
-    fits = (
-        attention.parts == 3
-        and type(attention) is SelfAttention
-        and type(cross) is CrossAttention
-        and all(_has_kernel(attention) for attention in attentions)
-        and all(residual.gain is None for residual in residuals.values())
-        and {type(norm) for norm in norms} in ({nn.LayerNorm}, {RMSNorm})
-        and all(isinstance(norm.weight, Tensor) for norm in norms)
-        and len({norm.eps for norm in norms}) == 1
-        and kernels in ({name} for name in KERNELS)
-        and native.has_kernel(KERNELS[next(iter(kernels))][0])
-    )
-    if not fits:
+    if type(attention) is not SelfAttention or type(cross) is not CrossAttention:
+        return None
+    linears, residuals, attentions = _parts(layer)
+    if attention.parts != 3 or not all(map(_has_kernel, attentions)):
+        return None
+    # Require norms of one kind.
+    norms: set[tuple[type, float | None]] = set()
+    for residual in residuals.values():
+        norm = _norm(residual)
+        if type(norm) not in (nn.LayerNorm, RMSNorm) or norm.weight is None:
+            return None
+        if residual.gain is not None:
+            return None
+        norms.add((type(norm), norm.eps))
+    # Require affine maps of one kernel, which computes whole layers, too.
+    kernels: set[str] = set()
+    for linear in linears.values():
+        if not isinstance(linear, PanelLinear) or not linear.has_kernel:
+            return None
+        kernels.add(linear.kernel)
+    if len(norms) != 1 or len(kernels) != 1 or not kernels <= KERNELS.keys():
+        return None
+    if not native.has_kernel(KERNELS[min(kernels)][0]):
         return None
     forms = [(type(a), a.config, a.num_heads, a.head_dim) for a in attentions]
-    normed = type(norms[0]), norms[0].eps, layer.feed_forward_residual.normalize_before
-    return kernels, normed, forms, linears["outer"].weight.shape
+    normed_before = layer.feed_forward_residual.normalize_before
+    return kernels, norms, normed_before, forms, linears["outer"].weight.shape
 
 
 def _parts(

@@ -131,8 +131,10 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     def pack_for_kernel(self) -> dict[str, Tensor | None]:
         """See :meth:`PanelLinear.pack_for_kernel`."""
-        bias = None if self.bias is None else pad_to_panels(self.bias.detach().float())
         panels = make_panels(self.weight.detach().to(self.dtype))
+        bias = None
+        if self.bias is not None:
+            bias = pad_to_panels(self.bias.detach().float())
         return {"panels": panels, "bias": bias, "scales": None, "sums": None}
 
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
@@ -149,7 +151,9 @@ class PackedLinear(PanelLinear, nn.Linear):
             part.weight = nn.Parameter(self.weight[index], requires_grad=False)
             if self.bias is not None:
                 part.bias = nn.Parameter(self.bias[index], requires_grad=False)
-            return PackedLinear(part, self.dtype) if part.weight.is_cpu else part
+            if not part.weight.is_cpu:
+                return part
+            return PackedLinear(part, self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to [..., D']."""
@@ -219,7 +223,7 @@ class Int8Linear(PanelLinear):
         """See :meth:`PanelLinear.pack_for_kernel`."""
         return {
             "panels": make_panels(self.weight),
-            "bias": None if self.bias is None else pad_to_panels(self.bias),
+            "bias": pad_to_panels(self.bias),
             "scales": pad_to_panels(self.scale),
             "sums": pad_to_panels(self.sums),
         }
@@ -233,10 +237,10 @@ class Int8Linear(PanelLinear):
     def rows(self, index: Tensor) -> "Int8Linear":
         """Return the map to the outputs ``index`` [D'']."""
         part = copy.copy(self)
-        part._buffers = {
-            name: None if values is None else values[index]
-            for name, values in self._buffers.items()
-        }
+        part._buffers = dict(self._buffers)
+        for name, values in self._buffers.items():
+            if values is not None:
+                part._buffers[name] = values[index]
         part.drop_copies()
         return part
 
@@ -244,7 +248,9 @@ class Int8Linear(PanelLinear):
         """Map [..., D] float32 to [..., D'] float32."""
         num_rows = x.numel() // self.weight.size(1)
         x = x.float()
-        return self.by_kernel(x) if self.wants_kernel(num_rows, x.dtype) else self._by_onednn(x)
+        if self.wants_kernel(num_rows, x.dtype):
+            return self.by_kernel(x)
+        return self._by_onednn(x)
 
     def _by_onednn(self, x: Tensor) -> Tensor:
         if self._packed is None:
@@ -293,9 +299,9 @@ def make_panels(weight: Tensor) -> Tensor:
     return weight.view(-1, PANEL, weight.size(1) // group, group).transpose(1, 2).contiguous()
 
 
-def pad_to_panels(x: Tensor) -> Tensor:
+def pad_to_panels(x: Tensor | None) -> Tensor | None:
     """Return x [D'], one element per row of a weight, padded with zeros to whole panels."""
-    return F.pad(x, (0, -len(x) % PANEL))
+    return None if x is None else F.pad(x, (0, -len(x) % PANEL))
 
 
 def can_pack(dtype: torch.dtype = torch.float32) -> bool:

@@ -18,7 +18,7 @@ SLOTS = ("encoder", "decoder", "cross")
 PLACE_FORM = (
     "expected SLOT.LAYER or SLOT.LAYER.HEAD, such as cross.2, cross.-1 (the last) or encoder.0.3"
 )
-# The paper prints neither gamma nor the weights of the regularizer; docs/lab/study.md compares
+# The paper prints neither gamma nor the weights of the regularizer. docs/lab/study.md compares
 # values. Gamma 8 makes small outputs at first, which speeds up self-attention. In cross-attention
 # ReLU translates worse than softmax, so only the preset that repeats the paper has it there.
 _RELUFORMER_PAPER = {

@@ -43,17 +43,17 @@ def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) 
 
 
 class FeedForward(nn.Module):
-    """W2 activate(W1 x + b1) + b2; if ``gated``, W2 (activate(W1 x + b1) * (W3 x + b3)) + b2.
+    """W2 activate(W1 x + b1) + b2. If ``gated``, W2 (activate(W1 x + b1) * (W3 x + b3)) + b2.
 
     A gated network has three matrices in place of two, so two thirds of the usual ``ffn_dim`` give
-    the usual number of parameters. ``normed`` adds a LayerNorm with gain and bias to the output;
-    without ``inner_bias`` b1 and b3 are 0.
+    the usual number of parameters. ``normed`` adds a LayerNorm with gain and bias to the output.
+    Without ``inner_bias`` b1 and b3 are 0.
 
     Args:
         embed_dim: D.
         ffn_dim: inner width F.
         dropout: probability after the activation.
-        activation: maps [..., F] to [..., F]; None where a subclass defines :meth:`activate`.
+        activation: maps [..., F] to [..., F]. None where a subclass defines :meth:`activate`.
         gated: None keeps the attribute of the class.
         normed: likewise.
     """
@@ -73,14 +73,16 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         self.activation = activation
-        self.gated = self.gated if gated is None else gated
-        self.normed = self.normed if normed is None else normed
+        if gated is not None:
+            self.gated = gated
+        if normed is not None:
+            self.normed = normed
         # One matrix holds W1, and W3 below it.
-        parts = 2 if self.gated else 1
+        parts = 1 + self.gated
         self.inner = nn.Linear(embed_dim, parts * ffn_dim, bias=self.inner_bias)
         self.outer = nn.Linear(ffn_dim, embed_dim)
         self.dropout = Dropout(dropout)
-        # Initialize each matrix by its own shape, not the joined one.
+        # Initialize W1 and W3 apart, each by its shape.
         for weight in (*self.inner.weight.chunk(parts), self.outer.weight):
             nn.init.xavier_uniform_(weight)
         for bias in (self.inner.bias, self.outer.bias):
@@ -106,12 +108,12 @@ class FeedForward(nn.Module):
 
 
 def quick_gelu(hidden: Tensor) -> Tensor:
-    """Return h sigmoid(1.702 h), which approximates GELU; CvT uses it."""
+    """Return h sigmoid(1.702 h), which approximates GELU. CvT uses it."""
     return hidden * torch.sigmoid(1.702 * hidden)
 
 
-# Vaswani et al. 2017, "Attention is all you need", Eq. 2; Hendrycks and Gimpel 2016, "Gaussian
-# error linear units", section 2, exact and approximated; Elfwing et al. 2018, "Sigmoid-weighted
+# Vaswani et al. 2017, "Attention is all you need", Eq. 2. Hendrycks and Gimpel 2016, "Gaussian
+# error linear units", section 2, exact and approximated. Elfwing et al. 2018, "Sigmoid-weighted
 # linear units", Eq. 9.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -155,8 +157,9 @@ class SoftmaxFeedForward(FeedForward):
 
     def activate(self, hidden: Tensor) -> Tensor:
         """See :meth:`FeedForward.activate`."""
-        temperature = self.config.temperature
-        return (hidden if temperature == 1.0 else hidden / temperature).softmax(-1)
+        if self.config.temperature != 1.0:
+            hidden = hidden / self.config.temperature
+        return hidden.softmax(-1)
 
 
 @feed_forwards.register("softmax-ln")

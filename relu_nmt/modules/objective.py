@@ -19,11 +19,11 @@ from relu_nmt.modules.loss_terms import LossTerm, collect_loss_terms
 class LossOutput:
     """The result of one forward pass."""
 
-    # Scalar, differentiable, **summed** over sample_size units; the trainer divides by the sample
+    # Scalar, differentiable, **summed** over sample_size units. The trainer divides by the sample
     # size of the whole update over all accumulation steps and processes.
     loss: Tensor
     sample_size: int  # number of units in the batch (target tokens, images)
-    # A detached sum over the batch and its divisor for the log, by name; losses are in nats.
+    # A detached sum over the batch and its divisor for the log, by name. Losses are in nats.
     metrics: Mapping[str, tuple[Tensor, float]] = field(default_factory=dict)
     # Scalars for TensorBoard by name (attention/encoder.0.0/entropy), if wanted.
     telemetry: dict[str, float] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class RegularizedObjective(nn.Module):
     Raises:
         ConfigError: the regularizer is on and an attention has no weights, or signed ones.
 
-    Reference: ReLUFormer, Eq. 7; the weights of the terms are ours, the paper prints none.
+    Reference: ReLUFormer, Eq. 7. The weights of the terms are ours, the paper prints none.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RegularizedObjective(nn.Module):
         raise TypeError(f"{type(self).__name__} must define loss")
 
     def forward(self, batch: Any, telemetry: bool = False) -> LossOutput:
-        """Return the loss of a batch; ``telemetry`` adds statistics of every layer and head."""
+        """Return the loss of a batch. ``telemetry`` adds statistics of every layer and head."""
         regularize = self.regularizer.active and self.training
         # Record only the statistics that this pass needs.
         need = Need(statistics=regularize, telemetry=telemetry)
@@ -81,8 +81,9 @@ class RegularizedObjective(nn.Module):
 
     def _regularize(self, output: LossOutput, records: list[AttentionRecord]) -> None:
         """Add the penalty to the loss, once for each unit, and metrics of both terms."""
-        # Average each term over the modules; a part of an attention counts by its share of rows.
-        config, count = self.regularizer, output.sample_size
+        # Average each term over the modules. A part of an attention counts by its share of rows.
+        config = self.regularizer
+        count = output.sample_size
         margin = config.attention_entropy_margin
         shares: list[float] = []
         terms: list[Tensor] = []
@@ -93,7 +94,7 @@ class RegularizedObjective(nn.Module):
                 terms.append(torch.stack(values) * shares[-1])
         # Divide by the sum of shares, so that parts make up one module.
         norm, entropy = torch.stack(terms).sum(0).div(sum(shares)).unbind()
-        # The logged loss is that of the task; log the regularizer apart.
+        # Log the loss of the task alone, and the regularizer apart.
         output.metrics = {
             **output.metrics,
             "attention_norm": (norm.detach() * count, count),

@@ -239,7 +239,7 @@ class AlibiPositions(DistanceBias):
     largest power of two below it, then every second one of twice that. Where tokens see both sides,
     the slope is the same on both.
 
-    Reference: Press et al. 2022, "Train short, test long", section 3; both sides as in the authors'
+    Reference: Press et al. 2022, "Train short, test long", section 3. Both sides as in the authors'
     remarks on encoders.
     """
 
@@ -287,7 +287,9 @@ class T5Positions(DistanceBias):
         """Return the bucket of each offset, query position minus key position, int64."""
         distances = offsets.clamp_min(0) if self.config.causal else offsets.abs()
         buckets = torch.bucketize(distances, self.least_distances, right=True)
-        return buckets if self.config.causal else buckets + T5_BUCKETS // 2 * (offsets < 0)
+        if not self.config.causal:
+            buckets = buckets + T5_BUCKETS // 2 * (offsets < 0)
+        return buckets
 
 
 def _least_distances(num_buckets: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Layers that keep only their inputs for the backward pass, which computes them again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
         return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
 
     @contextmanager
-    def hooked(*around: AbstractContextManager[None]) -> Iterator[None]:
+    def hooked(around: Sequence[AbstractContextManager[None]]) -> Iterator[None]:
         with ExitStack() as stack:
             for block in around:
                 stack.enter_context(block)
@@ -48,6 +48,6 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
     def passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         # Keep the state of the modules in the second pass, and record nothing.
         again = [second_pass(module) for module in layer.modules()]
-        return hooked(), hooked(without_records(), *again)
+        return hooked([]), hooked([without_records(), *again])
 
     return checkpoint(layer, *inputs, use_reentrant=False, context_fn=passes)

@@ -112,8 +112,9 @@ class Residual(nn.Module):
         self.normalize_before = config.normalize_before
         self.dropout = Dropout(config.options.dropout)
         self.drop_path = config.drop_path
-        scale = config.layer_scale
-        self.gain = nn.Parameter(torch.full((config.embed_dim,), scale)) if scale else None
+        self.gain = None
+        if config.layer_scale:
+            self.gain = nn.Parameter(torch.full((config.embed_dim,), config.layer_scale))
 
     def before(self, x: Tensor) -> Tensor:
         """Return the input [B, N, D] of the sublayer for states x [B, N, D]."""

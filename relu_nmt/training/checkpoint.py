@@ -108,7 +108,6 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     Raises:
         CheckpointError: no such file, a damaged file, or not a checkpoint of relu_nmt.
     """
-    # Read the header, then the tensors.
     metadata = _read_header(path)
     source = Path(path)
     version = metadata.pop("version")
@@ -121,7 +120,6 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
             tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefix)}
     except (OSError, SafetensorError) as error:
         raise _damaged(source, error) from error
-    # Compare the checksums.
     if checksums is not None:
         for name in checksums:
             if name.startswith(MODEL_PREFIX) and name not in tensors:

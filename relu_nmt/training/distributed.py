@@ -89,7 +89,6 @@ class ProcessGroup:
                 return objective
             from torch.distributed.device_mesh import init_device_mesh
 
-            # Put all processes in a row.
             self._meshes.append(init_device_mesh(self.device.type, (self.world_size,)))
             return shard(objective, self.device, self._meshes[-1])
         with warnings.catch_warnings():
@@ -142,9 +141,7 @@ def join_processes(cpu: bool) -> ProcessGroup:
     # Import it before the group exists: defaults of its functions would hold the group for ever.
     importlib.import_module("torch.distributed.nn")
     # The agent of torchrun has a store, and watches the processes. Others meet here.
-    store = None
-    if "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:
-        store = _meet(rank, world_size)
+    store = None if "TORCHELASTIC_USE_AGENT_STORE" in os.environ else _meet(rank, world_size)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     return ProcessGroup(rank, world_size, device)
 
@@ -244,9 +241,8 @@ def noting_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
 
-    old = {}
-    if threading.current_thread() is threading.main_thread():
-        old = handle_stop_signals(note)
+    in_main = threading.current_thread() is threading.main_thread()
+    old = handle_stop_signals(note) if in_main else {}
     try:
         yield received
     finally:

@@ -318,9 +318,7 @@ def metric_averages(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]
     """Return the averages, losses in bits, and ``ppl`` = 2^nll_loss after the losses."""
     averages = {}
     for name, (total, count) in sums.items():
-        average = math.nan
-        if count:
-            average = total / count
+        average = total / count if count else math.nan
         if name.endswith(LOSS_SUFFIX):
             average /= math.log(2)
         averages[name] = average

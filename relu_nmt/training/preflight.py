@@ -118,10 +118,7 @@ def largest_that_fits(
     while share <= goal:
         fits = size
         size = int(fits * min(LARGEST_STEP, goal / max(share, 0.01)))
-        if size >= largest:
-            size = largest
-        else:
-            size -= size % TOKENS_UNIT
+        size = largest if size >= largest else size - size % TOKENS_UNIT
         # Stop before steps that gain little, except the last one.
         if size <= fits or (size < SMALLEST_STEP * fits and size < largest):
             break

@@ -196,9 +196,7 @@ class FixedSchedule(Schedule):
             rate = self.rates[-1] * self.shrink ** (epoch + 1 - self.anneal)
         # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it prints
         # that value at u updates. Here both are update t's own factor.
-        if num_updates < self.warmup:
-            return rate * num_updates / self.warmup
-        return rate
+        return rate * num_updates / self.warmup if num_updates < self.warmup else rate
 
 
 @dataclass

@@ -129,9 +129,7 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
         self._config = config
-        self._parameters: dict[str, Tensor] = {}
-        if config.store_ema:
-            self._parameters = averaged_tensors(model)
+        self._parameters = averaged_tensors(model) if config.store_ema else {}
         self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
 
     @torch.no_grad()
@@ -308,9 +306,7 @@ class Components:
         state.schedule = self.schedule.state()
         state.precision = self.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
-        training: dict[str, Tensor] = {}
-        if with_optimizer:
-            training = optimizer_tensors(self.model, self.optimizer)
+        training = optimizer_tensors(self.model, self.optimizer) if with_optimizer else {}
         # Apply the average. The raw weights that it replaces are stored beside it.
         with self.average.applied() as raw:
             training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
@@ -334,9 +330,7 @@ class Components:
             origin = config.finetune_from_model
             if origin:
                 checkpoint = load_checkpoint(origin)
-                weights: Mapping[str, Tensor] = checkpoint.model_tensors
-                if start is not None:
-                    weights = start(checkpoint)
+                weights = start(checkpoint) if start else checkpoint.model_tensors
                 load_weights(self.model, weights, origin, advice=advice)
                 self.average.restart()
                 say(f"start from the weights of {origin}")

@@ -219,9 +219,7 @@ def forget_other_measure(
     old_subset = state.best_subset
     old_signature = state.best_signature
     state.best_subset = next(iter(data.valid))
-    signature = None
-    if data.scorer is not None:
-        signature = data.scorer.signatures.get(metric)
+    signature = data.scorer.signatures.get(metric) if data.scorer else None
     state.best_signature = signature or old_signature
     how = ""
     if old_subset not in (None, state.best_subset):

@@ -119,7 +119,9 @@ def initialize(*weights: Tensor) -> None:
 
 def initialize_linears(modules: Iterable[nn.Module]) -> None:
     """Draw the weights of the linear maps among the modules, in their order."""
-    initialize(*(module.weight for module in modules if isinstance(module, nn.Linear)))
+    for module in modules:
+        if isinstance(module, nn.Linear):
+            initialize(module.weight)
 
 
 def exempt_from_decay(model: nn.Module, *exempt: Tensor | None) -> None:

@@ -198,7 +198,9 @@ class VisionTransformerConfig(TransformerOptions):
         """The number of blocks, in the order of their indices. Class attention comes last."""
         if self.family in _staged[1:]:
             return sum(self.stage_layers)
-        return self.layers + (self.class_layers if self.family == "xcit" else 0)
+        if self.family == "xcit":
+            return self.layers + self.class_layers
+        return self.layers
 
     @property
     def image_sides(self) -> tuple[int, int]:
@@ -358,12 +360,16 @@ class Architectures(dict[str, dict[str, Any]]):
     def __missing__(self, name: str) -> dict[str, Any]:
         # Split the name into a shape and sizes, and refuse sizes that its family does not have.
         match = ENDINGS.fullmatch(name)
-        sizes = {key: text for key, text in match.groupdict().items() if text} if match else {}
-        shape = self.get(sizes.pop("shape", ""))
-        if shape is None or sizes.keys() - NAMED_SETTINGS[shape.get("family", "vit")]:
+        if match is None or match["shape"] not in self.keys():
             raise KeyError(name)
-        sides = {key: tuple(map(int, text.split("x"))) for key, text in sizes.items()}
-        return {**shape, **{key: n if len(n) > 1 else n[0] for key, n in sides.items()}}
+        shape = dict(self[match["shape"]])
+        for size in ("patch_size", "window_size", "image_size"):
+            if match[size]:
+                if size not in NAMED_SETTINGS[shape.get("family", "vit")]:
+                    raise KeyError(name)
+                sides = tuple(map(int, match[size].split("x")))
+                shape[size] = sides if len(sides) > 1 else sides[0]
+        return shape
 
 
 architectures = Architectures(read_presets(Path(__file__).with_name("architectures.yaml")))

@@ -289,15 +289,18 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
     reader = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
     rows, names = reader(source, parts)
     names = composed_names(names, source)
-    labels = np.concatenate([part_labels for *_, part_labels in rows.values()])
+    labels_by_part = [part_labels for *_, part_labels in rows.values()]
+    labels = np.concatenate(labels_by_part)
     if labels.dtype.kind in "iu":
         # Numbered classes: all that have names, or else the numbers that occur.
         used, indices = np.unique(labels, return_inverse=True)
         if len(used) and (used[0] < 0 or (names and used[-1] >= len(names))):
             wrong = used[0] if used[0] < 0 else used[-1]
             raise DataError(f"{source}: the label {wrong} stands for no class")
-        classes = tuple(names) or tuple(map(str, used.tolist()))
-        indices = labels if names else indices
+        classes = tuple(map(str, used.tolist()))
+        if names:
+            classes = names
+            indices = labels
     else:
         # Named classes, in alphabetical order.
         if not all(isinstance(label, str) for label in labels):
@@ -306,7 +309,7 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
         classes = tuple(used.tolist())
     if len(classes) < 2:
         raise DataError(f"{source}: only {len(classes)} class; two or more are needed")
-    ends = np.cumsum([len(part_labels) for *_, part_labels in rows.values()])
+    ends = np.cumsum(list(map(len, labels_by_part)))
     numbered = np.split(indices.astype(np.int64), ends[:-1])
     labeled = {}
     for (part, (origin, image, _)), part_indices in zip(rows.items(), numbered, strict=True):
@@ -374,13 +377,14 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
     with needing(f"{source}: parquet files need pyarrow: pip install 'relu-nmt[parquet]'"):
         import pyarrow
         from pyarrow import compute, types
-    # Sort the files, without second links to one of them, and group them by part.
-    files = sorted(source.glob(f"*{TABLE_SUFFIX}")) if source.is_dir() else [source]
-    files = sorted({file.resolve(): file for file in files[::-1]}.values())
+    # Sort the files of a folder, without second links to one of them, and group them by part.
     by_part: dict[str, list[Path]] = {}
-    for file in files:
+    if not source.is_dir():
+        by_part[""] = [source]
+    files = sorted(source.glob(f"*{TABLE_SUFFIX}"), reverse=True)
+    for file in sorted({file.resolve(): file for file in files}.values()):
         [start, *_] = re.split(r"\W|_", file.name)
-        by_part.setdefault(start if start in parts and source.is_dir() else "", []).append(file)
+        by_part.setdefault(start if start in parts else "", []).append(file)
     if len(by_part) > 1 and "" in by_part:
         raise DataError(
             f"{by_part[''][0]}: its name begins with none of {', '.join(parts)}, as others there do"
@@ -399,7 +403,7 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
         names = names or part_names
         column = table["image"]
         # Take the field of bytes, as data sets of Hugging Face store images.
-        if types.is_struct(column.type) and "bytes" in [field.name for field in column.type]:
+        if types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
             column = compute.struct_field(column, "bytes")
         if not (types.is_binary(column.type) or types.is_large_binary(column.type)):
             raise DataError(f"{origin}: its images are {column.type}; expected bytes of files")

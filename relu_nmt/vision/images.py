@@ -142,15 +142,12 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     root = _folder_of_classes(images, "")
     tops = _tops(_below(paths, root))
     validation_sets = [name for name in VALID_FOLDERS if name in tops]
-    if TRAIN_FOLDER in tops and (validation_sets or _below(images, f"{root}{TRAIN_FOLDER}/")):
-        names = [TRAIN_FOLDER, *validation_sets]
-        prefixes = {name: f"{root}{name}/" for name in names}
-    else:
-        prefixes = {source.stem: ""}
-    return {
-        name: _image_set(tree, name, paths, images, prefix, least_classes)
-        for name, prefix in prefixes.items()
-    }
+    if TRAIN_FOLDER not in tops or not (validation_sets or _below(images, f"{root}train/")):
+        return {source.stem: _image_set(tree, source.stem, paths, images, "", least_classes)}
+    sets = {}
+    for name in (TRAIN_FOLDER, *validation_sets):
+        sets[name] = _image_set(tree, name, paths, images, f"{root}{name}/", least_classes)
+    return sets
 
 
 def _sets_of_table(source: Path, parts: Sequence[str]) -> dict[str, ImageSet]:
@@ -238,14 +235,15 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
     # Index the names in composed form and as they are.
     number = {composed(label): index for index, label in enumerate(classes)}
     number |= {label: index for index, label in enumerate(classes)}
+    numbers = []
     for label in images.classes:
         if label not in number:
             raise DataError(
                 f"{images.origin}: the class {spelled(label)} of {images.name} is not among "
                 f"the {len(classes)} classes of {origin}"
             )
-    own_to_theirs = np.array([number[label] for label in images.classes], dtype=np.int64)
-    labels = own_to_theirs[images.labels]
+        numbers.append(number[label])
+    labels = np.array(numbers, dtype=np.int64)[images.labels]
     return replace(images, labels=labels, classes=tuple(classes))
 
 
@@ -320,7 +318,8 @@ class SampleBatch:
         return self._with(Tensor.pin_memory)
 
     def _with(self, move: Callable[[Tensor], Tensor]) -> Self:
-        fields = {name: value for name, value in vars(self).items() if name != "ids"}
+        fields = dict(vars(self))
+        del fields["ids"]
         return replace(self, **tree_map_only(Tensor, move, fields))
 
 
@@ -348,15 +347,15 @@ class PlannedBatches:
         self._epoch = epoch
         # Keep the plan of a set without shuffling for all epochs.
         if not self._plan or self._seed is not None:
-            shuffle_seed = None if self._seed is None else (self._seed, epoch)
             sizes = np.ones(self._count, dtype=np.int64)
             limits = BatchLimits(max_sentences=self._batch_size)
+            shuffle_seed = None if self._seed is None else (self._seed, epoch)
             self._plan = batches_by_length(sizes, None, limits, shuffle_seed)
         return len(self._plan)
 
     def largest(self) -> int:
         """Return the index of a largest batch of the planned epoch."""
-        return int(np.argmax([len(members) for members in self._plan]))
+        return int(np.argmax(list(map(len, self._plan))))
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def start_weights(
     weights = dict(checkpoint.model_tensors)
     # Keep the new head for other classes.
     earlier_classes = checkpoint.metadata["task"]["classes"]
-    if [composed(name) for name in classes] != [composed(name) for name in earlier_classes]:
+    if list(map(composed, classes)) != list(map(composed, earlier_classes)):
         weights |= {name: initial[name] for name in initial if name.startswith("head.")}
         say(f"the head for {len(classes):,} other classes starts anew")
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
@@ -215,10 +215,16 @@ class ImageClassifier:
         results: list[dict[str, float]] = []
         while chunk := list(itertools.islice(remaining, batch_size)):
             # Read a batch. Damaged pictures have no view and an empty result.
-            views: list[np.ndarray | None] = [self._view(image, damaged) for image in chunk]
-            readable = [view for view in views if view is not None]
-            likeliest = iter(self._likeliest(readable, top_k))
-            results += [{} if view is None else next(likeliest) for view in views]
+            views: dict[int, np.ndarray] = {}
+            for number, image in enumerate(chunk, start=len(results)):
+                view = self._view(image, damaged)
+                if view is not None:
+                    views[number] = view
+            results += [{} for _ in chunk]
+            for number, shares in zip(
+                views, self._likeliest([*views.values()], top_k), strict=True
+            ):
+                results[number] = shares
         return results
 
     def attention(
@@ -370,7 +376,8 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
     for theirs, ours in names.items():
         # Each # matches a number, and a leaf such as .weight may follow.
         pattern = re.escape(theirs).replace(r"\#", r"(\d+)") + r"(\.[a-z_]+)?"
-        if match := re.fullmatch(pattern, name):
+        match = re.fullmatch(pattern, name)
+        if match is not None:
             *numbers, leaf = match.groups()
             for number in numbers:
                 ours = ours.replace("#", number, 1)

@@ -25,9 +25,10 @@ def joined_features(output: VisionOutput) -> Tensor:
     """
     means = []
     for index in sorted(output.intermediate.keys() | output.class_tokens.keys()):
-        token = output.class_tokens.get(index)
-        # Take the class token or all patches: [B, 1, D] or [B, N, D].
-        tokens = output.intermediate[index].flatten(2).mT if token is None else token[:, None]
+        if index in output.class_tokens:
+            tokens = output.class_tokens[index][:, None]  # [B, 1, D]
+        else:
+            tokens = output.intermediate[index].flatten(2).mT  # [B, N, D]
         # Normalize each token, then average over tokens: [B, D].
         means.append(F.layer_norm(tokens.float(), tokens.shape[-1:], eps=NORM_EPS).mean(1))
     return torch.cat(means, 1)
@@ -56,7 +57,8 @@ def neighbor_scores(
         [[0.368, 0.0, 1.0]]
     """
     # Normalize the rows, so that dot products are cosines.
-    train, test = F.normalize(train.float()), F.normalize(test.float())
+    train = F.normalize(train.float())
+    test = F.normalize(test.float())
     count = min(neighbours, len(train))
     blocks = []
     # Compare some queries at a time, to bound the memory.

@@ -78,17 +78,18 @@ class Windows:
         self.size = size
         self.device = x.device
         self.batch = x.size(0)
-        self.sides = [min(size, length) for length in grid]
-        shifts = [
-            side // 2 if shifted and length > side else 0
-            for length, side in zip(grid, self.sides, strict=True)
-        ]
-        # Padding on each axis before and after the map, so that both hold whole windows.
-        self.before = [-shift % side for shift, side in zip(shifts, self.sides, strict=True)]
-        self.after = [
-            -(length + before) % side
-            for length, before, side in zip(grid, self.before, self.sides, strict=True)
-        ]
+        # On each axis the side of a window, and the padding that completes the windows.
+        self.sides: list[int] = []
+        self.before: list[int] = []
+        self.after: list[int] = []
+        for length in grid:
+            side = min(size, length)
+            before = 0
+            if shifted and length > side:
+                before = side - side // 2
+            self.sides.append(side)
+            self.before.append(before % side)
+            self.after.append(-(length + before) % side)
 
     def take(self, x: Tensor) -> Tensor:
         """Return the windows [B W, N', C] of a map [B, N, C], with zeros for padding."""
@@ -247,8 +248,8 @@ class SwinTransformer(VisionModel):
         self.head = nn.Linear(dims[-1], num_classes)
         initialize(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        modules = [m for m in self.modules() if isinstance(m, WindowAttention)]
-        exempt_from_decay(self, *(module.position_bias for module in modules))
+        attentions_here = [m for m in self.modules() if isinstance(m, WindowAttention)]
+        exempt_from_decay(self, *(module.position_bias for module in attentions_here))
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """See :meth:`VisionModel.encode`."""
@@ -310,11 +311,14 @@ class ConvolutionalAttention(MultiheadAttention):
         attention = mechanism(config, layer, config.stage_heads[stage], head_dim)
         able = attention.capabilities
         if not (able.cross or able.fewer_keys):
-            kinds = ((name, attentions.get(name).capabilities) for name in attentions.names())
-            fitting = ", ".join(name for name, kind in kinds if kind.cross or kind.fewer_keys)
+            fitting = []
+            for name in attentions.names():
+                kind = attentions.get(name).capabilities
+                if kind.cross or kind.fewer_keys:
+                    fitting.append(name)
             raise ConfigError(
                 f"--attention {config.attention}: it needs as many keys as queries, but in CvT "
-                f"they are a quarter; choose one of {fitting}"
+                f"they are a quarter; choose one of {', '.join(fitting)}"
             )
         super().__init__(dim, attention)
         self.q_convolution = depth_wise(dim, 1)
@@ -349,8 +353,11 @@ def depth_wise(dim: int, stride: int) -> Convolutions:
 
 def convolutional_embedding(config: VisionTransformerConfig, stage: int) -> nn.ModuleDict:
     """Return a strided convolution and a norm, before a stage (Wu et al. 2021, section 3.1)."""
-    channels = config.stage_dims[stage - 1] if stage else 3
-    width, stride, padding = NEXT_EMBEDDING if stage else FIRST_EMBEDDING
+    channels = 3
+    width, stride, padding = FIRST_EMBEDDING
+    if stage > 0:
+        channels = config.stage_dims[stage - 1]
+        width, stride, padding = NEXT_EMBEDDING
     dim = config.stage_dims[stage]
     convolution = nn.Conv2d(channels, dim, width, stride, padding)
     norm = stage_norm(config, dim)

@@ -69,9 +69,11 @@ def random_box(
     for _ in range(CROP_TRIALS):
         area = width * height * generator.uniform(*areas)
         ratio = aspect * float(np.exp(generator.uniform(low, high)))
-        w, h = (area * ratio) ** 0.5, (area / ratio) ** 0.5
+        w = (area * ratio) ** 0.5
+        h = (area / ratio) ** 0.5
         if w <= width and h <= height:
-            left, top = generator.uniform(0, width - w), generator.uniform(0, height - h)
+            left = generator.uniform(0, width - w)
+            top = generator.uniform(0, height - h)
             return left, top, left + w, top + h
     return middle_box(size, 1.0, aspect)
 
@@ -126,14 +128,15 @@ class ImageTransform:
         subject = "an image of {} x {} pixels".format(*self.sides)
         require_memory(subject, num_bytes, "take a smaller --image-size")
         self._aspect = self.sides[1] / self.sides[0]
-        changes = augmentation is not None and augmentation.changes_images
-        self._augmentation = augmentation if changes else None
+        self._augmentation = None
+        if augmentation is not None and augmentation.changes_images:
+            self._augmentation = augmentation
         self._crop = config.crop_of(max(self.sides))
         self._eval_ratio = config.eval_ratio_of(max(self.sides))
         # Normalize (x / 255 - mean) / std as x * scale - shift.
-        mean, std = (np.array(v, dtype=np.float32) for v in (config.pixel_mean, config.pixel_std))
+        std = np.array(config.pixel_std, dtype=np.float32)
         self._scale = 1 / (255 * std)
-        self._shift = mean / std
+        self._shift = np.array(config.pixel_mean, dtype=np.float32) / std
 
     def with_eval_ratio(self, ratio: float | None, squeeze: bool = False) -> "ImageTransform":
         """Return a transform that keeps this share of a side in evaluation. None: no change."""
@@ -279,8 +282,9 @@ def augmented(
         name = names[number]
         if generator.random() >= PROBABILITIES[form]:
             continue
-        drawn: list[Any] = []
-        if (argument := arguments[name]) is not None:
+        drawn: list[Any] = [image]
+        argument = arguments[name]
+        if argument is not None:
             # Draw the level around the magnitude, and limit it where arguments leave their range.
             level = config.rand_augment_magnitude
             if config.rand_augment_std:
@@ -290,7 +294,7 @@ def augmented(
             drawn.append(argument(level / FULL_LEVEL, generator))
         if name == "cutout":
             drawn.append(generator.integers(image.size))  # the center
-        image = functions[name](image, *drawn)
+        image = functions[name](*drawn)
     return image
 
 
@@ -307,9 +311,11 @@ def erased(pixels: np.ndarray, probability: float, generator: np.random.Generato
     for _ in range(ERASING_TRIALS):
         area = height * width * generator.uniform(*ERASED_AREAS)
         ratio = np.exp(generator.uniform(low, high))
-        h, w = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        h = round((area * ratio) ** 0.5)
+        w = round((area / ratio) ** 0.5)
         if 0 < h < height and 0 < w < width:
-            top, left = generator.integers(height - h + 1), generator.integers(width - w + 1)
+            top = generator.integers(height - h + 1)
+            left = generator.integers(width - w + 1)
             noise = generator.standard_normal((3, h, w), dtype=np.float32)
             pixels = pixels.copy()
             pixels[:, top : top + h, left : left + w] = noise
@@ -343,9 +349,9 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
     def cutout(image: "Image", half_side: float, center: np.ndarray) -> "Image":
         half = round(half_side * image.width)
         # Cut the hole off at the left and upper borders.
-        left, top = (max(0, int(c) - half) for c in center)
+        x, y = center.tolist()
         image = image.copy()
-        image.paste(fill, (left, top, int(center[0]) + half, int(center[1]) + half))
+        image.paste(fill, (max(0, x - half), max(0, y - half), x + half, y + half))
         return image
 
     return {

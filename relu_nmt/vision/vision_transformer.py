@@ -139,7 +139,7 @@ class GatedAttentionUnit(nn.Module):
 
     def forward(self, x: Tensor, visibility: Visibility) -> Tensor:
         """Map [B, N, D] to [B, N, D]. The visibility may be causal."""
-        # u and v: [B, N, e]; base: [B, N, s].
+        # u and v: [B, N, e]. base: [B, N, s].
         u, v, base = F.silu(self.in_proj(x)).split(self.widths, dim=-1)
         # Add the axis of the single head: [B, 1, N, s].
         q = (base * self.query_gain + self.query_shift).to(v.dtype)[:, None]
@@ -229,9 +229,9 @@ class VisionTransformer(VisionModel):
         # Embed the patches. Add a class token in front, and positions.
         self.patches = PatchEmbedding(config.patch_sides, dim)
         self.grid = grid_of(config.image_sides, config.patch_sides)
-        self.class_token = (
-            nn.Parameter(torch.empty(1, 1, dim)) if config.pooling == "class" else None
-        )
+        self.class_token = None
+        if config.pooling == "class":
+            self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.num_tokens = self.grid.num_patches + (self.class_token is not None)
         # Leave the class token without a position in Big Vision's form.
         placed = self.grid.num_patches if config.big_vision else self.num_tokens
@@ -255,7 +255,7 @@ class VisionTransformer(VisionModel):
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """See :meth:`VisionModel.encode`."""
-        # Eq. 1: z = [class token; E patch 1; E patch 2; ...] + positions.
+        # Eq. 1: z = [class token, E patch 1, E patch 2, ...] + positions.
         x, grid = self.patches(images)  # [B, height * width, D]
         positions = resize_positions(self.positions, self.grid, grid)
         if self.class_token is not None:

@@ -90,7 +90,9 @@ def _parts(visibility: Visibility, q: Tensor, k: Tensor) -> tuple[list[Part], in
         rows = tuned.GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
         return [Part(None, slice(None), num_keys, hidden)], max(tuned.GPU_LEAST_ROWS, rows)
     # Find the rows of a block of one head, and how many such blocks fit into the cache.
-    weights = tuned.CPU_BLOCK_BYTES // q.element_size() * (2 if q.element_size() == 2 else 1)
+    weights = tuned.CPU_BLOCK_BYTES // q.element_size()
+    if q.element_size() == 2:
+        weights *= 2
     rows = max(tuned.CPU_LEAST_ROWS, weights // max(1, num_keys))
     # Make causal blocks short, so that they compute few hidden weights.
     if visibility.hides_later:
@@ -102,14 +104,15 @@ def _parts(visibility: Visibility, q: Tensor, k: Tensor) -> tuple[list[Part], in
     if samples > 1:
         for start in range(0, batch, samples):
             several = slice(start, start + samples)
-            parts.append(Part(several, slice(None), *_visible(mask, several, num_keys)))
+            length, hidden = _visible(mask, several, num_keys)
+            parts.append(Part(several, slice(None), length, hidden))
         return parts, rows
     # Longer ones: some heads of one sample.
     together = max(1, weights // size)
     for sample in range(batch):
-        visible = _visible(mask, sample, num_keys)
+        length, hidden = _visible(mask, sample, num_keys)
         for head in range(0, heads, together):
-            parts.append(Part(sample, slice(head, head + together), *visible))
+            parts.append(Part(sample, slice(head, head + together), length, hidden))
     return parts, rows
 
 
@@ -186,14 +189,14 @@ class _Blockwise(torch.autograd.Function):
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
         # Fill them block by block. ``room`` counts the bytes of scores that may still be kept.
         step = _Steps(plan, q, k, v)
-        keeps_scores = any(ctx.needs_input_grad) and not tuned.waits(q)
-        step.room = tuned.KEPT_BYTES if keeps_scores else 0
+        if any(ctx.needs_input_grad) and not tuned.waits(q):
+            step.room = tuned.KEPT_BYTES
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 step.enter(part)
                 at = part.index
                 for block in part.blocks:
-                    step.forward(block, values[at], [x if x is None else x[at] for x in sums])
+                    step.forward(block, values[at], [_part_of(x, at) for x in sums])
         return values, *sums
 
     @staticmethod
@@ -206,14 +209,15 @@ class _Blockwise(torch.autograd.Function):
         if grad_values is None:
             grad_values = v.new_zeros(*q.shape[:3], v.size(3))
         grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
-        grad_table = torch.zeros_like(ctx.plan.bias.table) if ctx.needs_input_grad[3] else None
+        grad_table = None
+        if ctx.needs_input_grad[3]:
+            grad_table = torch.zeros_like(ctx.plan.bias.table)
         step = _Steps(ctx.plan, q, k, v)
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 step.enter(part)
                 at = part.index
-                of_sums = [x if x is None else x[at][..., None] for x in grad_sums[:2]]
-                step.begin_backward(grad_values[at], of_sums)
+                step.begin_backward(grad_values[at], [_part_of(x, at) for x in grad_sums[:2]])
                 for block in part.blocks:
                     step.backward(block, grads[0][at], grad_table)
                 # Copy the part's gradients. Keys behind its last one keep 0.
@@ -221,6 +225,10 @@ class _Blockwise(torch.autograd.Function):
                     if total is not None:
                         grad[at][..., : part.num_keys, :] = total
         return *grads, grad_table, None, None
+
+
+def _part_of(x: Tensor | None, index: Any) -> Tensor | None:
+    return None if x is None else x[index]
 
 
 def _heads_inside(like: Tensor, length: int) -> Tensor:
@@ -272,7 +280,7 @@ class _Steps:
             if z.size(-1) == 0:
                 return
         w = self._weights(z, block)
-        total, logs, nonzero, largest = (x if x is None else x[..., block.rows] for x in sums)
+        total, logs, nonzero, largest = (_part_of(x, (..., block.rows)) for x in sums)
         if total is not None:
             total.copy_(w.sum(-1, dtype=self.exact))
         if logs is not None:
@@ -287,12 +295,15 @@ class _Steps:
         if self.scale_first:
             w = w * row_scale
         product = self._product("out", w.to(self.v.dtype), self._seen(self.v, block))
-        values[..., block.rows, :] = product if self.scale_first else product.mul_(row_scale)
+        if not self.scale_first:
+            product.mul_(row_scale)
+        values[..., block.rows, :] = product
 
     def begin_backward(self, grad: Tensor, grad_sums: list[Tensor | None]) -> None:
-        """Set the part's gradients of outputs [..., Nq, dv] and of total and logs [..., Nq, 1]."""
-        self.grad = grad if self.scale_first else (grad * self.row_scale).to(grad.dtype)
-        self.grad = self.grad.contiguous()
+        """Set the part's gradients of outputs [..., Nq, dv] and of total and logs [..., Nq]."""
+        if not self.scale_first:
+            grad = (grad * self.row_scale).to(grad.dtype)
+        self.grad = grad.contiguous()
         self.grad_total, self.grad_logs = grad_sums
         self.grad_keys: Tensor | None = None
         self.grad_values: Tensor | None = None
@@ -308,7 +319,9 @@ class _Steps:
         z = self._scores(block) if block.scores is None else block.scores
         w = self._weights(z, block)
         factors = self._dropout_factors(w, block)
-        dropped = w if factors is None else w * factors
+        dropped = w
+        if factors is not None:
+            dropped = w * factors
         if self.scale_first:
             dropped = dropped * self.row_scale[..., rows, :]
         grad = self.grad[..., rows, :]
@@ -321,9 +334,9 @@ class _Steps:
             dw.mul_(factors)
         # Add the gradients of the row sums. Where w is 0 the derivative of the map removes them.
         if self.grad_total is not None:
-            dw.add_(self.grad_total[..., rows, :])
+            dw.add_(self.grad_total[..., rows, None])
         if self.grad_logs is not None:
-            dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, :]))
+            dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, None]))
         dz = self._times_derivative(dw, z, block)
         if grad_table is not None and self.bias is not None:
             bias = self.bias.block(rows, block.keys)
@@ -351,7 +364,9 @@ class _Steps:
             return z
         w = self.plan.attention.map.value(z)
         # After the map: softplus(0) and sigmoid(0) are not 0.
-        return w if self.plan.attention.map.rectifies else self._hide(w, block)
+        if not self.plan.attention.map.rectifies:
+            self._hide(w, block)
+        return w
 
     def _times_derivative(self, dw: Tensor, z: Tensor, block: Block) -> Tensor:
         """Return dw h'(z), 0 where hidden, perhaps in place of dw."""
@@ -359,9 +374,11 @@ class _Steps:
             # dw where z > 0: one pass instead of a comparison and a product
             return torch.ops.aten.threshold_backward.grad_input(dw, z, 0, grad_input=dw)
         dz = dw.mul_(self.plan.attention.map.derivative(z))
-        return dz if self.plan.attention.map.rectifies else self._hide(dz, block)
+        if not self.plan.attention.map.rectifies:
+            self._hide(dz, block)
+        return dz
 
-    def _hide(self, weights: Tensor, block: Block) -> Tensor:
+    def _hide(self, weights: Tensor, block: Block) -> None:
         """Set the entries of hidden keys to 0, in place."""
         rows = block.rows
         offset = self.plan.visibility.offset
@@ -378,7 +395,6 @@ class _Steps:
             else:
                 last = torch.arange(rows.start, rows.stop, device=weights.device) + offset
                 weights.masked_fill_(block.live > last[:, None], 0.0)
-        return weights
 
     def _logs(self, w: Tensor) -> Tensor:
         """Return log w, finite where w is 0."""

@@ -6,6 +6,7 @@ has a fused kernel for softmax.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,9 +57,8 @@ def row_statistics(
     if sums.nonzero is not None and sums.largest is not None:
         with torch.no_grad():
             statistics.zero_fraction = 1 - sums.nonzero / visibility.positive_counts
-            # Take the absolute scale, since a learned factor may be negative.
-            scale = row_scale.abs() if isinstance(row_scale, Tensor) else abs(row_scale)
-            statistics.largest = sums.largest * scale
+            # Take absolute values, since a learned factor may be negative.
+            statistics.largest = (sums.largest * row_scale).abs()
     return statistics
 
 
@@ -135,11 +135,13 @@ def by_function(
 
     The function takes :func:`centered` q and k, v, the table of the bias, a plan and a seed of
     dropout. It returns the values, and the sums over the rows of h(z). The plan is the problem as
-    the function needs it, here without q, k and v: autograd keeps those of the backward pass.
+    the function needs it, here without q, k and v, which autograd keeps for the backward pass.
     """
     # The seed comes from the global generator, so that torch.manual_seed repeats everything.
     # Draw it on the CPU: reading one from the GPU would wait for it.
-    seed = int(torch.randint(num_seeds, ())) if problem.dropout > 0 else 0
+    seed = 0
+    if problem.dropout > 0:
+        seed = int(torch.randint(num_seeds, ()))
     plan = replace(plan, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
     table = None if plan.bias is None else plan.bias.table
     # Cast here to the dtype of the products, since a function turns autocast off.
@@ -189,17 +191,17 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
         return values, row_sums(weights, need, positive) if need.rows else None
 
     # Solve block by block. With gradients, keep only the inputs of each.
+    solve: Any = block
+    if torch.is_grad_enabled():
+        solve = partial(checkpoint, block, use_reentrant=False)
     outputs = []
     sums = []
     for start in range(0, num_queries, size):
         rows = slice(start, min(start + size, num_queries))
         # Leave out keys behind the last query's own.
         keys = slice(visibility.block(rows).num_keys)
-        inputs = problem.q[:, :, rows], problem.k[:, :, keys], problem.v[:, :, keys], rows
-        if torch.is_grad_enabled():
-            values, block_sums = checkpoint(block, *inputs, use_reentrant=False)
-        else:
-            values, block_sums = block(*inputs)
+        q, k, v = problem.q[:, :, rows], problem.k[:, :, keys], problem.v[:, :, keys]
+        values, block_sums = solve(q, k, v, rows)
         outputs.append(values)
         sums.append(block_sums)
     statistics = None
@@ -240,11 +242,14 @@ def fused(problem: AttentionProblem) -> AttentionOutput:
     # Use the kernel's causal mode only where its triangle fits ours.
     is_square = visibility.num_queries == visibility.num_keys
     only_causal = visibility.hides_later and visibility.key_mask is None and is_square
+    mask = None
+    if not only_causal:
+        mask = visibility.score_mask(problem.q.dtype)
     values = F.scaled_dot_product_attention(
         problem.q,
         problem.k,
         problem.v,
-        attn_mask=None if only_causal else visibility.score_mask(problem.q.dtype),
+        attn_mask=mask,
         dropout_p=problem.dropout,
         is_causal=only_causal,
     )

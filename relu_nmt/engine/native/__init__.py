@@ -145,9 +145,12 @@ def _find(name: str) -> Callable[..., None] | None:
     assert loaded is not None, f"look with has_kernel before calling {name}"
     # Try the best form first. AVX512 kernels may need further instructions.
     for form in forms():
-        needed = INSTRUCTIONS.get(name) if form == "avx512" else None
+        if form == "avx512" and name in INSTRUCTIONS:
+            is_supported = getattr(torch.cpu, INSTRUCTIONS[name], bool)
+            if not is_supported():
+                continue
         function = getattr(loaded, f"{name}_{form}", None)
-        if function is not None and (needed is None or getattr(torch.cpu, needed, bool)()):
+        if function is not None:
             # Declare the types, since ctypes would cut addresses to 4 bytes.
             function.argtypes = [ctypes.c_void_p, ctypes.c_double]
             function.restype = None
