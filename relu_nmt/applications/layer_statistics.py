@@ -96,6 +96,8 @@ class AttentionStatistics:
             modules[f"{slot}.{layer}"] = part
             means[f"{slot}.{layer}"] = part["mean"]
         overall, slots = _summary(means)
+        for slot, slot_means in slots.items():
+            slots[slot] = _with_exp(slot_means)
         attentions = {}
         without_weights = []
         for slot in SLOTS:
@@ -109,7 +111,7 @@ class AttentionStatistics:
             "attention": attentions,
             "without_weights": without_weights,
             "overall": _with_exp(overall),
-            "slots": {slot: _with_exp(means) for slot, means in slots.items()},
+            "slots": slots,
             "modules": modules,
         }
 

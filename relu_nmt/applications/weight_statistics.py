@@ -102,7 +102,9 @@ class WeightStatistics:
                 self._able.append(module)
                 slots.add(module.slot)
         self.without_weights = tuple(slot for slot in SLOTS if slot not in slots)
-        self._kinds = [kinds_of(dictionary).to(ensemble.device) for dictionary in dictionaries]
+        source_dictionary, target_dictionary = dictionaries
+        self._source_kinds = kinds_of(source_dictionary).to(ensemble.device)
+        self._target_kinds = kinds_of(target_dictionary).to(ensemble.device)
         # Totals and numbers of rows of each statistic, [2, H] or [2, H, percents], and all rows.
         self._sums: dict[Place, dict[str, np.ndarray]] = defaultdict(dict)
         self._rows: Counter[Place] = Counter()
@@ -123,8 +125,8 @@ class WeightStatistics:
         batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
         device = self._ensemble.device
         for batch, src_tokens, prev_output_tokens in batches:
-            source = _Tokens(self._kinds[0][src_tokens])
-            target = _Tokens(self._kinds[1][prev_output_tokens])
+            source = _Tokens(self._source_kinds[src_tokens])
+            target = _Tokens(self._target_kinds[prev_output_tokens])
             if numbers is not None:
                 of_sources, of_targets = zip(*map(numbers.__getitem__, batch), strict=True)
                 source = source._replace(sentences=pad_rows(of_sources, 0).to(device))
@@ -378,12 +380,15 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
     if "entropy" in values:
         values["exp_entropy"] = math.exp(values["entropy"])
         values["entropy_bits"] = values["entropy"] / math.log(2)
-    ranks = {}
+    record: dict[str, Any] = {}
+    for name in ANALYZED:
+        if name in values:
+            record[name] = values[name]
     for name in RANKED:
         is_known = ~np.isnan(means[name])
         percents = itertools.compress(PERCENTS, is_known)
-        ranks[name] = dict(zip(percents, means[name][is_known].tolist(), strict=True))
-    return {name: values[name] for name in ANALYZED if name in values} | ranks
+        record[name] = dict(zip(percents, means[name][is_known].tolist(), strict=True))
+    return record
 
 
 # ------------------------------------------------------------------- plots, as the src of images

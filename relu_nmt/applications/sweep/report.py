@@ -98,6 +98,9 @@ def write_report(folder: Path, description: SweepDescription) -> None:
 def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequence[Average]) -> str:
     """Return the HTML page."""
     rows = rows_of(averages)
+    columns: set[str] = set()
+    for average in averages:
+        columns |= average.record.keys()
     values: dict[str, Any] = {
         "description": description,
         "cells": cells,
@@ -105,7 +108,7 @@ def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequenc
         "rows": rows,
         "labels": labels_of(rows),
         "lengths": sorted({average.length for average in averages}),
-        "columns": set().union(*(average.record for average in averages)),
+        "columns": columns,
         "command": shlex.join(["relu-nmt-sweep", *description.settings.command]),
         "now": time.strftime("%d %B %Y, %H:%M"),
         "SLOTS": SLOTS,
