@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import sacrebleu
-from aligner import symmetric_links
+from aligner import best_sources
 from corpus import Pair
 from tagged_text import TaggedText
 
@@ -146,13 +146,14 @@ def by_aligner(pairs: Sequence[Pair], text: Sequence[Pair]) -> list[Translation]
         for side, words in enumerate(map(words_of, (pair[0].text, pair[1].text))):
             ids = [numbers.setdefault(word, len(numbers)) for word in words]
             sides[side].append(np.array(ids, dtype=np.int64))
-    links = symmetric_links(sides[0], sides[1])
     translations = []
-    for (source, target), numbers_of_pair in zip(pairs, links, strict=False):
+    for (source, target), sources in zip(pairs, best_sources(sides[0], sides[1]), strict=False):
         source_spans = word_spans(source.text)
-        target_spans = word_spans(target.text)
-        spans = [(source_spans[i], target_spans[j]) for i, j in numbers_of_pair]
-        translations.append(Translation(target.text, spans))
+        links = []
+        for span, number in zip(word_spans(target.text), sources.tolist(), strict=True):
+            if number >= 0:
+                links.append((source_spans[number], span))
+        translations.append(Translation(target.text, links))
     return translations
 
 

@@ -35,6 +35,7 @@ from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import write_lines
+from relu_nmt.training.config import RESULTS_FILE
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from relu_nmt.translator.models import load_models
@@ -82,10 +83,13 @@ class Run:
         self.pairs: dict[str, list[Pair | None]] = {}
         self.symbols: dict[str, tuple[str, str]] = {}
 
-    def measured(self, split: str) -> list[Pair]:
+    def with_same_tags(self, split: str) -> list[Pair]:
         """Return the pairs of a split whose sides have the same tags."""
-        pairs = [pair for pair in self.pairs[split] if pair and corpus.is_measured(pair)]
-        return pairs[: self.arguments.most_segments]
+        return [pair for pair in self.pairs[split] if pair and corpus.is_measured(pair)]
+
+    def measured(self, split: str) -> list[Pair]:
+        """Return the pairs of a split whose tags are measured."""
+        return self.with_same_tags(split)[: self.arguments.most_segments]
 
     def command(self, name: str, *words: object) -> None:
         """Run a command of the package.
@@ -203,10 +207,17 @@ class Run:
                 record = self.measure_words(self.translator(name))
             else:
                 record = self.measure_attention(self.translator(name))
-            settings = {"updates": self.arguments.updates, "seed": self.arguments.seed}
-            write_json(path, {"model": name, **settings, **record})
+            write_json(path, {"model": name, **self.settings(name), **record})
         record: Record = json.loads(path.read_text("utf-8"))
         return record
+
+    def settings(self, name: str) -> Record:
+        """Return the seed and the number of updates of a model."""
+        results = self.out / name / "model" / RESULTS_FILE
+        if not results.exists():
+            return {}
+        updates = json.loads(results.read_text("utf-8"))["num_updates"]
+        return {"updates": updates, "seed": self.arguments.seed}
 
     def measure_attention(self, translator: Translator) -> Record:
         """Return the scores of tags placed by attention, and by position for the same texts."""
@@ -305,9 +316,9 @@ def write_json(path: Path, content: object) -> None:
 def table(records: Sequence[Record]) -> str:
     """Return the scores of all models as a table of Markdown."""
     lines = [
-        "| tags | sound, % | F1, own words | exact, % | tags | F1, references | exact, % "
+        "| tags | updates | sound, % | F1, own words | exact, % | tags | F1, references | exact, % "
         "| tags | BLEU |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for record in records:
         lines.append(table_row(record["model"], record))
@@ -318,7 +329,7 @@ def table(records: Sequence[Record]) -> str:
 
 def table_row(name: str, record: Record) -> str:
     """Return a row of the table. Not every record has tags of translations and of references."""
-    cells = [name]
+    cells = [name, str(record.get("updates", ""))]
     own = record.get("translations")
     if own is None:
         cells += [""] * 4
@@ -350,7 +361,7 @@ def report(run: Run, records: Sequence[Record]) -> None:
     for record in records:
         numbers.append({name: record[name] for name in record if not name.startswith("placed")})
     counts = {split: sum(pair is not None for pair in run.pairs[split]) for split in SPLITS}
-    measured = {split: len(run.measured(split)) for split in SPLITS}
+    measured = {split: len(run.with_same_tags(split)) for split in SPLITS}
     examples = run.examples(records)
     content = {"pairs": counts, "with the same tags": measured, "models": numbers}
     write_json(run.out / "results.json", {**content, "examples": examples})

@@ -118,6 +118,7 @@ def test_the_script_measures_all_models_and_does_nothing_twice(modules, tmp_path
     assert set(by_model) == {"aligner", "softmax", "relu", "sparsemax", "guided", "words"}
     assert by_model["aligner"]["references"]["f1"] > 90
     for record in by_model.values():
+        assert record.get("updates", 2) == 2
         if "layers" in record:
             assert record["translations"]["sound"] == 100
             assert record["translations"]["cut words"] == 0
