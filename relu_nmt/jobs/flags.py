@@ -32,8 +32,10 @@ class Parser(argparse.ArgumentParser):
         for flag in unknown:
             if commands := _commands_with(flag):
                 raise ConfigError(f"{flag}: it is a flag of {' and '.join(commands[:MOST_NAMED])}")
-        hint = close_names(unknown[0], self._option_string_actions) if unknown else ""
-        raise ConfigError(f"{message}; {hint}" if hint else f"{message}; see --help")
+        hint = ""
+        if unknown:
+            hint = close_names(unknown[0], self._option_string_actions)
+        raise ConfigError(f"{message}; {hint or 'see --help'}")
 
 
 def advice_on(flag: str, words: str = "") -> str:
@@ -45,7 +47,9 @@ def advice_on(flag: str, words: str = "") -> str:
     for patterns, advice in (*tables["nowhere"].items(), *tables["elsewhere"].items()):
         if any(fnmatchcase(flag, pattern) for pattern in patterns.split()):
             number = re.search(rf"{re.escape(flag)}[ =](\d[\d.]*)", words)
-            return re.sub(r"\bN\b", number[1], advice) if number else advice
+            if number:
+                advice = re.sub(r"\bN\b", number[1], advice)
+            return advice
     return ""
 
 

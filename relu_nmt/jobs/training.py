@@ -118,7 +118,9 @@ def training_run(settings: Any, progress: bool) -> Iterator[TrainingRun]:
     with closing(join_processes(config.cpu)) as process:
         # Let the first process alone check and lock the folder.
         folder = CheckpointFolder(config)
-        note = refuse_unrelated(folder, settings) if process.is_first else ""
+        note = ""
+        if process.is_first:
+            note = refuse_unrelated(folder, settings)
         with folder.owned() if process.is_first else nullcontext():
             log = TrainingLog(config, quiet=not process.is_first, shown=progress)
             if note:

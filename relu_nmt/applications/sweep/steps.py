@@ -39,7 +39,7 @@ TORCHRUN = "torch.distributed.run"
 # ------------------------------------------------------------------- commands
 
 
-def tool(name: str, *arguments: str, processes: int = 1) -> Command:
+def tool(name: str, arguments: Sequence[str], processes: int = 1) -> Command:
     """Return the command that runs a command of this package, by torchrun in several processes."""
     command = (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
     if processes > 1:

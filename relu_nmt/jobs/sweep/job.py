@@ -85,7 +85,9 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
         DataError: the data folder lacks boundaries, or a file is damaged.
     """
     folder = Path(settings.save_dir)
-    published = None if settings.published is None else read_published(settings.published)
+    published = None
+    if settings.published is not None:
+        published = read_published(settings.published)
     if settings.running.report_only:
         earlier = read_description(folder)
         if earlier is None:
@@ -134,14 +136,17 @@ def _checked_trainings(
     config: Settings, steps: Sequence[Step]
 ) -> list[TranslationTrainingSettings]:
     """Return the settings of the trainings."""
-    if any("--no-save" in typed for typed in (config.train_flags, *config.variant_flags.values())):
-        raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
+    for typed in (config.train_flags, *config.variant_flags.values()):
+        if "--no-save" in typed:
+            raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     # Check the flags of all models, and the flags of each variant.
     budget = config.time_flags[0].removeprefix("--").replace("-", "_")
     own_flags = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own_flags)
     # Let variants set the attention, unlike the flags of all models.
-    fixed = {field: by for field, by in own_flags.items() if field not in ATTENTION_FIELDS}
+    fixed = dict(own_flags)
+    for field in ATTENTION_FIELDS:
+        del fixed[field]
     for name, flags in config.variant_flags.items():
         _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
     # Check the checkpoint that each training leaves.
@@ -168,15 +173,18 @@ def _check_documents(settings: Settings, training: TranslationTrainingSettings) 
     """Check that the data have document boundaries, unless all models see single sentences."""
     folders = split_paths(settings.data, ":")
     # Take the languages from the flags, or else from the first folder.
-    typed = [name for name in (training.source_lang, training.target_lang) if name]
-    languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
+    source = training.source_lang
+    target = training.target_lang
+    if not source or not target:
+        source, target = infer_languages(folders[0])
     # Skip the check if no model joins sentences.
     if max(*settings.lengths, *settings.doc_mixture, 1) == SINGLE_SENTENCES:
         return
     # Check the training text of all folders, and the evaluated split of the first.
-    splits = [*((folder, "train") for folder in folders), (folders[0], settings.gen_subset)]
+    splits = [(folder, "train") for folder in folders]
+    splits.append((folders[0], settings.gen_subset))
     for folder, split in splits:
-        path = split_path(folder, split, find_pair(folder, split, *languages), "documents")
+        path = split_path(folder, split, find_pair(folder, split, source, target), "documents")
         if not path.exists():
             raise DataError(
                 f"{path}: no such file, but a sweep is about documents; run relu-nmt-preprocess "
@@ -195,9 +203,11 @@ def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> 
         (settings.save_dir, "one report is of one task; choose another --save-dir"),
         (settings.start_from, f"{SAME_TEXT} and dictionaries, or choose another --start-from"),
     ):
-        earlier = None if folder is None else read_description(Path(folder))
+        if folder is None:
+            continue
+        earlier = read_description(Path(folder))
         # Skip folders without results, whose settings may still be corrected.
-        if folder is not None and earlier is not None and has_results(Path(folder)):
+        if earlier is not None and has_results(Path(folder)):
             require_same(earlier.task, folder, task, data, advice, ConfigError)
     return task
 
@@ -251,8 +261,11 @@ def _refuse(
 def _settings_of(steps: Sequence[Step], settings_class: type[SettingsT]) -> list[SettingsT]:
     """Return the settings of the first command of each step, a training or an evaluation."""
     parser = _parser(settings_class)
-    commands = [arguments_of(step.commands[0]) for step in steps]
-    return [read_settings(settings_class, parser.parse_args(words)) for words in commands]
+    settings = []
+    for step in steps:
+        arguments = parser.parse_args(arguments_of(step.commands[0]))
+        settings.append(read_settings(settings_class, arguments))
+    return settings
 
 
 def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
@@ -328,68 +341,55 @@ def plan_steps(settings: Settings, without_weights: Collection[str] = ()) -> lis
             steps.append(replace(step, commands=(command,)))
         if settings.contrastive:
             step = Step(model, CONTRASTS, folder)
-            command = tool(
-                "score",
-                *_user_modules(settings),
-                *("--contrastive", settings.contrastive, "--path", _checkpoint(settings, folder)),
-                *("--results", str(step.path(".results.json"))),
-            )
-            steps.append(replace(step, commands=(command,)))
+            words = _user_modules(settings)
+            words += ["--contrastive", settings.contrastive]
+            words += ["--path", _checkpoint(settings, folder)]
+            words += ["--results", str(step.path(".results.json"))]
+            steps.append(replace(step, commands=(tool("score", words),)))
     return steps
 
 
 def _train_commands(settings: Settings, model: SweepModel) -> tuple[Command, ...]:
     folder = model.folder(settings.save_dir)
     checkpoints = str(folder / "checkpoints")
-    start: tuple[str, ...] = ()
-    if settings.start_from is not None:
-        first = _checkpoint(settings, _sentence_model(settings, model))
-        start = ("--finetune-from-model", first)
     system_flags = settings.variant_flags.get(model.attention) or attention_flags(model.attention)
-    has_bleu = "--eval-bleu" in (*settings.train_flags, *system_flags)
+    words = [settings.data, *_user_modules(settings), *TRAIN_DEFAULTS]
+    if "--eval-bleu" in (*settings.train_flags, *system_flags):
+        words += settings.tokenizer_flags
+    if not settings.averaged:
+        words.append("--no-epoch-checkpoints")
+    words += [*settings.train_flags, *system_flags]
     # Put the sweep's own flags last: they win over the flags that the user typed.
-    train = tool(
-        "train",
-        settings.data,
-        *_user_modules(settings),
-        *TRAIN_DEFAULTS,
-        *(settings.tokenizer_flags if has_bleu else ()),
-        *(() if settings.averaged else ("--no-epoch-checkpoints",)),
-        *settings.train_flags,
-        *system_flags,
-        "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
-        model.trained_on,
-        *settings.time_flags,
-        *start,
-        *("--seed", str(model.seed), "--save-dir", checkpoints),
-        processes=settings.running.training_processes,
-    )
+    words.append("--doc-mixture" if model.is_mixture else "--max-doc-tokens")
+    words += [model.trained_on, *settings.time_flags]
+    if settings.start_from is not None:
+        words += [
+            "--finetune-from-model",
+            _checkpoint(settings, _sentence_model(settings, model)),
+        ]
+    words += ["--seed", str(model.seed), "--save-dir", checkpoints]
+    train = tool("train", words, settings.running.training_processes)
     # Average the last checkpoints by a second command.
     if settings.averaged is None:
         return (train,)
-    average = tool(
-        "average",
-        *("--inputs", checkpoints, "--num-update-checkpoints", str(settings.averaged)),
-        *("--output", _checkpoint(settings, folder)),
-    )
-    return (train, average)
+    words = ["--inputs", checkpoints, "--num-update-checkpoints", str(settings.averaged)]
+    words += ["--output", _checkpoint(settings, folder)]
+    return (train, tool("average", words))
 
 
 def _generate_command(settings: Settings, step: Step, measured: bool) -> Command:
-    return tool(
-        "generate",
-        settings.data,
-        *_user_modules(settings),
-        *("--path", _checkpoint(settings, step.folder), "--gen-subset", settings.gen_subset),
-        *("--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"),
-        *settings.tokenizer_flags,
-        *settings.generate_flags,
-        # Mark documents by <d> lines: an empty document is still a document.
-        *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
-        *("--results", str(step.path(".results.json"))),
-        *(["--attention-stats", str(step.path(".attention.json"))] if measured else []),
-        *(["--memory-stats", str(step.path(".memory.json"))] if settings.memory_stats else []),
-    )
+    words = [settings.data, *_user_modules(settings)]
+    words += ["--path", _checkpoint(settings, step.folder), "--gen-subset", settings.gen_subset]
+    words += ["--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"]
+    words += [*settings.tokenizer_flags, *settings.generate_flags]
+    # Mark documents by <d> lines: an empty document is still a document.
+    words += ["--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR]
+    words += ["--results", str(step.path(".results.json"))]
+    if measured:
+        words += ["--attention-stats", str(step.path(".attention.json"))]
+    if settings.memory_stats:
+        words += ["--memory-stats", str(step.path(".memory.json"))]
+    return tool("generate", words)
 
 
 def _user_modules(settings: Settings) -> list[str]:
@@ -419,7 +419,9 @@ def attention_flags(attention: str) -> tuple[str, ...]:
         >>> attention_flags("softmax")
         ('--attention-preset', 'none', '--attention', 'softmax')
     """
-    name = Spec.parse(attention).name
-    preset = name if name in ATTENTION_PRESETS else "none"
-    typed = () if attention == preset else ("--attention", attention)
-    return ("--attention-preset", preset, *typed)
+    preset = Spec.parse(attention).name
+    if preset not in ATTENTION_PRESETS:
+        preset = "none"
+    if attention == preset:
+        return ("--attention-preset", preset)
+    return ("--attention-preset", preset, "--attention", attention)

@@ -61,12 +61,23 @@ class Corpora:
             weights=settings.corpus_weights,
         )
 
-    def validation_batches(self, name: str, limits: BatchLimits) -> TranslationBatches:
-        """Return batches of all sentences of a split, in groups if documents are trained on."""
-        documents = self._settings.documents
-        corpus = self._checked([self._task.load_split(name, self._settings.load_alignments)])
-        lengths = (documents.validation_length,) if documents.active else ()
-        return self._batches_of(self._prepared(corpus), limits, lengths)
+    def validation_batches(self) -> dict[str, TranslationBatches]:
+        """Return batches of all sentences of each validation split, by name.
+
+        If documents are trained on, the sentences are in groups.
+        """
+        settings = self._settings
+        batches: dict[str, TranslationBatches] = {}
+        if settings.trainer.disable_validation:
+            return batches
+        lengths: tuple[int, ...] = ()
+        if settings.documents.active:
+            lengths = (settings.documents.validation_length,)
+        for name in settings.valid_subset.split(","):
+            corpus = self._checked([self._task.load_split(name, settings.load_alignments)])
+            limits = settings.batching.validation_limits
+            batches[name] = self._batches_of(self._prepared(corpus), limits, lengths)
+        return batches
 
     def _batches_of(
         self,
@@ -88,9 +99,11 @@ class Corpora:
             weights,
         )
         descriptions = batches.describe_lengths()
-        mixed = " (first epoch; another mixture in each)" if len(descriptions) > 1 else ""
+        name = batches.split.name
+        if len(descriptions) > 1:
+            name += " (first epoch; another mixture in each)"
         for description in descriptions:
-            self._say(f"{batches.split.name}{mixed}: {lengths_in_words(description)}")
+            self._say(f"{name}: {lengths_in_words(description)}")
         if batches.num_skipped:
             self._say(
                 f"{batches.num_skipped:,} of them are longer than --max-tokens or than the model "
@@ -102,9 +115,9 @@ class Corpora:
         """Return the training split of a data folder joined with the splits of further folders."""
         settings = self._settings
         first_folder = self._folders[0]
-        tasks = [
-            self._task if folder == first_folder else at_folder(self._task, folder, first_folder)
-        ]
+        tasks = [self._task]
+        if folder != first_folder:
+            tasks = [at_folder(self._task, folder, first_folder)]
         # The dictionaries of further folders must equal the dictionaries of the first.
         for path in settings.extra_data:
             tasks.append(at_folder(self._task, path, first_folder))
@@ -176,9 +189,8 @@ class Corpora:
         if documents.active:
             # Require boundaries of documents if groups have several sentences.
             flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"
-            split.require_documents(
-                flag, max(*documents.training_lengths, documents.validation_length)
-            )
+            longest_group = max(*documents.training_lengths, documents.validation_length)
+            split.require_documents(flag, longest_group)
         return split
 
     def write_lengths(self, batches: Sequence[TranslationBatches]) -> None:

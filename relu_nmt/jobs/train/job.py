@@ -58,20 +58,17 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
     with training_run(settings, progress) as training:
         # Open the task: the languages, the dictionaries, and the way from text to tokens.
         folders = split_paths(settings.data, ":")
-        earlier = None if training.checkpoint is None else stored_task(training.checkpoint)
-        task = open_task(settings, folders[0], training.checkpoint, earlier)
+        checkpoint = training.checkpoint
+        earlier = None
+        if checkpoint is not None:
+            earlier = stored_task(checkpoint)
+        task = open_task(settings, folders[0], checkpoint, earlier)
         # Build the model and the loss.
         model = new_model(settings, task, training)
-        if training.checkpoint is not None and earlier is not None:
-            notes = compare_with_data(
-                training.checkpoint,
-                earlier,
-                task,
-                folders[0],
-                training.goes_on,
-                training.fresh_start,
-            )
-            for note in notes:
+        if checkpoint is not None and earlier is not None:
+            for note in compare_with_data(
+                checkpoint, earlier, task, folders[0], training.goes_on, training.fresh_start
+            ):
                 training.say(f"note: {note}")
         teachers = load_teachers(settings, task, training)
         objective = new_objective(settings, model, teachers)
@@ -81,11 +78,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         settings = with_numbers(settings, objective, train, training)
         if settings.batching.max_tokens is not None:
             train = train.within(settings.batching.max_tokens)
-        valid: dict[str, TranslationBatches] = {}
-        if not settings.trainer.disable_validation:
-            for name in settings.valid_subset.split(","):
-                limits = settings.batching.validation_limits
-                valid[name] = corpora.validation_batches(name, limits)
+        valid = corpora.validation_batches()
         if training.process.is_first and not settings.trainer.no_save:
             corpora.write_lengths([train.batches, *valid.values()])
         scorer = None
@@ -134,8 +127,9 @@ def open_task(
     if settings.documents.sentence_separator:
         teacher = settings.teacher.teacher
         if checkpoint is None and teacher is not None:
-            of_teacher = stored_task(split_paths(teacher, ":")[0])
-            earlier = of_teacher if of_teacher and of_teacher.separators else None
+            earlier = stored_task(split_paths(teacher, ":")[0])
+            if earlier is not None and earlier.separators is None:
+                earlier = None
         task = task.with_sentence_separator(earlier)
     return task
 
@@ -190,7 +184,9 @@ def new_objective(
     settings: Settings, model: TranslationModel, teachers: list[TranslationModel]
 ) -> TranslationObjective:
     """Return the loss of a model, with ``teachers`` on their probabilities."""
-    alignment_lambda = settings.alignment_lambda if settings.load_alignments else 0.0
+    alignment_lambda = 0.0
+    if settings.load_alignments:
+        alignment_lambda = settings.alignment_lambda
     make: type[TranslationObjective] | partial[TaughtObjective] = TranslationObjective
     if teachers:
         make = partial(TaughtObjective, teachers, settings.teacher)
@@ -207,7 +203,9 @@ def search_dtype(config: TrainerConfig) -> torch.dtype | None:
     """Return the dtype of models that do not learn: the one in which training computes."""
     if config.bf16:
         return torch.bfloat16
-    return torch.float16 if config.fp16 else None
+    if config.fp16:
+        return torch.float16
+    return None
 
 
 def with_numbers(
@@ -226,8 +224,10 @@ def with_numbers(
         tokens = stored = arguments.get("batching", {}).get("max_tokens")
         if not stored or trainer.preflight:
             tokens = tokens_in_memory(settings, objective, train, training, stored)
-        origin = f", as in {training.checkpoint}" if stored else ""
-        notes.append(f"--max-tokens auto: {tokens:,}{origin}")
+        note = f"--max-tokens auto: {tokens:,}"
+        if stored:
+            note += f", as in {training.checkpoint}"
+        notes.append(note)
     if update_tokens:
         assert tokens is not None, "--update-tokens needs --max-tokens"
         # Take the number of batches that comes closest.
