@@ -363,27 +363,29 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
 
     A name that no field has is a ConfigError.
     """
-    names: dict[str, str] = {}
-    constants: dict[str, tuple[str, Any]] = {}
+    # The field of each spelling, and the value that it sets, if it is a constant's.
+    spellings: dict[str, tuple[str, Any]] = {}
     for entry in all_options(config_class).values():
-        spellings = [entry.name, *(flag[2:] for flag in entry.flags if flag.startswith("--"))]
-        names |= {spelling.replace("-", "_"): entry.name for spelling in spellings}
+        spellings[entry.name] = entry.name, None
+        for flag in entry.flags:
+            if flag.startswith("--"):
+                spellings[flag[2:].replace("-", "_")] = entry.name, None
         for flag, constant in entry.constants.items():
-            constants[flag[2:].replace("-", "_")] = entry.name, constant
+            spellings[flag[2:].replace("-", "_")] = entry.name, constant
     fields = {}
     for name, value in values.items():
         key = name.replace("-", "_")
-        if key in names:
-            fields[names[key]] = value
-        elif key in constants:
-            field, constant = constants[key]
-            if value:  # otherwise the file switches the flag off
-                fields[field] = constant
-        else:
+        if key not in spellings:
             advice = "see --help for all options"
-            if len(names) <= MOST_SHOWN_NAMES:
-                advice = f"known: {', '.join(names) or 'none'}"
-            raise ConfigError(f"unknown option '{name}': {close_names(key, names) or advice}")
+            if len(spellings) <= MOST_SHOWN_NAMES:
+                advice = f"known: {', '.join(spellings) or 'none'}"
+            advice = close_names(key, spellings) or advice
+            raise ConfigError(f"unknown option '{name}': {advice}")
+        field, constant = spellings[key]
+        if constant is None:
+            fields[field] = value
+        elif value:  # otherwise the file switches the flag off
+            fields[field] = constant
     return fields
 
 

@@ -16,6 +16,7 @@ from relu_nmt.applications.weight_statistics import (
     DEFINITIONS,
     Numbers,
     Records,
+    Series,
     WeightStatistics,
     by_layer,
     by_rank,
@@ -47,8 +48,7 @@ from relu_nmt.translator.attention_maps import (
     single_model,
 )
 
-AT_ONCE = 1000
-"""Most sentences or groups to read, sort by length and analyze before the next ones."""
+AT_ONCE = 1000  # most sentences or groups to read, sort by length and analyze together
 PLACE = ("checkpoint", "slot", "sees", "layer", "head")
 MEMORY_STATISTICS = ("tokens", "size", "variance_ratio", "anisotropy", "null_fraction")
 USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
@@ -64,8 +64,8 @@ SHOWN_PERCENTS = (0.5, 1.0, 1.5, 5.0, 10.0, 50.0)
 class AnalyzedModel:
     """A checkpoint, the split as it reads it in groups of sentences or one by one, and its results.
 
-    See :meth:`WeightStatistics.records`, :meth:`LayerStatistics.records` and
-    :meth:`LayerStatistics.report` for the results. Networks that are no memories have no report.
+    The results are the records and the report of :class:`WeightStatistics` and
+    :class:`LayerStatistics`. Networks that are no memories have no report.
     """
 
     name: str
@@ -167,7 +167,6 @@ def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
     if settings.path:
         with hidden_progress(settings.no_progress_bar or not progress):
             models, examples, facts = _analyze(settings, names)
-    # Write the page and its CSV files.
     page = Path(settings.output)
     files = [page]
     for name, text in csv_texts(models, courses).items():
@@ -262,7 +261,10 @@ def _example(
     places_by_text: Mapping[str, Sequence[AttentionPlace | None]],
     number: int,
 ) -> dict[str, Any]:
-    """Return the maps of one sentence or group, at the place of each text in each model."""
+    """Return number and texts of a sentence or group, and ``figures``, each a caption and image.
+
+    ``places_by_text`` are the places to draw in each model, by the text of ``--places``.
+    """
     figures = []
     for text, places_in_models in places_by_text.items():
         # Leave out models without weights at this place.
@@ -321,7 +323,9 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     for path_parts in parts:
         name = "/".join(path_parts[-length:])
         counts[name] += 1
-        names.append(name if counts[name] == 1 else f"{name} {counts[name]}")
+        if counts[name] > 1:
+            name += f" {counts[name]}"
+        names.append(name)
     return names
 
 
@@ -363,7 +367,6 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) ->
     training: list[Mapping[str, Any]] = []
     for name, curves in courses.items():
         training += curve_rows(name, curves)
-    # Columns and rows of each file. Empty ones are left out.
     tables: dict[str, tuple[list[str], Sequence[Mapping[str, Any]]]] = {
         "attention": ([*PLACE, "rows", *ANALYZED], attention),
         "top_sums": ([*PLACE, "percent", "top_sum", "share_at_rank", "beyond"], ranks),
@@ -387,8 +390,7 @@ def page_text(
 ) -> str:
     """Return the page, with links to the CSV files.
 
-    ``facts`` are names and values of the inputs. An example has the maps of a sentence or group:
-    its ``number``, the texts ``source`` and ``target``, and ``figures``: pairs of caption, image.
+    ``facts`` are names and values of the inputs. See :func:`_example` for ``examples``.
     """
     # Branches have a row each, with the ratio of each checkpoint.
     branches: dict[tuple[str, int, str], dict[str, float | None]] = {}
@@ -396,14 +398,7 @@ def page_text(
         for record in model.branches:
             branch = (record["side"], record["layer"], record["branch"])
             branches.setdefault(branch, {})[model.name] = record["variance_ratio"]
-    # Means over layers and heads have a row for each slot and line.
     series = series_of({model.name: model.records for model in models})
-    means: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
-    for slot in SLOTS:
-        for name, _, records in series:
-            for record in records:
-                if record["layer"] == "mean" and record["slot"] == slot:
-                    means.setdefault(slot, []).append((name, record))
     measured: set[str] = set()
     memories = {}
     for model in models:
@@ -420,7 +415,7 @@ def page_text(
         "models": models,
         "measured": measured,
         "series": series,
-        "slot_means": means,
+        "slot_means": _slot_means(series),
         "branches": branches,
         "memories": memories,
         "examples": examples,
@@ -441,6 +436,17 @@ def page_text(
     return render_page("relu_nmt.jobs.analyze", "analysis.html", values)
 
 
+def _slot_means(series: Sequence[Series]) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
+    """Return the means over layers and heads of each slot, a row for each line of the plots."""
+    means: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for slot in SLOTS:
+        for name, _, records in series:
+            for record in records:
+                if record["layer"] == "mean" and record["slot"] == slot:
+                    means.setdefault(slot, []).append((name, record))
+    return means
+
+
 def of_courses(courses: Mapping[str, Curves], panels: Mapping[tuple[str, str], str]) -> str:
     """Return a plot of curves against the number of updates.
 
@@ -455,24 +461,18 @@ def of_courses(courses: Mapping[str, Curves], panels: Mapping[tuple[str, str], s
 
 
 def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], str]]:
-    """Return the panels of losses and scores, then of the telemetry, without empty ones.
-
-    A metric needs two values in a training to make a curve.
-    """
-    # Find the metrics with two values in a training, and the unit of the losses.
-    drawn: set[tuple[str, str]] = set()
-    splits: dict[str, None] = {}  # the other splits, in order
+    """Return the panels of losses and scores, then of the telemetry, without empty ones."""
+    # Find the metrics with two values in a training, which make a curve, and the losses' unit.
+    drawn: dict[tuple[str, str], None] = {}
     bits = "bits per example"
     for course in courses.values():
-        for (split, metric), points in course.items():
+        for key, points in course.items():
             if len(points) > 1:
-                drawn.add((split, metric))
-                splits[split] = None
+                drawn[key] = None
             # Only translation models have a loss without smoothing. Others count examples.
-            if (split, metric) == (TRAIN, "nll_loss"):
+            if key == (TRAIN, "nll_loss"):
                 bits = "bits per token"
-    for split in (TRAIN, TELEMETRY):
-        splits.pop(split, None)
+    splits = list(dict.fromkeys(split for split, _ in drawn if split not in (TRAIN, TELEMETRY)))
     # Order: training loss, losses on the other splits, regularizer, scores, gradient.
     losses = {
         (TRAIN, "loss"): f"training loss, {bits}",

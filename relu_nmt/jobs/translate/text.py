@@ -338,11 +338,7 @@ def translate_documents(
     config = settings.search.resolved(documents=True, workers=0)
     translated = _search(settings, translator, sources, windows, config, progress)
     lines = text.translated(translated, translator.task.target_lang)
-    whole_text = "".join(f"{line}\n" for line in lines)
-    if settings.output is not None:
-        write_file("--output", settings.output, whole_text)
-    elif progress:
-        print(whole_text, end="")
+    _write(settings, lines, progress)
     if progress:
         # Look at the sentences as they were before the limit cut or emptied them.
         too_long = []
@@ -435,6 +431,14 @@ class _Text:
                 sentences, count = next(translations)
                 lines += _joined(sentences, list(itertools.islice(numbers, count)), language)
         return lines
+
+
+def _write(settings: TranslateDocumentsSettings, lines: Sequence[str], progress: bool) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    if settings.output is not None:
+        write_file("--output", settings.output, text)
+    elif progress:
+        print(text, end="")
 
 
 def _search(
