@@ -251,7 +251,7 @@ class SourceEncoder:
             # Encode the terms, leaving out blank ones, and the prefix.
             is_blank = not tokens
             encoded = [self._forced_ids(term, "term", is_blank) for term in as_lines(forced)]
-            beginning = self._forced_ids(prefix, "prefix", is_blank)
+            beginning = self._forced_ids(self._without_any_code(prefix), "prefix", is_blank)
         required = NO_TERMS
         if encoded:
             texts = None if inside_words else self._texts
@@ -283,6 +283,17 @@ class SourceEncoder:
                 f"({self.task.target_lang}); leave the code out"
             )
         return line
+
+    def _without_any_code(self, prefix: str) -> str:
+        """Return a prefix without the model's code, which the search or the source has already.
+
+        Raises:
+            DataError: it begins with another code.
+        """
+        for text in (self.task.target_text, self.task.source_text):
+            if isinstance(prefix, str) and text.first_symbol is not None:
+                prefix = text.without_code(prefix.lstrip())
+        return prefix
 
     def banned_terms(
         self, terms: Sequence[str], match_case: bool = False, inside_words: bool = False

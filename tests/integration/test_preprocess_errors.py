@@ -168,6 +168,8 @@ def test_a_foreign_subword_model_is_an_error(corpus, capsys, subword):
 def test_text_too_small_for_subwords_is_an_error(corpus, capsys):
     flags = ["--subword", "sentencepiece", "--subword-size", "3"]
     assert "--subword-size 3: SentencePiece refuses it" in error_of(corpus, capsys, *flags)
+    flags[-1] = "10000001"
+    assert "--subword-size 10000001: expected 1 to 10000000" in error_of(corpus, capsys, *flags)
 
 
 def test_a_damaged_dictionary_is_an_error(corpus, capsys):

@@ -94,6 +94,7 @@ class PreprocessSettings(ClusterOptions):
         DEFAULT_SUBWORDS,
         "merges (subword-nmt) or pieces (sentencepiece) to learn",
         least=1,
+        most=10_000_000,
         needs=[SPLIT, ("subword_model", None)],
     )
     subword_model: str | None = option(

@@ -23,6 +23,7 @@ from relu_nmt.translation.search.translations import SourceLimit, Translation
 from relu_nmt.translation.step_decoder import StepDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import TranslationRequest, Translator
+from relu_nmt.translator.sources import SourceEncoder
 from tests.tiny import save_tiny_model, tiny_model, tiny_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
@@ -655,6 +656,19 @@ def test_a_copied_word_is_not_banned(translator, monkeypatch, banned, options, e
     monkeypatch.setattr(Generator, "translate", lambda *_: [[hypothesis]])
     translated = translator.translate(["Garten"], replace_unk="", banned=banned, **options)
     assert translated == [expected]
+
+
+@pytest.mark.parametrize(
+    ("side", "code", "other"), [("target", "__en__", "__de__"), ("source", ">>eng<<", ">>fra<<")]
+)
+def test_a_typed_code_before_a_prefix_is_the_code_of_the_model(side, code, other):
+    task = tiny_task(["das", "Haus", "the", code])
+    text = replace(getattr(task, f"{side}_text"), first_symbol=code)
+    sources = SourceEncoder(replace(task, **{f"{side}_text": text}))
+    prefix = sources.sentence("das Haus", prefix="the").prefix
+    assert sources.sentence("das Haus", prefix=f" {code} the").prefix.tolist() == prefix.tolist()
+    with pytest.raises(DataError, match=f"begins with {other}, but the model is for {code}"):
+        sources.sentence("das Haus", prefix=f"{other} the")
 
 
 @pytest.mark.parametrize(
