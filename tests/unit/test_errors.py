@@ -76,6 +76,6 @@ def test_the_server_does_not_call_its_own_fault_a_missing_extra(monkeypatch):
     from relu_nmt.jobs.translate.serve import serve
 
     pytest.importorskip("uvicorn")
-    monkeypatch.setitem(sys.modules, "relu_nmt.applications.serving.guard", None)
-    with pytest.raises(ImportError, match=r"relu_nmt\.applications\.serving\.guard"):
+    monkeypatch.setitem(sys.modules, "relu_nmt.applications.serving.connections", None)
+    with pytest.raises(ImportError, match=r"relu_nmt\.applications\.serving\.connections"):
         serve(None)

@@ -98,7 +98,7 @@ class StepRunner:
         training_seconds: float | None = None,
         progress: bool = True,
     ) -> None:
-        self.tasks = [Task(step) for step in steps]
+        self.tasks = list(map(Task, steps))
         self.signal: int | None = None
         self._kill = False
         # The remaining work of each running step, which yields while it waits.
