@@ -144,7 +144,6 @@ class FastDecoder(StepDecoder):
             logits = tuple(
                 self.logits(part, step.state) for part, step in zip(parts, steps, strict=True)
             )
-        # Return to one set of scores [B, K, V] or [1, N, V] per search.
         scores: list[StepScores] = []
         for step, rows, values in zip(steps, computed, logits, strict=True):
             if rows is None:

@@ -121,7 +121,6 @@ class AttentionPlace:
     def parse(cls, text: str) -> "AttentionPlace":
         """Read ``SLOT.LAYER`` or ``SLOT.LAYER.HEAD``."""
         slot, *numbers = text.split(".")
-        # Read layer and head. A missing layer fails like a bad number.
         try:
             layer, *head = (int(number) for number in numbers)
         except ValueError:

@@ -67,7 +67,6 @@ class RegularizedObjective(nn.Module):
     def forward(self, batch: Any, telemetry: bool = False) -> LossOutput:
         """Return the loss of a batch. ``telemetry`` adds statistics of every layer and head."""
         regularize = self.regularizer.active and self.training
-        # Record only the statistics that this pass needs.
         need = Need(statistics=regularize, telemetry=telemetry)
         with record_attention(self.model, need) as records, collect_loss_terms() as terms:
             output = self.loss(batch)

@@ -436,6 +436,21 @@ def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]
     return sorted((number, folder / name) for number, name in _numbers(pattern, names))
 
 
+def last_checkpoints(folder: Path, count: int, pattern: str, last: int | None) -> list[Path]:
+    """Return ``count`` checkpoints of a folder up to the number ``last``, the newest first."""
+    paths = []
+    for number, path in reversed(numbered_checkpoints(folder, pattern)):
+        if last is None or number <= last:
+            paths.append(path)
+    if len(paths) < count:
+        kind = "updates" if pattern == BY_UPDATES else "epochs"
+        bound = "" if last is None else f" up to {last}"
+        raise CheckpointError(
+            f"{folder}: {len(paths)} checkpoints saved by {kind}{bound}, but {count} are asked for"
+        )
+    return paths[:count]
+
+
 def _numbers(pattern: str, names: Iterable[str]) -> list[tuple[float, str]]:
     """Return the numbers in the names that match the pattern, with these names."""
     numbers = []

@@ -198,9 +198,7 @@ class VisionTransformerConfig(TransformerOptions):
         """The number of blocks, in the order of their indices. Class attention comes last."""
         if self.family in _staged[1:]:
             return sum(self.stage_layers)
-        if self.family == "xcit":
-            return self.layers + self.class_layers
-        return self.layers
+        return self.layers + self.class_layers if self.family == "xcit" else self.layers
 
     @property
     def image_sides(self) -> tuple[int, int]:

@@ -25,10 +25,9 @@ def joined_features(output: VisionOutput) -> Tensor:
     """
     means = []
     for index in sorted(output.intermediate.keys() | output.class_tokens.keys()):
-        if index in output.class_tokens:
-            tokens = output.class_tokens[index][:, None]  # [B, 1, D]
-        else:
-            tokens = output.intermediate[index].flatten(2).mT  # [B, N, D]
+        token = output.class_tokens.get(index)
+        # Take the class token or all patches: [B, 1, D] or [B, N, D].
+        tokens = output.intermediate[index].flatten(2).mT if token is None else token[:, None]
         # Normalize each token, then average over tokens: [B, D].
         means.append(F.layer_norm(tokens.float(), tokens.shape[-1:], eps=NORM_EPS).mean(1))
     return torch.cat(means, 1)
@@ -75,7 +74,6 @@ def neighbor_scores(
 def choose_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> np.ndarray:
     """Draw ``shots`` images of each class, or all of a smaller class. Return their indices."""
     generator = np.random.default_rng(seed)
-    # Shuffle the images of each class, and keep the first ones.
     return np.concatenate(
         [generator.permutation(np.flatnonzero(labels == c))[:shots] for c in range(num_classes)]
     )
@@ -103,7 +101,6 @@ def ridge_scores(
     # Append the constant to the features, [N, D + 1], and encode classes, [N, C].
     x, y = whitened(shots), 2 * F.one_hot(labels, num_classes).double() - 1
     gram = x.T @ x
-    # Add the penalty to the diagonal of [D + 1, D + 1].
     gram.diagonal().add_(l2)
     # Solve for the weights [D + 1, C], and apply them to the test features.
     return whitened(test) @ torch.linalg.solve(gram, x.T @ y)

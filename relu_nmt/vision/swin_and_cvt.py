@@ -173,7 +173,6 @@ def build_stages(
     stages = nn.ModuleList()
     rates = enumerate(drop_paths)
     for stage, count in enumerate(config.stage_layers):
-        # Number the blocks on through all stages.
         blocks = nn.ModuleList()
         for layer, rate in itertools.islice(rates, count):
             attention = make_attention(config, stage, layer)
@@ -418,7 +417,6 @@ class ConvolutionalTransformer(VisionModel):
                 first = self.class_token.expand(x.size(0), -1, -1)
                 x = torch.cat([first, x], dim=1)  # [B, 1 + N, D]
             x = self.dropout(x)
-            # Each token attends to all keys, a quarter of the tokens.
             for block in stage:
                 x = run_layer(block, (x, grid), self.config.checkpoint_activations)
                 yield x, grid

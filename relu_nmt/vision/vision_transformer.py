@@ -119,7 +119,6 @@ class GatedAttentionUnit(nn.Module):
         key_dim = attention.head_dim
         self.widths = [inner_dim, inner_dim, key_dim]
         self.in_proj = nn.Linear(embed_dim, sum(self.widths), bias=False)  # W_u, W_v and W_b
-        # Derive queries and keys from one base by a gain and a shift each.
         self.query_gain = nn.Parameter(torch.ones(key_dim))
         self.query_shift = nn.Parameter(torch.zeros(key_dim))
         self.key_gain = nn.Parameter(torch.ones(key_dim))

@@ -36,15 +36,15 @@ from relu_nmt.jobs.convert.settings import (
 from relu_nmt.jobs.convert.settings import ConvertSettings as Settings
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.training.averaging import average_checkpoints, last_checkpoints
 from relu_nmt.training.checkpoint import (
     SUFFIX,
     Checkpoint,
+    average_checkpoints,
     load_checkpoint,
     read_metadata,
     save_checkpoint,
 )
-from relu_nmt.training.save_dir import BY_EPOCHS, BY_UPDATES
+from relu_nmt.training.save_dir import BY_EPOCHS, BY_UPDATES, last_checkpoints
 from relu_nmt.translation.agreement import describe_task, fingerprint, require_same
 from relu_nmt.translation.building import build_model, load_model
 from relu_nmt.translation.config import TransformerConfig
