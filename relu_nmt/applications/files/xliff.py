@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.document import ReadSource
@@ -23,17 +23,6 @@ _FINAL = names("final signed-off")
 _UNTRANSLATED = names("new needs-translation initial")
 _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[^']*')""")
 _LINE_END = re.compile(r"\r?\n\s*")
-
-
-@dataclass(frozen=True)
-class _Unit:
-    """The places of the parts of a unit."""
-
-    tag: Span  # opening tag of the unit
-    source: Span
-    content: Span  # content of the source
-    words: Span  # the content without spaces and tags at both ends
-    target: Span  # empty without a target
 
 
 class _Reader(MarkupReader):
@@ -76,14 +65,26 @@ class _Reader(MarkupReader):
         target = self.pieces[last_before].end, self.pieces[last_before].end
         if "target" in parts:
             target = self._span(parts["target"])
-        unit = _Unit(
-            tag=tag.span,
-            source=self._span(parts["source"]),
-            content=(opening.end, self.pieces[last].begin),
-            words=segment.span,
-            target=target,
-        )
-        return replace(segment, span=(tag.begin, target[1]), note=unit)
+        # Copy the spaces and tags at both ends of the source.
+        before = self._before(tag, opening, target) + self.source[opening.end : segment.span[0]]
+        behind = self.source[segment.span[1] : self.pieces[last].begin]
+        return replace(segment, span=(tag.begin, target[1]), note=(before, behind))
+
+    def _before(self, tag: Piece, opening: Piece, target: Span) -> str:
+        """Return a unit up to the content of its target, in a state to be reviewed."""
+        head = self.source[tag.begin : tag.end]
+        between = self.source[tag.end : target[0]]
+        match = re.match(r"<target[^>]*>", self.source[slice(*target)])
+        new_tag = match[0].replace("/>", ">") if match else "<target>"
+        if head.startswith("<segment"):
+            head = _with_state(head, "translated")
+        else:
+            new_tag = _with_state(new_tag, "needs-review-translation")
+        if match is None:
+            # Indent the target as the source.
+            space = self.source[tag.end : opening.begin]
+            new_tag = space[len(space.rstrip()) :] + new_tag
+        return head + between + new_tag
 
     def _span(self, numbers: Span) -> Span:
         first, last = numbers
@@ -153,26 +154,9 @@ class XliffFormat(XmlFormat):
         return _Reader(source, self.vocabulary).units(self.options.retranslate)
 
     def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
-        """Return a unit up to the end of its target, in a state to be reviewed."""
-        unit: _Unit = segment.note
-        head = source(unit.tag)
-        before = source((unit.tag[1], unit.target[0]))
-        opening = re.match(r"<target[^>]*>", source(unit.target))
-        target = "<target>"
-        if opening:
-            target = opening[0].replace("/>", ">")
-        if head.startswith("<segment"):
-            head = _with_state(head, "translated")
-        else:
-            target = _with_state(target, "needs-review-translation")
-        if opening is None:
-            space = source((unit.tag[1], unit.source[0]))
-            target = space[len(space.rstrip()) :] + target
-        # Copy the spaces and tags at both ends.
-        first = source((unit.content[0], unit.words[0]))
-        text = super().rendered(segment, translation, source)
-        last = source((unit.words[1], unit.content[1]))
-        return f"{head}{before}{target}{first}{text}{last}</target>"
+        """Return a unit up to the end of its target."""
+        before, behind = segment.note
+        return f"{before}{super().rendered(segment, translation, source)}{behind}</target>"
 
 
 def _with_state(tag: str, state: str) -> str:
