@@ -2,13 +2,14 @@
 
 A translation is a list of words, each with the number of the source word that it stands for. A pair
 of tags goes around the run of words that agrees best with the words of its source. An empty tag
-goes before the word that it preceded. No tag is placed within a word, and pairs nest as they did.
+goes before the word that it preceded. No tag is placed within a word, unless the word was kept with
+the tags in it, such as H<sub>2</sub>O. Pairs nest as they did.
 """
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from relu_nmt.applications.files.segments import Protected, Segment, Span, Tag
@@ -55,12 +56,13 @@ class Word:
 
 @dataclass(frozen=True)
 class Placed:
-    """A tag of a translation around ``words[begin:end]``, or before ``words[begin]``."""
+    """A tag of a translation around ``words[begin:end]``, or before or inside ``words[begin]``."""
 
     tag: Tag
     begin: int
     end: int
     children: list["Placed"] = field(default_factory=list)
+    is_inside: bool = False
 
 
 def word_spans(text: str, protected: Sequence[str] = ()) -> list[Span]:
@@ -241,6 +243,7 @@ class _Placer:
     """Places tags around the words of a translation, from outer tags to inner ones."""
 
     def __init__(self, spans: Sequence[Span], words: Sequence[Word], text: str) -> None:
+        self._spans = spans
         self._begins = [begin for begin, _ in spans]
         self._words = words
         self._text = text
@@ -253,7 +256,15 @@ class _Placer:
         free = list(allowed)
         pairs: list[Placed] = []
         empties = []
-        for tag in tags:
+        kept: list[int] = []
+        # Place tags inside words last, since a pair around one of these words takes it.
+        for tag in sorted(tags, key=lambda tag: self._word_around(tag, allowed) is not None):
+            number = self._word_around(tag, [*kept, *free])
+            if number is not None:
+                pairs.append(Placed(tag, number, number, is_inside=True))
+                kept.append(number)
+                free = [other for other in free if other != number]
+                continue
             source = range(bisect_left(self._begins, tag.begin), bisect_left(self._begins, tag.end))
             if not source:
                 empties.append(tag)
@@ -267,6 +278,21 @@ class _Placer:
             for run in runs:
                 free = [number for number in free if number not in run]
         return pairs + [self._empty(tag, inside, allowed, pairs) for tag in empties]
+
+    def _word_around(self, tag: Tag, allowed: Iterable[int]) -> int | None:
+        """Return the word that has a tag inside, such as H<sub>2</sub>O, if it was kept."""
+        source = bisect_right(self._begins, tag.begin) - 1
+        if source < 0 or tag.children:
+            return None
+        begin, end = self._spans[source]
+        is_at_edge = (tag.begin, tag.end) in ((begin, begin), (begin, end), (end, end))
+        if tag.end > end or is_at_edge:
+            return None
+        for number in allowed:
+            word = self._words[number]
+            if word.source == source and word.text == self._text[begin:end]:
+                return number
+        return None
 
     def _runs(self, tag: Tag, source: range, free: Sequence[int]) -> list[range]:
         """Return the runs of a pair that are aligned to it: one, or several if it may repeat."""
@@ -339,7 +365,7 @@ class PlainText:
 
 def marked_parts(segment: Segment, words: Sequence[Word]) -> list[Span | PlainText]:
     """Return the words of a translation as texts, between spans of the source such as tags."""
-    page = _Page(segment.text, words)
+    page = _Page(segment, words)
     page.write(placed_tags(segment, words), range(len(words)), "")
     return page.parts
 
@@ -347,17 +373,21 @@ def marked_parts(segment: Segment, words: Sequence[Word]) -> list[Span | PlainTe
 class _Page:
     """The parts of a translation, which grows from left to right."""
 
-    def __init__(self, source_text: str, words: Sequence[Word]) -> None:
+    def __init__(self, segment: Segment, words: Sequence[Word]) -> None:
         self.parts: list[Span | PlainText] = []
-        self._source_text = source_text
+        self._source_text = segment.text
+        self._source_spans = source_spans(segment)
         self._words = words
 
     def write(self, placed: Sequence[Placed], run: range, style: str) -> None:
         """Write a run of words with the tags in it. The first word's space is written before."""
         empties = defaultdict(list)
+        inside = defaultdict(list)
         pairs = {}
         for tag in placed:
-            if tag.begin < tag.end:
+            if tag.is_inside:
+                inside[tag.begin].append(tag.tag)
+            elif tag.begin < tag.end:
                 pairs[tag.begin] = tag
             else:
                 empties[tag.begin].append(tag)
@@ -368,7 +398,7 @@ class _Page:
                 self._write_tag(pairs[number], style)
                 number = pairs[number].end
             else:
-                self._write_word(self._words[number], style)
+                self._write_word(self._words[number], inside[number], style)
                 number += 1
         self._write_gap(empties[run.stop], run.stop, run, style)
 
@@ -401,11 +431,23 @@ class _Page:
         self.write(placed.children, run, placed.tag.style or style)
         self.parts += placed.tag.closing
 
-    def _write_word(self, word: Word, style: str) -> None:
-        if word.protected is None or word.protected.source is None:
-            self._write_text(word.text, style)
-        else:
+    def _write_word(self, word: Word, inside: Sequence[Tag], style: str) -> None:
+        """Write a word with the tags inside it, or the source of a protected text."""
+        if word.protected is not None and word.protected.source is not None:
             self.parts.append(word.protected.source)
+            return
+        position = 0
+        for tag in inside:
+            assert word.source is not None, "the word was kept"
+            word_begin, _ = self._source_spans[word.source]
+            begin = tag.begin - word_begin
+            end = tag.end - word_begin
+            self._write_text(word.text[position:begin], style)
+            self.parts += tag.opening
+            self._write_text(word.text[begin:end], tag.style or style)
+            self.parts += tag.closing
+            position = end
+        self._write_text(word.text[position:], style)
 
     def _write_text(self, text: str, style: str) -> None:
         """Write text, which continues a text of the same style."""

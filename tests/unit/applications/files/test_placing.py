@@ -11,7 +11,7 @@ from relu_nmt.applications.files.placing import (
     word_spans,
 )
 from relu_nmt.applications.files.segments import Protected, Segment
-from tests.unit.applications.files.translators import backward, translate
+from tests.unit.applications.files.translators import backward, translate, upper
 
 TAGS = re.compile(r"<(/?)(\w+)[^<>]*>")
 
@@ -72,6 +72,21 @@ def one_by_one(text, links):
         ("a <b>b c</b>", "A B x C", [(0, 0), (1, 1), (2, 3)], "A <b>B x C</b>"),
         ("<b>Alles</b>", "all of it", [], "<b>all of it</b>"),
         ("eins <b>zwei</b> drei", "one two three", [], "one <b>two</b> three"),
+        # Tags inside words stay there if the translation has the word, and only then.
+        (
+            "Das H<sub>2</sub>O und C<sub>6</sub>H<sub>6</sub>",
+            "C6H6 and H2O",
+            [(1, 2), (2, 1), (3, 0)],
+            "C<sub>6</sub>H<sub>6</sub> and H<sub>2</sub>O",
+        ),
+        (
+            "<i>a m<sup>2</sup></i> b",
+            "B m2 A",
+            [(0, 2), (1, 1), (2, 0)],
+            "B <i>m<sup>2</sup> A</i>",
+        ),
+        ("<b>aa H</b><i>2O</i> b", "b aa H2O", [(0, 1), (1, 2), (2, 0)], "<i></i>b <b>aa H2O</b>"),
+        ("Das Wort<wbr>teil", "the part", [(0, 0), (1, 1)], "the part<wbr>"),
         # Texts without spaces.
         ("ein <b>Haus</b> da", "那房子", [(1, 1), (1, 2)], "那<b>房子</b>"),
     ],
@@ -145,6 +160,24 @@ def test_every_tag_is_there_once_and_nests_and_is_in_no_word(markup, random):
     assert not re.search(r"\w<[^<>]*>\w", written.replace("<br>", " "))
     # Backward, every word keeps its tags.
     assert tag_words(translate(source, "html", backward)) == tag_words(source)
+
+
+glued_nodes = st.recursive(
+    st.sampled_from(["H2O", "2", "Wort", " ", "<br>", "<img src='a'>"]),
+    lambda inner: st.tuples(st.sampled_from("abi"), st.lists(inner, max_size=4)).map(
+        lambda pair: f"<{pair[0]} id='x'>{''.join(pair[1])}</{pair[0]}>"
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(glued_nodes, max_size=8).map("".join))
+def test_tags_inside_words_are_there_once_and_nest(markup):
+    source = f"<p>Anfang {markup} H2O</p>"
+    for translator in (upper, backward):
+        written = translate(source, "html", translator)
+        assert tag_words(written) == tag_words(source)
+        assert_well_nested(written)
 
 
 def test_links_by_position_cover_the_text():
