@@ -40,20 +40,16 @@ DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)  # of a dama
 LOWEST_CONVERGED_BLEU = 1.0  # least d-BLEU at the best length of a converged model
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 SIGNATURES = tuple(f"{score}_signature" for score in SCORES)
-# Names in the file of --results, by column.
-RESULTS = {
-    **{"mismatch_rate": "mismatch_rate", "groups": "groups", "sentences": "sentences"},
-    **{"tokens": "tokens", "at_limit": "at_limit"},
-    **{"decode_tokens_per_second": "tokens_per_second", "decode_seconds": "seconds"},
-    **{"decode_memory_bytes": "memory_bytes", "decode_gpu_memory_bytes": "gpu_memory_bytes"},
-}
+# Names in the file of --results. The columns of the second ones begin with ``decode_``.
+COUNTS = ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")
+COSTS = ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
 ALL_SLOTS = "attention"  # prefix of the columns with means over all attention modules
-# Columns, and their names in :mod:`relu_nmt.attention.records`.
-STATISTICS = {
-    **{"entropy": "entropy", "exp_entropy": "exp_entropy", "max_entropy": "mean_log_n"},
-    **{"zero_fraction": "zero_fraction", "null_fraction": "null_fraction", "row_sum": "sum"},
-    **{"query_norm": "query_norm", "key_norm": "key_norm", "output_square": "output_square"},
-}
+# Names in :mod:`relu_nmt.attention.records`, and the columns that have other names.
+STATISTICS = (
+    *("entropy", "exp_entropy", "mean_log_n", "zero_fraction", "null_fraction", "sum"),
+    *("query_norm", "key_norm", "output_square"),
+)
+COLUMNS = {"mean_log_n": "max_entropy", "sum": "row_sum"}
 MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
 LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
@@ -200,8 +196,10 @@ def _add_scores(cell: Cell, step: Step) -> None:
         if results.get(name):
             record[name] = float(results[name]["score"])
             record[f"{name}_signature"] = results[name]["signature"]
-    for column, name in RESULTS.items():
-        record[column] = results.get(name)
+    for name in COUNTS:
+        record[name] = results.get(name)
+    for name in COSTS:
+        record[f"decode_{name}"] = results.get(name)
     record |= _lengths_record("test", results.get("lengths") or {})
     # Add the parts that only some evaluations have: mechanisms without weights have no statistics.
     for ending, read in ((".attention", _weights_record), (".memory", _memories_record)):
@@ -238,9 +236,9 @@ def _weights_record(statistics: Mapping[str, Any]) -> Record:
     """Return the statistics of the attentions."""
     record: Record = {}
     for slot, values in {**statistics["slots"], ALL_SLOTS: statistics.get("overall", {})}.items():
-        for column, name in STATISTICS.items():
+        for name in STATISTICS:
             if name in values:
-                record[f"{slot}_{column}"] = values[name]
+                record[f"{slot}_{COLUMNS.get(name, name)}"] = values[name]
     return record
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from relu_nmt.applications.layer_statistics import OF_ATTENTION, OF_MEMORIES
 from relu_nmt.applications.statistics import ANALYZED, NUM_FREQUENT, STATISTICS, definitions
 from relu_nmt.applications.sweep.results import MEMORY_STATISTICS
-from relu_nmt.applications.sweep.results import STATISTICS as COLUMNS
+from relu_nmt.applications.sweep.results import STATISTICS as MEASURED
 from relu_nmt.applications.weight_statistics import DEFINITIONS
 from relu_nmt.attention.records import LOGGED
 from relu_nmt.attention.regularizer import NULL_SUM
@@ -16,7 +16,7 @@ GUIDE = (Path(__file__).parents[4] / "docs" / "reference" / "statistics.md").rea
 
 
 def test_every_name_in_logs_and_files_is_defined():
-    assert {*LOGGED, *ANALYZED, *COLUMNS.values(), *MEMORY_STATISTICS} <= STATISTICS.keys()
+    assert {*LOGGED, *ANALYZED, *MEASURED, *MEMORY_STATISTICS} <= STATISTICS.keys()
     for texts in (OF_ATTENTION, OF_MEMORIES, DEFINITIONS):
         shared = texts.keys() & STATISTICS.keys()
         assert {name: texts[name] for name in shared} == definitions(shared)
