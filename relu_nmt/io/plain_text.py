@@ -15,10 +15,11 @@ NUL_SHARE = 1 / 32  # least share of bytes 0 in UTF-16: spaces and line ends hav
 ARCHIVE = "decompress it first, or give the file its usual name, such as text.gz"
 PICTURE = "give the text that it shows"
 PANDOC = "convert it to plain text first, for example with pandoc -t plain --wrap=none"
+DOCUMENT = f"relu-nmt-translate-document reads .docx, .odt and .epub by their names; or {PANDOC}"
 BINARY = "it is no text, but binary data; give plain text in UTF-8"
 # First bytes of files, their kind, and the way to plain text.
 SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
-    (b"PK\x03\x04", "a document of Word, OpenOffice or EPUB, or a ZIP archive", PANDOC),
+    (b"PK\x03\x04", "a document of Word, OpenOffice or EPUB, or a ZIP archive", DOCUMENT),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document of an old Office", "save it as plain text"),
     (b"%PDF-", "a PDF", "convert it to plain text first, for example with pdftotext"),
     (b"%!PS", "PostScript", "convert it to plain text first, for example with ps2ascii"),
@@ -32,6 +33,14 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"\xff\xfe", "UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8"),
 )
+
+# Formats of relu-nmt-translate-document that read these kinds of markup.
+FORMATS = {
+    "subtitles (SubRip or WebVTT)": "subtitles",
+    "subtitles (WebVTT)": "subtitles",
+    "HTML or XML": "html",
+    "a PO file of messages": "po",
+}
 
 _TIME = r"(\d+:)?\d\d?:\d\d[.,]\d+"
 _TIME_LINE = re.compile(rf"{_TIME}\s*(-->|,)\s*{_TIME}(\s.*)?")
@@ -88,9 +97,12 @@ def refuse_markup(lines: Sequence[str], origin: str) -> None:
     """
     kind = markup_kind(lines)
     if kind is not None:
+        advice = "take its text out first, a sentence or paragraph a line"
+        if kind in FORMATS:
+            advice = f"relu-nmt-translate-document --format {FORMATS[kind]} translates its text"
         raise DataError(
             f"{origin}: it looks like {kind}, not plain text, and its markup would be translated; "
-            "take its text out first, a sentence or paragraph a line"
+            f"{advice}"
         )
 
 

@@ -88,7 +88,8 @@ class _Progress:
         """Print a line with the share done, unless there is a bar or progress is hidden."""
         self.last_line = time.monotonic()
         if self.bar is None and not self.is_hidden:
-            size = f"{self.total:,} {self.unit}"
+            unit = self.unit.removesuffix("es" if self.unit.endswith("ches") else "s")
+            size = f"{self.total:,} {unit if self.total == 1 else self.unit}"
             if self.unit == "B":
                 size = f"{self.total / 1e6:,.1f} MB"
             share = self.done / max(1, self.total)

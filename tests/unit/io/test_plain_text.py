@@ -5,8 +5,9 @@ import zipfile
 
 import pytest
 
+from relu_nmt.applications.files import formats
 from relu_nmt.errors import DataError
-from relu_nmt.io.plain_text import markup_kind
+from relu_nmt.io.plain_text import FORMATS, markup_kind, refuse_markup
 from relu_nmt.io.text_lines import iterate_lines, read_lines, scan_text
 
 SRT = ["1", "00:00:01,000 --> 00:00:02,500", "Hello.", "", "2", "00:00:03,000 --> 00:00:04,000"]
@@ -124,3 +125,17 @@ def test_a_file_of_another_kind_is_refused_with_the_way_to_plain_text(tmp_path, 
 def test_a_single_null_character_does_not_make_a_text_binary(tmp_path):
     (tmp_path / "x").write_bytes(b"a long line with \0 in it, as some corpora have\n")
     assert len(read_lines(tmp_path / "x")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("<p>ein Haus</p>", "html"),
+        ("1\n00:00:01,000 --> 00:00:02,500\nHaus", "subtitles"),
+        ('msgid "Haus"\nmsgstr ""', "po"),
+    ],
+)
+def test_what_reads_markup_is_named(text, name):
+    assert name in FORMATS.values() and name in formats.names()
+    with pytest.raises(DataError, match=f"relu-nmt-translate-document --format {name} translates"):
+        refuse_markup(text.split("\n"), "the text")

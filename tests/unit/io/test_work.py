@@ -252,6 +252,14 @@ def test_plain_lines_without_a_terminal(capsys, monkeypatch):
     ]
 
 
+def test_a_single_thing_has_no_plural(capsys):
+    for total, unit in ((1, "batches"), (1, "files"), (2, "batches")):
+        with work.progress_bar("read", total, unit):
+            pass
+    lines = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["read: 0% of 1 batch", "read: 0% of 1 file", "read: 0% of 2 batches"]
+
+
 def test_bar_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     with work.progress_bar("count de", 4_000_000) as advance:
@@ -266,7 +274,7 @@ def test_long_waiting_prints_a_line(monkeypatch):
     with work.progress_bar("one line", 1, "lines", shows_waiting=True, only_if_slow=True):
         wait_for(lambda: output.getvalue().count("\n") > 2)
     lines = output.getvalue().splitlines()
-    assert len(lines) > 2 and all(line.startswith("one line: 0% of 1 lines, ") for line in lines)
+    assert len(lines) > 2 and all(line.startswith("one line: 0% of 1 line, ") for line in lines)
 
 
 def test_quick_work_may_print_nothing(capsys):
