@@ -88,7 +88,6 @@ def _parse(line: str, origin: str) -> Contrast:
     distance = values["distance"] = record["distance"]
     if distance is not None and (type(distance) is not int or distance < 0):
         raise DataError(f"{origin}: expected a number of sentences as 'distance'")
-    # Compare the fields with each other.
     contrast = Contrast(**values)
     if not contrast.contrasts:
         raise DataError(f"{origin}: 'contrasts' is empty; give at least one wrong translation")
@@ -139,14 +138,12 @@ def contrast_scores(
             target = np.concatenate([prefix, task.encode_target(text)])
             sources.append(SourceSentence(source, reference=target))
             prefix_lengths.append(len(prefix))
-    # Score all translations, and sum over the tokens behind the context.
     results = generator.translate(sources, on_progress=on_progress)
     totals = []
     for hypotheses, length in zip(results, prefix_lengths, strict=True):
         totals.append(hypotheses[0].positional_scores[length:].sum(dtype=np.float64))
     if not np.isfinite(totals).all():
         raise ConfigError("the model's scores are not finite (training diverged)")
-    # Divide the flat list of scores by contrast.
     scores: list[np.ndarray] = []
     first = 0
     for contrast in contrasts:

@@ -82,7 +82,6 @@ class ValidationBleu:
             score = self.scorer.score(lines)
             self._say(f"{score}")
             return score
-        # Join the groups of each document.
         groups = np.bincount(self._groups.document)
         documents: list[Line] = []
         for part in cut_by_counts(lines, groups, self._split.name):

@@ -317,7 +317,6 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     length = 1
     while len({path[-length:] for path in parts}) < number:
         length += 1
-    # Number a path that comes again.
     names: list[str] = []
     counts: Counter[str] = Counter()
     for path_parts in parts:

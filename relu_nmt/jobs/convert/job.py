@@ -70,7 +70,6 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     output = Path(settings.output)
     if settings.to == "checkpoint":
         output = output_path(settings.output, _kind(settings.checkpoint))
-        # Leave out the state of the optimizer.
         checkpoint = load_checkpoint(settings.checkpoint)
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(target_of(output), checkpoint)
@@ -115,18 +114,15 @@ def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) ->
         DataError: a dictionary or a subword model is missing or damaged.
     """
     output = output_path(settings.output)
-    # Read weights and settings, then the dictionaries from the data folder.
     arguments, tensors = read_fairseq(settings.checkpoint)
     task = TranslationTask.from_data_folder(
         settings.data, arguments.get("source_lang"), arguments.get("target_lang")
     )
-    # Add tokenizer and subwords from the flags or the data folder.
     task = replace(
         task,
         source_text=_pipeline(task.source_text, settings),
         target_text=_pipeline(task.target_text, settings),
     )
-    # Translate settings and names of weights.
     config = transformer_config(arguments, settings.checkpoint)
     try:
         weights = transformer_tensors(tensors, config)
@@ -137,7 +133,6 @@ def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) ->
 
 def _pipeline(stored: TextPipeline, settings: ImportFairseqSettings) -> TextPipeline:
     """Return the text pipeline from the flags, or the one that the data folder stores."""
-    # Without flags, keep the pipeline of the data folder.
     if settings.tokenizer == settings.subword == "none" and not settings.lowercase:
         return stored
     if not stored.keeps_text:
@@ -195,7 +190,6 @@ def save_model(
             raise CheckpointError(
                 f"{origin}: relu_nmt's transformer has other weights: the file {verb} {first}"
             )
-    # Load the weights, and write the checkpoint.
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
@@ -264,7 +258,6 @@ def average(settings: AverageSettings, *, progress: bool = True) -> Path:
     """
     check_writable("--output", settings.output)  # before anything is read
     inputs = [Path(path) for path in settings.inputs]
-    # Replace a folder by its last checkpoints, if a flag asks for them.
     for count, pattern in (
         (settings.num_epoch_checkpoints, BY_EPOCHS),
         (settings.num_update_checkpoints, BY_UPDATES),

@@ -76,14 +76,13 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
         for shard in further:
             _run_one(shard, progress)
         return result
-    # Submit a job for each further shard.
     folder = Path(settings.destdir).absolute()
     submit = cluster_queue(settings.cluster, settings.asked_for, folder / CLUSTER_FOLDER)
-    names = [Path(shard.destdir).name for shard in further]
-    quietly = partial(_run_one, progress=False)
-    jobs = [submit(Work(quietly, shard), name) for shard, name in zip(further, names, strict=True)]
-    # Wait for the jobs in the order of the shards.
-    for name, job in zip(names, jobs, strict=True):
+    jobs = {}
+    for shard in further:
+        name = Path(shard.destdir).name
+        jobs[name] = submit(Work(partial(_run_one, progress=False), shard), name)
+    for name, job in jobs.items():
         result_of(job)
         if progress:
             print(f"{name}: made by job {job.job_id}")
@@ -158,7 +157,6 @@ def _key(job: Job) -> str:
         settings[f"text {language}"] = pipeline.to_state()
     for language, dictionary in job.dictionaries.items():
         settings[f"words {language}"] = dictionary.to_text()
-    # Add checksums of all inputs and of given files.
     contents: dict[str, Any] = {}
     for (split, language), text in job.inputs.items():
         contents[f"{split}.{language}"] = text.sha256
@@ -190,10 +188,11 @@ def _given_files(job: Job) -> dict[str, Path]:
 
 
 def _versions(job: Job) -> dict[str, str]:
+    versions = {"relu_nmt": relu_nmt.__version__}
     kinds = (tokenizers.get(job.config.tokenizer), subword_models.get(job.config.subword))
-    names = sorted(kind.package for kind in kinds if kind.package is not None)
-    versions = {name: importlib.metadata.version(name) for name in names}
-    return {"relu_nmt": relu_nmt.__version__, **versions}
+    for name in sorted(kind.package for kind in kinds if kind.package is not None):
+        versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
@@ -243,7 +242,6 @@ def _make_dictionaries(
     paths = {la: dictionary_path(job.folder, la) for la in job.config.languages}
 
     def make() -> None:
-        # Make one dictionary for each group, and save it for each of its languages.
         for languages, side in zip(job.config.sharing, ("src", "tgt"), strict=False):
             dictionary = _dictionary(job, languages, side, texts)
             for language in languages:
@@ -268,7 +266,6 @@ def _dictionary(
     path = getattr(config, f"{side}dict") or (config.joined_dictionary and config.tgtdict)
     if path:
         return Dictionary.load(path)
-    # Count the words of the training text.
     files = [texts["train", language] for language in languages]
     label = f"count {'+'.join(languages)}"
     with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
@@ -295,7 +292,6 @@ def _binarize(
         sides[f"{split}.{language}.binarized"] = (language, job.path(split, language), text)
 
     def write(names: list[str]) -> Iterator[dict[str, int]]:
-        # Binarize the sides of all splits in one pass.
         todo = [sides[name] for name in names]
         with progress_bar("binarize", sum(text.num_bytes for _, _, text in todo)) as advance:
             yield from binarize(todo, dictionaries, job.workers, advance)
@@ -303,7 +299,6 @@ def _binarize(
     files = {name: paths_of(prefix) for name, (_, prefix, _) in sides.items()}
     results = journal.finish_all(files, write, SIDE_COUNTS)
     finished = dict(zip(texts, results.values(), strict=True))
-    # Report the share of unknown words, as fairseq does.
     for (split, language), result in finished.items():
         share = 100 * result["unknown"] / max(1, result["tokens"])
         job.say(
@@ -356,7 +351,9 @@ def _describe(
     splits = {}
     for split in config.splits():
         splits[split] = _described_split(job, split, sides, alignments)
-    paths = _written_files(job, sides, alignments)
+    files = {}
+    for path in _written_files(job, sides, alignments):
+        files[path.name] = journal.record(path)
     return {
         "key": key,
         "source_lang": config.source_lang,
@@ -367,7 +364,7 @@ def _describe(
         "text": _described_texts(job),
         "dictionaries": symbols,
         "splits": splits,
-        "files": {path.name: journal.record(path) for path in paths},
+        "files": files,
     }
 
 
@@ -395,25 +392,29 @@ def _described_split(
     alignments: Mapping[str, Mapping[str, int]],
 ) -> dict[str, Any]:
     """Return the sides, documents and alignments of a split."""
-
-    def described(text: TextFile, counts: Mapping[str, int], *names: str) -> dict[str, Any]:
-        values = {name: counts[name] for name in names}
-        return {"input": text.path, "input_sha256": text.sha256, **values}
-
     described_sides = {}
     for language in job.config.languages:
-        counts = sides[split, language]
         text = job.inputs[split, language]
-        described_sides[language] = described(text, counts, "tokens", "unknown")
-    has_documents = split in job.num_documents
-    description = {
-        "sentences": sides[split, job.config.languages[0]]["sentences"],
+        counts = sides[split, language]
+        described_sides[language] = {
+            "input": text.path,
+            "input_sha256": text.sha256,
+            "tokens": counts["tokens"],
+            "unknown": counts["unknown"],
+        }
+    description: dict[str, Any] = {
+        "sentences": counts["sentences"],
         "documents": job.num_documents.get(split),
-        "documents_file": job.path(split, "documents").name if has_documents else None,
+        "documents_file": None,
         "sides": described_sides,
     }
+    if split in job.num_documents:
+        description["documents_file"] = job.path(split, "documents").name
     if split in alignments:
-        description["alignments"] = described(job.alignments[split], alignments[split], "pairs")
+        text = job.alignments[split]
+        pairs = alignments[split]["pairs"]
+        record = {"input": text.path, "input_sha256": text.sha256, "pairs": pairs}
+        description["alignments"] = record
     return description
 
 

@@ -177,7 +177,6 @@ class PreprocessSettings(ClusterOptions):
     def _check_alignments(self) -> None:
         if self.align_suffix is None:
             return
-        # Refuse an ending that names the text itself.
         if self.align_suffix in ("", *self.languages):
             raise ConfigError(
                 f"--align-suffix '{self.align_suffix}': expected another ending than those of the "
@@ -267,26 +266,32 @@ class PreprocessSettings(ClusterOptions):
         # Give further shards dictionaries and subwords of the first, unless a model has them.
         of_first: dict[str, Any] = {"validpref": None, "testpref": None}
         if not self.like:
-            source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
-            of_first |= {"srcdict": source, "tgtdict": target[0] if target else None}
+            of_first |= {"srcdict": None, "tgtdict": None}
+            for name, group in zip(("srcdict", "tgtdict"), self.sharing, strict=False):
+                of_first[name] = str(dictionary_path(folders[0], group[0]))
         if self.learns_subwords:
             language = None if self.joined_dictionary else self.languages[0]
             name = subword_file_name(self.subword, language)
             of_first |= {"subword_model": f"{folders[0]}/{name}", "subword_size": DEFAULT_SUBWORDS}
-        # With sampling, each shard has another seed, as several shards may have the same text.
-        step = 1 if self.subword_sampling else 0
         shards: list[PreprocessSettings] = []
         for i, (text, folder) in enumerate(zip(self.training_texts, folders, strict=True)):
-            seed = self.seed + i * step
-            shard = replace(self, cluster=None, cluster_parameters=None, trainpref=text, seed=seed)
-            shards.append(replace(shard, destdir=folder, **(of_first if i else {})))
+            values: dict[str, Any] = {"trainpref": text, "destdir": folder}
+            values |= {"cluster": None, "cluster_parameters": None}
+            if i:
+                values |= of_first
+            # With sampling, each shard has another seed, as several may have the same text.
+            if self.subword_sampling:
+                values["seed"] = self.seed + i
+            shards.append(replace(self, **values))
         return shards
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The source language and, unless there is no target text, the target language."""
-        pair = (self.source_lang, None if self.only_source else self.target_lang)
-        return tuple(language for language in pair if language)
+        pair = [self.source_lang]
+        if not self.only_source:
+            pair.append(self.target_lang)
+        return tuple(filter(None, pair))
 
     @property
     def sharing(self) -> tuple[tuple[str, ...], ...]:
@@ -311,6 +316,9 @@ class PreprocessSettings(ClusterOptions):
         if self.trainpref:
             result["train"] = self.trainpref
         for name, prefixes in (("valid", self.validpref), ("test", self.testpref)):
-            for k, prefix in enumerate(split_paths(prefixes, ",") if prefixes else ()):
-                result[f"{name}{k}" if k else name] = prefix
+            if prefixes:
+                first, *further = split_paths(prefixes, ",")
+                result[name] = first
+                for k, prefix in enumerate(further, 1):
+                    result[f"{name}{k}"] = prefix
         return result

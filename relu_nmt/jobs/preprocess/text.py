@@ -45,10 +45,10 @@ class Job:
 
     config: Settings  # with the languages of the model of --like
     say: Callable[[str], None]  # prints a line
-    endings: Mapping[str, str]  # the ending of the files of each language
+    endings: dict[str, str]  # the ending of the files of each language
     # Text steps and dictionary of the model by language, empty without a model.
-    texts: Mapping[str, TextPipeline] = field(default_factory=dict)
-    dictionaries: Mapping[str, Dictionary] = field(default_factory=dict)
+    texts: dict[str, TextPipeline] = field(default_factory=dict)
+    dictionaries: dict[str, Dictionary] = field(default_factory=dict)
     # Documents of each split with known boundaries. Separator lines of each split's source text.
     num_documents: dict[str, int] = field(default_factory=dict, init=False)
     separators: dict[str, list[int]] = field(default_factory=dict, init=False)
@@ -138,7 +138,6 @@ class Job:
             with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
                 yield from convert_texts(todo, pipelines, self.workers, advance)
 
-        # Convert, and read through the results.
         files = {name: [*conversion.outputs] for name, conversion in planned.items()}
         form = {"sentences": int, "boundaries": list[tuple[int, int]]}
         done = journal.finish_all(files, convert, form)
@@ -193,7 +192,6 @@ class Job:
                     f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
                     "one before each document"
                 )
-        # Write the document boundaries.
         if config.document_separator != "none":
             sizes = document_sizes(
                 [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
@@ -252,7 +250,7 @@ def _write(path: Path, content: bytes) -> None:
 def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
     """Return the job of the settings, with languages, steps and dictionaries of ``--like``."""
     if settings.like is None:
-        return Job(settings, say, {language: language for language in settings.languages})
+        return Job(settings, say, dict(zip(settings.languages, settings.languages, strict=True)))
     # Import late what needs PyTorch.
     from relu_nmt.translation.building import stored_task
 
@@ -278,18 +276,12 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
     settings = _with_steps(settings, texts, words[0] == words[1])
     if texts[0].keeps_text:
         say(f"NOTE: the model of {path} takes prepared text; prepare this text in the same way")
-    # Leave out the target side if there is no target text.
-    languages = settings.languages
-    return Job(
-        settings,
-        say,
-        {
-            language: ending or language
-            for language, ending in zip(languages, endings, strict=False)
-        },
-        dict(zip(languages, texts, strict=False)),
-        dict(zip(languages, words, strict=False)),
-    )
+    job = Job(settings, say, {}, {}, {})
+    for i, language in enumerate(settings.languages):
+        job.endings[language] = endings[i] or language
+        job.texts[language] = texts[i]
+        job.dictionaries[language] = words[i]
+    return job
 
 
 def _check_language(
@@ -346,7 +338,7 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
     # Read a file once, even if several splits or sides name it.
     distinct = list(dict.fromkeys(paths.values()))
     scanned: dict[str, TextFile] = {}
-    sides_read: dict[SideKey, TextFile] = {}
+    inputs: dict[SideKey, TextFile] = {}
     report = []
     # Read through text files in parallel, and files of pairs one by one.
     total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
@@ -357,18 +349,17 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
         for split, path in pair_files.items():
             languages = [*endings.values()]
             sides, line = scan_pairs(path, languages, config.document_separator, job.new_file)
-            sides_read |= {(split, la): side for la, side in zip(endings, sides, strict=True)}
+            for language, side in zip(endings, sides, strict=True):
+                inputs[split, language] = side
             report.append(line)
             advance(os.path.getsize(path))
-    # Print the report after the progress bar has ended.
     for line in report:
         job.say(line)
-    sides_read |= {key: scanned[path] for key, path in paths.items()}
     # Put the sides in the order of splits and languages.
-    inputs: dict[SideKey, TextFile] = {}
     for split in config.splits():
         for language in config.languages:
-            inputs[split, language] = sides_read[split, language]
+            key = (split, language)
+            inputs[key] = scanned[paths[key]] if key in paths else inputs.pop(key)
     # Compare the sides. With separators, the text steps compare documents and sentences.
     for text in inputs.values():
         if text.num_lines == 0:
@@ -417,20 +408,22 @@ def scan_alignments(job: Job) -> dict[str, TextFile]:
     config = job.config
     if config.align_suffix is None:
         return {}
-    paths: dict[str, str] = {}
     existing: dict[str, str] = {}
+    missing: dict[str, str] = {}
     for split, prefix in config.splits().items():
-        path = paths[split] = find_text(str(Path(f"{prefix}.{config.align_suffix}")))
+        path = find_text(str(Path(f"{prefix}.{config.align_suffix}")))
         if os.path.isfile(path):
             existing[split] = path
+        else:
+            missing[split] = path
     # Only the training text, or the first split, must have alignments.
-    if ("train" if config.trainpref else next(iter(existing), None)) not in existing:
+    if "train" in missing or not existing:
         raise DataError(
-            f"{next(iter(paths.values()))}: no such file; it is to hold the word alignments "
+            f"{next(iter(missing.values()))}: no such file; it is to hold the word alignments "
             f"(--align-suffix {config.align_suffix}), a line for each line of the text"
         )
-    for split in paths.keys() - existing:
-        job.say(f"[alignments] {paths[split]}: no such file, so that {split} has none")
+    for split, path in missing.items():
+        job.say(f"[alignments] {path}: no such file, so that {split} has none")
     # Read through the files, and compare them with the source text.
     scanned = ordered_map(scan_text, list(existing.values()), job.workers)
     alignments: dict[str, TextFile] = {}

@@ -43,7 +43,6 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, float]:
         report = _contrast_report
     elif settings.sentence_bleu:
         report = _sentence_report
-    # Collect the scores, which the generators compute one at a time.
     entries: list[dict[str, Any]] = []
     with hidden_progress(not progress):
         for line, values in report(settings):
@@ -85,7 +84,6 @@ def _text_report(options: Settings) -> Iterator[Entry]:
         if name != COMET:
             config = MetricConfig(name, options.ignore_case, tokenizer, options.order)
             metrics.append(replace(config, word_order=options.chrf_word_order))
-    # Score all segments, by metric.
     if options.has_documents:
         aligned = docs.AlignedDocuments(texts.system, texts.reference_sets, options.language)
         for metric in metrics:

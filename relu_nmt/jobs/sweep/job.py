@@ -122,7 +122,6 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
     environment = describe_environment(gpu_names())
     # Make the runner first: it compares the steps with earlier runs before any file is written.
     runner = StepRunner(steps, settings.running, environment, folder, settings.seconds, progress)
-    # Run the steps, with a report after each.
     description = SweepDescription(settings, environment, published=published, task=task)
     description = write_description(folder, description)
     runner.run(lambda: write_report(folder, description))
@@ -139,7 +138,6 @@ def _checked_trainings(
     for typed in (config.train_flags, *config.variant_flags.values()):
         if "--no-save" in typed:
             raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
-    # Check the flags of all models, and the flags of each variant.
     budget = config.time_flags[0].removeprefix("--").replace("-", "_")
     own_flags = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own_flags)
@@ -149,7 +147,6 @@ def _checked_trainings(
         del fixed[field]
     for name, flags in config.variant_flags.items():
         _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
-    # Check the checkpoint that each training leaves.
     trained = _settings_of(steps, TranslationTrainingSettings)
     for training in trained:
         _check_checkpoint(config, training.trainer)
@@ -172,12 +169,10 @@ def _checked_evaluation(config: Settings, step: Step) -> TranslateSplitSettings:
 def _check_documents(settings: Settings, training: TranslationTrainingSettings) -> None:
     """Check that the data have document boundaries, unless all models see single sentences."""
     folders = split_paths(settings.data, ":")
-    # Take the languages from the flags, or else from the first folder.
     source = training.source_lang
     target = training.target_lang
     if not source or not target:
         source, target = infer_languages(folders[0])
-    # Skip the check if no model joins sentences.
     if max(*settings.lengths, *settings.doc_mixture, 1) == SINGLE_SENTENCES:
         return
     # Check the training text of all folders, and the evaluated split of the first.
@@ -369,7 +364,6 @@ def _train_commands(settings: Settings, model: SweepModel) -> tuple[Command, ...
         ]
     words += ["--seed", str(model.seed), "--save-dir", checkpoints]
     train = tool("train", words, settings.running.training_processes)
-    # Average the last checkpoints by a second command.
     if settings.averaged is None:
         return (train,)
     words = ["--inputs", checkpoints, "--num-update-checkpoints", str(settings.averaged)]

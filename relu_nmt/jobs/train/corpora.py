@@ -133,7 +133,6 @@ class Corpora:
                     "--align-suffix, or leave --load-alignments and its --criterion out"
                 )
         tags = self._tags(len(corpora))
-        # Warn of corpora without boundaries if others have them.
         without = [corpus for corpus in corpora if corpus.documents is None]
         if settings.documents.active and len(without) < len(corpora):
             for corpus in without:

@@ -45,7 +45,6 @@ MOST_NAMED = 10
 
 def load_translator(options: ModelOptions, data: str | None = None) -> Translator:
     """Load the translator that the options describe."""
-    # Choose device and dtype.
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     if device == "cpu":
         keep_freed_memory()
@@ -54,7 +53,6 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
         dtype = torch.int8
     overrides = model_overrides(options.model_overrides)
     models, task, max_doc_tokens = load_models(options.path, options.attention_backend, overrides)
-    # Adapt the text processing, and restrict the vocabulary.
     task = _adapted_task(task, options, data)
     shortlist = None
     if options.shortlist is not None:
@@ -118,7 +116,6 @@ class LineFormat:
 
     def hypothesis(self, number: int, translation: Translation) -> list[str]:
         """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines. Scores are in base 2."""
-        # Convert the scores from nats to base 2.
         score = translation.score / math.log(2)
         by_position = translation.hypothesis.positional_scores / math.log(2)
         lines = [

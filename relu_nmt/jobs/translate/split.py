@@ -66,7 +66,6 @@ def run(settings: Settings, *, progress: bool = True) -> "SplitTranslation":
 @contextmanager
 def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
     """Open the results file, else standard output, else (without progress) the null device."""
-    # Without a file, print to standard output or nowhere.
     path = settings.results_file
     if path is None:
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
@@ -210,7 +209,6 @@ class _Run:
         """Translate everything, and return the result."""
         result = self.result
         note = self._over_long()
-        # Plan the windows, to show their number and lengths.
         groups = self._plan(self._split)
         unit = "sentences"
         if self._has_documents:
@@ -254,7 +252,6 @@ class _Run:
 
     def _over_long(self) -> str:
         """Return a note on sentences that are too long, or ""."""
-        # Find the sentences above the limit, and treat them as the flags say.
         limit = self._limit
         if limit.tokens is None:
             return ""
@@ -294,7 +291,6 @@ class _Run:
     def _take(self, translated: TranslatedDocuments) -> None:
         """Print the groups of some documents, and count them for the summary."""
         result = self.result
-        # Print the lines of each window.
         self._aligned += aligned_sentences(translated, sum(result.counts))
         for group in translated.windows:
             if not self._settings.quiet:
@@ -304,13 +300,11 @@ class _Run:
                     lines += self._lines.hypothesis(number, translation)
                     lines += self._attention.lines(number, group.source, translation)
                 self._print("\n".join(lines))
-            # Keep the best translation.
             best = group.translations[0]
             self._attention.add(group.source.as_read(self._task.separators), best)
             result.groups.append(Line(best.text, best.tokens))
             result.counts.append(group.window.num_new)
             result.num_tokens += len(best.hypothesis.tokens)
-        # Add up the counts.
         result.num_mismatched = (result.num_mismatched or 0) + translated.num_mismatched
         result.num_undivided += translated.num_undivided
         result.num_at_limit += translated.num_at_limit
@@ -360,7 +354,6 @@ class _Run:
             f"{result.seconds:.1f}s ({sentences_per_second:.2f} sentences/s, "
             f"{result.tokens_per_second:.2f} tokens/s)"
         )
-        # Print the scores.
         options = self._settings
         part = ""
         if options.num_shards > 1:
@@ -379,7 +372,6 @@ class _Run:
         if cut and result.scores and "s_bleu" not in result.scores:
             reason = "no document has as many sentences as its reference"
             self._print(f"{beginning}: s-BLEU: none, {reason}")
-        # Write the files.
         if options.output is not None:
             separator = options.output_separator
             text, notes = documents_text(result.documents, separator, options.output)

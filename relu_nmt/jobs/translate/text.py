@@ -284,10 +284,8 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
         # Refuse endless input before it fills the memory.
         if unended > MOST_BYTES:
             raise DataError(f"{origin}:{number}: a line without an end; expected text")
-        # Go on reading until a line ends or the input does.
         if block and not end:
             continue
-        # Decode the whole lines, and yield them in buffers.
         lines = decode_lines(b"".join(parts), origin, number)
         parts = [block[end:]]
         unended = len(block) - end
@@ -505,7 +503,6 @@ def _report(
     windows: WindowConfig,
 ) -> str:
     """Return the line that counts lines, groups, mismatches and repetitions."""
-    # Name the size of the groups, then the exceptions.
     limit = windows.max_doc_tokens
     lines = counted(len(sources.sentences), "line")
     documents = counted(len(sources.counts), "document")

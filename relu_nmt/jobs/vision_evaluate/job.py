@@ -75,7 +75,6 @@ def candidates(
     number = {composed(name): index for index, name in enumerate(classes)}
     if file is None:
         return tuple(classes), torch.arange(len(classes))
-    # Read the file, and cut off remarks.
     lines = [composed(line.strip()) for line in read_lines(file)]
     exact = {*number, *image_classes}
     names = dict.fromkeys(line if line in exact else line.split()[0] for line in lines if line)
@@ -96,7 +95,6 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
         DataError: images are missing, damaged or of other classes. A file cannot be read or
             written.
     """
-    # Open the images.
     check_writable("--results", settings.results)
     sets = evaluation_sets(settings.data)
     labels = set(itertools.chain.from_iterable(images.classes for images in sets.values()))
@@ -104,7 +102,6 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
     accuracies: list[Accuracy] = []
     if progress:
         say_left_out(sets.values())
-    # Evaluate at each size, on each set.
     with hidden_progress(not progress):
         for size in settings.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
@@ -122,7 +119,6 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
                 accuracies.append(accuracy(name, images, classifier, outputs, settings))
                 if progress:
                     print(printable(str(accuracies[-1])), flush=True)
-    # Write the results.
     if settings.results is not None:
         values: dict[str, Any] = {"settings": to_dict(settings, stored_only=True)}
         values |= {"accuracies": list(map(dataclasses.asdict, accuracies)), "absent": absent}
@@ -217,7 +213,6 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
         classified += results
         if progress and errors:
             print("\n".join(map(str, errors)), file=sys.stderr)
-    # Print all as JSON, and the number of failures.
     if progress and settings.json:
         print(json.dumps(values, indent=1, ensure_ascii=False))
     lost = len(classified) - sum(map(bool, classified))
@@ -230,7 +225,6 @@ def load_classifier(
     path: str, options: PrecisionOptions, image_size: Sequence[int] | None = None
 ) -> ImageClassifier:
     """Return the classifier of a checkpoint. A ReluNmtError names the flag that does not fit."""
-    # Choose device and dtype.
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     dtype = autocast_dtype(options, torch.device(device))
     backend = options.attention_backend
@@ -271,7 +265,6 @@ def check_images(
     sets: Iterable[ImageSet], num_workers: int, seconds: float = CHECK_SECONDS
 ) -> list[DataError]:
     """Decode as many images of sets as the time allows, and return their errors."""
-    # Decode in several threads until the time is over.
     files = [images for images in sets if images.encoded]
     end = time.monotonic() + seconds
     errors: list[DataError] = []

@@ -53,14 +53,12 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
         DataError: images are missing, damaged or of other classes. The results cannot be written.
         TrainingError: the linear classifier diverges.
     """
-    # Open the images.
     check_writable("--results", settings.results)
     sets = []
     for train_path, test_path in zip(settings.train, settings.test, strict=True):
         sets.append(_data_set(train_path, test_path))
     if progress:
         say_left_out(itertools.chain.from_iterable(sets))
-    # Probe one data set after the other.
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, settings.image_size)
         results: list[dict[str, Any]] = []
@@ -83,7 +81,6 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
             if progress:
                 _say_few(train, settings)
                 print(_line(results[-1]), flush=True)
-    # Average the accuracies, and write the results.
     mean = float(np.mean([result["top1"] for result in results]))
     if progress and len(results) > 1:
         print(f"mean of {len(results)} data sets: top-1 {mean:.2f}")
@@ -165,7 +162,6 @@ def _knn(
 ) -> list[list[float]]:
     """Return the accuracies of nearest neighbours."""
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
-    # Compute the features of both sets with the crop of evaluation.
     neighbors, labels, _ = features_of(classifier, train, transform, "train", options)
     queries, right, _ = features_of(classifier, test, transform, "test", options)
     scores = neighbor_scores(
@@ -179,7 +175,6 @@ def _ridge(
 ) -> list[list[float]]:
     """Return the accuracies of ridge regression for each seed."""
     num_classes = len(train.classes)
-    # Choose the images of each seed, and compute the features of these only.
     chosen = []
     for seed in options.seeds:
         chosen.append(choose_shots(train.labels, num_classes, options.shots, seed))
@@ -188,7 +183,6 @@ def _ridge(
     shots = train.subset(used, "train")
     features, labels, ids = features_of(classifier, shots, transform, "train", options)
     queries, right, _ = features_of(classifier, test, transform, "test", options)
-    # Solve for each seed, without its damaged images.
     row_of = {int(used[number]): row for row, number in enumerate(ids)}
     accuracies = []
     for numbers in chosen:
@@ -219,7 +213,6 @@ def _linear(
     nn.init.zeros_(head.bias)
     head.to(classifier.device)
     optimizer = torch.optim.SGD(head.parameters(), options.lr, momentum=MOMENTUM)
-    # Train it with a learning rate that falls to 0 as a cosine.
     num_updates = 0
     total = options.epochs * batches.num_batches
     for epoch in range(1, options.epochs + 1):
@@ -234,7 +227,6 @@ def _linear(
             loss.backward()
             optimizer.step()
             num_updates += 1
-    # Test it.
     queries, right, _ = features_of(classifier, test, transform, "test", options)
     with torch.no_grad():
         scores = head(queries.clone())
