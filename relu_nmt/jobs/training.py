@@ -13,7 +13,7 @@ from relu_nmt.attention.base import using_backend
 from relu_nmt.config import flag_of, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import OutOfMemoryError, TrainingError
-from relu_nmt.io.process import peak_gpu_bytes
+from relu_nmt.io.process import peak_gpu_bytes, require_memory
 from relu_nmt.training.changes import (
     change_note,
     refuse_other_model,
@@ -21,7 +21,7 @@ from relu_nmt.training.changes import (
     refuse_unrelated,
 )
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.optimizers import freeze
@@ -30,6 +30,23 @@ from relu_nmt.training.save_dir import CheckpointFolder
 SMALLER_SHARE = 3 / 4
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+def require_training_memory(model: nn.Module, config: TrainerConfig, world_size: int) -> None:
+    """Refuse a training whose gradients and moments this machine cannot hold, beside the weights.
+
+    Raises:
+        OutOfMemoryError: they need more memory than is free.
+    """
+    num_bytes = 0
+    for weight in model.parameters():
+        num_bytes += weight.numel() * weight.element_size() * weight.requires_grad
+    if config.ddp_backend == FULLY_SHARDED:
+        num_bytes //= world_size
+    # Adam keeps two moments of each gradient.
+    num_copies = 3 if config.optimizer.optimizer in ("adam", "adamw") else 1
+    subject = "the gradients and the optimizer of this training"
+    require_memory(subject, num_copies * num_bytes, "take a smaller model, or --freeze parts of it")
 
 
 @dataclass
@@ -58,11 +75,17 @@ class TrainingRun:
         return self.settings.trainer.fresh_start(self.goes_on)
 
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:
-        """Return a model from ``build``, seeded, with its back end, and parts of it frozen."""
+        """Return a model from ``build``, seeded, with its back end, and parts of it frozen.
+
+        Raises:
+            OutOfMemoryError: its training needs more memory than is free.
+        """
         torch.manual_seed(self.settings.trainer.seed)
         with using_backend(self.settings.trainer.attention_backend):
             model = build()
         freeze(model, self.settings.trainer.optimizer)
+        if self.process.device.type == "cpu":
+            require_training_memory(model, self.settings.trainer, self.process.world_size)
         return model
 
     def say_size(self, model: nn.Module) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.config import REQUIRED, group, option, settings, to_dict
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError
+from relu_nmt.io import process
 from relu_nmt.jobs.convert.settings import AverageSettings
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
-from relu_nmt.jobs.training import smaller_batches, training_run
+from relu_nmt.jobs.training import require_training_memory, smaller_batches, training_run
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.changes import change_note, refuse_other_model
@@ -51,6 +52,25 @@ def train_toys(settings, progress):
 def toy(folder, **values):
     defaults = {"save_dir": folder, "lr": 0.05, "warmup_updates": 3, "cpu": True, "num_workers": 0}
     return ToySettings.of(data="toys", **{**defaults, **values})
+
+
+@pytest.mark.parametrize(
+    ("flags", "world_size", "num_weights"),
+    [
+        ({}, 1, 3 * 49),
+        ({"optimizer": "adafactor"}, 1, 49),
+        ({"ddp_backend": "fully_sharded"}, 7, 3 * 7),
+        ({"ddp_backend": "c10d"}, 7, 3 * 49),
+    ],
+)
+def test_gradients_and_moments_fit_into_the_memory(monkeypatch, flags, world_size, num_weights):
+    config = TrainerConfig.of(**flags)
+    monkeypatch.setattr(process, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(process, "free_memory", lambda: 4 * num_weights)
+    require_training_memory(ToyModel(0.1), config, world_size)
+    monkeypatch.setattr(process, "free_memory", lambda: 4 * num_weights - 1)
+    with pytest.raises(OutOfMemoryError, match=r"gradients and the optimizer .* smaller model"):
+        require_training_memory(ToyModel(0.1), config, world_size)
 
 
 def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
