@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -127,44 +127,29 @@ def _output_name(path: str, language: str) -> str:
 def _translate_several(settings: TranslateDocumentsSettings, folder: str, progress: bool) -> None:
     """Translate files, each whole or not at all. A file that fails does not end the others."""
     sources, num_left = _sources(settings, Path(folder))
+    names = set()
+    for path in sources.values():
+        with suppress(DataError):  # which the file gets in its turn
+            names.add(format_name(path, settings.format))
+    if names:
+        _check_flags(settings, names)
     # A translation is renamed into its place, so that one that is there is whole.
     waiting = {output: path for output, path in sources.items() if not output.exists()}
-    num_before = len(sources) - len(waiting)
-    notes = []
-    if num_left:
-        notes.append(f"NOTE: {counted(num_left, 'file')} of no known format left out")
-    if num_before:
-        there = counted(num_before, "translation")
-        notes.append(f"NOTE: {there} in {folder} stayed; remove them to translate again")
     num_failed = 0
+    notes = []
     if waiting:
-        names = set()
-        for path in waiting.values():
-            with suppress(DataError):  # which the file gets in its turn
-                names.add(format_name(path, settings.format))
-        if names:
-            _check_flags(settings, names)
         glossary = _glossary(settings)
         check_writable("--output-dir", str(next(iter(waiting))))
         translator = load_translator(settings.model)
         segments = _segment_translator(settings, translator, glossary)
-        with (
-            hidden_progress(settings.no_progress_bar or not progress),
-            progress_bar("translate", len(waiting), "files", shows_waiting=True) as advance,
-            hidden_progress(),
-        ):
-            for output, path in waiting.items():
-                try:
-                    _translate_one(settings, path, output, segments)
-                except ReluNmtError as error:
-                    num_failed += 1
-                    text = str(error)
-                    if str(path) not in text:
-                        text = f"{path}: {text}"
-                    tqdm.write(printable(f"error: {text}"), file=sys.stderr)
-                advance(1)
+        num_failed = _translate_waiting(settings, waiting, segments, progress)
         notes.append(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
         notes += segments.notes
+    if num_left:
+        notes.append(f"NOTE: {counted(num_left, 'file')} of no known format left out")
+    if len(waiting) < len(sources):
+        num_before = counted(len(sources) - len(waiting), "translation")
+        notes.append(f"NOTE: {num_before} in {folder} stayed; remove them to translate again")
     if progress:
         done = counted(len(waiting) - num_failed, "file")
         print_notes(*notes, f"translations: {done} in {folder}")
@@ -172,8 +157,38 @@ def _translate_several(settings: TranslateDocumentsSettings, folder: str, progre
         raise DataError(f"{num_failed:,} of {counted(len(waiting), 'file')} not translated")
 
 
+def _translate_waiting(
+    settings: TranslateDocumentsSettings,
+    waiting: Mapping[Path, Path],
+    segments: SegmentTranslator,
+    progress: bool,
+) -> int:
+    """Translate files, by the paths of their translations. Return the number of files that fail."""
+    num_failed = 0
+    with (
+        hidden_progress(settings.no_progress_bar or not progress),
+        progress_bar("translate", len(waiting), "files", shows_waiting=True) as advance,
+        hidden_progress(),
+    ):
+        for output, path in waiting.items():
+            try:
+                _translate_one(settings, path, output, segments, progress)
+            except ReluNmtError as error:
+                num_failed += 1
+                text = str(error)
+                if str(path) not in text:
+                    text = f"{path}: {text}"
+                tqdm.write(printable(f"error: {text}"), file=sys.stderr)
+            advance(1)
+    return num_failed
+
+
 def _translate_one(
-    settings: TranslateDocumentsSettings, path: Path, output: Path, segments: SegmentTranslator
+    settings: TranslateDocumentsSettings,
+    path: Path,
+    output: Path,
+    segments: SegmentTranslator,
+    progress: bool,
 ) -> None:
     name = format_name(path, settings.format)
     check_writable("--output-dir", str(output))
@@ -181,7 +196,12 @@ def _translate_one(
         text_settings = replace(
             settings, file=str(path), further_files=(), output=str(output), output_dir=None
         )
-        translate_documents(text_settings, translator=segments.translator, progress=False)
+        translate_documents(
+            text_settings,
+            translator=segments.translator,
+            is_one_of_several=True,
+            progress=progress,
+        )
     else:
         translate_file(path, output, segments, options_of_format(name, settings), name)
 

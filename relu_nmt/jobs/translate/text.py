@@ -301,11 +301,13 @@ def translate_documents(
     settings: TranslateDocumentsSettings,
     *,
     translator: Translator | None = None,
+    is_one_of_several: bool = False,
     progress: bool = True,
 ) -> tuple[list[str], TranslatedDocuments]:
     """Translate a text, and print it. Return its lines, and the same by document.
 
-    The settings tell the ``translator`` to load, unless it is there already.
+    The settings tell the ``translator`` to load, unless it is there already. Of several texts, only
+    notes on lines are printed, with the name of the file.
 
     Raises:
         ConfigError: the settings do not fit the model.
@@ -319,11 +321,12 @@ def translate_documents(
     windows = settings.windows(translator.max_doc_tokens)
     # Print warnings before the translation starts.
     length = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
-    if progress:
+    about_tabs = tab_note(text.lines, settings.constraints)
+    if progress and not is_one_of_several:
         if windows.max_doc_tokens > translator.max_doc_tokens:
             print_notes(length)
             length = ""
-        print_notes(tab_note(text.lines, settings.constraints))
+        print_notes(about_tabs)
     # Divide the lines into sentences if asked. Lines that are translated alone may be cut anyway.
     split = None
     if settings.split_sentences:
@@ -346,15 +349,18 @@ def translate_documents(
                 too_long.append(number)
             if source.parts:
                 split_lines.append(number)
-        print_notes(
-            length,
-            _report(sources, translated, windows),
+        notes = [
             too_long_note(too_long, limit),
             split_note(split_lines, split, settings.split_sentences),
             _undivided_note(translated),
             limit_note(translated.num_at_limit, config),
             _empty_note(translated),
-        )
+        ]
+        if is_one_of_several:
+            for note in filter(None, [about_tabs, *notes]):
+                print_notes(f"{settings.file}: {note}")
+        else:
+            print_notes(length, _report(sources, translated, windows), *notes)
     return lines, translated
 
 

@@ -150,5 +150,17 @@ def test_files_that_cannot_go_together_are_refused(run, tmp_path, words, message
 def test_options_of_a_format_apply_to_the_files_that_read_them(run, tmp_path):
     write(tmp_path, "a.html")
     write(tmp_path, "b.tsv", content="1\tdas Haus\n")
-    assert run("a.html", "b.tsv", "--output-dir", "out", "--column", "2")[0] == 0
+    words = ("a.html", "b.tsv", "--output-dir", "out", "--column", "2")
+    assert run(*words)[0] == 0
     assert (tmp_path / "out/b.tsv").read_text().startswith("1\t")
+    # They may be done when the command goes on.
+    (tmp_path / "out/a.html").unlink()
+    assert run(*words)[0] == 0
+
+
+def test_notes_on_the_lines_of_a_text_name_its_file(run, tmp_path):
+    write(tmp_path, "in/a.txt", "in/b.txt", content="das\tHaus\n")
+    code, errors = run("in", "--output-dir", "out")
+    assert code == 0
+    for name in ("in/a.txt", "in/b.txt"):
+        assert errors.count(f"{name}: NOTE: line 1: what stands behind a tab") == 1
