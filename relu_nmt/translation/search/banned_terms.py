@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.translation.search.forced_terms import TermTracker
-from relu_nmt.translation.search.step_rules import StepRule, Written, forbid
+from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
+from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, states_of_parents
 from relu_nmt.translation.search.symbol_texts import (
     END,
     SymbolTexts,
@@ -69,8 +69,10 @@ class BannedTerms:
         self._inside_words = inside_words
         # The remainders of the terms, by their beginnings.
         self._remainders: dict[str, list[str]] = defaultdict(list)
-        spellings = [texts.spellings(term, match_case) for term in terms]
-        for term in set().union(*spellings):
+        spellings: set[str] = set()
+        for term in terms:
+            spellings |= texts.spellings(term, match_case)
+        for term in spellings:
             for size in range(len(term)):
                 beginning = term[:size]
                 remainder = term[size:]
@@ -114,10 +116,14 @@ class BannedTerms:
         key = ending, symbol
         if key not in self._next:
             text = compact(ending.written + self._symbols.texts[symbol])
-            beginnings = (i for i in range(len(text)) if text[i:] in self._remainders)
-            begin = next((i for i in beginnings if self._may_begin(ending, text, i)), len(text))
-            is_open = is_letter(text[-1]) if text else ending.is_open
-            self._next[key] = Ending(text[begin:], is_open)
+            is_open = ending.is_open
+            if text:
+                is_open = is_letter(text[-1])
+            self._next[key] = Ending("", is_open)
+            for begin in range(len(text)):
+                if text[begin:] in self._remainders and self._may_begin(ending, text, begin):
+                    self._next[key] = Ending(text[begin:], is_open)
+                    break
         return self._next[key]
 
     def _may_begin(self, ending: Ending, text: str, begin: int) -> bool:
@@ -186,7 +192,9 @@ class BannedTerms:
         """Return whether a term with this first letter may stand behind a letter of a symbol."""
         if self._inside_words or not is_letter(first):
             return True
-        return not ending.is_open if before == END else not is_letter(before)
+        if before == END:
+            return not ending.is_open
+        return not is_letter(before)
 
 
 class TermBans(StepRule):
@@ -253,19 +261,18 @@ class TermBans(StepRule):
         The forced terms must not have advanced yet.
         """
         chosen = tokens.tolist()
-        origins = None if parents is None else parents.tolist()
-        for row, endings in enumerate(self._endings):
+        forced: list[list[ForcedTerms]] = [[] for _ in self._endings]
+        if self._tracker is not None:
+            forced = states_of_parents(self._tracker.rows, parents, tokens)
+        for row, endings in enumerate(states_of_parents(self._endings, parents, tokens)):
             terms = self._banned[row]
-            if terms is None or not endings:
-                continue
             is_prefix = self._num_tokens < self._num_forced[row]
-            forced = [] if self._tracker is None else self._tracker.rows[row]
             advanced = []
-            for beam, token in enumerate(chosen[row]):
-                # Before the first token, all beams continue the one hypothesis.
-                parent = beam if origins is None else origins[row][beam]
-                ending = terms.advance(endings[min(parent, len(endings) - 1)], token)
-                if is_prefix or (forced and forced[min(parent, len(forced) - 1)].ends_with(token)):
+            for beam, ending in enumerate(endings):
+                assert terms is not None, "it has endings"
+                token = chosen[row][beam]
+                ending = terms.advance(ending, token)
+                if is_prefix or (forced[row] and forced[row][beam].ends_with(token)):
                     ending = ending._replace(is_forced=True)
                 advanced.append(ending)
             self._endings[row] = advanced
@@ -273,5 +280,6 @@ class TermBans(StepRule):
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only these rows [B'], the sentences of the mask [B]."""
-        for name in ("_banned", "_endings", "_num_forced"):
-            setattr(self, name, list(itertools.compress(getattr(self, name), mask)))
+        self._banned = list(itertools.compress(self._banned, mask))
+        self._endings = list(itertools.compress(self._endings, mask))
+        self._num_forced = list(itertools.compress(self._num_forced, mask))

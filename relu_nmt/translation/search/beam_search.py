@@ -8,6 +8,7 @@ from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
+from relu_nmt.io.process import require_memory
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.forced_terms import share_among_terms
@@ -18,7 +19,6 @@ from relu_nmt.translation.search.hypotheses import (
     of_beams,
 )
 from relu_nmt.translation.search.scoring import Outputs, Scorer
-from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uniforms
 from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepScores
 
 MOST_DONE = 0.4
@@ -79,7 +79,9 @@ class BeamSearch:
         self._is_word = is_word
         self._ids = ids
         self._constraints = constraints
-        self._listed = None if listed is None else listed.cpu().numpy()
+        self._listed = None
+        if listed is not None:
+            self._listed = listed.cpu().numpy()
         limits = constraints.limits
         device = src_tokens.device
         # Draw all random numbers at once, with one more step for the end symbol, [B, T, K].
@@ -237,16 +239,17 @@ class BeamSearch:
             rank = torch.arange(count, device=ends.device) + count * ends
             order = rank.topk(size, dim=2, largest=False).indices
             tokens = tokens.gather(2, order)
-            parents = None if parents is None else parents.gather(2, order)
             totals = totals.masked_fill(ends, -torch.inf).gather(2, order)
+            if parents is not None:
+                parents = parents.gather(2, order)
         # Cut each group to k beams, and join the groups, [B, K].
         if parents is not None:
             parents = parents[:, :, :size].flatten(1)
         tokens = tokens[:, :, :size].flatten(1)
         totals = totals[:, :, :size].flatten(1)
         # Give dead beams a harmless token, which keeps their sentences short.
-        if (idle := self._constraints.idle_token) is not None:
-            tokens = tokens.masked_fill(totals == -torch.inf, idle)
+        if self._constraints.idle_token is not None:
+            tokens = tokens.masked_fill(totals == -torch.inf, self._constraints.idle_token)
         return Continuations(tokens, parents, totals, of_beams(attention, parents))
 
     def _finish(self, candidates: Continuations, ends: Tensor, attention: Tensor | None) -> None:
@@ -334,3 +337,94 @@ class BeamSearch:
         is_live = (totals != -torch.inf) & is_open
         self.num_live = int(is_live.sum())
         return is_live
+
+
+def best_of_groups(
+    scores: StepScores, totals: Tensor, num_groups: int, strength: float
+) -> Continuations:
+    """Extend each of ``num_groups`` groups of k beams by its 2k best continuations.
+
+    At most k candidates are the end symbol, so at least k can go on. Groups are extended one after
+    the other. Each pays ``strength`` for each time that an earlier group chose a token. The penalty
+    only steers the choice, and the reported scores are the model's own. The totals of the beams are
+    [B, K].
+
+    Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
+    neighbors here. Fairseq interleaves the groups and adds the penalty to the score.
+    """
+    scores = scores.of_all(*totals.shape)
+    log_probs = scores.log_probs_of(totals)
+    batch, beam_size, vocab_size = log_probs.shape
+    size = beam_size // num_groups
+    times = log_probs.new_zeros(batch, vocab_size)  # that earlier groups chose a token
+    all_tokens = []
+    all_parents = []
+    all_totals = []
+    for first in range(0, beam_size, size):
+        group_probs = log_probs[:, first : first + size]  # [B, k, V]
+        group_totals = totals[:, first : first + size]  # [B, k]
+        # Choose by scores with the penalty, but report the model's own.
+        steered = group_probs
+        if first:
+            steered = group_probs - strength * times[:, None]
+        steered_scores = replace(scores, log_probs=steered)
+        _, parents, tokens = steered_scores.best_continuations(group_totals, 2 * size)
+        # The best continuations are [B, 2k].
+        gains = group_probs.flatten(1).gather(1, parents * vocab_size + tokens)
+        all_tokens.append(tokens)
+        all_parents.append(parents + first)
+        all_totals.append(group_totals.gather(1, parents) + gains)
+        times.scatter_add_(1, tokens[:, :size], torch.ones_like(gains[:, :size]))
+    # Stack the groups, [B, G, 2k].
+    tokens = torch.stack(all_tokens, 1)
+    return Continuations(tokens, torch.stack(all_parents, 1), torch.stack(all_totals, 1))
+
+
+def draw(
+    scores: StepScores, totals: Tensor, uniforms: Tensor, topk: int = -1, topp: float = -1.0
+) -> Continuations:
+    """Draw one token for each beam, by random numbers in [0, 1), [B, K]. The beams never mix.
+
+    Draw from the ``topk`` likeliest tokens, and of these from the fewest whose probabilities,
+    renormalized, sum to ``topp`` or more. -1: draw from all. The reported log-probabilities are
+    the model's. The cut distribution does not change them.
+
+    Reference: Holtzman et al. 2020, section 3.1 (``topp``), and Fan et al. 2018, section 5.1
+    (``topk``).
+    """
+    log_probs = scores.log_probs_of(totals)
+    values = log_probs
+    symbols = None
+    # Sort the likeliest tokens, and leave out tokens once the likelier ones together reach p.
+    count = log_probs.size(2)
+    if topk > 0:
+        count = min(topk, count)
+    if topk > 0 or topp > 0:
+        values, symbols = log_probs.topk(count, dim=2)
+    # Work with probabilities as multiples of the largest, [B, K, n] float64: with a low
+    # temperature or a forced token, all plain probabilities would underflow.
+    largest = values.amax(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).min)
+    probs = (values.double() - largest).exp()
+    if topp > 0:
+        below = probs.cumsum(2) - probs  # sum over all likelier tokens
+        probs = probs.masked_fill(below >= topp * probs.sum(2, keepdim=True), 0.0)
+    # Stay strictly below the sum, so that no draw falls behind the last possible token.
+    cumulated = probs.cumsum(2)
+    threshold = cumulated[:, :, -1:] * (uniforms[:, :, None] * (1 - 1e-12))
+    index = torch.searchsorted(cumulated, threshold, right=True)
+    index = index.clamp(max=probs.size(2) - 1)  # [B, K, 1]
+    if symbols is not None:
+        index = symbols.gather(2, index)
+    return Continuations(index, None, totals[:, :, None] + log_probs.gather(2, index))
+
+
+def draw_uniforms(
+    seed: int, sentence_ids: np.ndarray, beam_size: int, num_steps: int
+) -> np.ndarray:
+    """Return numbers in [0, 1), float64 [B, T, K], from the seed and each sentence's number."""
+    shape = (num_steps, beam_size)
+    subject = "the draws of --sampling"
+    num_bytes = 8 * len(sentence_ids) * num_steps * beam_size
+    require_memory(subject, num_bytes, "a smaller --max-len-b, --batch-size or --beam needs less")
+    # Seed a generator for each sentence, so that batches do not change the draws.
+    return np.stack([np.random.default_rng([seed, int(i)]).random(shape) for i in sentence_ids])

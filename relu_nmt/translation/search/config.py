@@ -209,22 +209,24 @@ class GenerationConfig:
             lengths = DOCUMENT_LENGTHS if documents else SENTENCE_LENGTHS
             defaults |= zip(("max_len_a", "max_len_b"), lengths, strict=True)
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
-        return replace(self, **missing) if missing else self
+        return replace(self, **missing)
 
     @property
     def longest_output(self) -> tuple[float, int]:
         """The factor a and the constant b of the longest output, a * (source tokens) + b."""
-        a = self.max_len_a
-        b = self.max_len_b
-        return SENTENCE_LENGTHS[0] if a is None else a, SENTENCE_LENGTHS[1] if b is None else b
+        a, b = SENTENCE_LENGTHS
+        a = a if self.max_len_a is None else self.max_len_a
+        return a, b if self.max_len_b is None else self.max_len_b
 
     def describe_longest_output(self, max_positions: int | None) -> str:
         """Return the longest output of these settings and the models as words for a warning."""
         a, b = self.longest_output
-        longest = f"{b} token{'' if b == 1 else 's'}"
+        longest = "1 token" if b == 1 else f"{b} tokens"
         if a:
             longest = f"{a:g} * source + {longest}"
-        return longest if max_positions is None else f"{longest}, and {max_positions - 1} at most"
+        if max_positions is not None:
+            longest += f", and {max_positions - 1} at most"
+        return longest
 
     def length_limits(
         self, source_lengths: np.ndarray, max_positions: int | None = None
@@ -253,18 +255,18 @@ class GenerationConfig:
 
     def check_terms(self) -> None:
         """Check that the search can force terms (ConfigError: it is not plain beam search)."""
-        if flag := self.not_for_terms:
+        flag = self.not_for_terms
+        if flag:
             raise ConfigError(f"{flag}: terms can be forced in plain beam search; leave it out")
 
     @property
     def not_for_terms(self) -> str:
         """The flag of a search that cannot force terms. Empty for plain beam search."""
-        flags = {
-            "--sampling": self.sampling,
-            "--diverse-beam-groups": self.diverse_beam_groups > 1,
-            "--beam-threshold": self.beam_threshold is not None,
-        }
-        return next((flag for flag, is_set in flags.items() if is_set), "")
+        if self.sampling:
+            return "--sampling"
+        if self.diverse_beam_groups > 1:
+            return "--diverse-beam-groups"
+        return "" if self.beam_threshold is None else "--beam-threshold"
 
     @property
     def wants_alignment(self) -> bool:

@@ -63,77 +63,56 @@ class TokenConstraints:
         symbols: Dictionary,
         sources: Sequence[SourceSentence],
         src_tokens: Tensor,
-        prefixes: Tensor | None = None,
+        prefixes: Tensor,
         separators: Separators | None = None,
         most_tokens: int | None = None,
         most_of_a_sentence: int | None = None,
         num_free: int = 0,
     ) -> None:
-        # Find the sentences to write, [B, 1], and the sources without separator.
-        left = None
-        single = None
-        separator = -1 if separators is None else separators[1]
-        if separators is not None:
-            count = (src_tokens == separators.source).sum(1, keepdim=True)
-            if not separators.alone and bool((count == 0).any()):
-                single = count == 0
-            if not config.free_sentence_count and bool(count.any() or separators.alone):
-                left = count.clamp_min(int(separators.alone))
-        # The number of sentences decides where the end is.
-        pad_index = symbols.pad_index
-        room_prefixes = prefixes
-        if left is not None and prefixes is not None:
-            prefixes = prefixes.masked_fill(prefixes == symbols.eos_index, pad_index)
-        context_sizes = np.array([len(source.context) for source in sources], dtype=np.int64)
-        lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
-        limits = config.length_limits(lengths, most_tokens)
-        written = Written(
-            symbols, separator, limits, context_sizes, left, most_of_a_sentence, src_tokens.device
-        )
-        self._written = written
-        forced = [source.forced for source in sources]
-        if has_terms := any(terms.num_tokens for terms in forced):
+        has_terms = any(source.forced.num_tokens for source in sources)
+        if has_terms:
             config.check_terms()
-        # The longest output needs room for sentences, prefixes and terms.
-        written.limits = np.maximum(limits, _least_room(written, sources, room_prefixes, pad_index))
-        # A single sentence without separator ends where the models can write no longer one.
-        if single is not None and most_of_a_sentence is not None:
-            shorter = single[:, 0].cpu().numpy() & (written.limits >= most_of_a_sentence)
-            written.limits = np.where(shorter, most_of_a_sentence - 1, written.limits)
-        longest = int(written.limits.max(initial=0))
-        if most_tokens is not None and longest >= most_tokens:
-            raise ConfigError(
-                f"{longest} tokens are needed for the sentences to translate at once, or for "
-                f"prefixes and forced terms, but the model can write {most_tokens - 1}; give a "
-                "smaller --max-doc-tokens, shorter prefixes or fewer terms"
-            )
-        self.terms = TermTracker(forced, written) if has_terms else None
-        self.idle_token = None if written.length is None else separator
-        # Rules that make the scores of the model, and then those that forbid and force tokens.
+        lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
+        self._written = written = Written(
+            symbols,
+            separators,
+            limits=config.length_limits(lengths, most_tokens),
+            context_sizes=np.array([len(source.context) for source in sources], dtype=np.int64),
+            src_tokens=src_tokens,
+            most_of_a_sentence=most_of_a_sentence,
+            is_counted=not config.free_sentence_count,
+        )
+        pad_index = symbols.pad_index
+        _make_room(written, sources, prefixes, pad_index, most_tokens)
+        # The number of sentences decides where the end is.
+        if written.left is not None:
+            prefixes = prefixes.masked_fill(prefixes == symbols.eos_index, pad_index)
+        self.idle_token = None if written.length is None else written.separator
+        self.terms = None
+        if has_terms:
+            self.terms = TermTracker([source.forced for source in sources], written)
+        # Rules that make the scores of the model.
         self._scores: list[StepRule] = [SpecialSymbols(symbols, config.unkpen)]
-        if single is not None:
-            self._scores.append(SingleSentences(separator, single))
+        if written.single is not None:
+            self._scores.append(SingleSentences(written))
         if config.step_score is not None:
             self._scores.append(build_step_score(config, symbols))
+        # Rules that forbid and force tokens.
         self._rules: list[StepRule] = []
         if config.unkpen == math.inf:
             self._rules.append(NoUnknownWords(symbols.unk_index))
         banned = [source.banned for source in sources]
         if any(banned):
-            num_forced = [0] * len(sources)
-            if prefixes is not None:
-                num_forced = (prefixes != pad_index).sum(1).tolist()
+            num_forced = (prefixes != pad_index).sum(1).tolist()
             self._rules.append(TermBans(banned, num_forced, written, self.terms))
         if config.no_repeat_ngram_size:
-            size = config.no_repeat_ngram_size
-            self._rules.append(NoRepeatedNgrams(size, pad_index, written))
+            self._rules.append(NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, written))
         self._rules.append(ShortestOutput(config.min_len, written))
         if self.terms is not None:
             self._rules.append(self.terms)
-        if prefixes is not None:
-            self._rules.append(Prefixes(prefixes, pad_index, num_free, written))
-        if left is not None:
-            self._rules.append(SentenceCount(written, single))
+        self._rules.append(Prefixes(prefixes, pad_index, num_free, written))
+        if written.left is not None:
+            self._rules.append(SentenceCount(written))
         if written.length is not None:
             self._rules.append(SentenceLength(written))
         self._rules.append(LongestOutput(written))
@@ -183,24 +162,37 @@ class TokenConstraints:
             rule.keep(rows, mask)
 
 
-def _least_room(
-    written: Written, sources: Sequence[SourceSentence], prefixes: Tensor | None, pad_index: int
-) -> np.ndarray:
-    """Return the fewest tokens before the end symbol, int64 [B]."""
+def _make_room(
+    written: Written,
+    sources: Sequence[SourceSentence],
+    prefixes: Tensor,
+    pad_index: int,
+    most_tokens: int | None,
+) -> None:
+    """Let the longest outputs have room for all sentences, prefixes and terms."""
+    forced = prefixes.cpu().numpy()
     number = np.zeros_like(written.limits)
     room = np.zeros_like(written.limits)
-    forced = None if prefixes is None else prefixes.cpu().numpy()
     if written.left is not None:
         # All separators, and the tokens of the context that are none.
         number = written.left[:, 0].cpu().numpy()
+        in_context = np.arange(forced.shape[1]) < written.context_sizes[:, None]
         room = number + written.context_sizes
-        if forced is not None:
-            in_context = np.arange(forced.shape[1]) < written.context_sizes[:, None]
-            room -= ((forced == written.separator) & in_context).sum(1)
+        room -= ((forced == written.separator) & in_context).sum(1)
     # All forced tokens of sentences with prefixes or terms, and all separators.
-    num_forced = np.array([source.forced.num_tokens for source in sources], dtype=np.int64)
-    is_forced = num_forced + [len(source.prefix) for source in sources] > 0
-    needed = num_forced + number
-    if forced is not None:
-        needed = needed + (forced != pad_index).sum(1)
-    return np.maximum(room, needed * is_forced)
+    num_terms = np.array([source.forced.num_tokens for source in sources], dtype=np.int64)
+    is_forced = num_terms + [len(source.prefix) for source in sources] > 0
+    needed = num_terms + number + (forced != pad_index).sum(1)
+    written.limits = np.maximum(written.limits, np.maximum(room, needed * is_forced))
+    # A single sentence without separator ends where the models can write no longer one.
+    longest_sentence = written.most_of_a_sentence
+    if written.single is not None and longest_sentence is not None:
+        is_long = written.single[:, 0].cpu().numpy() & (written.limits >= longest_sentence)
+        written.limits = np.where(is_long, longest_sentence - 1, written.limits)
+    longest = int(written.limits.max(initial=0))
+    if most_tokens is not None and longest >= most_tokens:
+        raise ConfigError(
+            f"{longest} tokens are needed for the sentences to translate at once, or for "
+            f"prefixes and forced terms, but the model can write {most_tokens - 1}; give a "
+            "smaller --max-doc-tokens, shorter prefixes or fewer terms"
+        )

@@ -123,36 +123,29 @@ def search_documents(
         ConfigError: windows overlap, or a sentence has forced terms or a prefix, but the
             translation has no separators that show where its sentences end.
     """
-    # Require separators for overlap: they show the end of the context.
-    overlap = windows.window_overlap
-    separators = documents.separators
-    if overlap and separators is None:
-        raise ConfigError(
-            f"--window-overlap {overlap}: the model was trained without "
-            "--sentence-separator, so the end of the context in a translation is unknown; "
-            "leave the overlap out"
-        )
-    _check_forced(documents, windows, config)
+    _check_windows(documents, windows, config)
     # Queue the windows of each document.
+    overlap = windows.window_overlap
     groups = plan_groups(documents.sizes, documents.counts, windows.max_doc_tokens, overlap)
     planned = groups.windows()
     waiting: dict[int, deque[Window]] = {}
     for window in planned:
         waiting.setdefault(window.document, deque()).append(window)
     ranges = {(window.first, window.end) for window in planned}
-    contexts = _Contexts(documents, windows, config, max_positions) if overlap else None
+    contexts = None
+    if overlap:
+        contexts = _Contexts(documents, windows, config, max_positions)
     done: list[WindowTranslation] = []
     num_mismatched = num_repeated = 0
     while waiting:
         # Take the windows that are ready: with overlap, the next needs this one's translation.
         requests = []
         for document, queue in list(waiting.items()):
-            for _ in range(1 if overlap else len(queue)):
-                window = queue.popleft()
-                if contexts is None:
-                    requests.append((window, documents.joined(window)))
-                else:
-                    requests.append(contexts.ask(window))
+            if contexts is not None:
+                requests.append(contexts.ask(queue.popleft()))
+            else:
+                requests += [(window, documents.joined(window)) for window in queue]
+                queue.clear()
             if not queue:
                 del waiting[document]
         # Translate them, and cut the translations into sentences.
@@ -161,9 +154,8 @@ def search_documents(
             best = translations[0]
             parts = _parts_of(documents, window, best)
             if contexts is not None and parts is not None:
-                tokens = best.hypothesis.tokens
-                contexts.store({number: tokens[part] for number, part in parts.items()})
-            mismatched = parts is None and separators is not None
+                contexts.store(parts, best.hypothesis.tokens)
+            mismatched = parts is None and documents.separators is not None
             num_mismatched += mismatched and (window.first, window.end) in ranges
             # Divide a window that failed into halves, or keep the result.
             failed = windows.repair and (mismatched or best.reached_limit)
@@ -203,12 +195,13 @@ class _Contexts:
         self._totals = np.append(0, np.cumsum(documents.sizes.astype(np.int64) - 1)).tolist()
         self._translations: dict[int, np.ndarray] = {}  # target tokens, ending in the separator
 
-    def store(self, parts: dict[int, np.ndarray]) -> None:
-        """Store the translations of sentences by their numbers, with one separator at the end."""
+    def store(self, parts: dict[int, slice], tokens: np.ndarray) -> None:
+        """Store the parts of a translation by their sentences, with one separator at the end."""
         assert self._documents.separators is not None
-        separator = self._documents.separators[1]
-        for number, tokens in parts.items():
-            self._translations[number] = np.append(tokens[tokens != separator], separator)
+        separator = self._documents.separators.target
+        for number, part in parts.items():
+            of_text = tokens[part] != separator
+            self._translations[number] = np.append(tokens[part][of_text], separator)
 
     def ask(self, window: Window) -> tuple[Window, SourceSentence]:
         """Return a window with as much context as fits and has a translation, and its source."""
@@ -221,9 +214,11 @@ class _Contexts:
         if not documents.with_words(first, end):
             start = first
         # Shorten it until its translation is known and short enough.
-        while (context := self._context(window._replace(context=start))) is None:
-            start += 1
         window = window._replace(context=start)
+        context = self._context(window)
+        while context is None:
+            window = window._replace(context=window.context + 1)
+            context = self._context(window)
         return window, replace(documents.joined(window), context=context)
 
     def _context(self, window: Window) -> np.ndarray | None:
@@ -233,27 +228,33 @@ class _Contexts:
         numbers = documents.with_words(window.context, window.first)
         if not self._translations.keys() >= set(numbers):
             return None
-        nothing = np.zeros(0, dtype=np.int64)
-        context = np.concatenate([nothing, *(self._translations[number] for number in numbers)])
+        translations = [np.zeros(0, dtype=np.int64)]
+        num_read = 0
+        for number in numbers:
+            translations.append(self._translations[number])
+            num_read += len(documents.sentences[number].ids) - 1
+        context = np.concatenate(translations)
         # The context may take its proportional share of the longest output.
         length = len(documents.joined(window).ids)
         longest = self._config.length_limits(np.array([length]), self._max_positions)[0]
-        share = sum(len(documents.sentences[number].ids) - 1 for number in numbers) / length
-        return context if len(context) <= longest * share else None
+        return context if len(context) <= longest * (num_read / length) else None
 
 
 def _parts_of(
     documents: SourceDocuments, window: Window, best: Translation
 ) -> dict[int, slice] | None:
-    """Return the tokens of each new sentence with words, as slices; None if they do not fit."""
+    """Return the tokens of each new sentence with words, as slices. None if they do not fit."""
     tokens = best.hypothesis.tokens[:-1]
     numbers = documents.with_words(window.first, window.end)
-    # A single sentence gets the whole translation, even with separators in it.
-    slices = [slice(0, len(tokens))] * len(numbers)
-    if len(numbers) > 1:
-        separators = documents.separators
-        slices = [] if separators is None else sentence_slices(tokens, separators[1])
-    return dict(zip(numbers, slices, strict=True)) if len(slices) == len(numbers) else None
+    separators = documents.separators
+    slices: list[slice] = []
+    if len(numbers) == 1:  # a single sentence gets all, even with separators in it
+        slices = [slice(0, len(tokens))]
+    elif numbers and separators is not None:
+        slices = sentence_slices(tokens, separators.target)
+    if len(slices) != len(numbers):
+        return None
+    return dict(zip(numbers, slices, strict=True))
 
 
 def _lines_of(
@@ -273,27 +274,35 @@ def _lines_of(
         sentence = documents.sentences[number]
         if number >= window.first:
             part = parts.get(number, slice(0, 0))
-            text = best.text if window.num_new == 1 else decode(best.tokens[part])
+            text = best.text
+            if window.num_new > 1:
+                text = decode(best.tokens[part])
             lines.append(best.part(part, sentence, begin, text))
         if number in with_words:
             begin += len(sentence.ids) - 1
     return lines
 
 
-def _check_forced(
+def _check_windows(
     documents: SourceDocuments, windows: WindowConfig, config: GenerationConfig
 ) -> None:
-    """Check that sentences with prefixes or forced terms can be found in their translation."""
-    if not any(len(source.prefix) or source.forced.terms for source in documents.sentences):
-        return
-    are_counted = documents.separators is not None and not config.free_sentence_count
-    # Refuse windows of several sentences, whose parts could not be assigned.
-    if not are_counted and windows.max_doc_tokens != SINGLE_SENTENCES:
-        reason = (
-            "was trained without --sentence-separator"
-            if documents.separators is None
-            else "may write any number of them (--free-sentence-count)"
+    """Check that separators show the end of each context, prefix and forced term."""
+    overlap = windows.window_overlap
+    if overlap and documents.separators is None:
+        raise ConfigError(
+            f"--window-overlap {overlap}: the model was trained without "
+            "--sentence-separator, so the end of the context in a translation is unknown; "
+            "leave the overlap out"
         )
+    # Prefixes and terms of several sentences could not be assigned to the parts.
+    reason = ""
+    if documents.separators is None:
+        reason = "was trained without --sentence-separator"
+    elif config.free_sentence_count:
+        reason = "may write any number of them (--free-sentence-count)"
+    if not reason or windows.max_doc_tokens == SINGLE_SENTENCES:
+        return
+    if any(len(source.prefix) or source.forced.terms for source in documents.sentences):
         raise ConfigError(
             "prefixes and forced terms belong to single sentences, but the ends of the sentences "
             f"in a translation are unknown: the model {reason}; translate line by line "

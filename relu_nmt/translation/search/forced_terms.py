@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.translation.search.hypotheses import Continuations
-from relu_nmt.translation.search.step_rules import StepRule, Written, forbid
+from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, states_of_parents
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.step_decoder import StepScores
 
@@ -91,8 +91,8 @@ class ForcedTerms:
         read = replace(self, prefix=())
         for token in self.prefix:
             read = read.advance(token)
-        missing = [_missing(way) + read._spaces(way, read.is_open) for way in read.ways]
-        return len(self.prefix) + min(missing)
+        fewest = min(_missing(way) + read._spaces(way, read.is_open) for way in read.ways)
+        return len(self.prefix) + fewest
 
     def _spaces(self, way: Way, is_open: bool) -> int:
         """Return how many tokens have to end words before the terms of a way that are left."""
@@ -139,10 +139,10 @@ class ForcedTerms:
             ways = self._free_ways(joins)
             if ways != self.ways:
                 ways = _best(ways)
-            is_same = ways == self.ways and opens == self.is_open
-            self._otherwise[joins, opens] = (
-                self if is_same else replace(self, ways=ways, is_open=opens)
-            )
+            progress = self
+            if ways != self.ways or opens != self.is_open:
+                progress = replace(self, ways=ways, is_open=opens)
+            self._otherwise[joins, opens] = progress
         return self._otherwise[joins, opens]
 
     @cached_property
@@ -159,16 +159,19 @@ class ForcedTerms:
             if remainder and remainder != WORD_END:
                 ways[remainder[0]].append((left, remainder[1:]))
         for left, _ in self.otherwise().ways:
-            for i in range(min(1, len(left)) if self.ordered else len(left)):
-                if not self.joins(left[i][0]):
-                    ways[left[i][0]].append((left[:i] + left[i + 1 :], left[i][1:]))
+            next_terms = left[:1] if self.ordered else left
+            for i, term in enumerate(next_terms):
+                if not self.joins(term[0]):
+                    ways[term[0]].append((left[:i] + left[i + 1 :], term[1:]))
         after = {}
         for token, begun in ways.items():
-            free = self._free_ways(self.joins(token))
             opens = self.opens(token)
-            end = WORD_END if opens else ()
-            begun = [(left, remainder or end) for left, remainder in begun]
-            after[token] = replace(self, ways=_best([*free, *begun]), is_open=opens)
+            new_ways = list(self._free_ways(self.joins(token)))
+            for left, remainder in begun:
+                if opens and not remainder:
+                    remainder = WORD_END
+                new_ways.append((left, remainder))
+            after[token] = replace(self, ways=_best(new_ways), is_open=opens)
         return after
 
     @cached_property
@@ -178,8 +181,11 @@ class ForcedTerms:
 
     def ends_with(self, token: int) -> bool:
         """Return whether a token is part of the prefix, or the last token of a term."""
-        ends = {remainder for _, remainder in self.ways}.union(*(left for left, _ in self.ways))
-        return token in self.after and (bool(self.prefix) or (token,) in ends)
+        if token not in self.after:
+            return False
+        if self.prefix:
+            return True
+        return any((token,) in (remainder, *left) for left, remainder in self.ways)
 
     def advance(self, token: int) -> "ForcedTerms":
         """Return the progress with one more token."""
@@ -200,7 +206,9 @@ NO_TERMS = ForcedTerms()
 
 def _missing(way: Way) -> int:
     left, remainder = way
-    return sum(map(len, left)) + (0 if remainder == WORD_END else len(remainder))
+    if remainder == WORD_END:
+        remainder = ()
+    return sum(map(len, left)) + len(remainder)
 
 
 def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
@@ -233,7 +241,9 @@ class TermTracker(StepRule):
 
     def __init__(self, forced: Sequence[ForcedTerms], written: Written) -> None:
         self._written = written
-        self._separator = -1 if written.left is None else written.separator
+        self._separator = -1  # for translations whose sentences are not counted
+        if written.left is not None:
+            self._separator = written.separator
         self._num_tokens = 0
         self.rows = [[terms] if terms.num_tokens else [] for terms in forced]
         self.model = torch.empty(0)
@@ -257,7 +267,9 @@ class TermTracker(StepRule):
         shape = log_probs.shape[:2]
         left_to_write = self._written.left
         rooms = self._written.room(step, log_probs).expand(shape).tolist()
-        numbers = None if left_to_write is None else left_to_write.expand(shape).tolist()
+        numbers = None
+        if left_to_write is not None:
+            numbers = left_to_write.expand(shape).tolist()
         for row, beam, progress in self:
             # Count the room after the next token.
             left = rooms[row][beam] - 1
@@ -271,7 +283,10 @@ class TermTracker(StepRule):
             is_assigned = numbers is not None and numbers[row][beam] <= len(progress.later) + 1
             if is_assigned and progress.missing_here:
                 log_probs[row, beam, self._separator] = -torch.inf
-            allowed = [token for token, new in progress.after.items() if new.missing <= left]
+            allowed = []
+            for token, new_progress in progress.after.items():
+                if new_progress.missing <= left:
+                    allowed.append(token)
             # Allow only necessary tokens where any other token would leave too little room.
             if progress.prefix or progress.otherwise().missing > left:
                 if not progress.missing_here:  # the next sentence needs all remaining tokens
@@ -285,7 +300,9 @@ class TermTracker(StepRule):
     def forbid_ends(self, hypotheses: Sequence[tuple[int, int]], word_ends: Tensor) -> None:
         """Forbid symbols at pairs of sentence and beam, but for the next tokens of begun terms."""
         for row, beam in hypotheses:
-            begun = sorted(self.rows[row][beam].begun) if self.rows[row] else []
+            begun = []
+            if self.rows[row]:
+                begun = sorted(self.rows[row][beam].begun)
             scores_of_begun = self.model[row, beam, begun]
             forbid(self.model, [(row, beam)], word_ends)
             self.model[row, beam, begun] = scores_of_begun
@@ -293,25 +310,22 @@ class TermTracker(StepRule):
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K] (None: the same)."""
         chosen = tokens.tolist()
-        origins = None if parents is None else parents.tolist()
-        for row, beams in enumerate(self.rows):
-            if not beams:
-                continue
-            # Before the first token, all beams continue the one hypothesis.
-            origin = range(len(chosen[row])) if origins is None else origins[row]
-            beams = [beams[min(beam, len(beams) - 1)] for beam in origin]
-            # Ignore tokens of the context, which translate earlier sentences.
-            if self._num_tokens >= self._written.context_sizes[row]:
-                beams = [
-                    b.next_sentence() if token == self._separator else b.advance(token)
-                    for b, token in zip(beams, chosen[row], strict=True)
-                ]
-            self.rows[row] = beams
+        for row, beams in enumerate(states_of_parents(self.rows, parents, tokens)):
+            advanced = []
+            for progress, token in zip(beams, chosen[row], strict=False):
+                # Ignore tokens of the context, which translate earlier sentences.
+                if self._num_tokens < self._written.context_sizes[row]:
+                    advanced.append(progress)
+                elif token == self._separator:
+                    advanced.append(progress.next_sentence())
+                else:
+                    advanced.append(progress.advance(token))
+            self.rows[row] = advanced
         self._num_tokens += 1
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only these rows [B'], the sentences of the mask [B]."""
-        self.rows = [beams for beams, is_kept in zip(self.rows, mask, strict=True) if is_kept]
+        self.rows = list(itertools.compress(self.rows, mask))
 
 
 def _leave_room(log_probs: Tensor, progress: ForcedTerms, left: int) -> None:
@@ -361,11 +375,9 @@ def _further(
     """Return sums of totals [K] and log_probs [K, V] for each beam's best token and its terms."""
     # Pairs of a beam and its next token.
     best = log_probs.argmax(1).tolist()
-    pairs = [
-        (beam, token)
-        for beam, progress in enumerate(beams)
-        for token in dict.fromkeys([best[beam], *progress.after])
-    ]
+    pairs = []
+    for beam, progress in enumerate(beams):
+        pairs += [(beam, token) for token in dict.fromkeys([best[beam], *progress.after])]
     index = torch.tensor(pairs, device=totals.device)
     sums = totals[index[:, 0]] + log_probs[index[:, 0], index[:, 1]]
     return dict(zip(pairs, sums.tolist(), strict=True))
@@ -381,10 +393,11 @@ def _shared_out(
         if total > -torch.inf:
             missing = beams[parent].advance(token).missing
             by_missing[missing].append((total, token, parent))
-    ranked = []
-    for missing, candidates in by_missing.items():
+    columns = []
+    for _, candidates in sorted(by_missing.items()):
         # Sort by total, then by beam and token, so that ties are reproducible.
         candidates.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
-        ranked += [(rank, missing, candidate) for rank, candidate in enumerate(candidates)]
+        columns.append(candidates)
     # Take turns: the best of each rank, candidates that miss fewest tokens first.
-    return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]
+    ranks = itertools.zip_longest(*columns)
+    return list(filter(None, itertools.chain.from_iterable(ranks)))

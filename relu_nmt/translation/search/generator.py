@@ -12,11 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators, join_sentences
+from relu_nmt.data.translation_batches import longest_first
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.process import require_memory
-from relu_nmt.io.work import FORKS
+from relu_nmt.io.work import FORKS, ordered_map
 from relu_nmt.translation.decoder_state import SMALLER_SEARCH
-from relu_nmt.translation.search.batches import Found, plan_batches, run_batches
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints, build_step_score
@@ -26,6 +26,24 @@ from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import Ensemble
 
+Found = list[list[Hypothesis]]
+"""The hypotheses of each sentence of a batch."""
+Translate = Callable[[Sequence[np.ndarray]], Iterator[tuple[np.ndarray, Found]]]
+"""Yields batches, as indices [B] of sentences, and their hypotheses."""
+
+DEFAULT_MAX_TOKENS = 12000
+"""Most source tokens of a batch if no batch size is given. Several workers share them."""
+MAX_LOGITS = {"cpu": 2**22, "cuda": 2**26}
+"""Most entries of the [B, K, V] logits of a step if no batch size is given: 16 MB on a CPU, near
+the size of its caches, and 256 MB on a GPU."""
+BATCHES_EACH = 2
+"""Fewest batches for each of several workers, so that none waits long for the last one."""
+LEAST_SENTENCES = 8
+"""Fewest sentences of a batch of several workers: a step of one takes as long as one of four."""
+LEAST_MAX_TOKENS = 2048
+"""Smallest share of ``DEFAULT_MAX_TOKENS`` for each of several workers."""
+MOST_BATCHES = 3
+"""Most batches in one task of a worker. After each task it reports its results."""
 FLOAT_BYTES = 4
 MOST_LEFT = 0.4
 """Begin the next batch when at most this fraction of the hypotheses of the last is open."""
@@ -74,10 +92,10 @@ class Generator:
         self.symbols = symbols
         self._separators = None if separators is None else Separators(*separators)
         self._shortlist = shortlist
-        # Ids of the first symbol, int64 [0 or 1].
         self._first_symbol = first_symbol
-        first = [] if first_symbol is None else [symbols.index(first_symbol)]
-        self._first = np.array(first, dtype=np.int64)
+        self._first = np.zeros(0, dtype=np.int64)  # ids of the first symbol, [0 or 1]
+        if first_symbol is not None:
+            self._first = np.array([symbols.index(first_symbol)])
         self._scorer = build_scorer(config)
         if config.step_score is not None:  # refuse wrong options now
             build_step_score(config, symbols)
@@ -108,24 +126,25 @@ class Generator:
             ConfigError: the settings need references that the sentences do not have, or leave a
                 sentence no output at all.
         """
+        config = self.config
         sources = [source.as_read(self._separators) for source in sources]
-        flag = "--score-reference" if self.config.score_reference else "--prefix-size"
-        needs_references = self.config.score_reference or self.config.prefix_size
-        if needs_references and any(source.reference is None for source in sources):
-            raise ConfigError(f"{flag} needs references: a data folder with a target side")
+        for source in sources:
+            if source.reference is None and (config.score_reference or config.prefix_size):
+                flag = "--score-reference" if config.score_reference else "--prefix-size"
+                raise ConfigError(f"{flag} needs references: a data folder with a target side")
         # Begin with empty translations. Only sources with words need a search.
         end = np.array([self.symbols.eos_index])
         empty = Hypothesis(end, 0.0, np.zeros(1, np.float32), np.zeros(1, int))
         results = [[empty] for _ in sources]
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
-        with_words = np.flatnonzero((lengths > 1) | self.config.score_reference)
+        with_words = np.flatnonzero((lengths > 1) | config.score_reference)
         if on_progress is not None and len(with_words) < len(sources):
             on_progress(len(sources) - len(with_words))
         # Translate batches of similar lengths, in processes if there are several.
         workers = self._workers()
         translate = partial(self._translate, sources, first_id)
         batches = [with_words[batch] for batch in self._batches(lengths[with_words], workers)]
-        for indices, nbest_lists in run_batches(translate, batches, workers):
+        for indices, nbest_lists in _run_batches(translate, batches, workers):
             for i, hypotheses in zip(indices, nbest_lists, strict=True):
                 results[i] = hypotheses
             if on_progress is not None:
@@ -139,11 +158,6 @@ class Generator:
 
         The log-probability of an end symbol within the line is added to the next token.
         """
-        lengths = np.array([len(hypothesis.tokens) for hypothesis in hypotheses])
-        inner_ends = np.cumsum(lengths)[:-1] - 1
-        scores = np.concatenate([hypothesis.positional_scores for hypothesis in hypotheses])
-        for end in inner_ends:
-            scores[end + 1] += scores[end]
         # Count source positions from the beginning of the line.
         position = 0
         alignments = []
@@ -152,32 +166,42 @@ class Generator:
                 is_aligned = hypothesis.alignment >= 0
                 alignments.append(np.where(is_aligned, hypothesis.alignment + position, -1))
             position += len(sentence.tokens)
+        lengths = np.array([len(hypothesis.tokens) for hypothesis in hypotheses])
+        inner_ends = np.cumsum(lengths)[:-1] - 1
+        alignment = None
+        if alignments:
+            alignment = np.delete(np.concatenate(alignments), inner_ends)
+        scores = np.concatenate([hypothesis.positional_scores for hypothesis in hypotheses])
+        for end in inner_ends:
+            scores[end + 1] += scores[end]
         tokens = join_sentences([hypothesis.tokens for hypothesis in hypotheses])
         by_sentence = np.array([hypothesis.score for hypothesis in hypotheses])
         return Hypothesis(
             tokens,
-            self._scorer.joined(by_sentence, lengths, len(tokens)),
-            np.delete(scores, inner_ends),
-            np.delete(np.concatenate(alignments), inner_ends) if alignments else None,
-            any(hypothesis.reached_limit for hypothesis in hypotheses),
+            score=self._scorer.joined(by_sentence, lengths, len(tokens)),
+            positional_scores=np.delete(scores, inner_ends),
+            alignment=alignment,
+            reached_limit=any(hypothesis.reached_limit for hypothesis in hypotheses),
         )
 
     def _translate(
         self, sources: Sequence[SourceSentence], first_id: int, batches: Sequence[np.ndarray]
     ) -> Iterator[tuple[np.ndarray, Found]]:
         """Yield batches, as indices [B] of sources, and their hypotheses."""
-        numbered = (([sources[i] for i in batch], batch + first_id) for batch in batches)
+        numbered = []
+        for batch in batches:
+            numbered.append(([sources[i] for i in batch], batch + first_id))
         for batch_number, hypotheses in self.search(numbered):
             yield batches[batch_number], hypotheses
 
     def _workers(self) -> int:
         """Return the number of processes. Raise ConfigError for several on a GPU."""
         workers = self.config.workers or 0
-        if self.ensemble.device.type != "cpu":
-            if workers > 1:
-                raise ConfigError(f"--workers {workers} is for CPUs; leave it out on a GPU")
-            return 1
-        return workers or (torch.get_num_threads() if FORKS else 1)
+        if self.ensemble.device.type == "cpu" and FORKS:
+            return workers or torch.get_num_threads()
+        if self.ensemble.device.type != "cpu" and workers > 1:
+            raise ConfigError(f"--workers {workers} is for CPUs; leave it out on a GPU")
+        return workers or 1
 
     def _batches(self, lengths: np.ndarray, workers: int = 1) -> list[np.ndarray]:
         device_type = self.ensemble.device.type
@@ -247,12 +271,8 @@ class Generator:
         config = self.config
         symbols = self.symbols
         ensemble = self.ensemble
-        sources = [source.as_read(self._separators) for source in sources]
         src_tokens = self._padded([source.ids for source in sources])
-        # Force the first tokens: context or first symbol, prefix, then --prefix-size tokens of the
-        # reference.
-        beginnings = [self._beginning(source) for source in sources]
-        prefixes = self._padded(beginnings) if any(map(len, beginnings)) else None
+        prefixes = self._padded(list(map(self._beginning, sources)))
         # Separators matter if sentences are counted, or limited more than the whole output.
         separators = self._separators
         most_of_a_sentence = ensemble.max_sentence_positions
@@ -264,7 +284,7 @@ class Generator:
         # List the allowed symbols. Prefixes and terms may need any.
         listed = None
         has_terms = any(source.forced.num_tokens or source.banned for source in sources)
-        is_free = prefixes is None and config.step_score is None and not has_terms
+        is_free = not prefixes.size(1) and config.step_score is None and not has_terms
         if self._shortlist is not None and is_free:
             separator_ids = [] if self._separators is None else [self._separators.target]
             listed = self._shortlist.of(src_tokens, separator_ids)
@@ -291,16 +311,20 @@ class Generator:
             )
 
     def _beginning(self, source: SourceSentence) -> np.ndarray:
-        """Return the forced first tokens, int64 [P]. A context begins with the first symbol."""
-        first = source.context if len(source.context) else self._first
-        beginning = [first, source.prefix]
+        """Return the forced first tokens, int64 [P].
+
+        They are the context, which begins with the first symbol, or that symbol, then the prefix,
+        then ``--prefix-size`` tokens of the reference.
+        """
+        beginning = [source.context, source.prefix]
+        if not len(source.context):
+            beginning[0] = self._first
         if source.reference is not None:  # it has the first symbol, too
             beginning.append(source.reference[len(self._first) :][: self.config.prefix_size])
         return np.concatenate(beginning)
 
     def _score(self, sources: Sequence[SourceSentence]) -> Found:
         """Return the references as hypotheses."""
-        sources = [source.as_read(self._separators) for source in sources]
         src_tokens = self._padded([source.ids for source in sources])
         with self._memory_advice([src_tokens]):
             tgt_tokens = self._padded([s.reference for s in sources if s.reference is not None])
@@ -336,3 +360,77 @@ class Generator:
                 f"out of memory with {number} sentences of up to {longest} tokens at once and "
                 f"--beam {self.config.beam}; {SMALLER_SEARCH}"
             ) from error
+
+
+def plan_batches(
+    lengths: np.ndarray,
+    config: GenerationConfig,
+    vocab_size: int,
+    device_type: str = "cpu",
+    workers: int = 1,
+) -> list[np.ndarray]:
+    """Return the sentences of each batch, longest first, from their source tokens [N].
+
+    Without ``max_tokens`` and ``batch_size``, batches are as large as suits the device, and small
+    enough for each worker to have some.
+    """
+    # Without given sizes, limit the logits of a step, and leave batches for all workers.
+    max_tokens = config.max_tokens
+    batch_size = config.batch_size or len(lengths)
+    if max_tokens is None and config.batch_size is None:
+        max_tokens = DEFAULT_MAX_TOKENS
+        max_logits = MAX_LOGITS.get(device_type, MAX_LOGITS["cpu"])
+        batch_size = max(1, max_logits // (config.beam * vocab_size))
+        if workers > 1:
+            share = -(-len(lengths) // (BATCHES_EACH * workers))
+            batch_size = min(batch_size, max(share, LEAST_SENTENCES))
+            max_tokens = max(max_tokens // workers, LEAST_MAX_TOKENS)
+    # Give each worker equally many batches of similar size.
+    number = -(-len(lengths) // max(1, batch_size))
+    if number > workers > 1:
+        number = workers * -(-number // workers)
+        batch_size = -(-len(lengths) // number)
+
+    # Cut the sentences, longest first, into batches that both limits allow.
+    def size_of(longest: int) -> int:
+        return batch_size if max_tokens is None else min(batch_size, max_tokens // longest)
+
+    return list(longest_first(lengths, size_of))
+
+
+def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[np.ndarray]]:
+    """Return tasks of several batches that one worker translates together, of similar work."""
+    # Blocks of batches, longest first. Worker w gets every workers-th batch of a block.
+    rounds = -(-len(batches) // (workers * MOST_BATCHES))
+    size = workers * -(-len(batches) // (workers * rounds))
+    tasks = []
+    for first in range(0, len(batches), size):
+        block = batches[first : first + size]
+        tasks += [block[worker::workers] for worker in range(min(workers, len(block)))]
+    return tasks
+
+
+def _run_batches(
+    translate: Translate, batches: Sequence[np.ndarray], workers: int
+) -> Iterator[tuple[np.ndarray, Found]]:
+    """Yield each batch and its hypotheses, from at most ``workers`` processes."""
+    workers = min(workers, len(batches))
+    if workers <= 1:
+        yield from translate(batches)
+        return
+    tasks = deal_batches(batches, workers)
+    for _, results in ordered_map(_translate_task, tasks, workers, _start_worker, translate):
+        yield from results
+
+
+_translate: list[Translate] = []
+"""The work of a worker process."""
+
+
+def _start_worker(translate: Translate) -> None:
+    torch.set_num_threads(1)
+    _translate.append(translate)
+
+
+def _translate_task(batches: Sequence[np.ndarray]) -> list[tuple[np.ndarray, Found]]:
+    return list(_translate[-1](batches))

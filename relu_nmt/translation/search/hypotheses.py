@@ -46,14 +46,10 @@ class Continuations:
 
     def keep(self, rows: Tensor) -> "Continuations":
         """Return the hypotheses of the sentences in these rows [B']."""
-        parents = self.parents
-        attention = self.attention
-        return Continuations(
-            self.tokens.index_select(0, rows),
-            None if parents is None else parents.index_select(0, rows),
-            self.totals.index_select(0, rows),
-            None if attention is None else attention.index_select(0, rows),
-        )
+        tensors = {}
+        for name, tensor in vars(self).items():
+            tensors[name] = None if tensor is None else tensor.index_select(0, rows)
+        return Continuations(**tensors)
 
 
 def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
@@ -132,8 +128,10 @@ class SearchHistory:
         best = best[:, :nbest]
         totals = self._totals[rows].flatten(1).gather(1, best)
         origins = self._origins[rows].flatten(1).gather(1, best)
-        columns = (scores[:, :nbest], totals, origins)
-        self._ended.append([sentences, *(column.cpu().numpy() for column in columns)])
+        entry = [sentences]
+        for column in (scores[:, :nbest], totals, origins):
+            entry.append(column.cpu().numpy())
+        self._ended.append(entry)
 
     def keep(self, rows: Tensor) -> None:
         """Keep the finished hypotheses of the sentences in these rows [B'] only."""
@@ -155,18 +153,19 @@ class SearchHistory:
         tokens, partial, alignment = self._trace(sentences, steps, beams)
         for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):
             ids = np.append(tokens[i, :end], self._eos_index)
+            if symbols is not None:
+                ids = symbols[ids]
             all_totals = np.append(partial[i, :end], totals[i])
             # Remove the context, after which the end symbol is new in any case.
-            new = slice(min(self._context_sizes[sentence], end), None)
-            hypotheses[sentence].append(
-                Hypothesis(
-                    (ids if symbols is None else symbols[ids])[new],
-                    float(scores[i]),
-                    np.diff(all_totals, prepend=np.float32(0))[new],
-                    None if alignment is None else alignment[i, : end + 1][new],
-                    reached_limit=bool(len(ids) > self._limits[sentence]),
-                )
+            new = slice(min(self._context_sizes[sentence], end), end + 1)
+            hypothesis = Hypothesis(
+                ids[new],
+                score=float(scores[i]),
+                positional_scores=np.diff(all_totals, prepend=np.float32(0))[new],
+                alignment=None if alignment is None else alignment[i, new],
+                reached_limit=bool(len(ids) > self._limits[sentence]),
             )
+            hypotheses[sentence].append(hypothesis)
         return hypotheses
 
     def _trace(
@@ -180,8 +179,9 @@ class SearchHistory:
         longest = int(steps.max(initial=0))
         tokens = np.zeros((len(steps), longest), dtype=np.int64)
         totals = np.zeros((len(steps), longest), dtype=np.float32)
-        aligned = self._steps[0][2] is not None
-        alignment = np.zeros((len(steps), longest + 1), dtype=np.int64) if aligned else None
+        alignment = None
+        if self._steps[0][2] is not None:
+            alignment = np.zeros((len(steps), longest + 1), dtype=np.int64)
         # Copy the beams, which the way back changes step by step.
         beams = beams.copy()
         for t in range(longest, -1, -1):

@@ -5,6 +5,7 @@ open hypothesis can still reach, for the rules that stop the search.
 """
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,11 +22,10 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.data.translation_batches import shift_right
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.selection import exclude_token
+from relu_nmt.translation.search.step_rules import exclude_token
 from relu_nmt.translation.step_decoder import Ensemble, average_log_probs
 
 CHUNK = 1024
@@ -174,7 +174,9 @@ def words_of(
 ) -> Tensor:
     """Return the positions of words in sources [B, S], bool [B, S]. Separators are no words."""
     special = (src_tokens == symbols.pad_index) | (src_tokens == symbols.eos_index)
-    return ~(special if separators is None else special | (src_tokens == separators[0]))
+    if separators is not None:
+        special |= src_tokens == separators[0]
+    return ~special
 
 
 def score_references(
@@ -191,7 +193,6 @@ def score_references(
     :class:`Generator` for the separators.
     """
     pad = symbols.pad_index
-    models = ensemble.models
     # Shift the references right, as decoder input that begins with the end symbol.
     prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)
     real = tgt_tokens != pad
@@ -202,17 +203,23 @@ def score_references(
     attention = None
     with ensemble.evaluating():
         # One forward pass of each model, then the logits of a chunk of tokens at a time.
-        if scorer.needs_attention:
-            passes = [_with_attention(m, src_tokens, prev_output_tokens) for m in models]
-            features = [states[real] for states, _ in passes]
-            weights = torch.stack([alignment for _, alignment in passes]).mean(0)  # [B, T, S]
-            attention = weights.masked_fill(~real[:, :, None], 0.0).sum(1, keepdim=True)
-        else:
-            features = [model(src_tokens, prev_output_tokens)[real] for model in models]
+        features = []
+        weights = []
+        for model in ensemble.models:
+            recording: Any = nullcontext()
+            if scorer.needs_attention:
+                recording = record_attention(model.aligning_attention, Need(weights=True))
+            with recording as records:
+                features.append(model(src_tokens, prev_output_tokens)[real])
+            if scorer.needs_attention:
+                weights.append(model.alignment_weights(records[0]).float())
+        if weights:
+            mean = torch.stack(weights).mean(0)  # [B, T, S]
+            attention = mean.masked_fill(~real[:, :, None], 0.0).sum(1, keepdim=True)
         for start in range(0, len(targets), CHUNK):
             chunk = slice(start, start + CHUNK)
             by_model = []
-            for model, states in zip(models, features, strict=True):
+            for model, states in zip(ensemble.models, features, strict=True):
                 logits = model.logits(states[chunk]) / scorer.search.temperature
                 by_model.append(logits.log_softmax(-1))
             log_probs = average_log_probs(by_model)  # [C, V]
@@ -226,18 +233,7 @@ def score_references(
         lengths = real.sum(1).cpu().numpy()
         is_word = words_of(src_tokens, symbols, separators)
         scores = scorer.score(Outputs(totals, lengths, attention, is_word))[:, 0].tolist()
-    return [
-        [Hypothesis(row[mask].cpu().numpy(), score, token_scores.cpu().numpy())]
-        for row, mask, score, token_scores in zip(
-            tgt_tokens, real, scores, by_sentence, strict=True
-        )
-    ]
-
-
-def _with_attention(
-    model: TranslationModel, src_tokens: Tensor, prev_output_tokens: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the features of a forward pass and its aligning attention, float32 [B, T, S]."""
-    with record_attention(model.aligning_attention, Need(weights=True)) as records:
-        features = model(src_tokens, prev_output_tokens)
-    return features, model.alignment_weights(records[0]).float()
+    results = []
+    for row, mask, score, token_scores in zip(tgt_tokens, real, scores, by_sentence, strict=True):
+        results.append([Hypothesis(row[mask].cpu().numpy(), score, token_scores.cpu().numpy())])
+    return results

@@ -103,19 +103,16 @@ class Shortlist:
 
         ``pair``, such as ``de-en``, is named at the end of the first line.
         """
-
-        def symbols(ids: Tensor) -> list[str]:
-            # Leave out special symbols, which every list has anyway.
-            return [target[i] for i in ids.tolist() if i >= NUM_SPECIAL]
-
-        first_line = symbols(self.common)
+        # Leave out special symbols, which every list has anyway.
+        first_line = [target[i] for i in self.common.tolist() if i >= NUM_SPECIAL]
         if pair is not None:
             first_line.append(PAIR_MARK + pair)
-        lines = [first_line]
-        for i, candidates in enumerate(self.candidates):
-            if candidates.any():
-                lines.append([source[i], *symbols(candidates)])
-        return "".join(" ".join(line) + "\n" for line in lines)
+        text = " ".join(first_line) + "\n"
+        for symbol, candidates in enumerate(self.candidates.tolist()):
+            if any(candidates):
+                symbols = [target[i] for i in candidates if i >= NUM_SPECIAL]
+                text += " ".join([source[symbol], *symbols]) + "\n"
+        return text
 
     @classmethod
     def load(
@@ -147,13 +144,14 @@ class Shortlist:
         # Each further line is a source symbol and its candidates.
         lists: dict[int, list[int]] = {}
         for number, (first, *candidates_of_first) in enumerate(rows, start=2):
-            pairs = [(first, source), *((symbol, target) for symbol in candidates_of_first)]
-            for symbol, dictionary in pairs:
-                if symbol not in dictionary:
-                    raise DataError(
-                        f"{path}: line {number}: {symbol!r} is no symbol of the model; learn the "
-                        "shortlist from the data folder that it was trained on"
-                    )
+            unknown = [symbol for symbol in candidates_of_first if symbol not in target]
+            if first not in source:
+                unknown = [first]
+            if unknown:
+                raise DataError(
+                    f"{path}: line {number}: {unknown[0]!r} is no symbol of the model; learn the "
+                    "shortlist from the data folder that it was trained on"
+                )
             if source.index(first) in lists:  # any text of known words looks like a shortlist
                 raise DataError(
                     f"{path}: line {number}: a second list of {first!r}; give a file that "
@@ -165,5 +163,5 @@ class Shortlist:
         for i, ids in lists.items():
             candidates[i, : len(ids)] = torch.tensor(ids)
         # Ignore common symbols that the dictionary lacks, such as the named languages.
-        known = [target.index(symbol) for symbol in common if symbol in target]
-        return cls(torch.tensor(known, dtype=torch.int64), candidates, len(target))
+        common_ids = [target.index(symbol) for symbol in common if symbol in target]
+        return cls(torch.tensor(common_ids, dtype=torch.int64), candidates, len(target))

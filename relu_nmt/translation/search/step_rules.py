@@ -7,7 +7,7 @@ other, so that a later rule has priority. A bonus or penalty of a user is a rule
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from torch import Tensor
 
 from relu_nmt.config.classes import with_own_config
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.translation.search.selection import block_repeated_ngrams, exclude_token
+from relu_nmt.data.documents import Separators
+
+State = TypeVar("State")
 
 
 class StepRule(ABC):
@@ -73,43 +75,54 @@ class Written:
 
     Args:
         symbols: the target dictionary.
-        separator: the symbol that ends each sentence. -1 for none.
+        separators: the symbols that end the sentences of source and target. None for none.
         limits: most tokens before the end symbol, int64 [B].
         context_sizes: tokens of a known context, int64 [B].
-        left: sentences to write, int64 [B, 1]. None: they are not counted.
+        src_tokens: the sources [B, S].
         most_of_a_sentence: tokens at which the separator is forced. None for any.
+        is_counted: a translation must have as many sentences as its source.
 
     Attributes:
-        left: sentences to write during the search, int64 [B, K].
-        length: tokens of the current sentence, likewise. None: they are not counted.
+        separator: the symbol that ends each sentence. -1 for none.
+        left: sentences to write, int64 [B, K], [B, 1] at first. None: they are not counted.
+        length: tokens of the current sentence, likewise.
+        single: sources without separator, bool [B, 1], whose end is free. None for none.
     """
 
     def __init__(
         self,
         symbols: Dictionary,
-        separator: int,
+        separators: Separators | None,
         limits: np.ndarray,
         context_sizes: np.ndarray,
-        left: Tensor | None,
+        src_tokens: Tensor,
         most_of_a_sentence: int | None,
-        device: torch.device,
+        is_counted: bool,
     ) -> None:
         self.eos_index = symbols.eos_index
-        self.separator = separator
+        self.separator = -1
         self.limits = limits
         self.context_sizes = context_sizes
-        self.left = left
         self.most_of_a_sentence = most_of_a_sentence
+        self.left: Tensor | None = None
+        self.single: Tensor | None = None
+        if separators is not None:
+            self.separator = separators.target
+            count = (src_tokens == separators.source).sum(1, keepdim=True)
+            if not separators.alone and bool((count == 0).any()):
+                self.single = count == 0
+            if is_counted and bool(separators.alone or count.any()):
+                self.left = count.clamp_min(int(separators.alone))
         self.length: Tensor | None = None
         if most_of_a_sentence is not None:
-            self.length = torch.zeros(len(limits), 1, dtype=torch.int64, device=device)
+            self.length = torch.zeros_like(src_tokens[:, :1])
         self._ends: dict[int, Tensor] = {}
 
     def save(self, log_probs: Tensor) -> None:
         """Keep the models' scores of the symbols that end sentences."""
-        counts = self.left is not None or self.length is not None
-        ends = (self.eos_index, self.separator) if counts else (self.eos_index,)
-        self._ends = {symbol: log_probs[:, :, symbol].clone() for symbol in ends}
+        self._ends = {self.eos_index: log_probs[:, :, self.eos_index].clone()}
+        if self.left is not None or self.length is not None:
+            self._ends[self.separator] = log_probs[:, :, self.separator].clone()
 
     def allow_only(self, symbol: int, log_probs: Tensor, where: Tensor) -> None:
         """Forbid, in place, all but an end of sentences for the beams ``where``, bool [B, K]."""
@@ -149,8 +162,9 @@ class Written:
         """Keep only these rows [B'], the sentences of the mask [B]."""
         self.limits = self.limits[mask]
         self.context_sizes = self.context_sizes[mask]
-        for name in ("left", "length"):
-            if (values := getattr(self, name)) is not None:
+        for name in ("left", "length", "single"):
+            values = getattr(self, name)
+            if values is not None:
                 setattr(self, name, values.index_select(0, rows))
 
 
@@ -172,23 +186,16 @@ class SpecialSymbols(StepRule):
 
 
 class SingleSentences(StepRule):
-    """Takes the separator out of the distribution for sources without one.
+    """Takes the separator out of the distribution for sources without one."""
 
-    ``where`` are these sources, bool [B, 1].
-    """
-
-    def __init__(self, separator: int, where: Tensor) -> None:
-        self._separator = separator
-        self._where = where
-        self.is_alike = bool(where.all())
+    def __init__(self, written: Written) -> None:
+        self._written = written
+        self.is_alike = written.single is not None and bool(written.single.all())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change the scores, see :class:`StepRule`."""
-        exclude_token(log_probs, self._separator, None if self.is_alike else self._where)
-
-    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
-        self._where = self._where.index_select(0, rows)
+        where = None if self.is_alike else self._written.single
+        exclude_token(log_probs, self._written.separator, where)
 
 
 class NoUnknownWords(StepRule):
@@ -215,7 +222,7 @@ class NoRepeatedNgrams(StepRule):
 
     def is_active(self, step: int) -> bool:
         """Return False before the first token is written."""
-        return self._history is not None
+        return step > 0
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change the scores, see :class:`StepRule`."""
@@ -229,7 +236,10 @@ class NoRepeatedNgrams(StepRule):
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Append the chosen tokens to the history of the parents, [B, K, t + 1]."""
         newest = tokens[:, :, None]
-        history = newest[:, :, :0] if self._history is None else self._history
+        history = self._history
+        if history is None:
+            self._history = newest
+            return
         if parents is not None:
             history = history.gather(1, parents[:, :, None].expand_as(history))
         self._history = torch.cat([history, newest], dim=2)
@@ -302,15 +312,11 @@ class Prefixes(StepRule):
 
 
 class SentenceCount(StepRule):
-    """Ends after the last sentence, not before. Forces separators where nothing else fits.
+    """Ends after the last sentence, not before. Forces separators where nothing else fits."""
 
-    ``where`` are sources without separator, bool [B, 1], whose end is free. None for none.
-    """
-
-    def __init__(self, written: Written, where: Tensor | None) -> None:
+    def __init__(self, written: Written) -> None:
         assert written.left is not None, "sentences are counted"
         self._written = written
-        self._where = where
         number = written.left[:, 0].cpu().numpy()
         self._first_end = int(number.min())
         self._first_limit = int((written.limits - number).min())
@@ -318,21 +324,18 @@ class SentenceCount(StepRule):
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change the scores, see :class:`StepRule`."""
         written = self._written
-        left = self._written.left
+        left = written.left
         assert left is not None, "sentences are counted"
         log_probs[:, :, written.eos_index].masked_fill_(left > 0, -torch.inf)
         if step >= self._first_end:
-            ended = left == 0 if self._where is None else (left == 0) & ~self._where
+            ended = left == 0
+            if written.single is not None:
+                ended = ended & ~written.single
             written.allow_only(written.eos_index, log_probs, ended)
         if step >= self._first_limit:
             is_full = (written.room(step, log_probs) <= 0) & (left > 0)
             where = is_full & written.is_begun(step, log_probs)
             written.allow_only(written.separator, log_probs, where)
-
-    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
-        if self._where is not None:
-            self._where = self._where.index_select(0, rows)
 
 
 class SentenceLength(StepRule):
@@ -372,7 +375,27 @@ class LongestOutput(StepRule):
 def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
     """Return the values [B, K] or [B, 1] of each beam's parent, [B, K] as ``like``."""
     values = values.expand(like.shape)
-    return values if parents is None else values.gather(1, parents)
+    if parents is not None:
+        values = values.gather(1, parents)
+    return values
+
+
+def states_of_parents(
+    states: Sequence[Sequence[State]], parents: Tensor | None, tokens: Tensor
+) -> list[list[State]]:
+    """Return the state of the parent of each beam, [B][K], from the states of all beams.
+
+    A sentence may have no states. Before the first token it has one, which all beams continue.
+    """
+    if parents is None:
+        parents = torch.arange(tokens.size(1)).expand(tokens.shape)
+    rows = []
+    for states_of_row, beams in zip(states, parents.tolist(), strict=True):
+        row = []
+        if states_of_row:
+            row = [states_of_row[min(beam, len(states_of_row) - 1)] for beam in beams]
+        rows.append(row)
+    return rows
 
 
 def column(values: np.ndarray, like: Tensor) -> Tensor:
@@ -386,3 +409,51 @@ def forbid(log_probs: Tensor, hypotheses: Sequence[tuple[int, int]], symbols: Te
         indices = torch.tensor(hypotheses, device=log_probs.device)  # [N, 2]
         rows, beams = indices.t()[:, :, None]  # [N, 1] each
         log_probs[rows, beams, symbols.to(log_probs.device)] = -torch.inf
+
+
+def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:
+    """Forbid, in place, every token that would repeat an n-gram of its hypothesis.
+
+    log_probs are [B, K, V], the history the tokens of each hypothesis so far, [B, K, t]. The size
+    is n, 1 or more, and ``spare_index`` a symbol that is always forbidden.
+
+    Example:
+        >>> log_probs = torch.zeros(1, 1, 8)
+        >>> block_repeated_ngrams(log_probs, torch.tensor([[[5, 6, 7, 5]]]), 2, 0)
+        >>> log_probs.isinf().nonzero()[:, 2].tolist()
+        [0, 6]
+    """
+    length = history.size(2)
+    if length < size:
+        return
+    # The n-grams so far are a context of n - 1 tokens and the token that followed it. A token is
+    # forbidden if the context is also the end of the hypothesis.
+    followers = history[:, :, size - 1 :]  # [B, K, t - n + 1]
+    if size > 1:
+        contexts = history[:, :, :-1].unfold(2, size - 1, 1)  # [B, K, t - n + 1, n - 1]
+        ending = history[:, :, None, length - size + 1 :]  # [B, K, 1, n - 1]
+        followers = torch.where((contexts == ending).all(-1), followers, spare_index)
+    log_probs.scatter_(2, followers, -torch.inf)
+
+
+def exclude_token(log_probs: Tensor, token: int, where: Tensor | None = None) -> None:
+    """Take a token out of distributions, in place, and normalize the other tokens.
+
+    Args:
+        log_probs: [B, K, V].
+        token: its id.
+        where: the beams, bool [B, K] or [B, 1]. None for all.
+
+    Example:
+        >>> log_probs = torch.tensor([[[0.5, 0.25, 0.25]]]).log()
+        >>> exclude_token(log_probs, 0)
+        >>> log_probs.exp().tolist()
+        [[[0.0, 0.5, 0.5]]]
+    """
+    share = log_probs[:, :, token]  # [B, K]
+    if where is not None:
+        share = share.masked_fill(~where, -torch.inf)
+    # Keep the other tokens as they are where this token has all of the probability.
+    remainder = torch.log1p(-share.exp())
+    log_probs -= remainder.masked_fill(remainder == -torch.inf, 0.0)[:, :, None]
+    log_probs[:, :, token].masked_fill_(share > -torch.inf, -torch.inf)

@@ -109,11 +109,12 @@ class SymbolTexts:
     @cached_property
     def exact(self) -> SearchedTexts:
         """The texts in their own case."""
-        texts = [self.text.subword.spelled(self._symbols[i]) for i in range(len(self._symbols))]
-        for symbol in (self._symbols.bos_index, self._symbols.pad_index):
-            texts[symbol] = ""
-        for symbol in {self._symbols.eos_index, self._separator} - {-1}:
-            texts[symbol] = " "
+        symbols = self._symbols
+        texts = [self.text.subword.spelled(symbols[i]) for i in range(len(symbols))]
+        texts[symbols.bos_index] = texts[symbols.pad_index] = ""
+        texts[symbols.eos_index] = " "
+        if self._separator >= 0:
+            texts[self._separator] = " "
         return SearchedTexts(map(compact, texts))
 
     @cached_property
@@ -138,15 +139,18 @@ class SymbolTexts:
             DataError: the term is no text.
         """
         self.text.words(term)  # refuses a term that is no text
-        cases = {term}
+        cases = [term]
         if not match_case:  # other cases may need other symbols, such as single bytes
-            cases |= {case for case in (term.lower(), term.upper()) if len(case) == len(term)}
+            cases += [term.lower(), term.upper()]
         texts = set()
         for case in cases:
+            if len(case) != len(term):
+                continue
             for marks in (True, False):
                 pieces = self.text.encode(case, marks)
                 texts.add("".join(map(self.text.subword.spelled, pieces)))
-            texts |= {unicodedata.normalize(form, case) for form in ("NFC", "NFD")}
+            texts.add(unicodedata.normalize("NFC", case))
+            texts.add(unicodedata.normalize("NFD", case))
         if not match_case:
             texts = set(map(without_case, texts))
         return {compact(text).strip() for text in texts} - {""}

@@ -46,8 +46,7 @@ class SourceSentence:
     @classmethod
     def of_parts(cls, parts: Sequence["SourceSentence"]) -> "SourceSentence":
         """Return a line of several sentences, which are translated one by one."""
-        ids = join_sentences([part.ids for part in parts])
-        tokens = [token for part in parts for token in part.tokens]
+        ids, tokens = _joined(parts)
         return cls(ids, tokens, banned=parts[0].banned, parts=tuple(parts))
 
     @property
@@ -66,15 +65,25 @@ class SourceSentence:
         return replace(self, ids=ids, tokens=self.tokens[: len(ids) - 1], reference=reference)
 
 
+def _joined(sentences: Iterable[SourceSentence]) -> tuple[np.ndarray, list[str]]:
+    """Return the token ids and the tokens of sentences that are read as one."""
+    ids = []
+    tokens = []
+    for sentence in sentences:
+        ids.append(sentence.ids)
+        tokens += sentence.tokens
+    return join_sentences(ids), tokens
+
+
 @dataclass(frozen=True)
 class Translation(Line):
     """A translation of a line, or of several lines that were translated at once.
 
-    The tokens are those of the dictionary. With ``replace_unk`` unknown words are replaced.
+    The tokens come from the dictionary. With ``replace_unk`` unknown words are replaced.
 
     Args:
-        hypothesis: token ids, scores by position, alignment. Of a line that was translated
-            with others: the part of this line, with the score of all.
+        hypothesis: token ids, scores by position, alignment. Of one line among several: the part
+            of this line, with the score of all.
         source_tokens: the tokens of the source.
     """
 
@@ -259,11 +268,10 @@ class SourceDocuments:
 
     def limited(self, limit: SourceLimit) -> "SourceDocuments":
         """Return the documents with sentences that are too long cut or emptied."""
-        sentences = [limit.applied(sentence) for sentence in self.sentences]
         if limit.tokens is None:
             return self
         sizes = np.minimum(self.sizes, limit.tokens + limit.unread)
-        return replace(self, sentences=sentences, sizes=sizes)
+        return replace(self, sentences=list(map(limit.applied, self.sentences)), sizes=sizes)
 
     def with_words(self, begin: int, end: int) -> list[int]:
         """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""
@@ -281,25 +289,26 @@ class SourceDocuments:
         """Return a window as one sentence, with prefixes and terms of its new sentences."""
         # Join source, tokens and references. Sentences without words are left out.
         read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
-        new_sentences = [self.sentences[i] for i in range(window.first, window.end)]
-        references = [line.reference for line in new_sentences if line.reference is not None]
-        written = [self.sentences[i] for i in self.with_words(window.first, window.end)]
-        ids = join_sentences([sentence.ids for sentence in read])
-        tokens = [token for sentence in read for token in sentence.tokens]
+        ids, tokens = _joined(read)
+        references = []
+        for sentence in self.sentences[window.first : window.end]:
+            if sentence.reference is not None:
+                references.append(sentence.reference)
         reference = join_sentences(references) if references else None
+        written = [self.sentences[i] for i in self.with_words(window.first, window.end)]
         if not written:
             return SourceSentence(ids, tokens, reference)
         # Take prefix and terms of the first new sentence, then of the later sentences.
-        first = written[0]
-        later = tuple(
-            replace(line.forced, prefix=tuple(line.prefix.tolist())) for line in written[1:]
-        )
+        first, *later_sentences = written
+        later = []
+        for sentence in later_sentences:
+            later.append(replace(sentence.forced, prefix=tuple(sentence.prefix.tolist())))
         return SourceSentence(
             ids,
             tokens,
             reference,
             prefix=first.prefix,
-            forced=replace(first.forced, later=later),
+            forced=replace(first.forced, later=tuple(later)),
             banned=first.banned,
             parts=first.parts if len(read) == 1 else (),
         )

@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
-from relu_nmt.translation.search.batches import MOST_BATCHES, deal_batches, plan_batches
 from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.generator import MOST_BATCHES, deal_batches, plan_batches
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.selection import block_repeated_ngrams
+from relu_nmt.translation.search.step_rules import block_repeated_ngrams
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from tests.stepping import Generator
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relu_nmt.data.documents import WindowConfig, sentence_slices
+from relu_nmt.data.documents import Separators, WindowConfig, sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import AlignedDocuments, join_lines
 from relu_nmt.evaluation.metrics import MetricConfig
@@ -44,7 +44,7 @@ def source_documents(documents, separated=True):
         sentences,
         np.array([len(document) for document in documents], dtype=np.int64),
         np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64),
-        (SOURCE_SEPARATOR, TARGET_SEPARATOR) if separated else None,
+        Separators(SOURCE_SEPARATOR, TARGET_SEPARATOR) if separated else None,
     )
 
 

@@ -6,7 +6,7 @@ from toy_models import EOS, ToyModel
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import OutOfMemoryError
 from relu_nmt.io import process
-from relu_nmt.translation.search import batches as batches_module
+from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
@@ -21,7 +21,7 @@ def test_workers_are_as_many_as_there_would_be_threads(monkeypatch):
         used.append(workers)
         return ((task, translate(task)) for task in tasks)
 
-    monkeypatch.setattr(batches_module, "ordered_map", in_order)
+    monkeypatch.setattr(generator_module, "ordered_map", in_order)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for workers in (1, 0, 2):
         config = GenerationConfig(beam=2, max_len_b=6, workers=workers)
