@@ -60,22 +60,14 @@ _JSON_VALUE = re.compile(r'[\[{]|("([^"\\]|\\.)*"|[-+.\w]*)[\]},]*$')
 
 
 def refuse_binary(data: bytes, path: str) -> None:
-    """Refuse the first bytes of a text if they are of another kind of file.
-
-    Raises:
-        DataError: the bytes are of another kind.
-    """
+    """Refuse the first bytes of a text if another kind of file begins so (DataError)."""
     for signature, kind, advice in SIGNATURES:
         if data.startswith(signature):
             raise DataError(f"{path}: it is {kind}, not plain text in UTF-8; {advice}")
 
 
 def refuse_utf16(data: bytes, path: str) -> None:
-    """Refuse UTF-16 without a byte-order mark, which UTF-8 reads as letters with NULs.
-
-    Raises:
-        DataError: the bytes look like UTF-16.
-    """
+    """Refuse UTF-16 without a byte-order mark, which UTF-8 reads with NULs (DataError)."""
     if data.count(0) <= max(1, NUL_SHARE * len(data)):  # one NUL may be a slip of the keyboard
         return
     num_odd = data[1::2].count(0)
@@ -90,11 +82,7 @@ def refuse_utf16(data: bytes, path: str) -> None:
 
 
 def refuse_markup(lines: Sequence[str], origin: str) -> None:
-    """Refuse text that looks like a file with markup, of which only a part is to be translated.
-
-    Raises:
-        DataError: the lines are of such a file.
-    """
+    """Refuse text of a file with markup, of which only a part is to be translated (DataError)."""
     kind = markup_kind(lines)
     if kind is not None:
         advice = "take its text out first, a sentence or paragraph a line"

@@ -138,11 +138,7 @@ def free_memory(root: str = "/") -> int:
 
 
 def require_memory(subject: str, num_bytes: int, remedy: str) -> None:
-    """Refuse to begin what needs more memory than is free.
-
-    Raises:
-        OutOfMemoryError: ``subject`` needs ``num_bytes``, which are not free.
-    """
+    """Refuse a ``subject`` that needs more bytes than are free (OutOfMemoryError)."""
     if num_bytes <= UNCHECKED_BYTES:
         return
     free = free_memory()

@@ -110,11 +110,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
 
 
 def plain_file(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file that programs write. A FIFO in its place would be read for ever.
-
-    Raises:
-        DataError: it is a FIFO, a socket or a device.
-    """
+    """Return the path of a file (DataError: it is a FIFO, a socket or a device, read for ever)."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise DataError(f"{path}: is no plain file; remove it, or give another folder")
     return Path(path)

@@ -43,8 +43,7 @@ FORKS = sys.platform == "linux"
 """True where workers are forked, which takes milliseconds and copies no memory. On other systems
 than Linux forking is not safe, and each worker starts as a new program."""
 BYTES_OF_WORKER = 2**25  # least memory of a worker process: what it does not share with its parent
-OMP_PAUSE_SOFT = 1
-"""Kind of pause of OpenMP 5.0 that ends idle threads and keeps all settings."""
+OMP_PAUSE_SOFT = 1  # kind of pause of OpenMP 5.0 that ends idle threads and keeps all settings
 MINUTES_OF_A_WEEK = 7 * 24 * 60
 
 _hidden: ContextVar[bool] = ContextVar("hidden", default=False)

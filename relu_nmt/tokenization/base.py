@@ -235,8 +235,9 @@ class WholeWords(SubwordModel):
 
     def to_state(self) -> dict[str, Any]:
         """Return the name, and the symbol if there is one."""
-        state = {"name": JOINED, "symbol": self.symbol}
-        return {"name": "none"} if self.symbol is None else state
+        if self.symbol is None:
+            return {"name": "none"}
+        return {"name": JOINED, "symbol": self.symbol}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "WholeWords":
@@ -273,7 +274,9 @@ def subword_of_state(state: Mapping[str, Any]) -> SubwordModel:
 def subword_file_name(name: str, language: str | None) -> str:
     """Return the name of a subword model's file. ``language`` is None for a joint model."""
     stem, ending = os.path.splitext(str(subword_models.get(name).file_name))
-    return f"{stem}{ending}" if language is None else f"{stem}.{language}{ending}"
+    if language is not None:
+        stem = f"{stem}.{language}"
+    return stem + ending
 
 
 def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel:

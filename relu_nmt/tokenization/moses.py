@@ -57,10 +57,12 @@ class MosesTokenizer(Tokenizer):
             hyphen, _ = self._tokenizer.AGGRESSIVE_HYPHEN_SPLIT
             # Moses removes control characters before it looks for hyphens between letters.
             indices = []
+            plain = ""
             for index, character in enumerate(text):
                 if character >= " " or character.isspace():
                     indices.append(index)
-            for match in hyphen.finditer("".join(text[index] for index in indices)):
+                    plain += character
+            for match in hyphen.finditer(plain):
                 written[indices[match.end() - 1]] = "@-@"
         return written
 
@@ -133,14 +135,19 @@ class ReversibleMosesTokenizer(MosesTokenizer):
             lengths = list(map(len, text.split()))
         words, spaces = _cut(text, lengths)
         usual = self._usual_spaces(words)
-        marks = [["", ""] for _ in words]
+        begins = [""] * len(words)
+        ends = [""] * len(words)
         for i in range(1, len(words)):
-            if spaces[i] != usual[i]:
-                # Put the mark on a symbol that precedes a word, else on this word.
-                at_end = _has_letters(words[i]) and not _has_letters(words[i - 1])
-                marks[i - at_end][at_end] = SPACE if spaces[i] else NO_SPACE
+            if spaces[i] == usual[i]:
+                continue
+            mark = SPACE if spaces[i] else NO_SPACE
+            # Put the mark on a symbol that precedes a word, else on this word.
+            if _has_letters(words[i]) and not _has_letters(words[i - 1]):
+                ends[i - 1] = mark
+            else:
+                begins[i] = mark
         escaped = self._tokenizer.escape_xml(" ".join(words)).split()
-        return [_marked(word, *ends) for word, ends in zip(escaped, marks, strict=True)]
+        return list(map(_marked, escaped, begins, ends))
 
     def join(self, words: Sequence[str]) -> str:
         """Return the sentence."""
@@ -150,14 +157,19 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         before = ""
         for (mark, word, after), is_usual in zip(parts, usual, strict=True):
             mark = mark or before
-            text += (" " if mark == SPACE or (is_usual and not mark) else "") + word
+            if mark == SPACE or (is_usual and not mark):
+                text += " "
+            text += word
             before = after
         return text.strip()
 
     def without_marks(self, words: Sequence[str]) -> list[str]:
         """Return the words with usual spaces around them."""
-        plain = (self._unmarked(word)[1] for word in words)
-        return [_marked(self._tokenizer.escape_xml(word), "", "") for word in plain]
+        escaped = []
+        for word in words:
+            _, plain, _ = self._unmarked(word)
+            escaped.append(_marked(self._tokenizer.escape_xml(plain), "", ""))
+        return escaped
 
     def _usual_spaces(self, words: Sequence[str]) -> list[bool]:
         """Return True for each word before which Moses' detokenizer writes a space."""

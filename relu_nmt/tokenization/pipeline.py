@@ -93,14 +93,12 @@ class TextPipeline:
         if SURROGATE.search(raw):
             raise DataError(f"{raw[:30]!r} is no text that UTF-8 can hold: it has surrogates")
         words = self._tokenizer.split(self.without_code(" ".join(raw.split())))
-        return " ".join(words).lower().split() if self.lowercase else words
+        if self.lowercase:
+            words = " ".join(words).lower().split()
+        return words
 
     def without_code(self, raw: str) -> str:
-        """Return a sentence without the first symbol, which its text may have already.
-
-        Raises:
-            DataError: the sentence begins with the code of another language.
-        """
+        """Return a sentence without the first symbol (DataError: it has another language's)."""
         code = LANGUAGE_CODE.match(raw)
         if code is None or self.first_symbol is None:
             return raw
@@ -118,14 +116,19 @@ class TextPipeline:
         A blank sentence has no tokens, not even a separator.
         """
         words = self.words(raw)
-        words = words if marks else self._tokenizer.without_marks(words)
+        if not marks:
+            words = self._tokenizer.without_marks(words)
         return self.between_symbols(self.subword.split(words))
 
     def between_symbols(self, tokens: list[str]) -> list[str]:
         """Return the tokens of a sentence with the symbols around it. No tokens stay none."""
-        first = [] if self.first_symbol is None else [self.first_symbol]
-        last = [] if self.sentence_separator is None else [self.sentence_separator]
-        return [*first, *tokens, *last] if tokens else tokens
+        if not tokens:
+            return tokens
+        if self.first_symbol is not None:
+            tokens = [self.first_symbol, *tokens]
+        if self.sentence_separator is not None:
+            tokens = [*tokens, self.sentence_separator]
+        return tokens
 
     def written(self, raw: str) -> list[str]:
         """Return each character of a raw sentence in the form of :meth:`letters`, but for case."""
@@ -137,26 +140,29 @@ class TextPipeline:
 
         Symbols around the sentence are empty.
         """
+        if not tokens:
+            return []
         begin = int(self.first_symbol is not None)
         last = int(self.sentence_separator is not None)
         inner = self.subword.letters(tokens[begin : len(tokens) - last])
-        return [*[""] * begin, *inner, *[""] * last] if tokens else []
+        return [*[""] * begin, *inner, *[""] * last]
 
     def join_words(self, tokens: Sequence[str]) -> list[str]:
         """Join the tokens to tokenized words, without the symbols around sentences."""
-        return list(itertools.chain(*map(self.subword.join, self.sentences(tokens))))
+        return list(itertools.chain.from_iterable(map(self.subword.join, self.sentences(tokens))))
 
     def sentences(self, tokens: Sequence[str]) -> list[list[str]]:
         """Cut the tokens into sentences at separators, if any, without the symbols around them."""
-        sentences = [tokens]
+        parts = [slice(0, len(tokens))]
         if self.sentence_separator is not None:
-            sentences = [tokens[part] for part in sentence_slices(tokens, self.sentence_separator)]
-        begin = [] if self.first_symbol is None else [self.first_symbol]
-        cut = []
-        for sentence in map(list, sentences):
-            begins_with_symbol = bool(begin) and sentence[:1] == begin
-            cut.append(sentence[begins_with_symbol:])
-        return cut
+            parts = sentence_slices(tokens, self.sentence_separator)
+        sentences = []
+        for part in parts:
+            sentence = list(tokens[part])
+            if self.first_symbol is not None and sentence[:1] == [self.first_symbol]:
+                del sentence[0]
+            sentences.append(sentence)
+        return sentences
 
     def decode(self, tokens: Sequence[str]) -> str:
         """Return the raw text of ``tokens``, the inverse of :meth:`encode`.
@@ -165,7 +171,9 @@ class TextPipeline:
         language. Without separators a group is detokenized as one, where an open quote, which Moses
         remembers, may change the spaces in a later sentence.
         """
-        texts = [self._detokenizer.join(self.subword.join(s)) for s in self.sentences(tokens)]
+        texts = []
+        for sentence in self.sentences(tokens):
+            texts.append(self._detokenizer.join(self.subword.join(sentence)))
         return texts[0] if len(texts) == 1 else join_texts(texts, self.language)
 
     def with_post_processing(
@@ -176,15 +184,18 @@ class TextPipeline:
         ``remove_bpe`` is the kind of pieces, as in fairseq's ``--remove-bpe``. The detokenizer is
         ``moses`` if Moses tokenized the words, or ``none``/``space``. None changes nothing.
         """
-        subword = self.subword if remove_bpe is None else WholeWords(remove_bpe)
-        # Join pieces only where no subword model does it already.
-        if remove_bpe is not None and not isinstance(self.subword, WholeWords):
-            raise ConfigError(
-                f"--remove-bpe {remove_bpe!r}: the data was split by "
-                f"{self.subword.to_state()['name']}, which is undone anyway; leave the flag out"
-            )
-        detokenizer = "none" if detokenizer == "space" else detokenizer or self.detokenizer
-        return replace(self, subword=subword, detokenizer=detokenizer)
+        subword = self.subword
+        if remove_bpe is not None:
+            # Join pieces only where no subword model does it already.
+            subword = WholeWords(remove_bpe)
+            if not isinstance(self.subword, WholeWords):
+                raise ConfigError(
+                    f"--remove-bpe {remove_bpe!r}: the data was split by "
+                    f"{self.subword.to_state()['name']}, which is undone anyway; leave the flag out"
+                )
+        if detokenizer == "space":
+            detokenizer = "none"
+        return replace(self, subword=subword, detokenizer=detokenizer or self.detokenizer)
 
     def to_state(self) -> dict[str, Any]:
         """Return the whole pipeline, subword model included, as JSON values."""
@@ -193,16 +204,13 @@ class TextPipeline:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
-        """Return the pipeline of :meth:`to_state`, perhaps of a release with fewer steps.
-
-        Raises:
-            ValueError: a value has another type.
-        """
-        kinds = {**get_type_hints(cls), "subword": dict[str, Any]}
-        names = [field.name for field in fields(cls) if field.name in state]
-        values = {name: checked(kinds[name], state[name], name) for name in names}
+        """Return the pipeline of :meth:`to_state`, also of older releases (ValueError: a type)."""
+        values: dict[str, Any] = {"tokenizer_version": 1}
+        for name, kind in {**get_type_hints(cls), "subword": dict[str, Any]}.items():
+            if name in state:
+                values[name] = checked(kind, state[name], name)
         values["subword"] = subword_of_state(values["subword"])
-        return cls(**{"tokenizer_version": 1, **values})
+        return cls(**values)
 
 
 def load_pipeline(
@@ -263,7 +271,8 @@ _pipelines: dict[str, TextPipeline] = {}
 
 def _prepare_pipelines(states: dict[str, Any]) -> None:
     _pipelines.clear()
-    _pipelines.update((name, TextPipeline.from_state(state)) for name, state in states.items())
+    for name, state in states.items():
+        _pipelines[name] = TextPipeline.from_state(state)
 
 
 def _convert_chunk(
@@ -293,11 +302,10 @@ def _convert_chunk(
         "tokens": lambda line: " ".join(pipeline.between_symbols(split(pipeline.words(line)))),
         "keep": lambda line: line,
     }
+    parts = {}
     with reporting(chunk.path, caught=DataError):
-        parts = {
-            path: encode_lines([*map(steps[step], sentences)], chunk.first_line)
-            for path, step in conversion.outputs.items()
-        }
+        for path, step in conversion.outputs.items():
+            parts[path] = encode_lines(list(map(steps[step], sentences)), chunk.first_line)
     return len(sentences), boundaries, parts
 
 
@@ -312,14 +320,7 @@ def convert_texts(
     The result is its number of ``sentences`` and its ``boundaries``, as JSON values.
     """
     states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
-    # Send the conversions without their lists of chunks, and make the tasks lazily: both are large.
-    light = [replace(c, text=TextFile(c.text.path)) for c in conversions]
-    tasks = (
-        (i, light[i], chunk)
-        for i, conversion in enumerate(conversions)
-        for chunk in conversion.text.readable_chunks()
-    )
-    results = ordered_map(_convert_chunk, tasks, workers, _prepare_pipelines, states)
+    results = ordered_map(_convert_chunk, _tasks(conversions), workers, _prepare_pipelines, states)
     for i, pieces in itertools.groupby(results, key=lambda result: result[0][0]):
         sentences = 0
         boundaries = []
@@ -334,3 +335,11 @@ def convert_texts(
                 advance(chunk.end - chunk.start)
         # Yield only now, when the files are complete under their names.
         yield {"sentences": sentences, "boundaries": boundaries}
+
+
+def _tasks(conversions: Sequence[Conversion]) -> Iterator[tuple[int, Conversion, Chunk]]:
+    """Yield each chunk with the number of its conversion, whose own list of chunks is left out."""
+    for i, conversion in enumerate(conversions):
+        light = replace(conversion, text=TextFile(conversion.text.path))
+        for chunk in conversion.text.readable_chunks():
+            yield i, light, chunk

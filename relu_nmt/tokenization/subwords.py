@@ -330,7 +330,8 @@ def _readable(lines: Iterable[str]) -> Iterator[str]:
 
 def _reason(message: str) -> str:
     """Return the message of SentencePiece in terms of our flags."""
-    if needed := re.search(r"required_chars\. \d+ vs (\d+)", message):
+    needed = re.search(r"required_chars\. \d+ vs (\d+)", message)
+    if needed is not None:
         return f"the characters of the text need more; give --subword-size {needed[1]} or more"
     if "sentences_.empty()" in message:
         return "the training text has nothing to learn from"

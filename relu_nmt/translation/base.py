@@ -83,11 +83,7 @@ class TranslationModel(nn.Module):
 
     @property
     def aligning_attention(self) -> Attention:
-        """The attention whose weights align target tokens with source tokens.
-
-        Raises:
-            ConfigError: the model has none.
-        """
+        """The attention that aligns target with source tokens (ConfigError: there is none)."""
         raise ConfigError(
             f"--translation-model {self.config.translation_model} has no attention from target to "
             "source, which alignments, coverage and shown weights need; leave them out"

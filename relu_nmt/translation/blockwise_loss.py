@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_TOKENS = 2048
-"""Number of rows of logits in memory at a time on a GPU."""
+BLOCK_TOKENS = 2048  # number of rows of logits in memory at a time on a GPU
 
 CPU_BLOCK_BYTES = 512
 """The same on a CPU, as bytes per column: 128 rows of float32.

@@ -25,12 +25,7 @@ EMBEDDINGS = ("encoder.embedding.tokens", "decoder.embedding.tokens", "output_pr
 
 
 def build_model(config: TransformerConfig, task: TranslationTask) -> TranslationModel:
-    """Return a new model for the task's dictionaries.
-
-    Raises:
-        ConfigError: settings contradict each other or the dictionaries.
-        OutOfMemoryError: the weights need more memory than is free.
-    """
+    """Return a new model for the task's dictionaries (ConfigError, OutOfMemoryError)."""
     make, options = chosen_part(config, "translation_model")
     arguments = [
         config,

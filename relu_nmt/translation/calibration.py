@@ -23,8 +23,7 @@ from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.config import TransformerConfig
 
-SAMPLE_TOKENS = 4096
-"""Number of tokens to calibrate with."""
+SAMPLE_TOKENS = 4096  # number of tokens to calibrate with
 ROUNDS = 4
 CLOSE_TO_1 = 0.01
 

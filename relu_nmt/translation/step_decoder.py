@@ -20,8 +20,7 @@ from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import SearchState, TranslationModel
 
-BLOCK = 64
-"""Number of columns of the vocabulary per block, whose maxima narrow the search."""
+BLOCK = 64  # number of columns of the vocabulary per block, whose maxima narrow the search
 
 
 @dataclass

@@ -27,8 +27,7 @@ from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
 
-TASK_NAME = "translation"
-"""Name of the task in checkpoints."""
+TASK_NAME = "translation"  # name of the task in checkpoints
 ESCAPED_UNK = f"<{UNK}>"
 """Form of unknown words in references, which no unknown word of a translation matches."""
 
@@ -184,11 +183,7 @@ class TranslationTask:
         return Separators(source, target, self.target_text.separates_alone)
 
     def load_split(self, split: str, with_alignments: bool = False) -> Split:
-        """Open ``train``, ``valid``, ``test``, ``test1``..., with word alignments if asked.
-
-        Raises:
-            DataError: the split is missing, damaged or not parallel.
-        """
+        """Open ``train``, ``valid``... (DataError: it is missing, damaged or not parallel)."""
         folder = self.folder
         if folder is None:
             raise DataError("this task comes from a checkpoint and has no data folder; give one")
@@ -214,11 +209,7 @@ class TranslationTask:
         )
 
     def load_chained(self, split: str, with_alignments: bool = False) -> list[Split]:
-        """Open ``train`` and its continuations ``train1``, ``train2``..., if they exist.
-
-        Raises:
-            DataError: one is damaged, or the first is missing.
-        """
+        """Open ``train``, ``train1``... (DataError: one is damaged, or the first missing)."""
         splits = [self.load_split(split, with_alignments)]
         # Take the pair's name from the first part, in either direction.
         pair = Path(splits[0].stem).suffix
@@ -278,11 +269,7 @@ class TranslationTask:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TranslationTask":
-        """Return the task from the values of :meth:`to_state`.
-
-        Raises:
-            CheckpointError: the description is damaged.
-        """
+        """Return the task of :meth:`to_state` (CheckpointError: the description is damaged)."""
         try:
             stored = checked(TASK_FORM, dict(state), "task")
             source_text = TextPipeline.from_state(stored["source_text"])

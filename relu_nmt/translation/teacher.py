@@ -43,14 +43,10 @@ from relu_nmt.translation.encoder_decoder import encoder_decoder_of
 from relu_nmt.translation.loss import TranslationObjective, real_targets, smoothed_loss
 
 CACHE_FILE = "teacher.sqlite"
-PATIENCE = 60.0
-"""Seconds to wait for another process that writes to the cache."""
-ID = torch.int32
-"""Type of symbols in the cache."""
-LOG = torch.float16
-"""Type of log-probabilities in the cache."""
-LEAST_REST = 1e-6
-"""Least probability outside the teacher's symbols, for it has a logarithm."""
+PATIENCE = 60.0  # seconds to wait for another process that writes to the cache
+ID = torch.int32  # type of symbols in the cache
+LOG = torch.float16  # type of log-probabilities in the cache
+LEAST_REST = 1e-6  # least probability outside the teacher's symbols, for it has a logarithm
 
 
 class TaughtObjective(TranslationObjective):

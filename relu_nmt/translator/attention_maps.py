@@ -9,6 +9,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +48,7 @@ AXES = {
     "cross": ("target (query)", "source (key)"),
 }
 """Names of the vertical and of the horizontal axis, by slot."""
-DIGITS = 4
-"""Significant digits of the weights in JSON."""
+DIGITS = 4  # significant digits of the weights in JSON
 MOST_LABELS = 60
 """Label every token of a side up to this many. Label some of more tokens, with numbers."""
 FEW_LARGE = 48  # labels of a side with more tokens, in a large map
@@ -61,22 +61,20 @@ LEAST_HEIGHT = 2.8
 WIDEST = 12.6
 LABEL_SIZE = 6.8  # points
 NAME_SIZE = 8.5
-MOST_LETTERS = 18
-"""Cut labels to this many letters."""
+MOST_LETTERS = 18  # cut labels to this many letters
 LETTERS_PER_INCH = 13
 MOST_TITLE_LINES = 4
-MOST_LINES = 12
-"""Draw a line at each end of a sentence up to this many."""
+MOST_LINES = 12  # draw a line at each end of a sentence up to this many
 SENTENCES = COLORS[1]
-SPACE = "\u2581"
-"""First character of each word of SentencePiece."""
+SPACE = "\u2581"  # first character of each word of SentencePiece
 # Keep text as text: browsers have fonts for all scripts.
 STYLE = {"svg.fonttype": "none"}
 
 
 def layers_of(model: EncoderDecoder, slot: str) -> Sequence[TransformerLayer]:
     """Return the layers that have a slot."""
-    return (model.encoder if slot == "encoder" else model.decoder).layers
+    stack = model.encoder if slot == "encoder" else model.decoder
+    return stack.layers
 
 
 def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
@@ -92,11 +90,7 @@ def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
 
 
 def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlace:
-    """Return the place with its layer counted from 0, after checking that it has weights.
-
-    Raises:
-        ConfigError: the layer or head does not exist, or the mechanism has no weights.
-    """
+    """Return the place, its layer counted from 0 (ConfigError: it is missing or has no weights)."""
     attention = attention_of(model, place.slot, place.layer)
     # Check the head. The lookup has already checked the layer.
     if place.head is not None and not 0 <= place.head < attention.num_heads:
@@ -136,7 +130,9 @@ def attention_weights(
         if record is None or record.weights is None:
             raise ConfigError(f"attention {place}: its mechanism returned no weights")
         weights = in_documents(record.weights, record.visibility)[0].float()
-        matrices.append((weights if place.head is None else weights[place.head]).cpu().numpy())
+        if place.head is not None:
+            weights = weights[place.head]
+        matrices.append(weights.cpu().numpy())
     return matrices
 
 
@@ -160,12 +156,12 @@ def input_batches(
     ``weights`` returns the number of weights of one module for a sentence of a length.
     """
     # Limit each batch by its weights and by its tokens.
-    lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
+    lengths = np.maximum(list(map(len, sources)), list(map(len, targets)))
 
     def batch_size(longest: int) -> int:
         return min(MOST_WEIGHTS // weights(longest), MOST_TOKENS // longest)
 
-    for batch in longest_first(np.array(lengths, dtype=np.int64), batch_size):
+    for batch in longest_first(lengths, batch_size):
         batch_sources = [sources[i] for i in batch]
         batch_targets = [targets[i] for i in batch]
         yield batch, *decoder_inputs(batch_sources, batch_targets, ensemble)
@@ -199,9 +195,12 @@ class AttentionMap:
     def to_json(self) -> str:
         """Return the map as one line of JSON, with weights of four significant digits."""
         rounded = np.vectorize(lambda weight: float(f"{weight:.{DIGITS}g}"), otypes=[float])
-        names = ("slot", "layer", "head", "queries", "keys")
-        values = {name: getattr(self, name) for name in names}
-        return json.dumps({**values, "weights": rounded(self.weights).tolist()}, ensure_ascii=False)
+        values = {
+            **{"slot": self.slot, "layer": self.layer, "head": self.head},
+            **{"queries": self.queries, "keys": self.keys},
+            "weights": rounded(self.weights).tolist(),
+        }
+        return json.dumps(values, ensure_ascii=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Draw the map as SVG, with the sentences and the names of tokens.
@@ -241,12 +240,14 @@ def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> st
     """Draw maps of all heads, grouped by checkpoint. See :func:`large_maps`."""
     groups = []
     for name, attention_map in maps.items():
-        # Write the name of the checkpoint above its first head. Other heads leave the line free.
-        above = f"{name}\n" if len(maps) > 1 else ""
         panels = []
         for head, weights in enumerate(attention_map.weights):
-            panels.append((f"{above}head {head}", replace(attention_map, weights=weights)))
-            above = "\n" if above else ""
+            panel_title = f"head {head}"
+            # Write the name of the checkpoint above its first head. Other heads leave it free.
+            if len(maps) > 1:
+                panel_title = f"{name}\n{panel_title}"
+                name = ""
+            panels.append((panel_title, replace(attention_map, weights=weights)))
         groups.append(panels)
     return _figure(groups, FEW_SMALL, title)
 
@@ -254,38 +255,45 @@ def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> st
 def picture(attention_map: AttentionMap) -> str:
     """Draw the map of one head or of all heads, under the sentences and the name of the place."""
     slot = attention_map.slot
-    heads = "every head" if attention_map.head is None else f"head {attention_map.head}"
+    draw = large_maps
+    heads = f"head {attention_map.head}"
+    if attention_map.head is None:
+        draw = head_maps
+        heads = "every head"
     title = [f"{SLOT_NAMES[slot]}, layer {attention_map.layer}, {heads}"]
     # Write only the sentences that the slot reads.
-    sides = {"source": attention_map.keys, "target": attention_map.queries}
-    for side in {"encoder": ("source",), "decoder": ("target",)}.get(slot, sides):
-        tokens = [token for token in sides[side] if token != EOS]
-        # Join pieces of SentencePiece and of BPE by their marks.
-        text = " ".join(tokens)
-        if SPACE in text:
-            text = "".join(tokens).replace(SPACE, " ")
-        title.append(f"{side}: {text.replace('@@ ', '').strip()}")
-    draw = head_maps if attention_map.head is None else large_maps
+    if slot != "decoder":
+        title.append(f"source: {_text_of(attention_map.keys)}")
+    if slot != "encoder":
+        title.append(f"target: {_text_of(attention_map.queries)}")
     return draw({"": attention_map}, title)
+
+
+def _text_of(symbols: Sequence[str]) -> str:
+    """Join pieces of SentencePiece and of BPE by their marks."""
+    tokens = [token for token in symbols if token != EOS]
+    text = " ".join(tokens)
+    if SPACE in text:
+        text = "".join(tokens).replace(SPACE, " ")
+    return text.replace("@@ ", "").strip()
 
 
 def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -> str:
     """Draw maps in rows, each group from a new row on. ``few`` labels for a side of many tokens."""
     # Measure a map with its labels, in inches.
-    maps: list[AttentionMap] = []
-    for group in groups:
-        maps += [attention_map for _, attention_map in group]
+    maps = [attention_map for _, attention_map in chain.from_iterable(groups)]
     queries = [attention_map.queries for attention_map in maps]
     height, left = _side(queries, few)
     width, below = _side([attention_map.keys for attention_map in maps], few)
-    width += 0.15 if all(tokens == queries[0] for tokens in queries) else left
+    width += 0.15 if queries.count(queries[0]) == len(queries) else left
     # Divide maps into as few rows of equal length as fit the page.
     largest_group = max(map(len, groups))
     num_rows = -(-largest_group // max(1, int((WIDEST - left) / width)))
     columns = -(-largest_group // num_rows)
     rows: list[Sequence[Panel]] = []
     for group in groups:
-        rows += [group[i : i + columns] for i in range(0, len(group), columns)]
+        for first in range(0, len(group), columns):
+            rows.append(group[first : first + columns])
     inches = max(left + columns * width + 0.8, LEAST_WIDTH)
     # Wrap the title to the width of the figure.
     wrapper = textwrap.TextWrapper(
@@ -328,14 +336,19 @@ def _side(sides: Sequence[Sequence[str]], few: int) -> tuple[float, float]:
     inches = LEAST_SIDE
     num_letters = 0
     for tokens in sides:
-        inches = max(inches, STEP * (len(tokens) if len(tokens) <= MOST_LABELS else few))
+        num_labels = few if len(tokens) > MOST_LABELS else len(tokens)
+        inches = max(inches, STEP * num_labels)
         num_letters = max(num_letters, max(map(len, _ticks(tokens, few)[1])))
     return inches, 0.35 + LETTER * num_letters
 
 
 def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
     """Return indices and labels of labeled tokens. Labels have numbers if some tokens have none."""
-    names = [t if len(t) <= MOST_LETTERS else f"{t[: MOST_LETTERS - 1]}…" for t in tokens]
+    names = []
+    for token in tokens:
+        if len(token) > MOST_LETTERS:
+            token = f"{token[: MOST_LETTERS - 1]}…"
+        names.append(token)
     if len(tokens) <= MOST_LABELS:
         return range(len(tokens)), names
     indices = range(0, len(tokens), -(-len(tokens) // few))
@@ -353,7 +366,7 @@ def _label(axes: "Axes", attention_map: AttentionMap, few: int, with_queries: bo
             name = ""
         elif len(labels) < len(tokens):
             name += ": number and token"
-        axis.set_ticks(indices, [escaped(label) for label in labels])
+        axis.set_ticks(indices, list(map(escaped, labels)))
         axis.set_tick_params(length=2, pad=2, labelsize=LABEL_SIZE)
         axis.set_label_text(name, fontsize=NAME_SIZE)
     # Turn the labels of keys upright, so that they do not overlap.
@@ -372,7 +385,7 @@ def _add_scale(figure: "Figure", image: Any, panels: Any, exceeded: bool) -> Non
     bar.set_label("weight; white: exactly 0", fontsize=8)
     # Space the ticks evenly by their square roots.
     ticks = [highest * step * abs(step) / 16 for step in range(-4 if lowest else 0, 5)]
-    bar.set_ticks(ticks, labels=[f"{weight:.2g}" for weight in ticks])
+    bar.set_ticks(ticks, labels=list(map("{:.2g}".format, ticks)))
     bar.ax.tick_params(labelsize=7.5)
 
 
@@ -383,11 +396,14 @@ def _divide(axes: "Axes", attention_map: AttentionMap) -> None:
         (axes.xaxis, attention_map.key_sentences, axes.axvline),
     )
     for axis, numbers, draw_line in sides:
-        ends = [] if numbers is None else list(np.flatnonzero(np.diff(numbers)) + 0.5)
+        ends: list[float] = []
+        if numbers is not None:
+            ends = list(np.flatnonzero(np.diff(numbers)) + 0.5)
         axis.set_ticks(ends, minor=True)
         # Draw lines only for a few sentences. Many would hide the map.
-        for end in ends if len(ends) <= MOST_LINES else []:
-            draw_line(end, color=SENTENCES, linewidth=0.5, alpha=0.5)
+        if len(ends) <= MOST_LINES:
+            for end in ends:
+                draw_line(end, color=SENTENCES, linewidth=0.5, alpha=0.5)
     # Show the marks on the sides without labels.
     sides_with_marks: Any = {"top": True, "right": True, "bottom": False, "left": False}
     axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **sides_with_marks)
@@ -402,7 +418,7 @@ def labeled_map(
 ) -> AttentionMap:
     """Return weights [(H,) Q, K] at a place with the tokens of their rows and columns."""
     source_labels = [*source, dictionary[dictionary.eos_index]]
-    labels = [dictionary[int(number)] for number in target]
+    labels = list(map(dictionary.__getitem__, target.tolist()))
     # The decoder reads the end symbol first and then all but the last token.
     queries = source_labels if place.slot == "encoder" else labels
     keys = [labels[-1], *labels[:-1]] if place.slot == "decoder" else source_labels

@@ -61,37 +61,28 @@ def load_models(
 
 
 def model_state(model: TranslationModel) -> dict[str, Any]:
-    """Return a model as values that any process can read.
-
-    Raises:
-        ConfigError: the model has hooks, which exist in this process only.
-    """
-    # Hooks are functions of this process.
-    modules = dict(model.named_modules())
-    for name, module in modules.items():
-        if module._forward_hooks or module._forward_pre_hooks:
+    """Return a model as values for another process (ConfigError: it has hooks)."""
+    backend = "auto"
+    is_int8 = False
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:  # functions of this process
             raise ConfigError(
                 f"a translator with hooks cannot be pickled or copied, and there are some on "
                 f"'{name}'; remove them, or {ELSEWHERE}"
             )
+        is_int8 |= isinstance(module, Int8Linear)
+        if isinstance(module, Attention):
+            backend = module.backend
     # Store tied weights once, with the names of their aliases.
     weights, tied = without_aliases(model.state_dict())
     return {
-        "config": to_dict(model.config),
-        "weights": save(weights),
-        "tied": tied,
-        "backend": next((m.backend for m in modules.values() if isinstance(m, Attention)), "auto"),
-        "dtype": next(model.parameters()).dtype,
-        "is_int8": any(isinstance(module, Int8Linear) for module in modules.values()),
+        **{"config": to_dict(model.config), "weights": save(weights), "tied": tied},
+        **{"backend": backend, "dtype": next(model.parameters()).dtype, "is_int8": is_int8},
     }
 
 
 def model_of(state: dict[str, Any], task: TranslationTask) -> TranslationModel:
-    """Return the model that :func:`model_state` described, on the CPU, in evaluation mode.
-
-    Raises:
-        CheckpointError: the weights do not fit, because the original was modified.
-    """
+    """Return the model of :func:`model_state` on the CPU (CheckpointError: it was modified)."""
     # Keep the random state: building a model draws weights, which are then replaced.
     with torch.random.fork_rng(devices=[]), using_backend(state["backend"]):
         model = build_model(from_dict(TransformerConfig, state["config"]), task)
@@ -100,7 +91,8 @@ def model_of(state: dict[str, Any], task: TranslationTask) -> TranslationModel:
         use_int8(model)
     # Load the weights.
     tensors = load(state["weights"])
-    tensors |= {alias: tensors[name] for alias, name in state["tied"].items()}
+    for alias, name in state["tied"].items():
+        tensors[alias] = tensors[name]
     load_weights(model, tensors, "the pickled translator")
     # Drop copies made of the initial weights.
     for module in model.modules():

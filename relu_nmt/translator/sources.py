@@ -25,17 +25,6 @@ from relu_nmt.translation.search.translations import (
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.spans import Span, token_spans
 
-TERMS = {
-    "prefixes",
-    "forced",
-    "ordered",
-    "banned",
-    "match_case",
-    "inside_words",
-    "split_sentences",
-}
-"""Fields of :class:`TranslationRequest` that are options of :meth:`Translator.translate`."""
-
 
 @dataclass
 class TranslationRequest:
@@ -85,7 +74,7 @@ class TranslationRequest:
             self.prefixes = as_lines(self.prefixes)
             _check_count(self.prefixes, self.lines, "prefix")
         if self.forced is not None:
-            self.forced = [as_lines(terms) for terms in as_lines(self.forced)]
+            self.forced = list(map(as_lines, as_lines(self.forced)))
             _check_count(self.forced, self.lines, "term list")
         if self.numbers is not None:
             _check_count(self.numbers, self.lines, "number")
@@ -108,20 +97,25 @@ class TranslationRequest:
         if isinstance(documents, str):
             raise DataError("documents are lists of lines, not one text; give [[text]] for a line")
         refuse_unordered(documents, "documents")
-        texts = [plain_lines(lines) for lines in documents]
+        texts = list(map(plain_lines, documents))
         for name, entry in (("prefixes", "prefix"), ("forced", "term list")):
             if options.get(name) is None:
                 continue
-            by_document = [as_lines(entries) for entries in as_lines(options[name])]
+            by_document = list(map(as_lines, as_lines(options[name])))
             if len(by_document) != len(texts):
                 raise DataError("give prefixes and forced terms as a list for each document")
             for entries, lines in zip(by_document, texts, strict=True):
                 _check_count(entries, lines, entry)
             options[name] = list(itertools.chain.from_iterable(by_document))
-        counts = [len(lines) for lines in texts]
-        numbers = itertools.chain.from_iterable(range(1, count + 1) for count in counts)
+        numbers: list[int] = []
+        for lines in texts:
+            numbers += range(1, len(lines) + 1)
         lines = list(itertools.chain.from_iterable(texts))
-        return cls(lines, counts, numbers=list(numbers), **options)
+        return cls(lines, list(map(len, texts)), numbers=numbers, **options)
+
+
+TERMS = ("prefixes", "forced", "ordered", "banned", "match_case", "inside_words", "split_sentences")
+"""Fields of :class:`TranslationRequest` that are options of :meth:`Translator.translate`."""
 
 
 def _check_count(entries: Sequence[object], lines: Sequence[str], name: str) -> None:
@@ -153,7 +147,9 @@ class SourceEncoder:
         # One tokenizer for all terms: making one is slower than tokenizing a sentence.
         self.source_words = replace(task.source_text, sentence_separator=None, first_symbol=None)
         self.target_words = replace(task.target_text, sentence_separator=None, first_symbol=None)
-        separator = -1 if self.separators is None else self.separators[1]
+        separator = -1
+        if self.separators is not None:
+            separator = self.separators.target
         cased = replace(self.target_words, lowercase=False)
         self._texts = SymbolTexts(cased, task.target_dictionary, separator)
         # The last banned terms: consecutive requests of a command have the same.
@@ -169,10 +165,12 @@ class SourceEncoder:
         Raises:
             MissingExtraError: splitting is asked for, but its library is not installed.
         """
-        is_cut = self._is_of_sentences if split_sentences is None else split_sentences
-        if max_doc_tokens != SINGLE_SENTENCES or not is_cut:
+        is_required = split_sentences is True
+        if split_sentences is None:
+            split_sentences = self._is_of_sentences
+        if max_doc_tokens != SINGLE_SENTENCES or not split_sentences:
             return None
-        return SentenceSplitter(self.task.source_lang, is_required=split_sentences is True)
+        return SentenceSplitter(self.task.source_lang, is_required)
 
     def encode(
         self, request: TranslationRequest, split: SentenceSplitter | None = None
@@ -216,17 +214,10 @@ class SourceEncoder:
                 parts = [line]
             # Add the line's number to errors.
             with reporting(f"line {number}", caught=DataError):
+                options = {"ordered": request.ordered, "inside_words": request.inside_words}
                 sentences = []
                 for part in parts:
-                    sentence = self.sentence(
-                        part,
-                        prefix=prefix,
-                        forced=terms,
-                        ordered=request.ordered,
-                        banned=banned,
-                        inside_words=request.inside_words,
-                    )
-                    sentences.append(sentence)
+                    sentences.append(self.sentence(part, prefix, terms, banned, **options))
             yield sentences[0] if len(sentences) == 1 else SourceSentence.of_parts(sentences)
 
     def sentence(
@@ -234,8 +225,8 @@ class SourceEncoder:
         line: str,
         prefix: str = "",
         forced: Iterable[str] = (),
-        ordered: bool = True,
         banned: BannedTerms | None = None,
+        ordered: bool = True,
         inside_words: bool = False,
     ) -> SourceSentence:
         """Return a raw sentence, its prefix and its terms as token ids.
@@ -250,13 +241,16 @@ class SourceEncoder:
             tokens = self.task.source_text.encode(line)
             # Encode the terms, leaving out blank ones, and the prefix.
             is_blank = not tokens
-            encoded = [self._forced_ids(term, "term", is_blank) for term in as_lines(forced)]
+            terms = []
+            for term in as_lines(forced):
+                term_ids = self._forced_ids(term, "term", is_blank)
+                if len(term_ids):
+                    terms.append(tuple(term_ids.tolist()))
             beginning = self._forced_ids(self._without_any_code(prefix), "prefix", is_blank)
         required = NO_TERMS
-        if encoded:
+        if terms:
             texts = None if inside_words else self._texts
-            terms = tuple(tuple(ids.tolist()) for ids in encoded if len(ids))
-            required = ForcedTerms(terms, ordered, texts=texts)
+            required = ForcedTerms(tuple(terms), ordered, texts=texts)
         ids = self.task.source_dictionary.encode(tokens)
         if self.separators is not None:
             # A separator in the raw text is an unknown word: it ends no sentence.
@@ -265,11 +259,7 @@ class SourceEncoder:
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
     def _without_target_code(self, line: str) -> str:
-        """Return a sentence without a code that asks for the model's target language.
-
-        Raises:
-            DataError: the model has no symbol for such a code.
-        """
+        """Return a sentence without its code of a target language (DataError: another one)."""
         code = LANGUAGE_CODE.match(line.lstrip()) if isinstance(line, str) else None
         if code is None:
             return line
@@ -308,16 +298,18 @@ class SourceEncoder:
 
     def token_spans(self, text: str, tokens: Sequence[str], is_source: bool) -> list[Span]:
         """Return the characters of each token of a text. Symbols that are no text have none."""
-        words, pipeline = self.target_words, self.task.target_text
+        words = self.target_words
+        pipeline = self.task.target_text
         if is_source:
-            words, pipeline = self.source_words, self.task.source_text
+            words = self.source_words
+            pipeline = self.task.source_text
         symbols = pipeline.first_symbol, pipeline.sentence_separator
-        numbers = [number for number, token in enumerate(tokens) if token not in symbols]
+        plain = [token for token in tokens if token not in symbols]
         with self.text_lock:
-            of_words = token_spans(text, [tokens[number] for number in numbers], words)
-        spans = [(0, 0)] * len(tokens)
-        for number, span in zip(numbers, of_words, strict=True):
-            spans[number] = span
+            spans = token_spans(text, plain, words)
+        for index, token in enumerate(tokens):
+            if token in symbols:
+                spans.insert(index, (0, 0))
         return spans
 
     def _target_ids(self, text: str) -> np.ndarray:

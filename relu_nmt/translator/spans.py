@@ -12,10 +12,8 @@ import numpy as np
 
 from relu_nmt.tokenization.pipeline import TextPipeline
 
-WINDOW = 16
-"""Most letters of text and tokens together to skip at once where they differ."""
-Span = tuple[int, int]
-"""Characters ``begin`` to ``end - 1`` of a text. Empty if ``begin == end``."""
+WINDOW = 16  # most letters of text and tokens together to skip at once where they differ
+Span = tuple[int, int]  # characters ``begin`` to ``end - 1`` of a text. Empty if ``begin == end``.
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 """A word of letters and digits, with apostrophes and hyphens inside, or another character."""
 SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
@@ -73,21 +71,23 @@ def word_spans(text: str, tokens: Iterable[Span] = ()) -> list[Span]:
         ['I', "don't", ',', '你好', '吗']
     """
     # Take accents and invisible joiners as letters, which they are part of.
-    letters = []
+    letters = ""
     for character in text:
         is_part = unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
-        letters.append("x" if is_part else character)
+        letters += "x" if is_part else character
     begins = sorted({begin for begin, _ in tokens})
     words: list[Span] = []
-    for match in WORD.finditer("".join(letters)):
+    for match in WORD.finditer(letters):
         begin, end = match.span()
-        names = (unicodedata.name(character, "") for character in text[begin:end])
-        if any(name.startswith(SCRIPTS_WITHOUT_SPACES) for name in names):
-            cuts = [begin, *(cut for cut in begins if begin < cut < end), end]
-            words += pairwise(cuts)
-        else:
-            words.append((begin, end))
+        cuts = [begin, end]
+        if any(map(_is_without_spaces, text[begin:end])):
+            cuts[1:1] = [cut for cut in begins if begin < cut < end]
+        words += pairwise(cuts)
     return words
+
+
+def _is_without_spaces(character: str) -> bool:
+    return unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_SPACES)
 
 
 def _numbers_of_characters(text: str, words: Sequence[Span]) -> list[int]:
@@ -114,7 +114,7 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
     # List the letters of the text with their positions, and of the tokens with their indices.
     pieces = pipeline.letters(tokens)
     text_letters, positions = _letters(pipeline.written(text))
-    token_letters, indices = _letters([piece or "" for piece in pieces])
+    token_letters, indices = _letters(pieces)
     # Match the letters, and give each token the positions of its letters.
     spans: dict[int, Span] = {}
     for i, j in _same(text_letters, token_letters):
@@ -125,12 +125,12 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
     return _all_spans(text, pieces, spans)
 
 
-def _letters(texts: Iterable[str]) -> tuple[str, list[int]]:
+def _letters(texts: Iterable[str | None]) -> tuple[str, list[int]]:
     """Return the folded letters of all texts, and the number of the text for each letter."""
     letters: list[str] = []
     numbers: list[int] = []
     for number, text in enumerate(texts):
-        for letter in itertools.chain.from_iterable(map(folded, text)):
+        for letter in itertools.chain.from_iterable(map(folded, text or "")):
             letters.append(letter)
             numbers.append(number)
     return "".join(letters), numbers
@@ -148,11 +148,12 @@ def _same(written: str, read: str) -> Iterator[tuple[int, int]]:
     """Yield the indices of equal letters. Where the texts differ, skip the fewest letters."""
     i = j = 0
     while i < len(written) and j < len(read):
+        after = (i + 1, j + 1)
         if written[i] == read[j]:
             yield i, j
-            i, j = i + 1, j + 1
         else:
-            i, j = next(_meetings(written, read, i, j), (i + 1, j + 1))
+            after = next(_meetings(written, read, i, j), after)
+        i, j = after
 
 
 def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, int]]:
@@ -172,8 +173,12 @@ def _all_spans(text: str, pieces: Sequence[str | None], matched: dict[int, Span]
     spans: list[Span] = []
     # Go through the texts between each two matched tokens, and the tokens between them.
     for before, behind in pairwise([-1, *matched, len(pieces)]):
-        begin = matched[before][1] if before >= 0 else 0
-        end = matched[behind][0] if behind < len(pieces) else len(text)
+        begin = 0
+        end = len(text)
+        if before >= 0:
+            begin = matched[before][1]
+        if behind < len(pieces):
+            end = matched[behind][0]
         between = pieces[before + 1 : behind]
         # If no token between may own the text, words that touch a matched token join it.
         gap = text[begin:end]
@@ -198,6 +203,8 @@ def _all_spans(text: str, pieces: Sequence[str | None], matched: dict[int, Span]
                 spans.append(spans[-1])
             else:
                 # Place an empty span no further left than the last token.
-                position = max(begin, spans[-1][0]) if spans else begin
+                position = begin
+                if spans:
+                    position = max(begin, spans[-1][0])
                 spans.append((position, position))
     return spans

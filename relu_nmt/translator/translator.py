@@ -3,7 +3,7 @@
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -160,11 +160,10 @@ class Translator:
             "models": [model_state(model) for model in self.models],
             "task": self.task.to_state(),
             "folder": self.task.folder,
-            "device": str(self.device),
-            "dtype": self.dtype,
-            "max_doc_tokens": self.max_doc_tokens,
-            "packed": self.packed,
-            "shortlist": self.shortlist,
+            "settings": {
+                **{"device": str(self.device), "dtype": self.dtype, "packed": self.packed},
+                **{"max_doc_tokens": self.max_doc_tokens, "shortlist": self.shortlist},
+            },
         }
         return type(self)._of_state, (state,)
 
@@ -172,8 +171,7 @@ class Translator:
     def _of_state(cls, state: Mapping[str, Any]) -> "Translator":
         task = replace(TranslationTask.from_state(state["task"]), folder=state["folder"])
         models = [model_of(values, task) for values in state["models"]]
-        names = ("device", "dtype", "max_doc_tokens", "packed", "shortlist")
-        return cls(models, task, **{name: state[name] for name in names})
+        return cls(models, task, **state["settings"])
 
     def translate(
         self, lines: Iterable[str], config: GenerationConfig | None = None, **options: Any
@@ -194,10 +192,8 @@ class Translator:
             DataError: a sentence is too long for learned positions, ``lines`` is a single text,
                 the model cannot write a forced term, or a term is forced in a blank line.
         """
-        terms = _terms_of(options)
-        config = generation_config(config, options)
-        request = TranslationRequest(plain_lines(lines), **terms)
-        return self._translate(request, config)[0]
+        request = TranslationRequest(plain_lines(lines), **_terms_of(options))
+        return self._translate(request, generation_config(config, options))[0]
 
     def translate_nbest(
         self,
@@ -212,10 +208,8 @@ class Translator:
         whose best one is. ``first_id`` is the number of the first line, which seeds the draws of
         sampling. See :meth:`translate` for the other arguments (``nbest=5``) and the errors.
         """
-        terms = _terms_of(options)
-        config = generation_config(config, options)
-        request = TranslationRequest(plain_lines(lines), **terms)
-        translated = self._translate(request, config, first_id)
+        request = TranslationRequest(plain_lines(lines), **_terms_of(options))
+        translated = self._translate(request, generation_config(config, options), first_id)
         return [window.translations for window in translated.windows]
 
     def translate_documents(
@@ -243,12 +237,12 @@ class Translator:
                 translated together by a model that does not separate sentences.
             DataError: as in :meth:`translate`, for a document and a group of lines.
         """
+        if max_doc_tokens is None:
+            max_doc_tokens = self.max_doc_tokens
+        windows = WindowConfig(max_doc_tokens, window_overlap, repair=True)
         terms = _terms_of(options)
-        config = generation_config(config, options)
-        limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
-        windows = WindowConfig(limit, window_overlap, repair=True)
         request = TranslationRequest.of_documents(documents, windows=windows, **terms)
-        return self._translate(request, config)
+        return self._translate(request, generation_config(config, options))
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, a line for each of its lines.
@@ -262,7 +256,7 @@ class Translator:
     ) -> None:
         """Translate a file with markup, such as a web page or a Word file. Only its text changes.
 
-        ``options`` are those of :func:`relu_nmt.applications.files.translate_with`: the name of the
+        See :func:`relu_nmt.applications.files.translate_with` for the ``options``: the name of the
         ``format``, a ``glossary``, and settings of the search (``beam=5``).
         """
         # Applications stand above the translator, which does not need them otherwise.
@@ -443,7 +437,9 @@ class _Search:
         self._generator = translator.generator(config)
         self._replaces_unknown = config.replace_unk is not None
         # Unknown words become their source word or its translation in a file.
-        self._words = load_translations(config.replace_unk) if config.replace_unk else {}
+        self._words: dict[str, str] = {}
+        if config.replace_unk:
+            self._words = load_translations(config.replace_unk)
         self._next_id = first_id
         self._on_progress = on_progress
 
@@ -458,21 +454,18 @@ class _Search:
         hypotheses = self._generator.translate(sentences, self._next_id, self._on_progress)
         self._next_id += len(sentences)
         by_sentence = iter(hypotheses)
-        return [self._translations(source, by_sentence) for source in sources]
-
-    def _translations(
-        self, source: SourceSentence, hypotheses: Iterator[list[Hypothesis]]
-    ) -> list[Translation]:
-        """Return the translations of a source from the next hypotheses of its sentences."""
-        by_sentence = [self._nbest(sentence, next(hypotheses)) for sentence in source.sentences]
-        if not source.parts:
-            return by_sentence[0]
-        # Join the best translations of all sentences, then the second best, and so on.
-        ranks = zip(*by_sentence, strict=False)
-        return [self._joined(source, translations) for translations in ranks]
-
-    def _nbest(self, source: SourceSentence, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
-        return [self._translation(source, hypothesis) for hypothesis in hypotheses]
+        results = []
+        for source in sources:
+            nbest_lists = []
+            for sentence in source.sentences:
+                nbest_lists.append([self._translation(sentence, h) for h in next(by_sentence)])
+            if source.parts:
+                # Join the best translations of all sentences, then the second best, and so on.
+                ranks = zip(*nbest_lists, strict=False)
+                results.append([self._joined(source, translations) for translations in ranks])
+            else:
+                results += nbest_lists
+        return results
 
     def _translation(self, source: SourceSentence, hypothesis: Hypothesis) -> Translation:
         translator = self._translator
@@ -495,15 +488,18 @@ class _Search:
     def _joined(self, source: SourceSentence, translations: Sequence[Translation]) -> Translation:
         """Join the translations of the sentences of a line."""
         language = self._translator.task.target_lang
-        text = join_texts([translation.text for translation in translations], language)
+        texts = []
         tokens: list[str] = []
+        hypotheses = []
         for translation in translations:
+            texts.append(translation.text)
             tokens += translation.tokens
-        hypotheses = [translation.hypothesis for translation in translations]
+            hypotheses.append(translation.hypothesis)
+        text = join_texts(texts, language)
         hypothesis = self._generator.joined(source.parts, hypotheses)
         return Translation(text, tokens, hypothesis, source.tokens)
 
 
 def _terms_of(options: dict[str, Any]) -> dict[str, Any]:
     """Take the fields of :class:`TranslationRequest` out of the options of a call."""
-    return {name: options.pop(name) for name in TERMS & options.keys()}
+    return {name: options.pop(name) for name in TERMS if name in options}

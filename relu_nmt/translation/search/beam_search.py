@@ -162,11 +162,7 @@ class BeamSearch:
         self._live = live
 
     def results(self) -> list[list[Hypothesis]]:
-        """Return the n best hypotheses of each sentence, without the context, when it is done.
-
-        Raises:
-            ConfigError: a sentence has no hypothesis.
-        """
+        """Return the n best hypotheses of each sentence, without context (ConfigError: none)."""
         results = self._finished.results(self._listed)
         # Report sentences without hypothesis: all their tokens were forbidden or not finite.
         for sentence, hypotheses in zip(self._ids, results, strict=True):

@@ -14,10 +14,8 @@ from relu_nmt.translation.search import scorers, step_scores
 
 SENTENCE_LENGTHS = (0.0, 200)
 """Defaults of ``max_len_a`` and ``max_len_b`` for sentences, as in fairseq."""
-DOCUMENT_LENGTHS = (1.5, 50)
-"""Defaults for documents, whose translations grow with the source."""
-SEARCHED = ("score_reference", False)
-"""Need of options that only a search uses."""
+DOCUMENT_LENGTHS = (1.5, 50)  # defaults for documents, whose translations grow with the source
+SEARCHED = ("score_reference", False)  # need of options that only a search uses
 PRINTED = ("quiet", False)
 """Need of options for the printed translations, in commands that have ``--quiet``."""
 MOST_BEAMS = 100_000

@@ -103,8 +103,7 @@ class TranslatedDocuments(list[TranslatedLines]):
 
 Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
 """Finds the n best translations of each source, as continuations of its ``context``."""
-Decode = Callable[[Sequence[str]], str]
-"""Returns the raw text of target tokens."""
+Decode = Callable[[Sequence[str]], str]  # returns the raw text of target tokens
 
 
 def search_documents(

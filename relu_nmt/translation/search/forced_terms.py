@@ -200,8 +200,7 @@ class ForcedTerms:
         return replace(self.later[0], later=self.later[1:])
 
 
-NO_TERMS = ForcedTerms()
-"""Shared by all sentences without terms."""
+NO_TERMS = ForcedTerms()  # shared by all sentences without terms
 
 
 def _missing(way: Way) -> int:

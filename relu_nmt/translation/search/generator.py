@@ -26,8 +26,7 @@ from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import Ensemble
 
-Found = list[list[Hypothesis]]
-"""The hypotheses of each sentence of a batch."""
+Found = list[list[Hypothesis]]  # the hypotheses of each sentence of a batch
 Translate = Callable[[Sequence[np.ndarray]], Iterator[tuple[np.ndarray, Found]]]
 """Yields batches, as indices [B] of sentences, and their hypotheses."""
 
@@ -40,10 +39,8 @@ BATCHES_EACH = 2
 """Fewest batches for each of several workers, so that none waits long for the last one."""
 LEAST_SENTENCES = 8
 """Fewest sentences of a batch of several workers: a step of one takes as long as one of four."""
-LEAST_MAX_TOKENS = 2048
-"""Smallest share of ``DEFAULT_MAX_TOKENS`` for each of several workers."""
-MOST_BATCHES = 3
-"""Most batches in one task of a worker. After each task it reports its results."""
+LEAST_MAX_TOKENS = 2048  # smallest share of ``DEFAULT_MAX_TOKENS`` for each of several workers
+MOST_BATCHES = 3  # most batches in one task of a worker. After each task it reports its results.
 FLOAT_BYTES = 4
 MOST_LEFT = 0.4
 """Begin the next batch when at most this fraction of the hypotheses of the last is open."""
@@ -423,8 +420,7 @@ def _run_batches(
         yield from results
 
 
-_translate: list[Translate] = []
-"""The work of a worker process."""
+_translate: list[Translate] = []  # the work of a worker process
 
 
 def _start_worker(translate: Translate) -> None:

@@ -1,6 +1,7 @@
 """Open and finished hypotheses, and the back-pointers that lead to their tokens."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ class Continuations:
 
     def keep(self, rows: Tensor) -> "Continuations":
         """Return the hypotheses of the sentences in these rows [B']."""
-        tensors = {}
+        tensors: dict[str, Any] = {}
         for name, tensor in vars(self).items():
             tensors[name] = None if tensor is None else tensor.index_select(0, rows)
         return Continuations(**tensors)

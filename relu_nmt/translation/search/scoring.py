@@ -28,8 +28,7 @@ from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.step_rules import exclude_token
 from relu_nmt.translation.step_decoder import Ensemble, average_log_probs
 
-CHUNK = 1024
-"""Target tokens whose logits exist at a time: 128 MB for 32,000 symbols."""
+CHUNK = 1024  # target tokens whose logits exist at a time: 128 MB for 32,000 symbols
 LEAST_COVERAGE = 1e-6
 """Smallest coverage of a word: attention weights may be exactly 0, whose logarithm is infinite."""
 
@@ -151,12 +150,7 @@ class CoverageScorer(LengthScorer):
 
 
 def build_scorer(search: GenerationConfig) -> Scorer:
-    """Return the scorer that the settings of a search name.
-
-    Raises:
-        ConfigError: an unknown name or option, a wrong value, or a length penalty for a scorer
-            that has none.
-    """
+    """Return the scorer that the settings name (ConfigError: it is unknown, or a flag is wrong)."""
     spec = Spec.parse(search.scorer)
     kind = scorers.get(spec.name)
     default = GenerationConfig()

@@ -18,8 +18,7 @@ MULTIPLE = 128
 """The size of a batch's list is a multiple of this: on CPUs oneDNN compiles each size."""
 PAIR_MARK = "#languages:"
 """Begin of the last word of a file's first line, which names the languages."""
-ROUNDS = 5
-"""Rounds of expectation maximization. After these the lists hardly change."""
+ROUNDS = 5  # rounds of expectation maximization. After these the lists hardly change.
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,7 @@ _WITHOUT_SPACES = re.compile(
 )
 _SPACES = re.compile(r"\s+")
 _INSIDE_WORDS = "\u00ad\u200c\u200d"  # soft hyphen and joiners
-END = "\n"
-"""Stands between the texts of symbols, where the next symbol decides whether a word ends."""
+END = "\n"  # stands between the texts of symbols, where the next symbol decides whether a word ends
 
 
 @lru_cache(maxsize=65536)
@@ -133,11 +132,7 @@ class SymbolTexts:
         return np.array([text != "" and is_letter(text[-1]) for text in self.exact.texts])
 
     def spellings(self, term: str, match_case: bool) -> set[str]:
-        """Return the compact texts that stand for a term: as typed, and as the model writes it.
-
-        Raises:
-            DataError: the term is no text.
-        """
+        """Return compact texts of a term, as typed and as the model writes it (DataError)."""
         self.text.words(term)  # refuses a term that is no text
         cases = [term]
         if not match_case:  # other cases may need other symbols, such as single bytes

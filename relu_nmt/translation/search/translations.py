@@ -165,11 +165,7 @@ class TranslatedLines(list[str]):
 
 
 def as_lines(texts: Iterable[T]) -> list[T]:
-    """Return texts as a list.
-
-    Raises:
-        DataError: it is a single text, whose letters would be the texts, or has no order.
-    """
+    """Return texts as a list (DataError: it is a single text, or has no order)."""
     refuse_unordered(texts, "lines")
     if isinstance(texts, str):
         raise DataError(
@@ -192,11 +188,7 @@ def plain_lines(lines: Iterable[str]) -> list[str]:
 def check_lengths(
     sources: Sequence[SourceSentence], limit: int | None, separators: Separators | None = None
 ) -> None:
-    """Check that a model that reads ``limit`` tokens can read all sources. None: any length.
-
-    Raises:
-        DataError: a source is too long.
-    """
+    """Refuse sources of more than ``limit`` tokens (DataError). None: any length."""
     longest = 0
     for source in sources:
         for sentence in source.sentences:
@@ -343,11 +335,7 @@ def replace_unknown_words(
 
 
 def load_translations(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read a dictionary for :func:`replace_unknown_words`: lines ``source target``.
-
-    Raises:
-        DataError: the file cannot be read, or a line does not have two words.
-    """
+    """Read the words and translations of a file (DataError: a line does not have two words)."""
     translations = {}
     for number, line in enumerate(read_lines(path), 1):
         words = line.split()
