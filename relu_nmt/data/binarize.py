@@ -203,7 +203,7 @@ class DatasetParts:
         self.prefix: str = parts[0][0].prefix
         sizes_of_parts = [dataset.sizes[numbers.start : numbers.stop] for dataset, numbers in parts]
         self.sizes: np.ndarray = np.concatenate(sizes_of_parts)
-        self._ends = np.cumsum([len(sizes) for sizes in sizes_of_parts])
+        self._ends = np.cumsum(list(map(len, sizes_of_parts)))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -273,12 +273,14 @@ def _count_run(run: Sequence[Chunk]) -> Counter[str]:
 def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Counter[str]:
     """Return the number of occurrences of each word in the files."""
     # Send several chunks at once, fewer if that leaves workers idle.
-    num_chunks = sum(len(file.chunks) for file in files)
+    num_chunks = 0
     longest = CHUNKS_PER_COUNT
-    if any(file.is_sent for file in files):
-        longest = SENT_CHUNKS_PER_COUNT
+    for file in files:
+        num_chunks += len(file.chunks)
+        if file.is_sent:
+            longest = SENT_CHUNKS_PER_COUNT
     run_length = max(1, min(longest, num_chunks // (4 * workers)))
-    chunks = chain.from_iterable(file.readable_chunks() for file in files)
+    chunks = chain.from_iterable(map(TextFile.readable_chunks, files))
     runs = iter(lambda: list(islice(chunks, run_length)), [])
     total: Counter[str] = Counter()
     for run, counts in ordered_map(_count_run, runs, workers):
@@ -324,14 +326,8 @@ def binarize(
 
     Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of ``unknown`` tokens.
     """
-    # Read all sides as one stream of chunks, so that no worker waits at the end of a side.
-    tasks = (
-        (i, dictionary, chunk)
-        for i, (dictionary, _, text) in enumerate(sides)
-        for chunk in text.readable_chunks()
-    )
     # Write the results of each side in order, while workers convert the next chunks.
-    results = ordered_map(_binarize_chunk, tasks, workers, _prepare_tables, dictionaries)
+    results = ordered_map(_binarize_chunk, _tasks(sides), workers, _prepare_tables, dictionaries)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):
         name, prefix, _ = sides[i]
         totals = np.zeros(3, dtype=np.int64)
@@ -341,6 +337,13 @@ def binarize(
                 totals += len(sizes), len(tokens), unknown
                 advance(chunk.end - chunk.start)
         yield dict(zip(("sentences", "tokens", "unknown"), totals.tolist(), strict=True))
+
+
+def _tasks(sides: Sequence[Side]) -> Iterator[tuple[int, str, Chunk]]:
+    """Yield all sides as one stream of chunks, so that no worker waits at the end of a side."""
+    for i, (dictionary, _, text) in enumerate(sides):
+        for chunk in text.readable_chunks():
+            yield i, dictionary, chunk
 
 
 def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:

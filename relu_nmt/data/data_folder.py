@@ -304,11 +304,14 @@ class Journal:
         It yields the JSON result of each step, of this form, once its files are complete. None
         becomes True.
         """
-        results = {step: self.result(step, form) for step in steps}
-        todo = [step for step, result in results.items() if result is None]
-        # Note the files before they are made, so that another job can remove them.
-        for step in todo:
-            self._content["steps"][step] = {"files": dict.fromkeys(map(str, steps[step]))}
+        results = {}
+        todo = []
+        for step, files in steps.items():
+            results[step] = self.result(step, form)
+            # Note the files before they are made, so that another job can remove them.
+            if results[step] is None:
+                todo.append(step)
+                self._content["steps"][step] = {"files": dict.fromkeys(map(str, files))}
         self._save()
         for step, result in zip(todo, work(todo) if todo else (), strict=True):
             # Note each step at once, so that an interrupted run keeps it.

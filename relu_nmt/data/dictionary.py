@@ -37,8 +37,7 @@ class Dictionary:
         self._symbols = [*SPECIAL_SYMBOLS]
         self._counts = [1] * len(SPECIAL_SYMBOLS)
         self._indices = {symbol: i for i, symbol in enumerate(self._symbols)}
-        counts = [0] * len(symbols) if counts is None else counts
-        for symbol, count in zip(symbols, counts, strict=True):
+        for symbol, count in zip(symbols, counts or [0] * len(symbols), strict=True):
             if symbol in self._indices:
                 raise DataError(f"dictionary: the symbol '{symbol}' occurs twice; keep it once")
             self._append(symbol, count)
@@ -94,7 +93,9 @@ class Dictionary:
         if symbol in self:
             raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
         free = [*self.fillers, len(self)]
-        return self._with(symbol, index if index in free else free[0])
+        if index not in free:
+            index = free[0]
+        return self._with(symbol, index)
 
     def _with(self, symbol: str, index: int) -> "Dictionary":
         """Return a dictionary with a symbol in place of another one, or at the end."""
@@ -116,9 +117,10 @@ class Dictionary:
 
         It undoes :meth:`with_symbol`, which gives the symbol its id again.
         """
-        names = (f"{FILLER}{number:04d}" for number in range(len(self)))
-        filler = next(name for name in names if name not in self)
-        return self._with(filler, self._indices[symbol])
+        number = 0
+        while f"{FILLER}{number:04d}" in self:
+            number += 1
+        return self._with(f"{FILLER}{number:04d}", self._indices[symbol])
 
     def encode(self, tokens: Sequence[str], append_eos: bool = True) -> np.ndarray:
         """Return the ids of ``tokens``, int64 [n], by default with ``</s>`` at the end."""
@@ -152,8 +154,8 @@ class Dictionary:
 
         Reference: fairseq 0.12, ``Dictionary.finalize`` and ``pad_to_multiple_``.
         """
-        words = (item for item in counts.items() if item[0] not in SPECIAL_SYMBOLS)
-        ordered = sorted(words, key=lambda item: (-item[1], item[0]))
+        words = {word: count for word, count in counts.items() if word not in SPECIAL_SYMBOLS}
+        ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
         # Cut rare words, leaving room for the special symbols.
         if nwords > 0:
             ordered = ordered[: max(0, nwords - len(SPECIAL_SYMBOLS))]

@@ -14,7 +14,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -221,8 +221,10 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
 
 def _inner_boundaries(boundaries: Boundaries, sentences: int) -> Boundaries:
     """Return the boundaries between sentences, the last line of several in a row."""
-    lines = {before: line for before, line in boundaries if 0 < before < sentences}
-    return sorted(lines.items())
+    lines = dict(sorted(boundaries))
+    lines.pop(0, None)
+    lines.pop(sentences, None)
+    return list(lines.items())
 
 
 def join_texts(sentences: Iterable[str], language: str) -> str:
@@ -286,7 +288,7 @@ class Groups:
     limit: np.ndarray  # its limit in tokens
     # Its tokens, context and </s> included: sum over sentences of the longer side, as the limit.
     tokens: np.ndarray
-    context: np.ndarray  # number of the first sentence of its context; ``first`` without context
+    context: np.ndarray  # number of the first sentence of its context, ``first`` without context
 
     def __len__(self) -> int:
         return len(self.first)
@@ -315,7 +317,7 @@ class Groups:
 
     def select(self, chosen: np.ndarray) -> "Groups":
         """Return the groups of a mask, bool [groups], or of indices, int64."""
-        return Groups(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        return Groups(**{name: values[chosen] for name, values in vars(self).items()})
 
 
 def plan_groups(
@@ -329,7 +331,7 @@ def plan_groups(
     Args:
         sizes: tokens of each sentence on its longer side, with its ``</s>``, int [N].
         documents: sentences of each document, int [documents].
-        limit: most tokens of a group, for all documents or int [documents]; 1: single sentences.
+        limit: most tokens of a group, for all documents or int [documents]. 1: single sentences.
         overlap: most sentences of context before a group, if they fit beside its first sentence.
 
     Example:
@@ -418,8 +420,12 @@ def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[
         >>> [words[part] for part in sentence_slices(words, "<sep>")]
         [['a', 'b'], [], ['c']]
     """
-    ends = [index for index, token in enumerate(tokens) if token == separator]
-    begins = [0, *(end + 1 for end in ends)]
-    if begins[-1] < len(tokens):
-        ends.append(len(tokens))
-    return [slice(begin, end) for begin, end in zip(begins, ends, strict=False)]
+    slices = []
+    begin = 0
+    for index, token in enumerate(tokens):
+        if token == separator:
+            slices.append(slice(begin, index))
+            begin = index + 1
+    if begin < len(tokens):
+        slices.append(slice(begin, len(tokens)))
+    return slices

@@ -207,8 +207,10 @@ def _columns(
             columns.append(column)
     # Take the line for a header only if it names all columns.
     if len(columns) == len(languages):
-        documents = [n for n, name in enumerate(names) if name in DOCUMENT_PROPERTIES]
-        return True, documents[0] if documents else None, columns
+        for index, name in enumerate(names):
+            if name in DOCUMENT_PROPERTIES:
+                return True, index, columns
+        return True, None, columns
     # Guess from the number of columns: texts, perhaps behind document and segment.
     if len(cells) == 2:
         return False, None, [0, 1][: len(languages)]
@@ -247,8 +249,10 @@ def read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
                 f"{path}:{number}: {len(cells)} columns, expected {width} as in the first line"
             )
         # Without a column for the document, empty lines number the documents.
-        name = str(blocks or "") if document is None else cells[document].strip()
-        texts = (cells[column] for column in text_columns)
+        name = str(blocks or "")
+        if document is not None:
+            name = cells[document].strip()
+        texts = [cells[column] for column in text_columns]
         yield name, dict(zip(languages, texts, strict=True))
 
 
@@ -270,7 +274,10 @@ def read_pairs(
         pair: list[str] = []
         for language in languages:
             index = find_language(language, codes)
-            pair.append("" if index is None else _one_line(texts[codes[index]]))
+            text = ""
+            if index is not None:
+                text = _one_line(texts[codes[index]])
+            pair.append(text)
         if all(pair):
             num_pairs += 1
             yield document, tuple(pair)

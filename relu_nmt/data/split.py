@@ -25,6 +25,7 @@ from relu_nmt.io.text_lines import read_lines
 
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 QUANTILES = (0.1, 0.5, 0.9)
+NO_LIMIT = 2**31 - 1  # the largest number of tokens in an index
 LENGTHS_FILE = "document_lengths.json"  # beside the checkpoints, with the lengths of the training
 Pair = tuple[np.ndarray, np.ndarray | None]
 
@@ -69,10 +70,10 @@ class Split:
         self._added = int(separators is not None)
         # Sentences up to the end of each corpus of a chained split, int64 [C], and the id of the
         # symbol that begins its source groups, int64 [C]. -1 for none.
-        self.corpus_ends: np.ndarray | None = None
+        self.corpus_ends = np.array([len(source)])
         self.corpus_tags = np.array([-1])
         # Cut longer source sentences to this many tokens, of which </s> is still the last.
-        self.longest_source: int | None = None
+        self.longest_source = NO_LIMIT
 
     def __len__(self) -> int:
         return len(self.source)
@@ -89,29 +90,27 @@ class Split:
             return first
         for part, name in (("target", "target side"), ("alignments", "word alignments")):
             having = [split for split in splits if getattr(split, part) is not None]
-            if 0 < len(having) < len(splits):
-                without = next(split for split in splits if split not in having)
+            lacking = [split for split in splits if getattr(split, part) is None]
+            if having and lacking:
                 raise DataError(
-                    f"{without.stem}: has no {name}, but {having[0].stem}, to which it is joined, "
-                    f"has; give both {name}, or neither"
+                    f"{lacking[0].stem}: has no {name}, but {having[0].stem}, to which it is "
+                    f"joined, has; give both {name}, or neither"
                 )
         joined = cls._of([(split, range(len(split))) for split in splits])
         joined.documents = None
         if any(split.documents is not None for split in splits):
-            joined.documents = np.concatenate(
-                [split.require_documents("", SINGLE_SENTENCES) for split in splits]
-            )
-        joined.corpus_ends = np.cumsum([len(split) for split in splits])
+            documents = [split.require_documents("", SINGLE_SENTENCES) for split in splits]
+            joined.documents = np.concatenate(documents)
+        joined.corpus_ends = np.cumsum(list(map(len, splits)))
         joined.corpus_tags = np.array(tags or [-1] * len(splits))
         return joined
 
     def corpus_of(self, sentences: np.ndarray | int) -> np.ndarray:
         """Return the corpus of each sentence number of a chained split, int64 of the same shape."""
-        assert self.corpus_ends is not None
         return np.searchsorted(self.corpus_ends, sentences, side="right")
 
     def _tag_of(self, sentence: int) -> int:
-        return -1 if self.corpus_ends is None else int(self.corpus_tags[self.corpus_of(sentence)])
+        return int(self.corpus_tags[self.corpus_of(sentence)])
 
     def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
         """Divide the split into equal parts. Return all before part ``shard`` (from 0), and this.
@@ -162,20 +161,17 @@ class Split:
     @property
     def source_sizes(self) -> np.ndarray:
         """Tokens of each source sentence with ``</s>``, int32 [N]."""
-        sizes = self.source.sizes
-        longest = self._kept_of_source
-        return (sizes if longest is None else np.minimum(sizes, longest)) + self._added
+        return np.minimum(self.source.sizes, self._kept_of_source) + self._added
 
     @property
-    def _kept_of_source(self) -> int | None:
+    def _kept_of_source(self) -> int:
         """Limit of the tokens that are read from a stored source sentence, ``</s>`` included."""
-        return None if self.longest_source is None else max(1, self.longest_source - self._added)
+        return max(1, self.longest_source - self._added)
 
     @property
     def num_truncated(self) -> int:
         """Number of source sentences that are longer than :attr:`longest_source`."""
-        longest = self._kept_of_source
-        return 0 if longest is None else int((self.source.sizes > longest).sum())
+        return int((self.source.sizes > self._kept_of_source).sum())
 
     @property
     def target_sizes(self) -> np.ndarray | None:
@@ -255,7 +251,7 @@ class Split:
         """Return the tokens of each group in source and target, with one ``</s>``, int [groups]."""
         unread = self.unread_separators(groups)
         source = groups.sizes(self.source_sizes) - unread
-        if self.corpus_ends is not None:
+        if self.corpus_tags.max() >= 0:
             source = source + (self.corpus_tags[self.corpus_of(groups.first)] >= 0)
         if self.target_sizes is None:
             return source, None
@@ -321,9 +317,7 @@ class Split:
                     f"{lengths[1]} target tokens, but {pairs.max(0).tolist()} among the aligned "
                     "positions, which count from 0; run relu-nmt-preprocess again"
                 )
-            longest = self._kept_of_source
-            if longest is not None:
-                pairs = pairs[pairs[:, 0] < longest - 1]
+            pairs = pairs[pairs[:, 0] < self._kept_of_source - 1]
             pairs_of_sentences.append(pairs + start)
             start = start + lengths + self._added
         return np.concatenate(pairs_of_sentences)
@@ -333,7 +327,6 @@ class Split:
     ) -> np.ndarray:
         """Return the checked token ids of a sentence. ``number`` is 0 for the source side."""
         vocab_size = self._vocab_sizes[number]
-        separator = None if separators is None else separators[number]
         ids = side[index]
         if len(ids) == 0 or ids[-1] != Dictionary.eos_index:
             raise DataError(
@@ -346,11 +339,11 @@ class Split:
                 f"but its dictionary has {vocab_size:,} symbols; data and dictionary do not "
                 "belong together"
             )
-        longest = self._kept_of_source
-        if number == 0 and longest is not None and len(ids) > longest:
-            ids = np.append(ids[: longest - 1], Dictionary.eos_index)
-        if separator is None:
+        if number == 0 and len(ids) > self._kept_of_source:
+            ids = np.append(ids[: self._kept_of_source - 1], Dictionary.eos_index)
+        if separators is None:
             return ids
+        separator = separators[number]
         # Refuse a separator in the text, where it would divide a sentence.
         if separator in ids:
             raise DataError(
@@ -367,7 +360,7 @@ def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[s
     """
     of_limit = groups.select(groups.limit == limit)
     over_long = of_limit.over_long
-    used = of_limit if keep_over_long else of_limit.select(~over_long)
+    used = of_limit.select(~over_long | keep_over_long)
     result: dict[str, Any] = {
         "max_doc_tokens": limit,
         "documents": len(np.unique(of_limit.document)),
@@ -379,18 +372,20 @@ def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[s
     if not len(used):
         return result
     quantiles = np.quantile(used.tokens, QUANTILES)
+    # Count the groups of each bucket, from its first to its last number of tokens.
     begins = [1, *(bucket + 1 for bucket in BUCKETS)]
-    names = [f"{begin}-{end}" for begin, end in zip(begins, (*BUCKETS, ""), strict=True)]
-    buckets = np.histogram(used.tokens, [*begins, np.inf])[0]
+    counts, _ = np.histogram(used.tokens, [*begins, np.inf])
+    groups_by_tokens = {}
+    for begin, end, count in zip(begins, (*BUCKETS, ""), counts.tolist(), strict=True):
+        if count:
+            groups_by_tokens[f"{begin}-{end}"] = count
     result |= {
         "tokens": int(used.tokens.sum()),
         "mean_tokens": round(float(used.tokens.mean()), 2),
         "quantiles_tokens": dict(zip(map(str, QUANTILES), quantiles.tolist(), strict=True)),
         "longest_tokens": int(used.tokens.max()),
         "mean_sentences": round(float(used.count.mean()), 2),
-        "groups_by_tokens": {
-            name: int(number) for name, number in zip(names, buckets, strict=True) if number
-        },
+        "groups_by_tokens": groups_by_tokens,
     }
     return result
 

@@ -90,15 +90,19 @@ def collate(
     ``ids`` are the numbers of each pair's (first) sentence in its split, ``alignments`` the
     positions of its aligned tokens, int [P, 2].
     """
-    sources = [source for source, _ in pairs]
-    targets = [target for _, target in pairs if target is not None]
+    sources = []
+    targets = []
+    for source, target in pairs:
+        sources.append(source)
+        if target is not None:
+            targets.append(target)
     tgt_tokens = prev_output_tokens = numbered = None
     if targets:
         tgt_tokens = pad_rows(targets, Dictionary.pad_index)
         prev_output_tokens = shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index)
     if alignments is not None:
         # Put the number of the row before the positions, int64 [P, 3].
-        rows = np.repeat(np.arange(len(alignments)), [len(pairs) for pairs in alignments])
+        rows = np.repeat(np.arange(len(alignments)), list(map(len, alignments)))
         numbered = torch.from_numpy(np.column_stack([rows, np.concatenate(alignments)]))
     return TranslationBatch(
         ids=torch.tensor(ids, dtype=torch.int64),
@@ -220,11 +224,13 @@ class TranslationBatches:
 
     def _usable(self, groups: Groups) -> Groups:
         """Return the groups. In training, without those that exceed their limit."""
-        return groups if self._seed is None else groups.select(~groups.over_long)
+        if self._seed is not None:
+            groups = groups.select(~groups.over_long)
+        return groups
 
     def _drawn(self, groups: Groups, epoch: int) -> Groups:
         """Repeat or drop the groups by the weights of their corpora, whole documents at a time."""
-        if not len(self._weights) or self.split.corpus_ends is None:
+        if not len(self._weights) or len(self.split.corpus_ends) == 1:
             return groups
         seeds = np.random.SeedSequence((self._seed or 0, epoch, DRAW))
         draws = np.random.Generator(np.random.PCG64(seeds)).random(len(self.split))
@@ -255,8 +261,10 @@ class TranslationBatches:
             self.num_skipped = int((~fits).sum())
             used = used.select(fits)
         if not len(used):
-            longer = f"; all {self.num_skipped:,} are longer than --max-tokens, or than the model"
-            reason = f"{longer} can take" if self.num_skipped else ""
+            reason = ""
+            if self.num_skipped:
+                reason = f"; all {self.num_skipped:,} are longer than --max-tokens, or than the "
+                reason += "model can take"
             raise DataError(f"{self.split.source.prefix}: no sentence to use{reason}")
         self._used = used
         self._sizes = self.split.group_sizes(used)
@@ -275,7 +283,9 @@ class TranslationBatches:
             self._divide(epoch)
             self._plan = []
         if not self._plan or self._seed is not None:
-            shuffle_seed = None if self._seed is None else (self._seed, epoch)
+            shuffle_seed = None
+            if self._seed is not None:
+                shuffle_seed = (self._seed, epoch)
             self._plan = batches_by_length(*self._sizes, self._limits, shuffle_seed)
         return len(self._plan)
 
@@ -284,7 +294,7 @@ class TranslationBatches:
 
         It grows with the padded tokens, and with their pairs: PAIRS_AS_TOKEN count as a token.
         """
-        rows = np.array([len(members) for members in self._plan])
+        rows = np.array(list(map(len, self._plan)))
         starts = np.cumsum(rows) - rows
         order = np.concatenate(self._plan)
         # Add up each side's cost: rows times longest row, with its pairs.
@@ -311,12 +321,11 @@ class TranslationBatches:
 
     def _read(self, members: np.ndarray) -> TranslationBatch:
         """Read a batch of these groups of the epoch."""
-        groups = [self._used.sentences(member) for member in members.tolist()]
-        has_alignments = self.split.alignments is not None
+        groups = list(map(self._used.sentences, members.tolist()))
+        pairs = list(map(self.split.joined, groups))
         alignments = None
-        if has_alignments:
-            alignments = [self.split.aligned(sentences) for sentences in groups]
-        pairs = [self.split.joined(group) for group in groups]
+        if self.split.alignments is not None:
+            alignments = list(map(self.split.aligned, groups))
         return collate(pairs, self._used.first[members], alignments)
 
 
@@ -406,7 +415,7 @@ def batches_by_length(
 def _fitting(sizes: list[int], start: int, limits: BatchLimits) -> int:
     """Return the number of sentences of the batch that begins at ``start``."""
     left = len(sizes) - start
-    largest = left if limits.max_sentences is None else min(left, limits.max_sentences)
+    largest = min(left, limits.max_sentences or left)
     if limits.max_tokens is not None:
         # Every sentence is at least as long as the first.
         largest = min(largest, max(1, limits.max_tokens // max(1, sizes[start])))
@@ -414,7 +423,9 @@ def _fitting(sizes: list[int], start: int, limits: BatchLimits) -> int:
         counts = range(1, largest + 1)
         largest = bisect.bisect(counts, limits.max_tokens, key=lambda n: n * sizes[start + n - 1])
         largest = max(1, largest)
-    return largest - largest % limits.multiple if limits.multiple < largest < left else largest
+    if limits.multiple < largest < left:
+        largest -= largest % limits.multiple
+    return largest
 
 
 def longest_first(lengths: np.ndarray, size_of: Callable[[int], int]) -> Iterator[np.ndarray]:

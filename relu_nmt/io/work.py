@@ -160,7 +160,7 @@ def ordered_map(
 ) -> Iterator[tuple[Task, Result]]:
     """Yield each task and ``function(task)``, in the order of the tasks, in bounded memory.
 
-    Processes find the function by its name in a module; 1 worker is this process. Every worker
+    Processes find the function by its name in a module. 1 worker is this process. Every worker
     first calls ``prepare(argument)``, for example to set up a dictionary.
 
     Raises:

@@ -61,7 +61,7 @@ class TextPipeline:
     sentence_separator: str | None = None
     # A token that begins each sentence, as >>fra<<, the target language of a multilingual model.
     first_symbol: str | None = None
-    tokenizer_version: int | None = None  # see :func:`make_tokenizer`; by default the latest
+    tokenizer_version: int | None = None  # see :func:`make_tokenizer`. By default the latest
     separates_alone: bool = True  # a single sentence has its separator, too
 
     def __post_init__(self) -> None:

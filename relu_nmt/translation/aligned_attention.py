@@ -1,6 +1,6 @@
 """Attention inside the sentences of a document, and its gate to the whole document.
 
-``--document-attention aligned`` wraps self- and cross-attention: every token attends to its own
+``--document-attention aligned`` wraps self- and cross-attention: every token attends to its
 sentence, and every target sentence to the source sentence of equal number. Layers with a gate also
 attend to the whole document, with the same projections, and mix both outputs.
 """
@@ -21,8 +21,8 @@ START_BIAS = 2.0
 """Sigmoid(2) = 0.88: a model starts almost as a sentence model, which learns fast. The gradient of
 the gate is still half of its maximum."""
 SENTENCE_BIAS = 4.0
-"""Sigmoid(4) = 0.98, for a start from a sentence model, whose translations of documents are then
-as good as those of sentences."""
+"""Sigmoid(4) = 0.98, for a start from a sentence model, which then translates documents as well as
+sentences."""
 
 
 class AlignedCache(LayerCache):
@@ -109,7 +109,7 @@ class DocumentGate(nn.Module):
 
 
 class AlignedSelfAttention(SelfProjection):
-    """Self-attention inside sentences; with a gate also in the whole document."""
+    """Self-attention inside sentences, and with a gate in the whole document too."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)
@@ -124,7 +124,7 @@ class AlignedSelfAttention(SelfProjection):
     ) -> Tensor:
         """Map states x [B, N, D] to states.
 
-        ``positions`` are the rotation and bias of the whole document, then those of each part of
+        ``positions`` has a rotation and bias for the whole document, then for each part of
         sentences.
         """
         if positions is None:
@@ -168,14 +168,14 @@ class AlignedSelfAttention(SelfProjection):
 
 
 class AlignedCrossAttention(MemoryProjection):
-    """Attention of target sentences to source sentences; with a gate also to the whole source."""
+    """Attention of target to source sentences, and with a gate to the whole source too."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)
         self.gate = DocumentGate(embed_dim) if gated else None
 
     def forward(self, x: Tensor, view: SentenceView, memory: Tensor | AlignedCache) -> Tensor:
-        """Map states x [B, N, D] to states; memory is [B, S, D], or a cache of its heads."""
+        """Map states x [B, N, D] to states. Memory is [B, S, D], or a cache of its heads."""
         q = self.q(x)
         # Take keys and values of source sentences, and of the whole source for the gate.
         if isinstance(memory, AlignedCache):
@@ -203,13 +203,14 @@ class AlignedCrossAttention(MemoryProjection):
         """Return a cache with the keys and values of a memory [B, S, D] of these sentences."""
         kv = self.kv(memory)
         document_cache = None
-        if (document_heads := self._document_heads(kv, rows)) is not None:
+        document_heads = self._document_heads(kv, rows)
+        if document_heads is not None:
             document_cache = LayerCache(*document_heads)
         keys, values = self.memory_heads(rows.take(kv))
         return AlignedCache(keys, values, document_cache)
 
     def _document_heads(self, kv: Tensor, rows: SentenceRows) -> tuple[Tensor, Tensor] | None:
-        """Return the keys and values of the whole source; None without a gate."""
+        """Return the keys and values of the whole source. None without a gate."""
         if self.gate is None:
             return None
         return self.memory_heads(self.gate.numbered(kv, self.kv, rows, self.embed_dim))

@@ -77,8 +77,8 @@ def load_model(
 ) -> tuple[TranslationModel, TranslationTask, int]:
     """Return the model of a checkpoint, on the CPU in evaluation mode, its task and its length.
 
-    The length is the number of tokens of the longest groups of sentences in training; 1 stands for
-    single sentences. ``overrides`` are settings of the model that replace those of the checkpoint.
+    The length is the number of tokens of the longest groups of sentences in training. 1 stands for
+    single sentences. ``overrides`` are settings of the model instead of the stored ones.
 
     Raises:
         ConfigError: a setting does not exist.
@@ -111,7 +111,7 @@ def load_model(
 
 
 def stored_task(path: str | os.PathLike[str]) -> TranslationTask | None:
-    """Return the task of a checkpoint; None if it has none."""
+    """Return the task of a checkpoint. None if it has none."""
     metadata = read_metadata(path)
     refuse_images(path, metadata)
     return TranslationTask.from_state(metadata["task"]) if "task" in metadata else None

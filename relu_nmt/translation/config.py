@@ -225,9 +225,13 @@ class TeacherConfig:
 
 
 def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[str, Any]:
-    shape = {"embed_dim": embed_dim, "ffn_embed_dim": ffn_dim, "layers": layers}
-    shape["attention_heads"] = heads
-    return {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()}
+    shape = {}
+    for side in ("encoder", "decoder"):
+        shape[f"{side}_embed_dim"] = embed_dim
+        shape[f"{side}_ffn_embed_dim"] = ffn_dim
+        shape[f"{side}_layers"] = layers
+        shape[f"{side}_attention_heads"] = heads
+    return shape
 
 
 _BIG = _both_sides(1024, 4096, 6, 16)
@@ -244,15 +248,14 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "_vaswani_wmt_en_fr_big": _BIG | {"dropout": 0.1},
     "_wmt_en_de_big_t2t": _BIG
     | {"dropout": 0.3, "attention_dropout": 0.1, "activation_dropout": 0.1}
-    | {f"{side}_normalize_before": True for side in ("encoder", "decoder")},
+    | {"encoder_normalize_before": True, "decoder_normalize_before": True},
 }
 
-architectures: dict[str, dict[str, Any]] = {
-    f"{family}{suffix}": {**shape, **choice}
-    for suffix, shape in _SHAPES.items()
-    for family, choice in (
-        ("transformer", {}),
-        *((name, {"attention_preset": name}) for name in ATTENTION_PRESETS if name != "none"),
-    )
-}
+architectures: dict[str, dict[str, Any]] = {}
+for _suffix, _shape in _SHAPES.items():
+    for _name in ATTENTION_PRESETS:
+        if _name == "none":
+            architectures[f"transformer{_suffix}"] = _shape
+        else:
+            architectures[f"{_name}{_suffix}"] = _shape | {"attention_preset": _name}
 """The ``--arch`` presets: ``transformer*`` with softmax, and one family per attention preset."""

@@ -67,7 +67,7 @@ class Decoder(TransformerStack):
         return target, source
 
     def embed(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
-        """Return the embedded tokens [B, N, D]; see :meth:`InputEmbedding.forward`.
+        """Return the embedded tokens [B, N, D]. See :meth:`InputEmbedding.forward`.
 
         Callers pass ``</s>`` as the first token. The model may have learned another start symbol.
         """
@@ -88,7 +88,7 @@ class Decoder(TransformerStack):
         return DecoderState(caches, encoder_out.key_mask, num_groups)
 
     def embed_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Visibility]:
-        """Add the newest tokens [B, K] of all beams to a state; return the input of the layers.
+        """Add the newest tokens [B, K] of all beams to a state. Return the input of the layers.
 
         It is embeddings [R, k, D], k beams for each of R trees, and their visibility.
         """
@@ -99,7 +99,7 @@ class Decoder(TransformerStack):
         return x.view(-1, visibility.num_queries, x.size(-1)), visibility
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Add the newest tokens [B, K] of all beams to a state; return their states [B, K, D]."""
+        """Add the newest tokens [B, K] of all beams to a state. Return their states [B, K, D]."""
         # Beams of one tree are queries of one attention: x is [R, k, D].
         x, visibility = self.embed_step(tokens, state)
         relative = self.embedding.positions.relative(visibility)

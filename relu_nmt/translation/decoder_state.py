@@ -49,7 +49,7 @@ class LayerCache:
         return self.source
 
     def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store the newest tokens' keys and values [R, H, k, d]; return all, [R, H, M', d] each.
+        """Store the newest tokens' keys and values [R, H, k, d]. Return all, [R, H, M', d] each.
 
         ``used`` is M', the number of entries in use. The newest tokens use the last k.
         """
@@ -98,7 +98,7 @@ class DecoderState(SearchState):
         self.cross_visibility = self._make_cross_visibility()
 
     def grow(self, tokens: Tensor) -> Visibility:
-        """Give every beam its next entry; return the visibility of the newest tokens [B, K] int64.
+        """Give every beam its next entry. Return the visibility of the newest tokens [B, K] int64.
 
         K is 1 in the first step, and then the beam size, a multiple of G.
         """
@@ -149,7 +149,7 @@ class DecoderState(SearchState):
         self.cross_visibility = self._make_cross_visibility()
 
     def _take(self, trees: Tensor) -> Tensor:
-        """Keep these trees [R'], drop entries of no hypothesis; return the kept ones, [R', M']."""
+        """Keep these trees [R'], drop entries of no hypothesis. Return the kept ones, [R', M']."""
         # Move the entries of live hypotheses to the front, in their order.
         ancestry = self._ancestry[:, :, : self._used].index_select(0, trees)
         alive = ancestry.any(1)  # [R', used]

@@ -94,7 +94,7 @@ class TransformerStack(nn.Module):
         return SelfAttention(embed_dim, make_mechanism(self.config, self.side, layer))
 
     def make_cross_attention(self, embed_dim: int, layer: int) -> MemoryProjection | None:
-        """Return the cross-attention of a layer, counted from 0; None for a stack without one."""
+        """Return the cross-attention of a layer, counted from 0. None for a stack without one."""
         return None
 
     def run_layers(self, x: Tensor, inputs: tuple[Any, ...]) -> Tensor:

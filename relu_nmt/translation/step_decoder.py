@@ -27,7 +27,7 @@ BLOCK = 64  # number of columns of the vocabulary per block, whose maxima narrow
 class StepScores:
     """Scores of the next tokens of one search."""
 
-    # [B, K, V] float32; [B, 1, V] if all beams are equal, as in the first step. The search may
+    # [B, K, V] float32, or [B, 1, V] if all beams are equal, as in the first step. The search may
     # change them. A decoder that leaves out beams has a subclass, with another shape.
     log_probs: Tensor
     weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
@@ -90,10 +90,10 @@ class StepScores:
 class SearchStep:
     """The newest tokens of one search."""
 
-    # [B, K] int64, the newest token of each beam; [B, 1] in the first step, where all beams are
+    # [B, K] int64, the newest token of each beam, [B, 1] in the first step, where all beams are
     # equal.
     tokens: Tensor
-    state: Any  # the search's :class:`SearchState`; :meth:`StepDecoder.step` advances it
+    state: Any  # the search's :class:`SearchState`, which :meth:`StepDecoder.step` advances
     # [B, K] bool, True = beam with an open hypothesis. None: all. Nothing reads the scores of the
     # other beams, so that a decoder may leave them out.
     is_live: Tensor | None = None
@@ -187,12 +187,11 @@ class Ensemble:
     @property
     def device(self) -> torch.device:
         """The device of the models."""
-        weights = (weight for model in self.models for weight in model.parameters())
-        return next(weights, torch.empty(0)).device
+        return next(self.models[0].parameters(), torch.empty(0)).device
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Switch off dropout and gradients and compute in ``dtype``; undo it afterwards."""
+        """Switch off dropout and gradients and compute in ``dtype``. Undo it afterwards."""
         precision: AbstractContextManager[object] = nullcontext()
         if self.dtype is not None:
             precision = torch.autocast(self.device.type, self.dtype)
@@ -210,7 +209,7 @@ class Ensemble:
     def start(
         self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
     ) -> list[Any]:
-        """Return the states of a new search, one for each model; see :meth:`StepDecoder.start`."""
+        """Return the states of a new search, one for each model. See :meth:`StepDecoder.start`."""
         return [decoder.start(src_tokens, num_groups, symbols) for decoder in self.decoders]
 
     def step(
@@ -219,7 +218,7 @@ class Ensemble:
         temperature: float = 1.0,
         want_weights: bool = False,
     ) -> list[StepScores]:
-        """Advance every search by its newest tokens, for each model; return the averaged scores.
+        """Advance every search by its newest tokens, for each model. Return the averaged scores.
 
         The temperature divides the logits of every model.
         """
@@ -245,10 +244,14 @@ def average_scores(scores: Sequence[StepScores], batch: int, beam_size: int) -> 
     # Models that left out different beams have scores of different shapes.
     if len({model_scores.log_probs.shape for model_scores in scores}) > 1:
         scores = [model_scores.of_all(batch, beam_size) for model_scores in scores]
-    log_probs = average_log_probs([model_scores.log_probs for model_scores in scores])
-    weights = [model_scores.weights for model_scores in scores if model_scores.weights is not None]
+    log_probs = []
+    weights = []
+    for model_scores in scores:
+        log_probs.append(model_scores.log_probs)
+        if model_scores.weights is not None:
+            weights.append(model_scores.weights)
     mean = torch.stack(weights).mean(0) if weights else None
-    return replace(scores[0], log_probs=log_probs, weights=mean)
+    return replace(scores[0], log_probs=average_log_probs(log_probs), weights=mean)
 
 
 def average_log_probs(log_probs: Sequence[Tensor]) -> Tensor:

@@ -10,8 +10,8 @@ With the share w of the teacher the loss is (1 - w) cross-entropy + w T^2 KL(q |
 outputs y of the student's and t of the teacher's attention a weight times the mean of
 |y - t|^2 / |t|^2 over all slots and layers.
 
-Reference: Hinton et al. 2015, "Distilling the knowledge in a neural network", section 2 (T^2); Kim
-and Rush 2016, "Sequence-level knowledge distillation", Eq. 3 (each token); Tan et al. 2019,
+Reference: Hinton et al. 2015, "Distilling the knowledge in a neural network", section 2 (T^2). Kim
+and Rush 2016, "Sequence-level knowledge distillation", Eq. 3 (each token). Tan et al. 2019,
 "Multilingual neural machine translation with knowledge distillation", section 3.3 (k symbols).
 """
 
@@ -155,17 +155,19 @@ class TaughtObjective(TranslationObjective):
             self._most_tokens = max(size, self._most_tokens)
             # Divide the tokens of the batch among its pairs, and store all pairs at once.
             best_ids, best_logs = self._best(batch, real, rows)
-            of_pairs = zip(names, best_ids.split(lengths), best_logs.split(lengths), strict=True)
-            entries = [(name, _bytes_of(i, ID), _bytes_of(x, LOG)) for name, i, x in of_pairs]
+            columns = zip(names, best_ids.split(lengths), best_logs.split(lengths), strict=True)
+            entries = []
+            for name, pair_ids, pair_logs in columns:
+                entries.append((name, _bytes_of(pair_ids, ID), _bytes_of(pair_logs, LOG)))
             with _reporting(self.config), database:
                 database.executemany("INSERT OR IGNORE INTO top VALUES (?, ?, ?)", entries)
             stored = find()
         # Join the tables of the pairs to [N, k].
         ids = bytearray()
         logs = bytearray()
-        for pair_ids, pair_logs in filter(None, stored):
-            ids += pair_ids
-            logs += pair_logs
+        for id_bytes, log_bytes in filter(None, stored):
+            ids += id_bytes
+            logs += log_bytes
         symbols = torch.frombuffer(ids, dtype=ID)
         log_probs = torch.frombuffer(logs, dtype=LOG)
         return symbols.view(len(real), -1).long(), log_probs.view(len(real), -1).float()
@@ -187,10 +189,12 @@ class TaughtObjective(TranslationObjective):
             tops.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
         return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
 
-    def _compared(self, *tables: Tensor) -> list[Tensor]:
+    def _compared(
+        self, features: Tensor, targets: Tensor, ids: Tensor, logs: Tensor
+    ) -> list[Tensor]:
         """Return the sums of :meth:`cross_entropy`, then the divergence from the teacher.
 
-        The tables are decoder states [N, D], targets [N], and the teacher's symbols and
+        They compare decoder states [N, D] with targets [N] and with the teacher's symbols and
         log-probabilities, [N, k] each. The backward pass computes the logits of a block of tokens
         again, so that memory never holds all of them.
         """
@@ -204,12 +208,16 @@ class TaughtObjective(TranslationObjective):
                 log_probs = (logits / temperature).log_softmax(-1)
             return [*values, divergence(log_probs, ids, logs, temperature)]
 
-        size = block_rows(tables[0])
-        blocks = [
-            checkpoint(of_block, *block, use_reentrant=False, preserve_rng_state=False)
-            for block in zip(*(table.split(size) for table in tables), strict=True)
-        ]
-        return [torch.stack(values).sum(0) for values in zip(*blocks, strict=True)]
+        size = block_rows(features)
+        columns = features.split(size), targets.split(size), ids.split(size), logs.split(size)
+        sums: list[list[Tensor]] = [[], [], [], []]
+        for x, y, top, top_logs in zip(*columns, strict=True):
+            values = checkpoint(
+                of_block, x, y, top, top_logs, use_reentrant=False, preserve_rng_state=False
+            )
+            for column, value in zip(sums, values, strict=True):
+                column.append(value)
+        return [torch.stack(column).sum(0) for column in sums]
 
 
 def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
@@ -220,7 +228,7 @@ def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float
     ``log_p`` [N, V] are the logarithms of the student's probabilities p at this temperature.
     """
     num_others = log_p.size(1) - ids.size(1)
-    share = (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=LEAST_REST)  # of the others
+    share = (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=LEAST_REST)  # of the rest
     # Divide logarithms by T and normalize: k symbols, then the one value of all others.
     log_share = (share / max(num_others, 1)).log()
     scores = torch.cat([log_probs, log_share], -1) / temperature  # [N, k + 1]
@@ -255,8 +263,8 @@ def attention_outputs(model: nn.Module, is_taught: bool) -> Iterator[dict[str, T
     """Collect the outputs [B, N, D] of all attention modules inside the block, by name."""
     outputs: dict[str, Tensor] = {}
     with ExitStack() as hooks:
-        for name, module in model.named_modules() if is_taught else ():
-            if isinstance(module, MultiheadAttention):
+        for name, module in model.named_modules():
+            if is_taught and isinstance(module, MultiheadAttention):
                 keep = partial(lambda name, _, __, y: outputs.update({name: y}), name)
                 hooks.enter_context(module.register_forward_hook(keep))
         yield outputs

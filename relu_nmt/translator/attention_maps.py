@@ -183,12 +183,12 @@ class AttentionMap:
 
     slot: str  # ``encoder``, ``decoder`` or ``cross``
     layer: int  # from 0
-    head: int | None  # from 0; None for all
-    queries: list[str]  # Nq labels of the rows; in the decoder the predicted tokens
+    head: int | None  # from 0. None for all
+    queries: list[str]  # Nq labels of the rows, in the decoder the predicted tokens
     # Nk labels of the columns. In the decoder's self-attention the tokens before the predicted one.
     keys: list[str]
-    weights: np.ndarray  # [Nq, Nk], or [H, Nq, Nk] for all heads; rows need not sum to 1
-    # Number of each query's and each key's sentence, [Nq] and [Nk]; None: a single sentence.
+    weights: np.ndarray  # [Nq, Nk], or [H, Nq, Nk] for all heads. Rows need not sum to 1.
+    # Number of each query's and each key's sentence, [Nq] and [Nk]. None: a single sentence.
     query_sentences: np.ndarray | None = None
     key_sentences: np.ndarray | None = None
 

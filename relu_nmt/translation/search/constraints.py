@@ -150,7 +150,7 @@ class TokenConstraints:
             rule.apply(log_probs, step)
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
         self._written.advance(parents, tokens)
         for rule in self._all_rules:
             rule.advance(parents, tokens)

@@ -76,7 +76,7 @@ class TranslatedDocuments(list[TranslatedLines]):
         num_repeated: int,
     ) -> None:
         self.lines: list[list[Translation]] = [[] for _ in range(num_documents)]
-        # Append the lines of each window, and note those of windows that reached the limit.
+        # Append the lines of each window, and note which reached the limit.
         at_limit: list[list[int]] = [[] for _ in range(num_documents)]
         for result in windows:
             document = result.window.document

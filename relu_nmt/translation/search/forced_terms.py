@@ -73,7 +73,7 @@ class ForcedTerms:
 
     @cached_property
     def num_tokens(self) -> int:
-        """All tokens of terms and prefixes; 0: nothing is forced."""
+        """All tokens of terms and prefixes. 0: nothing is forced."""
         # A prefix of the first sentence may leave its last word open.
         spaces = self._spaces((self.terms, ()), is_open=True)
         number = sum(map(len, self.terms)) + len(self.prefix) + spaces
@@ -260,8 +260,7 @@ class TermTracker(StepRule):
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Allow the next tokens of terms, and only these where no more fit.
 
-        The end symbol, and the separator of a sentence with terms of its own, have to wait for the
-        terms.
+        The end symbol waits for the terms, and so does the separator of a sentence that has terms.
         """
         shape = log_probs.shape[:2]
         left_to_write = self._written.left

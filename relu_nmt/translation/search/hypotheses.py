@@ -54,7 +54,7 @@ class Continuations:
 
 
 def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
-    """Return the attention [B, M, S] of beams ``parents`` [B, M]; None: the same beams."""
+    """Return the attention [B, M, S] of beams ``parents`` [B, M]. None: the same beams."""
     if attention is None or parents is None:
         return attention
     return attention.gather(1, parents[:, :, None].expand(-1, -1, attention.size(2)))

@@ -13,7 +13,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 
 NUM_SPECIAL = 4
-"""Number of special symbols that every translation may need: bos, pad, eos, unk; ids 0 to 3."""
+"""Number of special symbols that every translation may need: bos, pad, eos, unk. Ids 0 to 3."""
 MULTIPLE = 128
 """The size of a batch's list is a multiple of this: on CPUs oneDNN compiles each size."""
 PAIR_MARK = "#languages:"

@@ -42,7 +42,7 @@ class StepRule(ABC):
         """
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:  # noqa: B027
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:  # noqa: B027
         """Keep only these rows [B'], the sentences of the mask [B]."""
@@ -149,7 +149,7 @@ class Written:
         return ends_next
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
         if self.left is None and self.length is None:
             return
         ends = tokens == self.separator
