@@ -17,11 +17,7 @@ from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.multihead import (
-    MemoryProjection,
-    SelfAttention,
-    SelfProjection,
-)
+from relu_nmt.modules.multihead import MemoryProjection, SelfAttention, SelfProjection
 from relu_nmt.modules.positions import PositionConfig, PositionScheme, build_positions, kinds_of
 from relu_nmt.modules.recompute import run_layer
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer

@@ -264,10 +264,7 @@ class Translator:
         files.translate_with(self, path, output, **options)
 
     def translate_request(
-        self,
-        request: TranslationRequest,
-        config: GenerationConfig | None = None,
-        **settings: Any,
+        self, request: TranslationRequest, config: GenerationConfig | None = None, **settings: Any
     ) -> TranslatedDocuments:
         """Return the translations of a request's documents, or of its lines as one document.
 
