@@ -43,10 +43,10 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import TranslationBatch, collate
 from relu_nmt.io.safe_write import replacing
 from relu_nmt.modules.config import AttentionRegularizerConfig
+from relu_nmt.translation.base import SearchStep, StepDecoder
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
-from relu_nmt.translation.step_decoder import SearchStep, StepDecoder
 
 PAD = 1
 EOS = 2

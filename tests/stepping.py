@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from relu_nmt.translation.base import TranslationModel
+from relu_nmt.translation.base import Ensemble, SearchStep, StepDecoder, TranslationModel
 from relu_nmt.translation.search import generator
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepDecoder
 
 
 class Stepping:

@@ -28,7 +28,7 @@ from relu_nmt.io.page import Panel, curve_lines, draw_panels
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
-from relu_nmt.translation.step_decoder import Ensemble
+from relu_nmt.translation.base import Ensemble
 from relu_nmt.translator.attention_maps import attention_of, input_batches, single_model
 
 BRANCHES = ("self_attention", "cross_attention", "feed_forward")  # of a layer, in order

@@ -27,7 +27,7 @@ from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, D
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.io.page import Curve, Panel, draw_panels
 from relu_nmt.modules.config import SLOTS
-from relu_nmt.translation.step_decoder import Ensemble
+from relu_nmt.translation.base import Ensemble
 from relu_nmt.translator.attention_maps import SLOT_NAMES, input_batches, single_model
 
 PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -79,7 +79,7 @@ class WeightStatistics:
     Example:
         >>> from relu_nmt.translation.config import TransformerConfig
         >>> from relu_nmt.translation.encoder_decoder import EncoderDecoder
-        >>> from relu_nmt.translation.step_decoder import StepDecoder
+        >>> from relu_nmt.translation.base import StepDecoder
         >>> words = Dictionary(["ein", "Haus"])
         >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
         >>> model = EncoderDecoder(config, len(words), len(words), words.pad_index)

@@ -1,16 +1,15 @@
 """Fast decoding on CPUs: packed weights, 8-bit integers, whole layers in one call of a kernel.
 
 :func:`install` prepares a model and returns a decoder for searches, which finds the translations of
-:class:`relu_nmt.translation.step_decoder.StepDecoder`.
+:class:`relu_nmt.translation.base.StepDecoder`.
 """
 
 import torch
 
 from relu_nmt.engine.decoder import FastDecoder
 from relu_nmt.engine.linear import pack_linear, use_int8
-from relu_nmt.translation.base import TranslationModel
+from relu_nmt.translation.base import StepDecoder, TranslationModel
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.step_decoder import StepDecoder
 
 __all__ = ["FastDecoder", "install"]
 

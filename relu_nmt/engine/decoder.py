@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
-from relu_nmt.translation.base import SearchState
+from relu_nmt.translation.base import SearchState, SearchStep, StepDecoder, StepScores
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.step_decoder import SearchStep, StepDecoder, StepScores
 
 MAX_COMPUTED_SHARE = 0.95
 """Leave out dead beams only if at most this fraction of all beams goes on."""

@@ -1,13 +1,26 @@
-"""The interface of translation models: states for training, and steps for a search."""
+"""The interface of translation models: states for training, and steps for a search.
 
+A search calls ``start`` and ``step`` of a :class:`StepDecoder`, and ``reorder`` and ``keep`` of the
+state that ``start`` returned. :func:`relu_nmt.engine.install` makes a faster decoder with the same
+results. An :class:`Ensemble` lets several models decode as one.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Attention
-from relu_nmt.attention.records import AttentionRecord
+from relu_nmt.attention.base import Attention, Need
+from relu_nmt.attention.records import AttentionRecord, record_attention
+from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
+
+BLOCK = 64  # number of columns of the vocabulary per block, whose maxima narrow the search
 
 
 class SearchState:
@@ -92,3 +105,241 @@ class TranslationModel(nn.Module):
     def alignment_weights(self, record: AttentionRecord) -> Tensor:
         """Return the mean weights [B, T, S] over the aligning heads, from their record."""
         raise TypeError(f"{type(self).__name__} must define alignment_weights")
+
+
+@dataclass
+class StepScores:
+    """Scores of the next tokens of one search."""
+
+    # [B, K, V] float32, or [B, 1, V] if all beams are equal, as in the first step. The search may
+    # change them. A decoder that leaves out beams has a subclass, with another shape.
+    log_probs: Tensor
+    weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
+
+    def of_all(self, batch: int, beam_size: int) -> "StepScores":
+        """Return scores with log_probs of all beams, [B, K, V] or [B, 1, V].
+
+        Beams that the decoder left out get arbitrary values.
+        """
+        return self
+
+    def log_probs_of(self, totals: Tensor) -> Tensor:
+        """Return log_probs [B, K, V] of all beams, whose totals are [B, K]."""
+        # Expand scores that all beams share, as in the first step.
+        return self.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
+
+    def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the best sums of a beam's total and a token's log-probability.
+
+        A top-k over all K V sums is slow. The best C sums lie in the C blocks of columns with the
+        highest maxima, so it is enough to search these blocks.
+
+        Args:
+            totals: [B, K] log-probabilities of the beams so far. -inf for dead beams.
+            count: C, number of continuations. At most K V exist.
+
+        Returns:
+            sums [B, C], best first, their beams and their tokens, int64 [B, C].
+        """
+        log_probs = self.log_probs_of(totals)
+        beam_size, vocab_size = log_probs.shape[1:]
+        count = min(count, beam_size * vocab_size)
+        num_blocks = -(-vocab_size // BLOCK)
+        # Search all sums where blocks would save nothing.
+        if num_blocks <= 4 or num_blocks * beam_size <= count:
+            sums, columns = (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)
+            return sums, columns // vocab_size, columns % vocab_size
+        # Take the maximum of each block, [B, K, blocks], and choose the best blocks, [B, C].
+        num_full = vocab_size // BLOCK
+        maxima = log_probs[:, :, : num_full * BLOCK].unflatten(2, (num_full, BLOCK)).amax(3)
+        if num_full < num_blocks:
+            last_maximum = log_probs[:, :, num_full * BLOCK :].amax(2, keepdim=True)
+            maxima = torch.cat([maxima, last_maximum], dim=2)
+        blocks = (maxima + totals[:, :, None]).flatten(1).topk(count, dim=1, sorted=False).indices
+        # Search the columns of these blocks, [B, C, BLOCK]. The last block may end early.
+        steps = torch.arange(BLOCK, device=log_probs.device)
+        tokens = (blocks % num_blocks * BLOCK)[:, :, None] + steps
+        beams = (blocks // num_blocks)[:, :, None].expand_as(tokens).flatten(1)
+        # Exclude columns behind the vocabulary, for which the clamp repeats the last one.
+        outside = (tokens >= vocab_size).flatten(1)
+        columns = beams * vocab_size + tokens.clamp(max=vocab_size - 1).flatten(1)
+        sums = log_probs.flatten(1).gather(1, columns) + totals.gather(1, beams)
+        sums, index = sums.masked_fill_(outside, -torch.inf).topk(count, dim=1)
+        # Split each of the K V columns into beam and token.
+        columns = columns.gather(1, index)
+        return sums, columns // vocab_size, columns % vocab_size
+
+
+@dataclass(frozen=True)
+class SearchStep:
+    """The newest tokens of one search."""
+
+    # [B, K] int64, the newest token of each beam, [B, 1] in the first step, where all beams are
+    # equal.
+    tokens: Tensor
+    state: Any  # the search's :class:`SearchState`, which :meth:`StepDecoder.step` advances
+    # [B, K] bool, True = beam with an open hypothesis. None: all. Nothing reads the scores of the
+    # other beams, so that a decoder may leave them out.
+    is_live: Tensor | None = None
+
+
+class StepDecoder:
+    """A decoder that computes every beam of every search with the model's own layers."""
+
+    def __init__(self, model: TranslationModel) -> None:
+        self.model = model
+
+    def start(self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None) -> Any:
+        """Encode the sources and return the :class:`SearchState` of a new search.
+
+        Args:
+            src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
+            num_groups: groups of beams that never mix.
+            symbols: [V'] int64, ids of the only symbols that the search may write. Its tokens are
+                then indices into them, 0 to V' - 1. ``None``: all symbols.
+        """
+        state = self.model.start(src_tokens, num_groups)
+        state.symbols = symbols
+        return state
+
+    def step(
+        self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
+    ) -> list[StepScores]:
+        """Advance every search by its newest tokens and return scores of the next tokens.
+
+        The temperature divides the logits. ``want_weights`` adds the weights that align tokens.
+        """
+        return [self._step(step, temperature, want_weights) for step in steps]
+
+    def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
+        model = self.model
+        tokens = self.tokens(step)
+        if not want_weights:
+            return self.scores(model.step(tokens, step.state), step, temperature)
+        with record_attention(model.aligning_attention, Need(weights=True)) as records:
+            states = model.step(tokens, step.state)  # [B, K, D]
+        scores = self.scores(states, step, temperature)
+        # The first record counts: gated aligned attention has a second one, of the document.
+        scores.weights = model.alignment_weights(records[0])
+        return scores
+
+    def tokens(self, step: SearchStep) -> Tensor:
+        """Return the ids [B, K] of the newest tokens."""
+        symbols = step.state.symbols
+        return step.tokens if symbols is None else symbols[step.tokens]
+
+    def logits(self, states: Tensor, state: SearchState) -> Tensor:
+        """Return the logits [..., V'] of the symbols of a search from final states [..., D]."""
+        logits = self.model.logits(states)
+        return logits if state.symbols is None else logits[..., state.symbols]
+
+    def scores(self, states: Tensor, step: SearchStep, temperature: float) -> StepScores:
+        """Return the scores that belong to final states [B, K, D] of the newest tokens."""
+        logits = self.logits(states, step.state)  # [B, K, V']
+        return StepScores(torch.log_softmax(logits / temperature, dim=-1))
+
+
+class Ensemble:
+    """Models whose probabilities are averaged at every step, with the same dictionaries.
+
+    ``dtype`` is ``torch.float16`` or ``torch.bfloat16`` for autocast.
+
+    Attributes:
+        max_positions: longest target that every model can write, in tokens with the end symbol.
+            None: any length, here and below.
+        max_source_positions: longest source that every model can read.
+        max_sentence_positions, max_source_sentence_positions: the same of a sentence.
+
+    Raises:
+        ConfigError: no model at all.
+    """
+
+    def __init__(self, decoders: Sequence[StepDecoder], dtype: torch.dtype | None = None) -> None:
+        if not decoders:
+            raise ConfigError("no model to decode with; give at least one checkpoint")
+        self.decoders = list(decoders)
+        self.models = [decoder.model for decoder in decoders]
+        self.max_positions = self._least("target")
+        self.max_source_positions = self._least("source")
+        self.max_sentence_positions = self._least("target", of_sentence=True)
+        self.max_source_sentence_positions = self._least("source", of_sentence=True)
+        self.dtype = dtype
+
+    def _least(self, side: str, of_sentence: bool = False) -> int | None:
+        return least_limit(model.most_tokens(side, of_sentence) for model in self.models)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the models."""
+        return next(self.models[0].parameters(), torch.empty(0)).device
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Switch off dropout and gradients and compute in ``dtype``. Undo it afterwards."""
+        precision: AbstractContextManager[object] = nullcontext()
+        if self.dtype is not None:
+            precision = torch.autocast(self.device.type, self.dtype)
+        # Leave models in evaluation mode alone: to switch all their modules is slow.
+        were_training = [model for model in self.models if model.training]
+        try:
+            for model in were_training:
+                model.eval()
+            with torch.inference_mode(), precision:
+                yield
+        finally:
+            for model in were_training:
+                model.train()
+
+    def start(
+        self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
+    ) -> list[Any]:
+        """Return the states of a new search, one for each model. See :meth:`StepDecoder.start`."""
+        return [decoder.start(src_tokens, num_groups, symbols) for decoder in self.decoders]
+
+    def step(
+        self,
+        searches: Sequence[Sequence[SearchStep]],
+        temperature: float = 1.0,
+        want_weights: bool = False,
+    ) -> list[StepScores]:
+        """Advance every search by its newest tokens, for each model. Return the averaged scores.
+
+        The temperature divides the logits of every model.
+        """
+        # Let each model advance all searches.
+        outputs = []
+        for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True):
+            outputs.append(decoder.step(steps, temperature, want_weights))
+        # Average the scores of each search over the models.
+        averaged = []
+        for models_steps, models_scores in zip(searches, zip(*outputs, strict=True), strict=True):
+            batch, beam_size = models_steps[0].tokens.shape
+            averaged.append(average_scores(models_scores, batch, beam_size))
+        return averaged
+
+
+def average_scores(scores: Sequence[StepScores], batch: int, beam_size: int) -> StepScores:
+    """Average the probabilities of several models, and the aligning attention where there is one.
+
+    The search has B sentences and K beams.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    # Models that left out different beams have scores of different shapes.
+    if len({model_scores.log_probs.shape for model_scores in scores}) > 1:
+        scores = [model_scores.of_all(batch, beam_size) for model_scores in scores]
+    log_probs = []
+    weights = []
+    for model_scores in scores:
+        log_probs.append(model_scores.log_probs)
+        if model_scores.weights is not None:
+            weights.append(model_scores.weights)
+    mean = torch.stack(weights).mean(0) if weights else None
+    return replace(scores[0], log_probs=average_log_probs(log_probs), weights=mean)
+
+
+def average_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
+    """Return the log of the mean of probabilities, [..., V] as each."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    return torch.logsumexp(torch.stack(list(log_probs)), dim=0).sub_(math.log(len(log_probs)))

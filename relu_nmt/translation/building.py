@@ -16,7 +16,7 @@ from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError
 from relu_nmt.modules.building import build_in_memory
 from relu_nmt.modules.positions import LearnedPositions
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_metadata
-from relu_nmt.translation.aligned_attention import SENTENCE_BIAS, DocumentGate
+from relu_nmt.translation.aligned import SENTENCE_BIAS, DocumentGate
 from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.task import TranslationTask

@@ -26,8 +26,8 @@ from relu_nmt.io.page import COLORS, draw_image, draw_weights, escaped
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.modules.transformer_layer import TransformerLayer
+from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.encoder_decoder import EncoderDecoder, encoder_decoder_of
-from relu_nmt.translation.step_decoder import Ensemble
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

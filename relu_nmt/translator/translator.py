@@ -15,7 +15,7 @@ from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.translation.base import TranslationModel
+from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import (
     Search,
@@ -35,7 +35,6 @@ from relu_nmt.translation.search.translations import (
     plain_lines,
     replace_unknown_words,
 )
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.attention_maps import (
     AttentionMap,

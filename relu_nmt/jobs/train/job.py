@@ -28,7 +28,7 @@ from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Components
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.translation.agreement import LIKE, WITH_SEPARATOR, compare_with_data
-from relu_nmt.translation.base import TranslationModel
+from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel
 from relu_nmt.translation.building import build_model, start_weights, stored_task
 from relu_nmt.translation.calibration import (
     SAMPLE_TOKENS,
@@ -40,7 +40,6 @@ from relu_nmt.translation.calibration import (
 )
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translation.teacher import TaughtObjective
 from relu_nmt.translator.models import load_models

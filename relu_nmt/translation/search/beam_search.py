@@ -9,6 +9,7 @@ from torch import Tensor
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.process import require_memory
+from relu_nmt.translation.base import Ensemble, SearchStep, StepScores
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.forced_terms import share_among_terms
@@ -19,7 +20,6 @@ from relu_nmt.translation.search.hypotheses import (
     of_beams,
 )
 from relu_nmt.translation.search.scoring import Outputs, Scorer
-from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepScores
 
 MOST_DONE = 0.4
 """Drop finished sentences when they are more than this fraction of the batch. A drop copies the

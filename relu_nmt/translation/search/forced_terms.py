@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.translation.base import StepScores
 from relu_nmt.translation.search.hypotheses import Continuations
 from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, states_of_parents
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
-from relu_nmt.translation.step_decoder import StepScores
 
 Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]

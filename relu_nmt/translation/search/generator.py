@@ -16,6 +16,7 @@ from relu_nmt.data.translation_batches import longest_first
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.process import require_memory
 from relu_nmt.io.work import FORKS, ordered_map
+from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.decoder_state import SMALLER_SEARCH
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
@@ -24,7 +25,6 @@ from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.scoring import build_scorer, score_references, words_of
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import Ensemble
 
 Found = list[list[Hypothesis]]  # the hypotheses of each sentence of a batch
 Translate = Callable[[Sequence[np.ndarray]], Iterator[tuple[np.ndarray, Found]]]

@@ -10,11 +10,11 @@ from relu_nmt.attention import attentions
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import FastDecoder, install, native
 from relu_nmt.engine.decoder import FastScores
+from relu_nmt.translation.base import StepDecoder
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import StepDecoder
 from tests.stepping import Generator
 from tests.tiny import tiny_config
 

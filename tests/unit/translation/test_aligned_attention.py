@@ -16,12 +16,12 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.positions import sinusoids
-from relu_nmt.translation.aligned_attention import DocumentGate
+from relu_nmt.translation.aligned import DocumentGate
+from relu_nmt.translation.base import Ensemble, StepDecoder
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from relu_nmt.translator.attention_maps import AttentionPlace, attention_weights
 from tests.stepping import Generator, Stepping, log_probs
 from tests.tiny import both_sides

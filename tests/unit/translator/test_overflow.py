@@ -6,7 +6,7 @@ import math
 import pytest
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translation.base import Ensemble, StepDecoder
 from relu_nmt.translator import Translator
 from tests.tiny import tiny_model, tiny_task
 

@@ -15,12 +15,12 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.base import WholeWords
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translation.base import StepDecoder
 from relu_nmt.translation.building import load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
-from relu_nmt.translation.step_decoder import StepDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.translator.sources import SourceEncoder

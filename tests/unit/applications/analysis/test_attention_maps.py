@@ -14,7 +14,7 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io import page
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translation.base import Ensemble, StepDecoder
 from relu_nmt.translator import attention_maps
 from relu_nmt.translator.attention_maps import AttentionMap, attention_weights
 from tests.stepping import Stepping

@@ -10,7 +10,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings
 from relu_nmt.jobs.translate.shared import AttentionReport
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translation.base import Ensemble, StepDecoder
 from relu_nmt.translator import attention_maps
 from relu_nmt.translator.attention_maps import attention_weights
 from tests.unit.applications.analysis.models import EOS, make_model

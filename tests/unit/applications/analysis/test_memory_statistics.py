@@ -19,7 +19,7 @@ from relu_nmt.applications.layer_statistics import (
 )
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.transformer_layer import Residual
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translation.base import Ensemble, StepDecoder
 from tests.unit.applications.analysis.models import EOS, PAD, make_model
 
 RNG = np.random.default_rng(0)

@@ -16,8 +16,8 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
+from relu_nmt.translation.base import Ensemble, StepDecoder
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from tests.tiny import tiny_config
 from tests.unit.applications.analysis.models import EOS, PAD, make_model
 

@@ -10,12 +10,12 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import install, native
 from relu_nmt.errors import ConfigError
+from relu_nmt.translation.base import Ensemble, StepScores
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import Ensemble, StepScores
 from tests.stepping import Generator
 from tests.tiny import tiny_config
 

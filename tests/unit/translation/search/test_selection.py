@@ -9,9 +9,9 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import native
 from relu_nmt.engine.decoder import FastScores
 from relu_nmt.errors import ConfigError
+from relu_nmt.translation.base import BLOCK, StepScores
 from relu_nmt.translation.search.beam_search import best_of_groups, draw, draw_uniforms
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.step_decoder import BLOCK, StepScores
 from tests.stepping import Generator
 
 

@@ -9,6 +9,7 @@ from relu_nmt.engine.decoder import projection_to
 from relu_nmt.engine.linear import Int8Linear, has_fast_int8
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.base import StepDecoder
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.config import GenerationConfig
@@ -16,7 +17,6 @@ from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.shortlist import ROUNDS, Shortlist
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import StepDecoder
 from tests.stepping import Generator
 from tests.tiny import tiny_config
 

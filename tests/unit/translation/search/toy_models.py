@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.translation.base import TranslationModel
-from relu_nmt.translation.step_decoder import StepDecoder, StepScores
+from relu_nmt.translation.base import StepDecoder, StepScores, TranslationModel
 
 EOS, UNK = Dictionary.eos_index, Dictionary.unk_index
 FIRST_WORD = 4
