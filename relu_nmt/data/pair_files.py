@@ -274,10 +274,7 @@ def read_pairs(
         pair: list[str] = []
         for language in languages:
             index = find_language(language, codes)
-            text = ""
-            if index is not None:
-                text = _one_line(texts[codes[index]])
-            pair.append(text)
+            pair.append("" if index is None else _one_line(texts[codes[index]]))
         if all(pair):
             num_pairs += 1
             yield document, tuple(pair)

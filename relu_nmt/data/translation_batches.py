@@ -224,9 +224,7 @@ class TranslationBatches:
 
     def _usable(self, groups: Groups) -> Groups:
         """Return the groups. In training, without those that exceed their limit."""
-        if self._seed is not None:
-            groups = groups.select(~groups.over_long)
-        return groups
+        return groups if self._seed is None else groups.select(~groups.over_long)
 
     def _drawn(self, groups: Groups, epoch: int) -> Groups:
         """Repeat or drop the groups by the weights of their corpora, whole documents at a time."""
@@ -283,9 +281,7 @@ class TranslationBatches:
             self._divide(epoch)
             self._plan = []
         if not self._plan or self._seed is not None:
-            shuffle_seed = None
-            if self._seed is not None:
-                shuffle_seed = (self._seed, epoch)
+            shuffle_seed = None if self._seed is None else (self._seed, epoch)
             self._plan = batches_by_length(*self._sizes, self._limits, shuffle_seed)
         return len(self._plan)
 

@@ -93,9 +93,7 @@ class TextPipeline:
         if SURROGATE.search(raw):
             raise DataError(f"{raw[:30]!r} is no text that UTF-8 can hold: it has surrogates")
         words = self._tokenizer.split(self.without_code(" ".join(raw.split())))
-        if self.lowercase:
-            words = " ".join(words).lower().split()
-        return words
+        return " ".join(words).lower().split() if self.lowercase else words
 
     def without_code(self, raw: str) -> str:
         """Return a sentence without the first symbol (DataError: it has another language's)."""

@@ -306,11 +306,9 @@ class Ensemble:
 
         The temperature divides the logits of every model.
         """
-        # Let each model advance all searches.
         outputs = []
         for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True):
             outputs.append(decoder.step(steps, temperature, want_weights))
-        # Average the scores of each search over the models.
         averaged = []
         for models_steps, models_scores in zip(searches, zip(*outputs, strict=True), strict=True):
             batch, beam_size = models_steps[0].tokens.shape

@@ -82,24 +82,19 @@ def _blockwise_loss(
     # Lower exponentials of more symbols, so that their sum is at most half of that.
     overflows = h.dtype == torch.float16 and num_symbols > MOST_SYMBOLS
     shift = math.log(2 * num_symbols / MOST_SYMBOLS) if overflows else 0.0
-
     # Allocate one block of logits [C, V] and the results.
     size = min(block_rows(h), num_tokens)
     logits_buffer = h.new_empty(size, num_symbols)
-    exponentials_buffer = logits_buffer  # in place, if its dtype is exact enough
-    if h.dtype != exact:
-        exponentials_buffer = logits_buffer.to(exact)
+    exponentials_buffer = logits_buffer.to(exact)  # the same, if its dtype is exact enough
     grad_h = torch.empty_like(h, dtype=exact) if with_gradients else None
     grad_w = torch.zeros_like(w, dtype=exact) if with_gradients else None
     loss = torch.zeros((), dtype=exact, device=h.device)
     nll = torch.zeros_like(loss)
     correct = torch.zeros_like(loss, dtype=torch.int64)
-
     for start in range(0, num_tokens, max(1, size)):
         block = slice(start, start + size)
         states = h[block]  # [C, D]
         target = targets[block, None]  # [C, 1]
-
         # Add the loss: log-sum-exp of the logits minus the logit of the target.
         logits = torch.mm(states, w.T, out=logits_buffer[: states.size(0)])
         peak = logits.amax(-1, keepdim=True)
@@ -118,7 +113,6 @@ def _blockwise_loss(
             loss += off_target * (num_symbols * log_total.sum() - sums.sum())
         if grad_h is None or grad_w is None:
             continue
-
         # Compute gradients of the logits [C, V], without denominator and smoothing mass.
         slopes = exponentials.scatter_add_(1, target, -on_target * denominator).to(h.dtype)
         # Turn them into gradients of the features [C, D] and the weight [V, D].
@@ -128,7 +122,6 @@ def _blockwise_loss(
             grad_w.addmm_(slopes.T, scaled)
         else:
             grad_w += slopes.T @ scaled
-
     # Apply the smoothing mass, which is equal for all symbols.
     if off_target and grad_h is not None and grad_w is not None:
         grad_h -= off_target * w_sum

@@ -35,7 +35,6 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> Translation
         task.target_dictionary.pad_index,
         task.separators,
     ]
-    # Add the options of a model that has some.
     if options is not None:
         arguments.append(options)
     return build_in_memory(lambda: make(*arguments))
@@ -93,14 +92,12 @@ def load_model(
             f"{path}: no {' and no '.join(sorted(missing))} in it; "
             "it is not the checkpoint of a translation model"
         )
-    # Combine the stored settings with the given ones.
     task = TranslationTask.from_state(checkpoint.metadata["task"])
     try:
         changed = known_fields(TransformerConfig, overrides or {})
     except ConfigError as error:
         raise ConfigError(f"--model-overrides: {error}") from error
     stored = checkpoint.metadata["model_config"]
-    # Build the model and load its weights.
     try:
         model = build_model(from_dict(TransformerConfig, {**stored, **changed}), task)
     except (ConfigError, OutOfMemoryError) as error:  # such as an attention from a user's file

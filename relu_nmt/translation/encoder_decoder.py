@@ -49,7 +49,6 @@ class EncoderDecoder(TranslationModel):
         separators: Sequence[int] | None = None,
     ) -> None:
         super().__init__(config, pad_index)
-        # Check that the dictionaries fit the settings.
         if config.document_attention == "aligned" and separators is None:
             raise ConfigError(
                 "--document-attention aligned needs --sentence-separator; add it, with "
@@ -65,7 +64,6 @@ class EncoderDecoder(TranslationModel):
         source_table = target_table = token_embedding(source_vocab_size, dim, pad_index)
         if not config.share_all_embeddings:
             target_table = token_embedding(target_vocab_size, dim, pad_index)
-        # Make encoder and decoder.
         if config.document_attention == "aligned":
             assert separators is not None, "checked above"
             self.encoder: TransformerStack = AlignedEncoder(

@@ -106,7 +106,6 @@ class TranslationObjective(RegularizedObjective):
         else:
             features = model(batch.src_tokens, batch.prev_output_tokens)
         assert batch.tgt_tokens is not None, "training batches have targets"
-        # Select the N real target positions among all B T.
         real = real_targets(batch, model.pad_index)
         features = features.flatten(0, 1).index_select(0, real)
         targets = batch.tgt_tokens.flatten().index_select(0, real)

@@ -89,7 +89,6 @@ class TranslationTask:
         Raises:
             DataError: the folder, a dictionary or the manifest is missing or damaged.
         """
-        # Find the languages, in the given direction.
         manifest = read_manifest(path)
         if source_lang is None or target_lang is None:
             first, second = infer_languages(path)
@@ -104,7 +103,6 @@ class TranslationTask:
                 raise DataError(f"{path}: holds {first}-{second}, not the language {language}")
             swapped = second == source_lang or first == target_lang
             source_lang, target_lang = (second, first) if swapped else (first, second)
-        # Load text steps and dictionaries.
         texts = []
         dictionaries = []
         for language in (source_lang, target_lang):

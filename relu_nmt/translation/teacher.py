@@ -94,7 +94,6 @@ class TaughtObjective(TranslationObjective):
         scale = config.teacher_temperature**2
         metrics = {**output.metrics, "teacher_loss": (kl.detach(), count)}
         loss = output.loss + config.teacher_weight * (scale * kl - values[0])
-        # Add the distance of the outputs of attention.
         if student:
             distance = count * attention_distance(student, teacher, batch, pad)
             metrics["teacher_attention"] = (distance.detach(), count)
@@ -132,7 +131,6 @@ class TaughtObjective(TranslationObjective):
         training gets the same numbers.
         """
         assert batch.tgt_tokens is not None, "training batches have targets"
-        # Name each pair by its tokens.
         names: list[bytes] = []
         lengths: list[int] = []
         sources = batch.src_tokens.cpu().numpy()
@@ -162,7 +160,6 @@ class TaughtObjective(TranslationObjective):
             with _reporting(self.config), database:
                 database.executemany("INSERT OR IGNORE INTO top VALUES (?, ?, ?)", entries)
             stored = find()
-        # Join the tables of the pairs to [N, k].
         ids = bytearray()
         logs = bytearray()
         for id_bytes, log_bytes in filter(None, stored):

@@ -155,7 +155,6 @@ def input_batches(
 
     ``weights`` returns the number of weights of one module for a sentence of a length.
     """
-    # Limit each batch by its weights and by its tokens.
     lengths = np.maximum(list(map(len, sources)), list(map(len, targets)))
 
     def batch_size(longest: int) -> int:
@@ -195,11 +194,9 @@ class AttentionMap:
     def to_json(self) -> str:
         """Return the map as one line of JSON, with weights of four significant digits."""
         rounded = np.vectorize(lambda weight: float(f"{weight:.{DIGITS}g}"), otypes=[float])
-        values = {
-            **{"slot": self.slot, "layer": self.layer, "head": self.head},
-            **{"queries": self.queries, "keys": self.keys},
-            "weights": rounded(self.weights).tolist(),
-        }
+        values: dict[str, Any] = {"slot": self.slot, "layer": self.layer, "head": self.head}
+        values |= {"queries": self.queries, "keys": self.keys}
+        values["weights"] = rounded(self.weights).tolist()
         return json.dumps(values, ensure_ascii=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -420,6 +417,9 @@ def labeled_map(
     source_labels = [*source, dictionary[dictionary.eos_index]]
     labels = list(map(dictionary.__getitem__, target.tolist()))
     # The decoder reads the end symbol first and then all but the last token.
-    queries = source_labels if place.slot == "encoder" else labels
-    keys = [labels[-1], *labels[:-1]] if place.slot == "decoder" else source_labels
+    queries = keys = source_labels
+    if place.slot != "encoder":
+        queries = labels
+    if place.slot == "decoder":
+        keys = [labels[-1], *labels[:-1]]
     return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)

@@ -89,7 +89,6 @@ def model_of(state: dict[str, Any], task: TranslationTask) -> TranslationModel:
     model.to(state["dtype"])
     if state["is_int8"]:
         use_int8(model)
-    # Load the weights.
     tensors = load(state["weights"])
     for alias, name in state["tied"].items():
         tensors[alias] = tensors[name]
@@ -109,7 +108,6 @@ def foreign_classes(models: Sequence[TranslationModel], task: TranslationTask) -
     Raises:
         ConfigError: a class is from a file of ``--user-module``, which other processes cannot find.
     """
-    # Collect the classes of modules, tokenizers and subword models.
     classes: set[type] = set()
     for model in models:
         classes.update(map(type, model.modules()))

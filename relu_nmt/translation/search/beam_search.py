@@ -79,9 +79,7 @@ class BeamSearch:
         self._is_word = is_word
         self._ids = ids
         self._constraints = constraints
-        self._listed = None
-        if listed is not None:
-            self._listed = listed.cpu().numpy()
+        self._listed = None if listed is None else listed.cpu().numpy()
         limits = constraints.limits
         device = src_tokens.device
         # Draw all random numbers at once, with one more step for the end symbol, [B, T, K].
@@ -147,7 +145,6 @@ class BeamSearch:
             done = self._done(live).cpu().numpy() & self._open
             if done.any():
                 live = self._take(done, live)
-        # Prepare the next step.
         self._step = step + 1
         self.is_done = not self._open.any() or step == self._last_step
         if self.is_done:

@@ -176,18 +176,15 @@ class GenerationConfig:
         """Compare the settings with each other."""
         if self.nbest > self.beam:
             raise ConfigError(f"--nbest {self.nbest} is more than --beam {self.beam}")
-        # Refuse to draw from an empty set of tokens.
         if self.sampling_topk == 0 or -1 < self.sampling_topp <= 0:
             raise ConfigError(
                 f"--sampling-topk {self.sampling_topk} --sampling-topp {self.sampling_topp}: "
                 "expected k >= 1 and 0 < p <= 1, or -1 for all tokens"
             )
-        # Refuse a threshold without other beams to compare with.
         if self.beam_threshold is not None and self.beam == 1:
             raise ConfigError(
                 f"--beam-threshold {self.beam_threshold:g} does nothing with --beam 1; leave it out"
             )
-        # Groups of diverse beam search have equally many beams.
         groups = self.diverse_beam_groups
         if groups > 0 and (self.beam % groups or self.sampling):
             raise ConfigError(

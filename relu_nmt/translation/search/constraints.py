@@ -91,32 +91,45 @@ class TokenConstraints:
         self.terms = None
         if has_terms:
             self.terms = TermTracker([source.forced for source in sources], written)
-        # Rules that make the scores of the model.
+        # Make the scores of the model, before tokens are forbidden and forced.
         self._scores: list[StepRule] = [SpecialSymbols(symbols, config.unkpen)]
         if written.single is not None:
             self._scores.append(SingleSentences(written))
         if config.step_score is not None:
             self._scores.append(build_step_score(config, symbols))
-        # Rules that forbid and force tokens.
-        self._rules: list[StepRule] = []
+        self._rules = self._make_rules(config, symbols, sources, prefixes, num_free)
+        self._all_rules = [*self._scores, *self._rules]
+
+    def _make_rules(
+        self,
+        config: GenerationConfig,
+        symbols: Dictionary,
+        sources: Sequence[SourceSentence],
+        prefixes: Tensor,
+        num_free: int,
+    ) -> list[StepRule]:
+        """Return the rules that forbid and force tokens. A later one has priority."""
+        written = self._written
+        pad_index = symbols.pad_index
+        rules: list[StepRule] = []
         if config.unkpen == math.inf:
-            self._rules.append(NoUnknownWords(symbols.unk_index))
+            rules.append(NoUnknownWords(symbols.unk_index))
         banned = [source.banned for source in sources]
         if any(banned):
             num_forced = (prefixes != pad_index).sum(1).tolist()
-            self._rules.append(TermBans(banned, num_forced, written, self.terms))
+            rules.append(TermBans(banned, num_forced, written, self.terms))
         if config.no_repeat_ngram_size:
-            self._rules.append(NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, written))
-        self._rules.append(ShortestOutput(config.min_len, written))
+            rules.append(NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, written))
+        rules.append(ShortestOutput(config.min_len, written))
         if self.terms is not None:
-            self._rules.append(self.terms)
-        self._rules.append(Prefixes(prefixes, pad_index, num_free, written))
+            rules.append(self.terms)
+        rules.append(Prefixes(prefixes, pad_index, num_free, written))
         if written.left is not None:
-            self._rules.append(SentenceCount(written))
+            rules.append(SentenceCount(written))
         if written.length is not None:
-            self._rules.append(SentenceLength(written))
-        self._rules.append(LongestOutput(written))
-        self._all_rules = [*self._scores, *self._rules]
+            rules.append(SentenceLength(written))
+        rules.append(LongestOutput(written))
+        return rules
 
     @property
     def limits(self) -> np.ndarray:

@@ -119,11 +119,9 @@ def search_documents(
     ``config`` and ``max_positions`` bound the output (:meth:`GenerationConfig.length_limits`).
 
     Raises:
-        ConfigError: windows overlap, or a sentence has forced terms or a prefix, but the
-            translation has no separators that show where its sentences end.
+        ConfigError: windows overlap or have forced text, but no separators end their sentences.
     """
     _check_windows(documents, windows, config)
-    # Queue the windows of each document.
     overlap = windows.window_overlap
     groups = plan_groups(documents.sizes, documents.counts, windows.max_doc_tokens, overlap)
     planned = groups.windows()
@@ -131,9 +129,7 @@ def search_documents(
     for window in planned:
         waiting.setdefault(window.document, deque()).append(window)
     ranges = {(window.first, window.end) for window in planned}
-    contexts = None
-    if overlap:
-        contexts = _Contexts(documents, windows, config, max_positions)
+    contexts = _Contexts(documents, windows, config, max_positions) if overlap else None
     done: list[WindowTranslation] = []
     num_mismatched = num_repeated = 0
     while waiting:
@@ -160,11 +156,7 @@ def search_documents(
             failed = windows.repair and (mismatched or best.reached_limit)
             if failed and len(documents.with_words(window.first, window.end)) > 1:
                 num_repeated += 1
-                document, _, first, end = window
-                middle = (first + end) // 2
-                queue = waiting.setdefault(document, deque())
-                queue.appendleft(Window(document, middle, middle, end))
-                queue.appendleft(Window(document, first, first, middle))
+                _put_halves_first(waiting.setdefault(window.document, deque()), window)
             else:
                 lines = _lines_of(documents, window, best, parts, decode)
                 divided = parts is not None
@@ -174,6 +166,14 @@ def search_documents(
     return TranslatedDocuments(
         done, len(documents.counts), len(planned), num_mismatched, num_repeated
     )
+
+
+def _put_halves_first(queue: deque[Window], window: Window) -> None:
+    """Put the halves of a window, without context, before the other windows of its document."""
+    document, _, first, end = window
+    middle = (first + end) // 2
+    queue.appendleft(Window(document, middle, middle, end))
+    queue.appendleft(Window(document, first, first, middle))
 
 
 class _Contexts:
@@ -273,9 +273,7 @@ def _lines_of(
         sentence = documents.sentences[number]
         if number >= window.first:
             part = parts.get(number, slice(0, 0))
-            text = best.text
-            if window.num_new > 1:
-                text = decode(best.tokens[part])
+            text = best.text if window.num_new == 1 else decode(best.tokens[part])
             lines.append(best.part(part, sentence, begin, text))
         if number in with_words:
             begin += len(sentence.ids) - 1

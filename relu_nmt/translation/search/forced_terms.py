@@ -240,9 +240,7 @@ class TermTracker(StepRule):
 
     def __init__(self, forced: Sequence[ForcedTerms], written: Written) -> None:
         self._written = written
-        self._separator = -1  # for translations whose sentences are not counted
-        if written.left is not None:
-            self._separator = written.separator
+        self._separator = -1 if written.left is None else written.separator
         self._num_tokens = 0
         self.rows = [[terms] if terms.num_tokens else [] for terms in forced]
         self.model = torch.empty(0)
@@ -265,9 +263,7 @@ class TermTracker(StepRule):
         shape = log_probs.shape[:2]
         left_to_write = self._written.left
         rooms = self._written.room(step, log_probs).expand(shape).tolist()
-        numbers = None
-        if left_to_write is not None:
-            numbers = left_to_write.expand(shape).tolist()
+        numbers = None if left_to_write is None else left_to_write.expand(shape).tolist()
         for row, beam, progress in self:
             # Count the room after the next token.
             left = rooms[row][beam] - 1
@@ -298,9 +294,7 @@ class TermTracker(StepRule):
     def forbid_ends(self, hypotheses: Sequence[tuple[int, int]], word_ends: Tensor) -> None:
         """Forbid symbols at pairs of sentence and beam, but for the next tokens of begun terms."""
         for row, beam in hypotheses:
-            begun = []
-            if self.rows[row]:
-                begun = sorted(self.rows[row][beam].begun)
+            begun = sorted(self.rows[row][beam].begun) if self.rows[row] else []
             scores_of_begun = self.model[row, beam, begun]
             forbid(self.model, [(row, beam)], word_ends)
             self.model[row, beam, begun] = scores_of_begun

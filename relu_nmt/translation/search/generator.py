@@ -242,7 +242,6 @@ class Generator:
         """Advance searches, begin waiting ones, until one is done. Return its number, or None."""
         wants_weights = self.config.wants_alignment or self._scorer.needs_attention
         while True:
-            # Begin the next batch if few hypotheses are open.
             size = max((len(search.src_tokens) for search in running.values()), default=0)
             live = sum(search.num_live for search in running.values())
             if live <= MOST_LEFT * size * self.config.beam:
@@ -254,7 +253,6 @@ class Generator:
                     return number
             if not running:
                 return None
-            # Advance all searches by one token.
             searches = list(running.values())
             self._check_memory(searches)
             with self._memory_advice([search.src_tokens for search in searches]):

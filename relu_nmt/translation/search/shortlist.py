@@ -157,7 +157,6 @@ class Shortlist:
                     "relu-nmt-shortlist wrote"
                 )
             lists[source.index(first)] = [target.index(symbol) for symbol in candidates_of_first]
-        # Pad the lists to one length.
         candidates = torch.zeros(len(source), max(map(len, lists.values()), default=0)).long()
         for i, ids in lists.items():
             candidates[i, : len(ids)] = torch.tensor(ids)

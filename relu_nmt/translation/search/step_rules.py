@@ -375,9 +375,7 @@ class LongestOutput(StepRule):
 def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
     """Return the values [B, K] or [B, 1] of each beam's parent, [B, K] as ``like``."""
     values = values.expand(like.shape)
-    if parents is not None:
-        values = values.gather(1, parents)
-    return values
+    return values if parents is None else values.gather(1, parents)
 
 
 def states_of_parents(
