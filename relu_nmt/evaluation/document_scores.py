@@ -105,13 +105,14 @@ def bucket_scores(
     references: Sequence[Sequence[str]],
 ) -> list[BucketScore]:
     """Return the corpus score of the segments of each bucket."""
-    segments = list(zip(hypotheses, *references, strict=True))
     scores: list[BucketScore] = []
     for bucket, members in buckets.items():
         score = None
         if members:
-            lines, *further = zip(*map(segments.__getitem__, members), strict=True)
-            score = metric.score(lines, further)
+            sides = []
+            for lines in (hypotheses, *references):
+                sides.append(list(map(lines.__getitem__, members)))
+            score = metric.score(sides[0], sides[1:])
         scores.append((bucket, len(members), score))
     return scores
 
@@ -148,11 +149,12 @@ def split_sentences(documents: Documents, separator: str) -> Documents:
     for lines in documents:
         sentences: list[str] = []
         for line in lines:
-            parts = re.split(f"({re.escape(separator)})", line)
-            # Drop blank parts, so that no blank sentence arises.
-            parts = [part for part in parts if part == separator or part.strip()]
+            parts = []
+            for part in re.split(f"({re.escape(separator)})", line):
+                if part == separator or part.strip():  # so that no blank sentence arises
+                    parts.append(part)
             slices = sentence_slices(parts, separator)
-            sentences += ["".join(parts[part]).strip() for part in slices] or [""]
+            sentences += ["".join(parts[where]).strip() for where in slices] or [""]
         split.append(sentences)
     return split
 
@@ -161,7 +163,7 @@ def join_lines(documents: Documents, language: str = "") -> list[str]:
     """Return each document as one line, independent of its division into lines."""
     joined = []
     for lines in documents:
-        sentences = [" ".join(line.split()) for line in lines]
+        sentences = map(" ".join, map(str.split, lines))
         joined.append(join_texts(sentences, language))
     return joined
 
