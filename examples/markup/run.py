@@ -282,26 +282,42 @@ class Run:
         return {
             "references": measure.forced_scores(placed, pairs),
             POSITION: {"references": measure.forced_scores(position, pairs)},
+            "placed": [text.markup() for text in placed],
+            "placed by position": [text.markup() for text in position],
         }
 
     def examples(self, records: Sequence[Record]) -> list[dict[str, str]]:
-        """Return segments whose words agree, and whose tags the models place differently."""
-        by_attention = [record for record in records if "layers" in record]
-        if not by_attention:
-            return []
-        translating = [record for record in records if "placed" in record]
-        first = by_attention[0]
-        chosen = []
-        for number, (source, target) in enumerate(self.measured("test")):
-            placed = first["placed"][number]
+        """Return segments that the first model with enough of them has translated as it should.
+
+        Its tags stand elsewhere than by position. The aligner has the references, and comes last.
+        """
+        placed_twice = [record for record in records if "placed by position" in record]
+        for record in sorted(placed_twice, key=lambda record: record["model"] == ALIGNER):
+            numbers = self._agreeing(record)
+            if len(numbers) >= NUM_EXAMPLES:
+                numbers = numbers[:: len(numbers) // NUM_EXAMPLES][:NUM_EXAMPLES]
+                return [self._example(number, record, records) for number in numbers]
+        return []
+
+    def _agreeing(self, record: Record) -> list[int]:
+        """Return the segments whose words agree with the reference, and not the two placements."""
+        numbers = []
+        for number, (_, target) in enumerate(self.measured("test")):
+            placed = record["placed"][number]
             text = TaggedText.of_markup(placed).text
             agrees = measure.agreement(text, target.text) >= measure.AGREEMENT
-            if agrees and placed != first["placed by position"][number]:
-                example = {"source": source.markup(), "reference": target.markup()}
-                example |= {record["model"]: record["placed"][number] for record in translating}
-                chosen.append({**example, POSITION: first["placed by position"][number]})
-        step = max(1, len(chosen) // NUM_EXAMPLES)
-        return chosen[::step][:NUM_EXAMPLES]
+            if agrees and placed != record["placed by position"][number]:
+                numbers.append(number)
+        return numbers
+
+    def _example(self, number: int, chosen: Record, records: Sequence[Record]) -> dict[str, str]:
+        """Return a segment as it was placed by all models, and by position for the chosen one."""
+        source, target = self.measured("test")[number]
+        example = {"source": source.markup(), "reference": target.markup()}
+        for record in records:
+            if "placed" in record:
+                example[record["model"]] = record["placed"][number]
+        return {**example, POSITION: chosen["placed by position"][number]}
 
 
 def write_json(path: Path, content: object) -> None:

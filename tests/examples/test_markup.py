@@ -89,17 +89,18 @@ def test_scores_of_tags_are_those_counted_by_hand(modules):
 
 
 def write_corpus(folder):
-    """Write a text whose words are letters, each translated by its capital, some of them tagged."""
+    """Write a text whose words are letters, each translated by its capital, the tagged one last."""
     rng = random.Random(0)
     folder.mkdir()
-    for split, count in (("train", 150), ("valid", 4), ("test", 6)):
+    for split, count in (("train", 150), ("valid", 4), ("test", 16)):
         lines = {"de": [], "en": []}
         for _ in range(count):
             words = rng.choices("abcdefgh", k=rng.randint(3, 6))
             place = rng.randrange(len(words))
             words[place] = f"<b>{words[place]}</b>"
             lines["de"].append(" ".join(words))
-            lines["en"].append(" ".join(words).upper().replace("B>", "b>"))
+            translated = [*words[:place], *words[place + 1 :], words[place]]
+            lines["en"].append(" ".join(translated).upper().replace("B>", "b>"))
         for language in tiny.LANGUAGES:
             (folder / f"{split}.{language}").write_text("\n".join(lines[language]) + "\n")
 
@@ -113,17 +114,18 @@ def test_the_script_measures_all_models_and_does_nothing_twice(modules, tmp_path
     words = [str(word) for word in words]
     assert modules.run.main(words) == 0, capsys.readouterr().err
     results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
-    assert results["with the same tags"] == {"train": 150, "valid": 4, "test": 6}
+    assert results["with the same tags"] == {"train": 150, "valid": 4, "test": 16}
     by_model = {record["model"]: record for record in results["models"]}
     assert set(by_model) == {"aligner", "softmax", "relu", "sparsemax", "guided", "words"}
-    assert by_model["aligner"]["references"]["f1"] > 90
+    assert by_model["aligner"]["references"]["f1"] > 80
     for record in by_model.values():
         assert record.get("updates", 2) == 2
         if "layers" in record:
             assert record["translations"]["sound"] == 100
             assert record["translations"]["cut words"] == 0
-            assert record["references"]["tags"] == 6
+            assert record["references"]["tags"] == 16
             assert [layer["tags"] for layer in record["layers"]] == [4, 4]
+    assert set(results["examples"][0]) == {"source", "reference", "position", *by_model}
     capsys.readouterr()
     assert modules.run.main(words) == 0
     again = capsys.readouterr().out
