@@ -179,8 +179,7 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
             intervals += ["--keep-interval-updates", "1"]
         intervals += ["--log-interval", log_interval]
         intervals += ["--telemetry-interval", str(max(1, updates // 20))]
-    return tool(
-        "vision_train",
+    words = [
         data,
         *("--valid-fraction", str(setting.valid_fraction)),
         *(() if study.norms and not updates else ("--no-epoch-checkpoints",)),
@@ -189,8 +188,8 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
         *intervals,
         *settings.train_flags,
         *("--seed", str(step.model.seed), "--save-dir", str(step.checkpoints)),
-        processes=settings.running.training_processes,
-    )
+    ]
+    return tool("vision_train", words, settings.running.training_processes)
 
 
 def _evaluate(step: Step, data: str, classes: str) -> Command:
@@ -199,7 +198,7 @@ def _evaluate(step: Step, data: str, classes: str) -> Command:
     flags = ["--data", data, "--results", str(step.folder / ACCURACY), "--no-progress-bar"]
     if classes:
         flags += ["--classes", classes]
-    return tool("vision_evaluate", checkpoint, *flags)
+    return tool("vision_evaluate", [checkpoint, *flags])
 
 
 def _measure(step: Step, data: str) -> Command:
