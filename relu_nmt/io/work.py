@@ -211,7 +211,7 @@ def _worker_pool(
 
 
 def _submit(
-    pool: ProcessPoolExecutor, function: Callable[..., Result], *arguments: Any
+    pool: ProcessPoolExecutor, function: Callable[[Task], Result], task: Task
 ) -> Future[Result]:
     """Return the future result of a task.
 
@@ -219,10 +219,10 @@ def _submit(
     The parent, which then gets it, ends them.
     """
     if not FORKS:
-        return pool.submit(function, *arguments)
+        return pool.submit(function, task)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return pool.submit(function, *arguments)
+        return pool.submit(function, task)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -265,7 +265,7 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
     line = ""
     # A forked worker gets the function as it is, even one that cannot be pickled.
     with _worker_pool(1, _functions.append, function) as pool:
-        future = _submit(pool, _call_function)
+        future = _submit(pool, _call_function, None)
         while not wait([future], SECONDS_BETWEEN_LINES).done:
             if not _hidden.get():
                 line = f"{label}: {time.monotonic() - started:.0f} s so far"
@@ -279,7 +279,7 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
 _functions: list[Callable[[], Any]] = []
 
 
-def _call_function() -> Any:
+def _call_function(_: None) -> Any:
     return _functions.pop()()
 
 
