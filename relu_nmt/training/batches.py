@@ -79,7 +79,7 @@ class TrainingData:
     scorer: Scorer | None = None
 
 
-def own_batches(
+def batches_of_process(
     num_batches: int, offset: int, update_freq: int, rank: int, world_size: int
 ) -> list[list[int | None]]:
     """Return a process's batches of each update that is left of an epoch after ``offset`` batches.
@@ -90,7 +90,7 @@ def own_batches(
     stands for it, since all processes must compute the same number of batches.
 
     Example:
-        >>> own_batches(num_batches=5, offset=0, update_freq=1, rank=1, world_size=2)
+        >>> batches_of_process(num_batches=5, offset=0, update_freq=1, rank=1, world_size=2)
         [[1], [3], [None]]
     """
     per_update = update_freq * world_size

@@ -13,7 +13,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.training import OPTIMIZERS
-from relu_nmt.training.checkpoint import read_metadata, weights_alone
+from relu_nmt.training.checkpoint import read_metadata, weights_alone_advice
 from relu_nmt.training.config import RESULTS_FILE, TrainerConfig
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult
 
@@ -44,7 +44,7 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_
     if were:
         raise CheckpointError(
             f"{path}: was trained with {' '.join(were)}, not {' '.join(are)}; give the same model "
-            f"flags to go on, or {fresh_start}; if the weights fit, {weights_alone(path)}"
+            f"flags to go on, or {fresh_start}; if the weights fit, {weights_alone_advice(path)}"
         )
 
 

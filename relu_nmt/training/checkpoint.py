@@ -142,7 +142,7 @@ def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tens
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def same_model(fresh_start: str) -> str:
+def same_model_advice(fresh_start: str) -> str:
     """Return advice for weights that do not fit the model of a training."""
     return (
         "give the same --arch, model flags (--config reads them from a checkpoint) and data, or "
@@ -150,7 +150,7 @@ def same_model(fresh_start: str) -> str:
     )
 
 
-def weights_alone(path: str | os.PathLike[str]) -> str:
+def weights_alone_advice(path: str | os.PathLike[str]) -> str:
     """Return advice to train on from the weights of a checkpoint, without its state."""
     return (
         f"start from its weights with --finetune-from-model {path} in another --save-dir, without "

@@ -329,7 +329,7 @@ def give_back(objective: nn.Module) -> None:
             module.reshard()
 
 
-def own_part(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """Return this process's part of a tensor, without a copy."""
     return tensor.to_local() if _is_part(tensor) else tensor
 

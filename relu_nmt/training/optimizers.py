@@ -15,7 +15,7 @@ from relu_nmt.config.classes import chosen_part, with_own_config
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.config import OptimizerConfig
-from relu_nmt.training.distributed import own_part
+from relu_nmt.training.distributed import local_part
 
 
 @OPTIMIZERS.register("adamw")
@@ -59,7 +59,7 @@ class Adafactor(torch.optim.Adafactor):
 
     def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
         for group in groups:
-            if any(own_part(p) is not p for p in group["params"]):
+            if any(local_part(p) is not p for p in group["params"]):
                 raise ConfigError(
                     "--optimizer adafactor needs whole matrices; leave out --ddp-backend "
                     "fully_sharded"

@@ -13,7 +13,7 @@ from torch import nn
 from relu_nmt.errors import ConfigError, OutOfMemoryError
 from relu_nmt.io.process import free_memory, peak_resident_bytes
 from relu_nmt.training.batches import Batch, naming_batch, shapes_of
-from relu_nmt.training.distributed import ProcessGroup, own_part
+from relu_nmt.training.distributed import ProcessGroup, local_part
 from relu_nmt.training.state import Components
 
 BYTES_OF_GRADIENT = 4
@@ -84,7 +84,7 @@ def peak_of(parts: Components, batch: Batch) -> int:
 
 def num_trained(parts: Components) -> int:
     """Return the number of the weights that the optimizer of this process changes."""
-    return sum(own_part(parameter).numel() for parameter in parts.parameters)
+    return sum(local_part(parameter).numel() for parameter in parts.parameters)
 
 
 def memory_of(process: ProcessGroup) -> int:

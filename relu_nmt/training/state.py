@@ -19,8 +19,8 @@ from relu_nmt.training.checkpoint import (
     Checkpoint,
     load_checkpoint,
     load_weights,
-    same_model,
-    weights_alone,
+    same_model_advice,
+    weights_alone_advice,
     without_prefix,
 )
 from relu_nmt.training.config import OptimizerConfig, TrainerConfig
@@ -28,7 +28,7 @@ from relu_nmt.training.distributed import (
     ProcessGroup,
     give_back,
     is_sharded,
-    own_part,
+    local_part,
     part_like,
     whole_tensors,
 )
@@ -107,7 +107,7 @@ class TrainingState:
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{origin}: its training state cannot be read ({error}); it was written by "
-                f"another version of relu_nmt; {weights_alone(origin)}"
+                f"another version of relu_nmt; {weights_alone_advice(origin)}"
             ) from error
 
 
@@ -139,8 +139,8 @@ class WeightAverage:
         if not self._averages or num_updates % config.ema_update_freq:
             return
         share = 1.0 if num_updates < config.ema_start_update else 1 - config.ema_decay
-        averages = [own_part(tensor) for tensor in self._averages.values()]
-        weights = [own_part(tensor) for tensor in self._parameters.values()]
+        averages = [local_part(tensor) for tensor in self._averages.values()]
+        weights = [local_part(tensor) for tensor in self._parameters.values()]
         torch._foreach_lerp_(averages, weights, weight=share)
 
     @contextmanager
@@ -162,8 +162,8 @@ class WeightAverage:
     def _swap(self) -> None:
         """Exchange weights and averages in place: sharding gathers from the same memory."""
         for name, parameter in self._parameters.items():
-            weights = own_part(parameter)
-            average = own_part(self._averages[name])
+            weights = local_part(parameter)
+            average = local_part(self._averages[name])
             copy = weights.clone()
             weights.copy_(average)
             average.copy_(copy)
@@ -244,7 +244,7 @@ class Components:
         """Divide summed gradients by the sample size and clip them. Return the norm before."""
         # Undo the loss scale, so that norms are comparable.
         self.scaler.unscale_(self.optimizer)
-        gradients = [own_part(p.grad) for p in self.parameters if p.grad is not None]
+        gradients = [local_part(p.grad) for p in self.parameters if p.grad is not None]
         # Keep the factor on the device, without a wait for the GPU. Its world_size undoes the mean
         # of DistributedDataParallel over the processes.
         factor = (self.process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
@@ -324,7 +324,7 @@ class Components:
         model.
         """
         config = self.config
-        advice = same_model(config.fresh_start(goes_on=path is not None))
+        advice = same_model_advice(config.fresh_start(goes_on=path is not None))
         # A fresh start, perhaps from the weights of another model.
         if path is None:
             origin = config.finetune_from_model
@@ -339,7 +339,7 @@ class Components:
         if "training_state" not in checkpoint.metadata:
             raise CheckpointError(
                 f"{path}: holds weights only (averaged or exported), so training cannot go on from "
-                f"it; {weights_alone(path)}"
+                f"it; {weights_alone_advice(path)}"
             )
         # Load the model, then the raw weights if the stored model is an average.
         state = TrainingState.from_dict(checkpoint.metadata["training_state"], str(path))
@@ -425,7 +425,7 @@ def _load_optimizer(
     if not fits:
         raise CheckpointError(
             f"{path}: the checkpoint holds no optimizer state for this model; add "
-            f"--reset-optimizer, or {weights_alone(path)}"
+            f"--reset-optimizer, or {weights_alone_advice(path)}"
         )
     # Number the parameters as PyTorch does, cutting tensors to this process's part.
     state: dict[int, dict[str, Tensor]] = {}

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from relu_nmt.errors import DataError, TrainingError
-from relu_nmt.training.batches import Batch, TrainingData, load_ahead, own_batches
+from relu_nmt.training.batches import Batch, TrainingData, batches_of_process, load_ahead
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, noting_signals
 from relu_nmt.training.log import Meters, TrainingLog
@@ -162,7 +162,7 @@ class Trainer:
             )
         process = self._process
         update_freq = config.update_freq_of(state.epoch)
-        updates = own_batches(
+        updates = batches_of_process(
             state.num_batches,
             state.batch_offset,
             update_freq,

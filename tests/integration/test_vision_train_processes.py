@@ -11,7 +11,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.jobs import training
 from relu_nmt.jobs.vision_train import job as train_images
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.distributed import own_part
+from relu_nmt.training.distributed import local_part
 from relu_nmt.vision.images import ImageBatches
 from tests.ranks import run_ranks
 from tests.unit.vision.made_images import make_squares
@@ -55,7 +55,7 @@ def train(process, words, folder):
     training.join_processes = lambda cpu: process
     train_images.Trainer = Keeping
     assert vision_train.main([*words, "--save-dir", str(folder)]) == 0
-    state = {name: own_part(x).contiguous() for name, x in models[0].state_dict().items()}
+    state = {name: local_part(x).contiguous() for name, x in models[0].state_dict().items()}
     save_file(state, folder / f"rank-{process.rank}.safetensors")
 
 

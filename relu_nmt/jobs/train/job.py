@@ -21,7 +21,7 @@ from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.train.settings import detokenizer_settings, search_settings
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata, same_model
+from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata, same_model_advice
 from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
 from relu_nmt.training.preflight import fitting_tokens
 from relu_nmt.training.save_dir import TrainingResult
@@ -323,7 +323,7 @@ def initial_weights(
     copy = training.new_model(build)
     weights = fit_mechanisms(copy, weights, slots)
     origin = settings.trainer.finetune_from_model or ""
-    load_weights(copy, weights, origin, advice=same_model(training.fresh_start))
+    load_weights(copy, weights, origin, advice=same_model_advice(training.fresh_start))
     measured = None
     if training.process.is_first:
         measured = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots)

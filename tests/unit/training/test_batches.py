@@ -15,7 +15,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, OutOfMemoryError
 from relu_nmt.training import preflight as memory
-from relu_nmt.training.batches import load_ahead, own_batches
+from relu_nmt.training.batches import batches_of_process, load_ahead
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.preflight import fitting_tokens, largest_that_fits, leaving_no_trace
 from relu_nmt.training.state import Components
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 def test_shares_cover_the_rest_of_the_epoch_once(num_batches, offset, update_freq, world_size):
     offset = min(offset, num_batches)
     shares = [
-        own_batches(num_batches, offset, update_freq, rank, world_size)
+        batches_of_process(num_batches, offset, update_freq, rank, world_size)
         for rank in range(world_size)
     ]
     # All processes make as many updates, each of as many batches.
@@ -40,12 +40,14 @@ def test_shares_cover_the_rest_of_the_epoch_once(num_batches, offset, update_fre
 
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 4))
 def test_processes_and_accumulation_are_interchangeable(num_batches, update_freq, world_size):
-    many = [own_batches(num_batches, 0, update_freq, r, world_size) for r in range(world_size)]
+    many = [
+        batches_of_process(num_batches, 0, update_freq, r, world_size) for r in range(world_size)
+    ]
     joined = [
         sorted(i for update in updates for i in update if i is not None)
         for updates in zip(*many, strict=True)
     ]
-    assert joined == own_batches(num_batches, 0, update_freq * world_size, 0, 1)
+    assert joined == batches_of_process(num_batches, 0, update_freq * world_size, 0, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

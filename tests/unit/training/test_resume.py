@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training import SCHEDULES
-from relu_nmt.training.batches import own_batches
+from relu_nmt.training.batches import batches_of_process
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.optimizers import freeze
@@ -149,7 +149,7 @@ def test_any_numbers_of_processes_train_on_every_batch_once(count, parts):
     offset, indices = 0, []
     for world_size, update_freq, stop in [*parts, (1, 1, count)]:
         shares = [(count, offset, update_freq, r, world_size) for r in range(world_size)]
-        updates = [own_batches(*share)[:stop] for share in shares]
+        updates = [batches_of_process(*share)[:stop] for share in shares]
         assert len({len(step) for step in updates}) == 1
         assert len({len(update) for step in updates for update in step}) <= 2  # the last is shorter
         indices += [i for step in updates for update in step for i in update if i is not None]
