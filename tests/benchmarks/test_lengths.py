@@ -61,6 +61,7 @@ def test_a_step_runs_on_the_given_number_of_tokens(lengths, monkeypatch, kind, a
         assert counted == tokens
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler's own, which would end it as errors
 @pytest.mark.slow
 def test_a_compiled_step_has_the_gradients_of_the_plain_one(lengths, monkeypatch):
     arguments = arguments_of(lengths, monkeypatch)

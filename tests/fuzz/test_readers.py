@@ -17,6 +17,8 @@ from tests.fuzz.fresh import fresh
 from tests.fuzz.readers import CONTRAST, OLD_FILES, READERS, read_or_refuse
 from tests.unit.training.toy import Toy
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries, about damaged files
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
