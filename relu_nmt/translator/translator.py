@@ -325,7 +325,6 @@ class Translator:
                 "--window-overlap forces prefixes itself; it goes with neither "
                 "--prefix-size nor --score-reference"
             )
-        # Divide the documents into windows, and search these.
         positions = self.ensemble.max_positions
         search = search or self.searcher(config)
         return search_documents(documents, windows, config, positions, self.text_of, search)

@@ -17,8 +17,9 @@ import torch
 
 from relu_nmt.applications.layer_statistics import LayerStatistics
 from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.jobs.translate import documents as translate_documents
+from relu_nmt.jobs.translate import lines as translate_lines
 from relu_nmt.jobs.translate import split as translate_split
-from relu_nmt.jobs.translate import text as translate_text
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.search.translations import load_translations
@@ -326,8 +327,8 @@ def test_interactive_reads_the_table_of_unknown_words_once(folder, tmp_path, mon
     options = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
     (tmp_path / "text").write_text("ein haus\nein hund\n\nbrot\n")
     flags = {"input": tmp_path / "text", "buffer_size": 1, "replace_unk": tmp_path / "table"}
-    settings = translate_text.TranslateLinesSettings.of(**options, **flags)
-    assert len(translate_text.translate_lines(settings, progress=False)) == 4
+    settings = translate_lines.TranslateLinesSettings.of(**options, **flags)
+    assert len(translate_lines.translate_lines(settings, progress=False)) == 4
     assert len(read) == 1
 
 
@@ -489,10 +490,10 @@ def test_recipes_return_the_translations_that_the_commands_print(folder, capfd):
     assert result.counts == [1] * NUM_TEST
     assert f"{result.num_at_limit} translations reached" in printed or not result.num_at_limit
     (folder / "lines.de").write_text("Das Haus\n\nBrot\n", encoding="utf-8")
-    settings = translate_text.TranslateLinesSettings.of(input=folder / "lines.de", **options)
-    lines = translate_text.translate_lines(settings, progress=False)
-    text, documents = translate_text.translate_documents(
-        translate_text.TranslateDocumentsSettings.of(
+    settings = translate_lines.TranslateLinesSettings.of(input=folder / "lines.de", **options)
+    lines = translate_lines.translate_lines(settings, progress=False)
+    text, documents = translate_documents.translate_documents(
+        translate_documents.TranslateDocumentsSettings.of(
             file=folder / "lines.de", max_doc_tokens=1, max_len_a=0, **options
         ),
         progress=False,

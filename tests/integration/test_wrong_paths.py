@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from relu_nmt.errors import DataError
-from relu_nmt.jobs.translate import text as translate_text
-from relu_nmt.jobs.translate.text import READ_BYTES, read_buffers
+from relu_nmt.jobs.translate import lines as translate_lines
+from relu_nmt.jobs.translate.lines import READ_BYTES, read_buffers
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from tests.commands import run_here
 
@@ -200,7 +200,7 @@ def test_a_line_of_many_blocks_is_copied_once():
 
 
 def test_a_line_without_an_end_is_not_read_for_ever(monkeypatch):
-    monkeypatch.setattr(translate_text, "MOST_BYTES", 3 * READ_BYTES)
+    monkeypatch.setattr(translate_lines, "MOST_BYTES", 3 * READ_BYTES)
     with (
         open("/dev/zero", "rb") as endless,
         pytest.raises(DataError, match="a line without an end"),

@@ -21,6 +21,7 @@ from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError, DataError, ReluNmtError, counted, printable
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.work import hidden_progress, progress_bar
+from relu_nmt.jobs.translate.documents import translate_documents
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
 from relu_nmt.jobs.translate.shared import (
     banned_options,
@@ -28,7 +29,6 @@ from relu_nmt.jobs.translate.shared import (
     load_translator,
     print_notes,
 )
-from relu_nmt.jobs.translate.text import translate_documents
 from relu_nmt.translator import Translator
 
 

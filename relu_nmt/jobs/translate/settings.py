@@ -238,7 +238,7 @@ class TranslateSplitSettings(WindowOptions, BannedTermOptions):
 
 @settings
 class TranslateLinesSettings(TermOptions):
-    """All settings of :func:`relu_nmt.jobs.translate.text.translate_lines`."""
+    """All settings of :func:`relu_nmt.jobs.translate.lines.translate_lines`."""
 
     data: str | None = data_option(
         None, "data folder; not needed, as the checkpoint has everything"

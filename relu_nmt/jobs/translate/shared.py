@@ -15,7 +15,7 @@ from relu_nmt.config import split_paths
 from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
 from relu_nmt.data.translation_batches import least_limit
-from relu_nmt.errors import ConfigError, counted, printable
+from relu_nmt.errors import ConfigError, DataError, counted, printable
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.jobs.translate.settings import (
@@ -391,3 +391,11 @@ def documents_text(
         shares.append(f"{share(num_empty_documents, len(documents))} documents")
     ending = f"have an empty translation and are not in {path}; --output-separator tag keeps them"
     return "\n".join(texts), [f"NOTE: {part} {ending}" for part in shares]
+
+
+def wrong_prefixes(path: str | None, prefixes: list[str], lines: str) -> DataError:
+    """Return the error for a file that has another number of prefixes than there are lines."""
+    return DataError(
+        f"--prefixes {path}: {counted(len(prefixes), 'line')}, but the {lines}; give one for each, "
+        "empty for none"
+    )

@@ -11,7 +11,7 @@ import pytest
 
 from relu_nmt.cli import interactive, translate_document
 from relu_nmt.errors import MissingExtraError, counted
-from relu_nmt.jobs.translate import text as translate_text
+from relu_nmt.jobs.translate import documents as translate_documents
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translator import Translator
 from tests.integration.documents.document_models import run, translate
@@ -235,7 +235,7 @@ def test_paragraphs_are_cut_into_sentences_and_joined_again(
         languages.append(language)
         return lambda paragraph: [part.strip() for part in paragraph.split("9")]
 
-    monkeypatch.setattr(translate_text, "SentenceSplitter", splitter)
+    monkeypatch.setattr(translate_documents, "SentenceSplitter", splitter)
     text = "1 2 9 3 9 5 6\n7\n\n8 9 1\n"
     out, err = translate(folder, capsys, text, "--max-doc-tokens", limit, "--split-sentences")
     assert out == "1 2 4 5 6\n7\n\n8 1\n"
@@ -260,8 +260,8 @@ def test_a_missing_sentence_splitter_is_an_error_with_its_package(monkeypatch):
 def test_sentences_of_a_chinese_paragraph_are_joined_without_spaces():
     numbers = [4, 4, 5]
     lines = ["我来。", "你好。", "好！"]
-    assert translate_text._joined(lines, numbers, "zh") == ["我来。你好。", "好！"]
-    assert translate_text._joined(["Ja.", "Gut.", ""], numbers, "de") == ["Ja. Gut.", ""]
+    assert translate_documents._joined(lines, numbers, "zh") == ["我来。你好。", "好！"]
+    assert translate_documents._joined(["Ja.", "Gut.", ""], numbers, "de") == ["Ja. Gut.", ""]
 
 
 def test_a_note_on_tabs_comes_before_the_translations(folder, capsys, copying):

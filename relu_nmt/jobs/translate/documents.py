@@ -1,0 +1,280 @@
+"""Translate raw text, document by document, with blank lines between documents."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from relu_nmt.data.documents import (
+    SEPARATOR_TESTS,
+    SINGLE_SENTENCES,
+    Groups,
+    WindowConfig,
+    join_texts,
+    plan_groups,
+)
+from relu_nmt.errors import DataError, counted
+from relu_nmt.io.plain_text import refuse_markup
+from relu_nmt.io.safe_write import check_writable, write_file
+from relu_nmt.io.text_lines import (
+    named_input,
+    read_input,
+    read_lines,
+)
+from relu_nmt.io.work import hidden_progress, progress_bar
+from relu_nmt.jobs.translate.settings import (
+    TranslateDocumentsSettings,
+)
+from relu_nmt.jobs.translate.shared import (
+    length_note,
+    limit_note,
+    load_translator,
+    print_notes,
+    share,
+    source_limit,
+    split_note,
+    split_terms,
+    tab_note,
+    term_options,
+    too_long_note,
+    wrong_prefixes,
+)
+from relu_nmt.tokenization.base import SentenceSplitter
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.document_search import TranslatedDocuments
+from relu_nmt.translation.search.translations import (
+    SourceDocuments,
+)
+from relu_nmt.translator import TranslationRequest, Translator
+
+is_blank = SEPARATOR_TESTS["blank"]
+
+
+def translate_documents(
+    settings: TranslateDocumentsSettings,
+    *,
+    translator: Translator | None = None,
+    is_one_of_several: bool = False,
+    progress: bool = True,
+) -> tuple[list[str], TranslatedDocuments]:
+    """Translate a text, and print it. Return its lines, and the same by document.
+
+    The settings tell the ``translator`` to load, unless it is there already. Of several texts, only
+    notes on lines are printed, with the name of the file.
+
+    Raises:
+        ConfigError: the settings do not fit the model.
+        CheckpointError: a checkpoint is missing or damaged.
+        DataError: the text cannot be read, or a line is too long for the model.
+    """
+    # Read the text first, since loading the model takes longer.
+    check_writable("--output", settings.output)
+    text = _Text(settings)
+    translator = translator or load_translator(settings.model)
+    windows = settings.windows(translator.max_doc_tokens)
+    # Print warnings before the translation starts.
+    length = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
+    about_tabs = tab_note(text.lines, settings.constraints)
+    if progress and not is_one_of_several:
+        if windows.max_doc_tokens > translator.max_doc_tokens:
+            print_notes(length)
+            length = ""
+        print_notes(about_tabs)
+    # Divide the lines into sentences if asked. Lines that are translated alone may be cut anyway.
+    split = None
+    if settings.split_sentences:
+        text.cut(SentenceSplitter(translator.task.source_lang))
+    else:
+        split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
+    encoded = translator.sources.encode(text.request(settings), split)
+    limit = source_limit(settings.model, translator)
+    sources = encoded.limited(limit)
+    config = settings.search.resolved(documents=True, workers=0)
+    translated = _search(settings, translator, sources, windows, config, progress)
+    lines = text.translated(translated, translator.task.target_lang)
+    _write(settings, lines, progress)
+    if progress:
+        # Look at the sentences as they were before the limit cut or emptied them.
+        too_long = []
+        split_lines = []
+        for number, source in zip(text.numbers, encoded.sentences, strict=True):
+            if limit.refuses(source):
+                too_long.append(number)
+            if source.parts:
+                split_lines.append(number)
+        notes = [
+            too_long_note(too_long, limit),
+            split_note(split_lines, split, settings.split_sentences),
+            _undivided_note(translated),
+            limit_note(translated.num_at_limit, config),
+            _empty_note(translated),
+        ]
+        if is_one_of_several:
+            for note in filter(None, [about_tabs, *notes]):
+                print_notes(f"{settings.file}: {note}")
+        else:
+            print_notes(length, _report(sources, translated, windows), *notes)
+    return lines, translated
+
+
+class _Text:
+    """The lines of a text, their prefixes and forced terms, and their sentences by document.
+
+    Attributes:
+        sentences: the sentences of all documents. Several may be of one line.
+        numbers: number of each sentence's line, from 0.
+        counts: number of sentences of each document.
+    """
+
+    def __init__(self, settings: TranslateDocumentsSettings) -> None:
+        lines = read_input(settings.file)
+        refuse_markup(lines, named_input(settings.file))
+        self.lines, self._terms = split_terms(lines, settings.constraints)
+        self._prefixes = [""] * len(lines)
+        if settings.prefixes is not None:
+            self._prefixes = read_lines(settings.prefixes)
+        if len(self._prefixes) != len(lines):
+            raise wrong_prefixes(settings.prefixes, self._prefixes, f"text has {len(lines):,}")
+        # Refuse prefixes and terms of blank lines, since these are not translated.
+        for number, line in enumerate(self.lines):
+            if is_blank(line) and "".join([self._prefixes[number], *self._terms[number]]).strip():
+                raise DataError(
+                    f"{settings.file}:{number + 1}: the line is blank, and so is its translation, "
+                    "but it has a prefix or forced terms; leave them out"
+                )
+        self.cut(lambda line: [line])
+
+    def cut(self, splitter: Callable[[str], list[str]]) -> None:
+        """Cut the lines into sentences. Blank lines stand between documents."""
+        self.sentences: list[str] = []
+        self.numbers: list[int] = []
+        self.counts: list[int] = []
+        for blank, run in itertools.groupby(range(len(self.lines)), self._is_blank):
+            if blank:
+                continue
+            num_before = len(self.sentences)
+            for number in run:
+                parts = splitter(self.lines[number])
+                self.sentences += parts
+                self.numbers += [number] * len(parts)
+            self.counts.append(len(self.sentences) - num_before)
+
+    def _is_blank(self, number: int) -> bool:
+        return is_blank(self.lines[number])
+
+    def request(self, settings: TranslateDocumentsSettings) -> TranslationRequest:
+        """Return the request for the sentences.
+
+        A line with a prefix or terms is one sentence, as the settings check.
+        """
+        return TranslationRequest(
+            self.sentences,
+            self.counts,
+            prefixes=[self._prefixes[number] for number in self.numbers],
+            forced=[self._terms[number] for number in self.numbers],
+            numbers=[number + 1 for number in self.numbers],
+            **term_options(settings),
+        )
+
+    def translated(self, documents: TranslatedDocuments, language: str) -> list[str]:
+        """Return the translated lines, with the blank lines of the source between documents."""
+        lines: list[str] = []
+        numbers = iter(self.numbers)
+        translations = zip(documents, self.counts, strict=True)
+        for blank, run in itertools.groupby(self.lines, is_blank):
+            if blank:
+                lines += [""] * len(list(run))
+            else:
+                sentences, count = next(translations)
+                lines += _joined(sentences, list(itertools.islice(numbers, count)), language)
+        return lines
+
+
+def _write(settings: TranslateDocumentsSettings, lines: Sequence[str], progress: bool) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    if settings.output is not None:
+        write_file("--output", settings.output, text)
+    elif progress:
+        print(text, end="")
+
+
+def _search(
+    settings: TranslateDocumentsSettings,
+    translator: Translator,
+    sources: SourceDocuments,
+    windows: WindowConfig,
+    config: GenerationConfig,
+    progress: bool,
+) -> TranslatedDocuments:
+    """Translate documents with a progress bar."""
+    num_searches = len(_groups(sources, windows))
+    num_searches += sum(len(source.parts[1:]) for source in sources.sentences)
+    with (
+        hidden_progress(settings.no_progress_bar or not progress),
+        progress_bar("translate", num_searches, "groups", shows_waiting=True) as advance,
+    ):
+        search = translator.searcher(config, on_progress=advance)
+        return translator.answer(sources, config, windows, search)
+
+
+def _groups(sources: SourceDocuments, windows: WindowConfig) -> Groups:
+    return plan_groups(
+        sources.sizes, sources.counts, windows.max_doc_tokens, windows.window_overlap
+    )
+
+
+def _undivided_note(translated: TranslatedDocuments) -> str:
+    """Return a note on groups of lines that became one line, or an empty text."""
+    if not translated.num_undivided:
+        return ""
+    return (
+        "NOTE: the model was trained without --sentence-separator: "
+        f"{share(translated.num_undivided, len(translated.windows))} groups of several lines "
+        f"became one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
+    )
+
+
+def _empty_note(translated: TranslatedDocuments) -> str:
+    """Return a note on lines that look like boundaries of documents, or an empty text."""
+    lines = list(itertools.chain.from_iterable(translated))
+    num_blank = sum(map(is_blank, lines))
+    if not num_blank:
+        return ""
+    return (
+        f"NOTE: {share(num_blank, len(lines))} lines have an empty translation, which looks "
+        "like a blank line between documents"
+    )
+
+
+def _joined(lines: Sequence[str], numbers: Sequence[int], language: str) -> list[str]:
+    """Join the sentences of each line. If sentences are missing, leave them apart."""
+    if len(numbers) != len(lines):
+        return list(lines)
+    sentences_of_line: dict[int, list[str]] = {}
+    for number, sentence in zip(numbers, lines, strict=True):
+        sentences_of_line.setdefault(number, []).append(sentence)
+    return [join_texts(sentences, language) for sentences in sentences_of_line.values()]
+
+
+def _report(
+    sources: SourceDocuments,
+    translated: TranslatedDocuments,
+    windows: WindowConfig,
+) -> str:
+    """Return the line that counts lines, groups, mismatches and repetitions."""
+    limit = windows.max_doc_tokens
+    lines = counted(len(sources.sentences), "line")
+    documents = counted(len(sources.counts), "document")
+    groups = counted(translated.num_groups, "group")
+    size = f"up to {limit} tokens"
+    if limit == SINGLE_SENTENCES:
+        size = "one"
+    parts = [f"{lines} of {documents} in {groups} of {size}"]
+    num_over_long = int(_groups(sources, windows).over_long.sum())
+    if num_over_long:
+        parts.append(f"{counted(num_over_long, 'longer line')} translated whole")
+    # Count mismatches only if separators divide groups of several lines.
+    if sources.separators is not None and limit != SINGLE_SENTENCES:
+        wrong = share(translated.num_mismatched, translated.num_groups)
+        parts.append(f"{wrong} groups had another number of sentences than lines")
+    if translated.num_repeated:
+        parts.append(f"{translated.num_repeated:,} translated again in halves")
+    return "; ".join(parts)
