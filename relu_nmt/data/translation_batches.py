@@ -341,13 +341,6 @@ class ShardedBatches:
             self.batches = make(folder)
             self.longest_group = max(self.longest_group, self.batches.longest_group)
 
-    def within(self, max_tokens: int) -> "ShardedBatches":
-        """Return the same folders in batches of at most ``max_tokens``."""
-        other = copy.copy(self)
-        other.batches = self.batches.within(max_tokens)
-        other._make = lambda folder: self._make(folder).within(max_tokens)
-        return other
-
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
         folder = self._folders[(epoch - 1) % len(self._folders)]

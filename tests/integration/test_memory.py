@@ -217,6 +217,36 @@ def test_the_longest_sentence_of_any_folder_fits(data, tmp_path, sized):
     assert arguments(tmp_path / "out")["max_tokens"] == 330
 
 
+def test_the_number_that_was_chosen_limits_validation_too(data, tmp_path, sized, shapes):
+    sized(325_000)
+    sizes, _ = shapes
+    flags = ("--max-epoch", 1, "--no-preflight")
+    train(data, tmp_path, "--max-tokens", "auto", *flags)
+    tokens = arguments(tmp_path)["max_tokens"]
+    chosen = sizes.copy()
+    sizes.clear()
+    train(data, tmp_path / "typed", "--max-tokens", tokens, *flags)
+    # Trials of the number come first. Validation has 300 padded tokens in one batch.
+    assert tokens < 300 and chosen[-len(sizes) :] == sizes
+
+
+def test_each_folder_is_checked_against_the_number_of_the_checkpoint(data, tmp_path, sized):
+    sized(325_000)
+    flags = ("--max-tokens", "auto", "--disable-validation", "--no-preflight")
+    train(data, tmp_path / "out", *flags, "--max-epoch", 1)
+    tokens = arguments(tmp_path / "out")["max_tokens"]
+    write_lines(tmp_path, "train", ["1 2", " ".join("1" * 399)])
+    dictionaries = {f"{side}dict": str(data / f"dict.{la}.txt") for side, la in SIDES}
+    other = preprocessed(tmp_path, splits=("train",), **dictionaries)
+    flags = (*flags, "--max-epoch", 3)
+    refused = train(f"{data}:{other}", tmp_path / "out", *flags, check=False)
+    assert refused.returncode == 2
+    assert f"sentence 1 has 400 tokens, but --max-tokens is {tokens}" in refused.stderr
+    skipping = "--skip-invalid-size-inputs-valid-test"
+    done = train(f"{data}:{other}", tmp_path / "out", *flags, skipping)
+    assert notes_of(done, "1 of them are longer than --max-tokens")
+
+
 def test_batches_that_fit_this_machine_are_trained_on(data, tmp_path):
     done = train(data, tmp_path, "--max-tokens", "auto", "--max-update", 1)
     assert notes_of(done, "--max-tokens auto: 4,096")

@@ -22,6 +22,7 @@ class Corpora:
     """Opens training and validation data, and prints their sizes with ``say``.
 
     Args:
+        settings: the flags. A later assignment holds for all batches that are opened after it.
         task: the task of the first of the data folders ``folders``.
         models: the model that learns, and its teachers. Batches have only what all can read.
     """
@@ -34,7 +35,7 @@ class Corpora:
         models: Sequence[TranslationModel],
         say: Callable[[str], None],
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._task = task
         self._folders = folders
         self._say = say
@@ -46,7 +47,7 @@ class Corpora:
 
     def training_batches(self, folder: str) -> TranslationBatches:
         """Return shuffled batches of the training split of a data folder."""
-        settings = self._settings
+        settings = self.settings
         batching = settings.batching
         lengths = settings.documents.training_lengths
         split = self._training_split(folder)
@@ -66,7 +67,7 @@ class Corpora:
 
         If documents are trained on, the sentences are in groups.
         """
-        settings = self._settings
+        settings = self.settings
         batches: dict[str, TranslationBatches] = {}
         if settings.trainer.disable_validation:
             return batches
@@ -93,7 +94,7 @@ class Corpora:
             limits,
             lengths,
             seed,
-            self._settings.batching.skip_invalid_size_inputs,
+            self.settings.batching.skip_invalid_size_inputs,
             self.longest,
             self._longest_sentences,
             weights,
@@ -113,7 +114,7 @@ class Corpora:
 
     def _training_split(self, folder: str) -> Split:
         """Return the training split of a data folder joined with the splits of further folders."""
-        settings = self._settings
+        settings = self.settings
         first_folder = self._folders[0]
         tasks = [self._task]
         if folder != first_folder:
@@ -142,8 +143,8 @@ class Corpora:
     def _tags(self, num_corpora: int) -> list[int]:
         """Return the symbol before the sources of each corpus, unused ones; -1: none."""
         tags = [-1] * num_corpora
-        if self._settings.tag_extra_data:
-            count = len(self._settings.extra_data)
+        if self.settings.tag_extra_data:
+            count = len(self.settings.extra_data)
             dictionary = self._task.source_dictionary
             fillers = dictionary.fillers
             if len(fillers) < count:
@@ -166,9 +167,9 @@ class Corpora:
     def _prepared(self, split: Split, has_tags: bool = False) -> Split:
         """Return a split with long sources cut and documents required, as the settings say."""
         longest = self.longest[0]
-        documents = self._settings.documents
+        documents = self.settings.documents
         # Cut long sources, which works for single sentences only.
-        if self._settings.truncate_source:
+        if self.settings.truncate_source:
             if longest is None:
                 raise ConfigError(
                     "--truncate-source: the model reads sources of any length; give "
@@ -202,11 +203,11 @@ class Corpora:
         if not splits:
             return
         content = {
-            "sentence_separator": self._settings.documents.sentence_separator,
+            "sentence_separator": self.settings.documents.sentence_separator,
             "mixture_of_epoch": 1,
             "splits": splits,
         }
-        folder = Path(self._settings.trainer.save_dir)
+        folder = Path(self.settings.trainer.save_dir)
         with reporting(f"--save-dir {folder}: cannot write {LENGTHS_FILE}", ConfigError):
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / LENGTHS_FILE, json.dumps(content, indent=2) + "\n")

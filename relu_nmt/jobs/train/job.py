@@ -72,11 +72,15 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         teachers = load_teachers(settings, task, training)
         objective = new_objective(settings, model, teachers)
         # Open the batches. The numbers of --max-tokens auto and --update-tokens depend on them.
-        corpora = Corpora(settings, task, folders, [model, *teachers], training.say)
+        stored = stored_tokens(settings, training)
+        corpora = Corpora(
+            with_tokens(settings, stored), task, folders, [model, *teachers], training.say
+        )
         train = ShardedBatches(folders, corpora.training_batches)
-        settings = with_numbers(settings, objective, train, training)
+        settings = with_numbers(settings, stored, objective, train, training)
+        corpora.settings = settings
         if settings.batching.max_tokens is not None:
-            train = train.within(settings.batching.max_tokens)
+            train.batches = train.batches.within(settings.batching.max_tokens)
         valid = corpora.validation_batches()
         if training.process.is_first and not settings.trainer.no_save:
             corpora.write_lengths([train.batches, *valid.values()])
@@ -207,20 +211,41 @@ def search_dtype(config: TrainerConfig) -> torch.dtype | None:
     return None
 
 
+def stored_tokens(settings: Settings, training: TrainingRun) -> int | None:
+    """Return the number of ``--max-tokens auto`` in a checkpoint to go on from, if there is one."""
+    if settings.batching.max_tokens != AUTO_TOKENS:
+        return None
+    if training.checkpoint is None or not training.goes_on:
+        return None
+    arguments = read_metadata(training.checkpoint).get("args", {})
+    tokens: int | None = arguments.get("batching", {}).get("max_tokens")
+    return tokens
+
+
+def with_tokens(settings: Settings, max_tokens: int | None) -> Settings:
+    """Return settings with this limit of a batch, or as they are for None."""
+    if max_tokens is None:
+        return settings
+    return replace(settings, batching=replace(settings.batching, max_tokens=max_tokens))
+
+
 def with_numbers(
-    settings: Settings, objective: nn.Module, train: ShardedBatches, training: TrainingRun
+    settings: Settings,
+    stored: int | None,
+    objective: nn.Module,
+    train: ShardedBatches,
+    training: TrainingRun,
 ) -> Settings:
-    """Return settings with numbers for ``--max-tokens auto`` and ``--update-tokens``."""
+    """Return settings with numbers for ``--max-tokens auto`` and ``--update-tokens``.
+
+    ``stored`` is the number of ``--max-tokens auto`` in the checkpoint to go on from.
+    """
     tokens = settings.batching.max_tokens
     update_tokens = settings.batching.update_tokens
     trainer = settings.trainer
     notes: list[str] = []
     if tokens == AUTO_TOKENS:
-        # Keep the number of a checkpoint to go on from, if there is one.
-        arguments = {}
-        if training.checkpoint is not None and training.goes_on:
-            arguments = read_metadata(training.checkpoint).get("args", {})
-        tokens = stored = arguments.get("batching", {}).get("max_tokens")
+        tokens = stored
         if not stored or trainer.preflight:
             tokens = tokens_in_memory(settings, objective, train, training, stored)
         note = f"--max-tokens auto: {tokens:,}"
