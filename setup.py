@@ -84,6 +84,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100",
+            "cloudpickle>=3",
             "ruff>=0.6",
             "mypy>=1.18",
             "pillow>=10",

@@ -1,14 +1,24 @@
-"""Processes that train together, forked from the tests': each spares the seconds of an import."""
+"""Processes that train together. Each is a fork of one that has imported PyTorch, not of the tests:
+a fork of the tests would find their threads gone, with the locks that these held."""
 
 import contextlib
-import importlib
+import faulthandler
 import itertools
 import os
+import pickle
+import signal
 import socket
+import subprocess
+import sys
 import traceback
+from pathlib import Path
+
+import cloudpickle
 
 from relu_nmt.training.distributed import join_processes
-from tests.commands import fork
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 300  # until a process that hangs is ended
 
 _ports = itertools.count(64 * os.getpid())
 
@@ -21,41 +31,48 @@ def free_port():
             return port
 
 
-def run_ranks(work, count, folder, seconds=300, joined=True):
+def run_ranks(python, work, count, folder, joined=True):
     """Call ``work(process)`` in so many processes on the CPU and return their exit codes.
 
-    What a process raises is written to ``folder/rank.N``. Unless they are ``joined`` here, it is
-    ``work()``, which joins them.
+    What a process raises is written to ``folder/rank.N``, as is the place where it hangs. Unless
+    they are ``joined`` here, it is ``work()``, which joins them.
     """
-    port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
-    # Two seconds that each process would take, since DistributedDataParallel imports it.
-    importlib.import_module("torch._dynamo")
-    numbers = []
+    (folder / "work.pickle").write_bytes(cloudpickle.dumps((work, joined)))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(count),
+    }
+    command = [python, "-m", "tests.ranks", str(folder)]
+    ranks = []
     for rank in range(count):
-        number = fork()
-        if number == 0:
-            os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
-            _work(work, folder / f"rank.{rank}", seconds, joined)
-        numbers.append(number)
-    return [os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in numbers]
+        ranks.append(subprocess.Popen(command, env={**environment, "RANK": str(rank)}))
+    return [rank.wait() for rank in ranks]
 
 
-def _work(work, errors, seconds, joined):
-    import signal
-
-    signal.alarm(seconds)  # ends it, however it hangs
+def main(folder):
+    """Do the work of one process, and end it without waiting for anything."""
     code = 1
-    try:
-        if joined:
-            process = join_processes(cpu=True)
-            work(process)
-            process.close()
-        else:
-            work()
-        code = 0
-    except BaseException as error:
-        errors.write_text(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-    finally:
-        os._exit(code)
+    with (folder / f"rank.{os.environ['RANK']}").open("w") as errors:
+        faulthandler.register(signal.SIGALRM, errors, chain=True)
+        signal.alarm(SECONDS)
+        try:
+            work, joined = pickle.loads((folder / "work.pickle").read_bytes())
+            if joined:
+                process = join_processes(cpu=True)
+                work(process)
+                process.close()
+            else:
+                work()
+            code = 0
+        except BaseException as error:
+            errors.write(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

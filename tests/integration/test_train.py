@@ -73,14 +73,14 @@ def start(python, data, flags, processes=1):
     )
 
 
-def forked_twice(data, flags, folder):
+def forked_twice(python, data, flags, folder):
     """Run the command in two processes that train together and return the output of the first."""
 
     def work():
         done = run_here("train", data, *flags.split())
         (folder / f"out.{os.environ['RANK']}").write_text(done.stdout)
 
-    codes = run_ranks(work, 2, folder, joined=False)
+    codes = run_ranks(python, work, 2, folder, joined=False)
     assert codes == [0, 0], [path.read_text() for path in folder.glob("rank.*")]
     return (folder / "out.0").read_text()
 
@@ -176,7 +176,7 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further,
     _, single = run(folder / "joined", f"{flags}/one --update-freq 2", capsys)
     words = f"{flags}/two"
     if further:
-        double = json_lines(forked_twice(folder / "joined", words, tmp_path))
+        double = json_lines(forked_twice(quick_python, folder / "joined", words, tmp_path))
     else:
         process = start(quick_python, folder / "joined", words, processes=2)
         out, error = process.communicate(timeout=300)

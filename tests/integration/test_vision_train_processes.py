@@ -51,7 +51,6 @@ def train(process, words, folder):
             models.append(self.parts.model)
             return super().train()
 
-    # This process is forked from the tests, which keep their modules.
     training.join_processes = lambda cpu: process
     train_images.Trainer = Keeping
     assert vision_train.main([*words, "--save-dir", str(folder)]) == 0
@@ -59,13 +58,17 @@ def train(process, words, folder):
     save_file(state, folder / f"rank-{process.rank}.safetensors")
 
 
-def trained(squares, folder, flags, processes):
+def trained(python, squares, folder, flags, processes):
     """Train and return the weights of the last checkpoint, and the results."""
     words = [str(squares), *f"{QUICK} {flags}".split()]
     folder.mkdir()
     errors = folder.with_suffix(".errors")
-    codes = run_ranks(lambda process: train(process, words, folder), processes, errors)
-    assert codes == [0] * processes, [path.read_text() for path in errors.iterdir()]
+
+    def work(process):
+        train(process, words, folder)
+
+    codes = run_ranks(python, work, processes, errors)
+    assert codes == [0] * processes, [path.read_text() for path in errors.glob("rank.*")]
     result = json.loads((folder / "results.json").read_text())
     assert result["num_updates"] == 6
     return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors, result
@@ -76,9 +79,11 @@ def statistics(name):
 
 
 @pytest.mark.parametrize("family", SHAPES)
-def test_two_processes_have_the_same_weights_as_one(squares, tmp_path, family):
-    single, alone = trained(squares, tmp_path / "one", f"{SHAPES[family]} --update-freq 2", 1)
-    two, together = trained(squares, tmp_path / "two", SHAPES[family], 2)
+def test_two_processes_have_the_same_weights_as_one(quick_python, squares, tmp_path, family):
+    single, alone = trained(
+        quick_python, squares, tmp_path / "one", f"{SHAPES[family]} --update-freq 2", 1
+    )
+    two, together = trained(quick_python, squares, tmp_path / "two", SHAPES[family], 2)
     first, second = (load_file(tmp_path / f"two/rank-{rank}.safetensors") for rank in (0, 1))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
     for name, tensor in single.items():
@@ -93,18 +98,18 @@ def test_two_processes_have_the_same_weights_as_one(squares, tmp_path, family):
 
 
 @pytest.mark.parametrize("family", ["vit", "cvt"])
-def test_sharding_changes_no_weight(squares, tmp_path, family):
+def test_sharding_changes_no_weight(quick_python, squares, tmp_path, family):
     """Weight decay spares norms, biases and tokens in shards, too."""
-    full, _ = trained(squares, tmp_path / "whole", SHAPES[family], 2)
+    full, _ = trained(quick_python, squares, tmp_path / "whole", SHAPES[family], 2)
     flags = f"{SHAPES[family]} --ddp-backend fully_sharded"
-    sharded, _ = trained(squares, tmp_path / "sharded", flags, 2)
+    sharded, _ = trained(quick_python, squares, tmp_path / "sharded", flags, 2)
     assert full.keys() == sharded.keys()
     for name, tensor in full.items():
         torch.testing.assert_close(sharded[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_damaged_data_in_one_process_lose_no_progress(squares, tmp_path, rank):
+def test_damaged_data_in_one_process_lose_no_progress(quick_python, squares, tmp_path, rank):
     load = ImageBatches.load
 
     def failing(batches, index):
@@ -120,6 +125,6 @@ def test_damaged_data_in_one_process_lose_no_progress(squares, tmp_path, rank):
         words = [str(squares), *f"{QUICK} {SHAPES['vit']} --save-dir {folder}".split()]
         raise SystemExit(vision_train.main([*words, "--save-interval=9"]))
 
-    run_ranks(work, 2, tmp_path / "errors")
+    run_ranks(quick_python, work, 2, tmp_path / "errors")
     stored = load_checkpoint(tmp_path / "run/checkpoint_last.safetensors").metadata
     assert stored["training_state"]["num_updates"] == 3

@@ -197,14 +197,14 @@ def test_a_stored_number_is_kept_or_refused(tmp_path, sized):
         fitting(tmp_path, stored=3100)
 
 
-def test_all_processes_take_what_fits_the_smallest(tmp_path):
+def test_all_processes_take_what_fits_the_smallest(quick_python, tmp_path):
     def work(process):
         memory.memory_of = lambda process: 30_000 if process.rank else 60_000
         memory.peak_of = lambda parts, batch: 10 * batch
         num_tokens = fitting(tmp_path / str(process.rank), process)
         assert 2000 < num_tokens <= 2400, num_tokens
 
-    assert run_ranks(work, 2, tmp_path) == [0, 0], (tmp_path / "rank.0").read_text()
+    assert run_ranks(quick_python, work, 2, tmp_path) == [0, 0], (tmp_path / "rank.0").read_text()
 
 
 def test_the_memory_of_a_cpu_is_shared_by_the_processes_of_the_machine(monkeypatch):

@@ -76,19 +76,21 @@ def train(folder, update_freq, poisoned=(), backend="pytorch_ddp", max_epoch=2):
     ).trainer().train()
 
 
-def on_two(work, folder):
+def on_two(python, work, folder):
     """Return what ``work(process)`` returns in each of two processes."""
 
     def noted(process):
         (folder / f"told.{process.rank}").write_bytes(pickle.dumps(work(process)))
 
-    codes = run_ranks(noted, 2, folder)
+    codes = run_ranks(python, noted, 2, folder)
     assert codes == [0, 0], [path.read_text() for path in folder.glob("rank.*")]
     return [pickle.loads((folder / f"told.{rank}").read_bytes()) for rank in range(2)]
 
 
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "fully_sharded"])
-def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys, backend):
+def test_two_processes_make_the_updates_of_one_that_accumulates(
+    quick_python, tmp_path, capsys, backend
+):
     """7 batches an epoch: at its end the second process has none and must keep step."""
     train(tmp_path / "one", 4)
     left = json_lines(capsys.readouterr().out)
@@ -101,7 +103,7 @@ def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys
         names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
         return out.getvalue(), sum("gloo" in name for name in names)
 
-    outputs = on_two(work, tmp_path)
+    outputs = on_two(quick_python, work, tmp_path)
     right = json_lines(outputs[0][0])
     assert not outputs[1][0]
     for name in ("loss", "nll_loss", "gnorm", "bias", "wpb", "bsz", "valid_loss", "lr"):
@@ -155,8 +157,8 @@ def accumulating(folder, process, backend, **limits):
     )
 
 
-def test_sharded_processes_hold_parts_and_resume_bit_for_bit(tmp_path):
-    reports = on_two(lambda process: sharded(process, tmp_path / "sharded"), tmp_path)
+def test_sharded_processes_hold_parts_and_resume_bit_for_bit(quick_python, tmp_path):
+    reports = on_two(quick_python, lambda process: sharded(process, tmp_path / "sharded"), tmp_path)
     # Of 49 weights the first process has halves of 32 and 8, and the only row of the output, 9.
     assert sorted(r["parts"] for r in reports) == sorted(r["held"] for r in reports) == [20, 29]
     assert {report["whole"] for report in reports} == {49}
@@ -179,13 +181,13 @@ def test_sharded_processes_hold_parts_and_resume_bit_for_bit(tmp_path):
         assert all(torch.equal(counts[name], other[name]) for name in counts)
 
 
-def test_statistics_are_averaged_over_the_processes(tmp_path):
+def test_statistics_are_averaged_over_the_processes(quick_python, tmp_path):
     def average(process):
         tensors = [torch.full((2, 3), float(process.rank)), torch.arange(2.0) * process.rank]
         process.average(tensors)
         return [tensor.unique().tolist() for tensor in tensors]
 
-    assert on_two(average, tmp_path) == [[[0.5], [0.0, 0.5]]] * 2
+    assert on_two(quick_python, average, tmp_path) == [[[0.5], [0.0, 0.5]]] * 2
 
 
 @pytest.mark.slow

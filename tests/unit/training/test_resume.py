@@ -170,7 +170,7 @@ def train_as_ranks(folder, process, max_update, at=None):
     return trainer
 
 
-def test_two_processes_interrupted_and_then_only_one(tmp_path):
+def test_two_processes_interrupted_and_then_only_one(quick_python, tmp_path):
     """7 batches an epoch, 4 of which an update takes."""
 
     def work(process):
@@ -181,8 +181,8 @@ def test_two_processes_interrupted_and_then_only_one(tmp_path):
         # Into the middle of an epoch, for one process to go on from.
         train_as_ranks(tmp_path / "fewer", process, 3)
 
-    codes = run_ranks(work, 2, tmp_path / "errors")
-    errors = [path.read_text() for path in (tmp_path / "errors").iterdir()]
+    codes = run_ranks(quick_python, work, 2, tmp_path / "errors")
+    errors = [path.read_text() for path in (tmp_path / "errors").glob("rank.*")]
     assert codes == [0, 0], errors
     before = toy.ProcessGroup
     alone = before(0, 1, torch.device("cpu"))
