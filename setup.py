@@ -58,7 +58,7 @@ setup(
         "sacremoses>=0.1.1",
         "subword-nmt>=0.3.8",
         "tensorboard>=2.16",
-        "safetensors>=0.4.3",
+        "safetensors>=0.8",
         "tqdm>=4.66",
         "matplotlib>=3.8",
         "jinja2>=3.1",

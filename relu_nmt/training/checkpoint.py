@@ -37,6 +37,8 @@ VERSION = 2
 UPGRADED_VERSION = 1
 """Version of older files, whose tensors and settings get their present names when read."""
 MODEL_PREFIX = "model."
+BACKEND = "pread"
+"""How safetensors reads a file. Tensors mapped from a file change or crash with that file."""
 METADATA_FORM = {
     **{"version": int, "tied?": dict[str, str], "checksums?": dict[str, int]},
     **{"model_config?": dict[str, Any], "task?": dict[str, Any], "training_state?": dict[str, Any]},
@@ -115,7 +117,7 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     checksums: dict[str, int] | None = metadata.pop("checksums", None)
     prefix = "" if with_training_state else MODEL_PREFIX
     try:
-        with safe_open(source, framework="pt") as file:
+        with safe_open(source, framework="pt", backend=BACKEND) as file:
             names = file.keys()
             tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefix)}
     except (OSError, SafetensorError) as error:
@@ -256,7 +258,7 @@ def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> di
     origin = f"{flag} {path}".strip()
     try:
         if path.suffix == SUFFIX:
-            return load_file(plain_file(path))
+            return load_file(plain_file(path), backend=BACKEND)
         content = torch.load(plain_file(path), map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{origin}: no such file") from None
@@ -284,7 +286,7 @@ def _read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         source = Path(path)
     _check_is_safetensors(source)
     try:
-        with safe_open(source, framework="pt") as file:
+        with safe_open(source, framework="pt", backend=BACKEND) as file:
             raw = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise _damaged(source, error) from error

@@ -12,7 +12,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from relu_nmt.errors import CheckpointError
-from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, read_metadata, save_checkpoint
+from relu_nmt.training.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    read_metadata,
+    read_tensors,
+    save_checkpoint,
+)
 
 
 def example() -> Checkpoint:
@@ -114,6 +120,22 @@ def test_truncated_files(tmp_path, size):
         with pytest.raises(CheckpointError, match=r"c\.safetensors") as caught:
             read(path)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [load_checkpoint, read_tensors])
+def test_tensors_stay_when_another_program_writes_over_the_file_and_cuts_it(tmp_path, read):
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, Checkpoint({"w": torch.ones(5000)}))
+    loaded = read(path)
+    tensors = loaded if isinstance(loaded, dict) else loaded.model_tensors
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        file.write(bytes(size))
+    for tensor in tensors.values():
+        assert torch.equal(tensor, torch.ones(5000))
+    path.write_bytes(b"")
+    for tensor in tensors.values():
+        assert torch.equal(tensor, torch.ones(5000))
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
