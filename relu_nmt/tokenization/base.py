@@ -121,6 +121,11 @@ class SubwordModel(ABC):
         """Return the model of a file's bytes (DataError: the bytes are no such model)."""
         return cls(content)
 
+    @property
+    def num_learned(self) -> int | None:
+        """The number of learned subwords, as ``--subword-size`` counts them. None: unknown."""
+        return None
+
     @abstractmethod
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``."""

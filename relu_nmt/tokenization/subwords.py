@@ -99,6 +99,11 @@ class SubwordNmt(SubwordModel):
         # Models of checkpoints keep a mark, since their text was split with it.
         return cls(content.removeprefix(codecs.BOM_UTF8))
 
+    @property
+    def num_learned(self) -> int:
+        """The number of merges."""
+        return len(self._bpe.bpe_codes)
+
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``. All but the last of a word end in ``@@``."""
         pieces_of = self._pieces_of
@@ -190,6 +195,11 @@ class SentencePiece(SubwordModel):
             self._ways_of: dict[str, tuple[list[list[str]], list[float]]] = {}
         except (ValueError, RuntimeError) as error:
             raise DataError("not a SentencePiece model: the file is damaged or another") from error
+
+    @property
+    def num_learned(self) -> int:
+        """The number of pieces."""
+        return len(self._processor)
 
     def vocabulary(self) -> list[str]:
         """Return all pieces in the order of their ids."""

@@ -8,6 +8,7 @@ import lzma
 from collections import Counter
 
 import pytest
+import sentencepiece
 
 from relu_nmt.cli.preprocess import main
 from relu_nmt.translation.task import TranslationTask
@@ -102,6 +103,26 @@ def test_raw_text_is_encoded_and_decoded(corpus, subword, joined):
     for name in models:
         record = manifest["files"][name]
         assert hashlib.sha256((corpus / "data" / name).read_bytes()).hexdigest() == record["sha256"]
+
+
+@pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])
+def test_a_text_that_gives_fewer_subwords_than_asked_for_is_told(corpus, capsys, subword):
+    flags = ["--subword", subword, "--joined-dictionary", "--subword-size"]
+    assert run(corpus, *flags, "5000", splits=["train"]) == 0
+    notes = [line for line in capsys.readouterr().out.split("\n") if "--subword-size" in line]
+    model = next(
+        path for path in (corpus / "data").iterdir() if path.suffix in (".codes", ".model")
+    )
+    if subword == "subword-nmt":
+        num_learned = len(model.read_text("utf-8").splitlines()) - 1
+    else:
+        num_learned = len(sentencepiece.SentencePieceProcessor(model_file=str(model)))
+    assert notes == [
+        f"NOTE: {model.name} has {num_learned} subwords instead of 5000 (--subword-size): "
+        "the training text gives no more"
+    ]
+    assert run(corpus, *flags, "30", splits=["train"], dest="fewer") == 0
+    assert "--subword-size" not in capsys.readouterr().out
 
 
 def test_given_model_gives_the_same_data(corpus):

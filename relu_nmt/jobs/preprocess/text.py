@@ -236,7 +236,14 @@ class Job:
         text = LearningText(texts, self.workers)
         kind = subword_models.get(config.subword)
         learn = partial(kind.learn, text, config.subword_size, config.seed)
-        _write(path, call_aside(learn, f"learning {path.name}"))
+        content = call_aside(learn, f"learning {path.name}")
+        num_learned = kind.load(content).num_learned
+        if num_learned is not None and num_learned < config.subword_size:
+            self.say(
+                f"NOTE: {path.name} has {num_learned} subwords instead of {config.subword_size} "
+                "(--subword-size): the training text gives no more"
+            )
+        _write(path, content)
 
     def _model_path(self, language: str | None) -> Path:
         return self.folder / subword_file_name(self.config.subword, language)
