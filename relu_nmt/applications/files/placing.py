@@ -349,7 +349,7 @@ def is_attached(tag: Tag, text: str) -> bool:
     """Return True for an empty tag that touches the word before it alone, as a reference does."""
     before = text[: tag.begin][-1:]
     behind = text[tag.begin :][:1]
-    return before.strip() != "" and behind.strip() == ""
+    return before.strip() != "" and not behind.isalnum()
 
 
 # ------------------------------------------------------------------------- the marked text

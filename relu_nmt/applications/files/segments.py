@@ -16,6 +16,10 @@ MOST_NESTED = 50
 Span = tuple[int, int]
 """Characters ``begin`` to ``end - 1`` of a text."""
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+SPACE_RUN = re.compile(r"[ \t]{2,}|\t")
+"""White space that a format shows as it is."""
+_BEFORE_NOTE = re.compile(r"(?:[^\W\d_]{4}|[^\w\s])\Z")
+"""A text before a number of a note. Units have up to three letters, as in m<sup>2</sup>."""
 _PROTECTED = re.compile(
     r"""
     (?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]      # addresses of pages
@@ -182,6 +186,8 @@ class SegmentBuilder:
         _, tag = self._open.pop()
         tag.end = len(self._text)
         tag.closing = source
+        if name == "sup" and self._is_note(tag):
+            self._take_out(tag)
         self._siblings.append(tag)
         self._last_empty = tag if tag.begin == tag.end else None
 
@@ -233,6 +239,27 @@ class SegmentBuilder:
         self._siblings.extend([tag, *tag.children])
         tag.children = []
 
+    def _is_note(self, tag: Tag) -> bool:
+        """Return True for the number of a note that touches the word or mark before it."""
+        before = self._text[: tag.begin]
+        number = self._text[tag.begin :].strip()
+        if not number or any(map(str.isalpha, number)) or not before or before[-1].isspace():
+            return False
+        return number.startswith("[") or _BEFORE_NOTE.search(before) is not None
+
+    def _take_out(self, tag: Tag) -> None:
+        """Make the last pair a tag without words, so that its text is no part of a word."""
+        begin = tag.opening[0][0]
+        tag.opening = [(begin, tag.closing[-1][1])]
+        tag.closing = ()
+        tag.children = []
+        tag.end = tag.begin
+        self._text = self._text[: tag.begin]
+        while self._text_spans[-1][0] >= begin:
+            self._text_spans.pop()
+        while self._protected and self._protected[-1].begin >= tag.begin:
+            self._protected.pop()
+
     def _stays(self, tag: Tag, end: int) -> bool:
         """Return True for an empty tag behind the last word, unless a text shares its source."""
         is_last = bool(tag.opening) and not tag.closing and tag.begin >= end
@@ -283,19 +310,20 @@ def plain_segment(text: str, span: Span, note: str = "") -> Segment | None:
 def tagged_segment(source: str, span: Span, tags: re.Pattern[str]) -> Segment | None:
     """Return a text with tags as a segment, or None without a letter.
 
-    Matches of ``tags`` with a ``name`` are tags of a pair, closing ones with a ``slash``. All other
-    matches are empty tags, and white space stands for a space.
+    Matches of ``tags`` with a group ``name`` are tags of a pair, closing ones with a ``slash``. All
+    other matches are empty tags, and white space stands for a space.
     """
     builder = SegmentBuilder()
     position, end = span
     for match in tags.finditer(source, position, end):
         builder.add_text(source[position : match.start()], (position, match.start()))
         position = match.end()
-        if not match["name"] or match[0].endswith("/>"):
+        name = match.groupdict().get("name")
+        if not name or match[0].endswith("/>"):
             builder.add_empty([match.span()], is_space=match[0].isspace())
         elif match["slash"]:
-            builder.close(match["name"], [match.span()])
+            builder.close(name, [match.span()])
         else:
-            builder.open(match["name"], [match.span()])
+            builder.open(name, [match.span()])
     builder.add_text(source[position:end], (position, end))
     return builder.finish()

@@ -1,11 +1,11 @@
-"""Plain text: each line is a segment."""
+"""Plain text: each line is a segment, and several spaces stay several."""
 
 import re
 from collections.abc import Iterator
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.document import TextFormat
-from relu_nmt.applications.files.segments import Segment, plain_segment
+from relu_nmt.applications.files.segments import SPACE_RUN, Segment, tagged_segment
 
 
 @formats.register("text")
@@ -15,4 +15,4 @@ class PlainTextFormat(TextFormat):
     def segments(self, source: str) -> Iterator[Segment | None]:
         """Yield the lines of a text."""
         for line in re.finditer(r"[^\n]+", source):
-            yield plain_segment(line[0], line.span())
+            yield tagged_segment(source, line.span(), SPACE_RUN)

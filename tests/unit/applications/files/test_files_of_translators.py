@@ -133,7 +133,7 @@ def comma(segment):
 
 def test_lines_of_a_message_keep_their_indentation():
     source = 'msgid "Usage:\\n  -h  help\\n"\nmsgstr ""\n'
-    assert '"  -H HELP\\n"' in translate(source, "po")
+    assert '"  -H  HELP\\n"' in translate(source, "po")
 
 
 def test_an_entry_whose_first_form_has_no_words_becomes_fuzzy():
@@ -190,3 +190,10 @@ def test_unparsed_text_of_xliff_is_translated():
     assert '<target state="needs-review-translation">EINS &lt; ZWEI</target>' in translate(
         source, "xliff"
     )
+
+
+def test_runs_of_spaces_in_plain_text_stay_before_their_words():
+    source = "  Name:    der Wert\tzwei  \nEins.  Zwei .\n"
+    assert translate(source, "text", identity) == source
+    assert translate(source, "text") == source.upper()
+    assert translate("eins    zwei drei\n", "text", backward) == "DREI    ZWEI EINS\n"

@@ -127,3 +127,39 @@ def test_elements_that_overlap_are_written_once():
     assert translate(page, "html") == page.replace("Eins", "EINS").replace("zwei", "ZWEI").replace(
         "drei", "DREI"
     ).replace("vier", "VIER")
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "written"),
+    [
+        (
+            "Das Haus<sup>1</sup> geht.<sup>2</sup> Ja",
+            "Das Haus geht. Ja",
+            "JA .<sup>2</sup> GEHT HAUS<sup>1</sup> DAS",
+        ),
+        (
+            'Das x<sup id="r"><a href="#n" title="eine Note">[3]</a></sup>, ja',
+            "Das x, ja",
+            'JA , X<sup id="r"><a href="#n" title="NOTE EINE">[3]</a></sup> DAS',
+        ),
+        (
+            'Haus<a href="#n"><sup>1</sup></a> ja',
+            "Haus ja",
+            'JA HAUS<a href="#n"><sup>1</sup></a>',
+        ),
+        # Exponents and formulas are parts of the text.
+        ("10 m<sup>2</sup> bis 10<sup>6</sup>", "10 m2 bis 106", None),
+        ("H<sub>2</sub>O 1<sup>er</sup> <sup>1</sup> x<sup>2</sup>", "H2O 1er 1 x2", None),
+    ],
+)
+def test_the_number_of_a_note_is_no_part_of_the_word_before_it(source, text, written):
+    texts = []
+
+    def noted(segments):
+        texts.extend(segment.text for segment in segments)
+        return backward(segments)
+
+    result = translate(f"<p>{source}</p>", "html", noted)
+    assert text in texts
+    assert written is None or result == f"<p>{written}</p>"
+    assert translate(f"<p>{source}</p>", "html", identity) == f"<p>{source}</p>"

@@ -103,3 +103,9 @@ def test_links_with_spaces_and_badges_stay_whole():
     assert translate("Das [x](<a b.html>) da\n", "markdown") == "DAS [X](<a b.html>) DA\n"
     text = "[![Bild](a.png)](http://x.org) Text\n"
     assert translate(text, "markdown") == "[![BILD](a.png)](http://x.org) TEXT\n"
+
+
+def test_references_to_notes_stay_at_their_words():
+    source = "Das Haus[^1]. Ein Wort<sup>2</sup>, ja"
+    written = "JA , WORT<sup>2</sup> EIN . HAUS[^1] DAS"
+    assert translate(source, "markdown", backward) == written
