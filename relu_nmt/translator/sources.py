@@ -217,8 +217,15 @@ class SourceEncoder:
                 options = {"ordered": request.ordered, "inside_words": request.inside_words}
                 sentences = []
                 for part in parts:
-                    sentences.append(self.sentence(part, prefix, terms, banned, **options))
-            yield sentences[0] if len(sentences) == 1 else SourceSentence.of_parts(sentences)
+                    sentence = self.sentence(part, prefix, terms, banned, **options)
+                    # A part of invisible characters has no tokens.
+                    if sentence.tokens:
+                        sentences.append(sentence)
+            if len(sentences) > 1:
+                sentence = SourceSentence.of_parts(sentences)
+            elif sentences:
+                sentence = sentences[0]
+            yield sentence
 
     def sentence(
         self,

@@ -11,7 +11,7 @@ import pytest
 from relu_nmt.errors import MissingExtraError
 from relu_nmt.translator import Translator
 from tests.commands import run_here
-from tests.tiny import lines_of, save_tiny_model, tiny_task
+from tests.tiny import lines_of, save_tiny_model, tiny_model, tiny_task
 from tests.unit.applications.serving.clients import client_of
 
 pytest.importorskip("sentencex")
@@ -137,6 +137,15 @@ def test_lines_with_a_prefix_or_terms_stay_whole(translator):
     forced = {"forced": [["rot"], []], "beam": 3, "max_len_b": 4}
     texts = translator.translate([PARAGRAPH, PARAGRAPH], **forced)
     assert "rot" in texts[0] and texts[1] == translator.translate([PARAGRAPH], **SEARCH)[0]
+
+
+def test_a_sentence_without_tokens_is_left_out():
+    task = tiny_task(WORDS, tokenizer="moses")
+    translator = Translator([tiny_model(task)], task, "cpu")
+    lines = [SENTENCES[0], f"{SENTENCES[0]} \x01"]  # a control character is no word of Moses
+    first, second = translator.translate_nbest(lines, **SEARCH, nbest=2)
+    assert len(first) == 2
+    assert [translation.text for translation in second] == [t.text for t in first]
 
 
 @pytest.mark.parametrize("truncate", [False, True])

@@ -153,7 +153,8 @@ class TokenConstraints:
         priority, then forced prefixes, then forced terms.
         """
         for rule in self._scores:
-            rule.apply(log_probs, step)
+            if rule.is_active(step):
+                rule.apply(log_probs, step)
         active = [rule for rule in self._rules if rule.is_active(step)]
         if not self.are_alike(step):
             self._written.save(log_probs)

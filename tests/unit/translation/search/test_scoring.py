@@ -11,7 +11,7 @@ from relu_nmt.engine import install
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.search import scorers
+from relu_nmt.translation.search import scorers, step_scores
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.scoring import (
     LEAST_COVERAGE,
@@ -20,6 +20,7 @@ from relu_nmt.translation.search.scoring import (
     Scorer,
     build_scorer,
 )
+from relu_nmt.translation.search.step_rules import StepScore
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Generator
 from tests.tiny import both_sides
@@ -175,6 +176,24 @@ def test_a_scorer_without_bound_and_length_penalty():
         assert max(lengths["full"]) < 31
     finally:
         del scorers._entries["longest"]
+
+
+def test_a_step_score_acts_at_its_steps_only():
+    class AtFirst(StepScore):
+        def is_active(self, step):
+            return step == 0
+
+        def apply(self, log_probs, step):
+            log_probs[:, :, 4] += 50
+
+    step_scores.register("at_first")(AtFirst)
+    try:
+        config = GenerationConfig(step_score="at_first", beam=1, max_len_b=4)
+        for [best] in Generator([ToyModel(seed=0)], config, Dictionary()).generate(SOURCE):
+            assert best.tokens[0] == 4 and best.positional_scores[0] > 0
+            assert len(best.tokens) > 1 and (best.positional_scores[1:] < 0).all()
+    finally:
+        del step_scores._entries["at_first"]
 
 
 @pytest.mark.parametrize(
