@@ -170,7 +170,7 @@ class IndexedDataset:
         return np.frombuffer(data, self._stored).astype(np.int64)
 
     def __reduce__(self) -> tuple[type["IndexedDataset"], tuple[str]]:
-        # Another process maps the files itself instead of receiving a copy of the corpus.
+        # Another process opens the files itself instead of receiving a copy of the corpus.
         return IndexedDataset, (self.prefix,)
 
 

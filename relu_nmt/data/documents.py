@@ -36,8 +36,9 @@ SEPARATOR_TESTS: dict[str, Callable[[str], bool]] = {
 }
 SEPARATORS = tuple(SEPARATOR_TESTS)
 Boundaries = list[tuple[int, int]]  # sentences before each separator line, and its line number
-WITHOUT_SPACES = "zh zho chi cmn yue lzh wuu nan hak hsn gan cn ja jpn jp"
-"""Codes of languages without spaces between sentences, of Chinese and Japanese."""
+CHINESE = "zh zho chi cmn yue wuu gan hak nan hsn cdo cjy cpx czh czo mnp lzh cn"
+JAPANESE = "ja jpn jp"
+"""Codes of the languages in ISO 639, of two or three letters, and the common cn and jp."""
 _TOKENIZED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
 
 
@@ -240,7 +241,7 @@ def join_texts(sentences: Iterable[str], language: str) -> str:
     """
     # Keep the language of the code, which may name region and script.
     code, *further = re.split("[^a-z]", language.lower())
-    has_spaces = code not in WITHOUT_SPACES.split() or "latn" in further
+    has_spaces = code not in f"{CHINESE} {JAPANESE}".split() or "latn" in further
     texts = list(filter(None, sentences))
     num_tokenized = len(list(filter(_TOKENIZED.search, texts)))
     if has_spaces or 2 * num_tokenized > len(texts):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.config import option, settings
+from relu_nmt.data.documents import CHINESE, JAPANESE
 from relu_nmt.errors import ConfigError, DataError, first_line, needing
 
 METRICS = ("bleu", "chrf", "ter")
@@ -21,14 +22,12 @@ FETCHED = ("spm", "flores101", "flores200", "spBLEU-1K")  # sacreBLEU downloads 
 FETCH_SECONDS = 30
 COMET_BATCH_SIZE = 16
 CODES = {
-    "zh": "zh zho chi cmn yue wuu gan hak nan hsn cdo cjy cpx czh czo mnp lzh cn",
-    "ja-mecab": "ja jpn jp",
+    "zh": CHINESE,
+    "ja-mecab": JAPANESE,
     "ko-mecab": "ko kor",
     "char": "th tha lo lao km khm my mya bur bo bod tib dz dzo shn mnw rki blk ksw nod khb tdd",
 }
-"""Tokenizers for languages that 13a does not suit, mostly for lack of spaces between words.
-
-The keys are ISO 639 codes of two and three letters. Of them cn and jp are common, but not ISO's."""
+"""Tokenizers for languages that 13a does not suit, mostly for lack of spaces between words."""
 SCRIPTS = {
     DEFAULT_TOKENIZER: "latn cyrl",
     "zh": "hans hant hani",

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 from relu_nmt.config.stored import checked
 from relu_nmt.data.binarize import Advance
-from relu_nmt.data.data_folder import file_record
+from relu_nmt.data.data_folder import AGAIN, file_record
 from relu_nmt.data.documents import SEPARATOR_TESTS, Boundaries, join_texts, sentence_slices
 from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import safe_writer
@@ -31,7 +31,6 @@ from relu_nmt.tokenization.base import (
     tokenizers,
 )
 
-AGAIN = "run relu-nmt-preprocess again"
 LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}\b) ?")
 """A code of a language before a sentence, as in text for Marian's models, M2M100 and NLLB."""
 

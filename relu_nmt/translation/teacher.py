@@ -46,7 +46,7 @@ CACHE_FILE = "teacher.sqlite"
 PATIENCE = 60.0  # seconds to wait for another process that writes to the cache
 ID = torch.int32  # type of symbols in the cache
 LOG = torch.float16  # type of log-probabilities in the cache
-LEAST_REST = 1e-6  # least probability outside the teacher's symbols, for it has a logarithm
+LEAST_REST = 1e-6  # least probability outside the teacher's symbols, whose logarithm is taken
 
 
 class TaughtObjective(TranslationObjective):

@@ -11,13 +11,12 @@ from itertools import pairwise
 import numpy as np
 
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.search.symbol_texts import WITHOUT_SPACES
 
 WINDOW = 16  # most letters of text and tokens together to skip at once where they differ
 Span = tuple[int, int]  # characters ``begin`` to ``end - 1`` of a text. Empty if ``begin == end``.
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 """A word of letters and digits, with apostrophes and hyphens inside, or another character."""
-SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
-"""Beginnings of the Unicode names of characters whose words have no spaces between them."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,10 @@ def word_spans(text: str, tokens: Iterable[Span] = ()) -> list[Span]:
     for match in WORD.finditer(letters):
         begin, end = match.span()
         cuts = [begin, end]
-        if any(map(_is_without_spaces, text[begin:end])):
+        if WITHOUT_SPACES.search(text, begin, end):
             cuts[1:1] = [cut for cut in begins if begin < cut < end]
         words += pairwise(cuts)
     return words
-
-
-def _is_without_spaces(character: str) -> bool:
-    return unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_SPACES)
 
 
 def _numbers_of_characters(text: str, words: Sequence[Span]) -> list[int]:

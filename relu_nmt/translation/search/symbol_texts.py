@@ -17,8 +17,8 @@ import numpy as np
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.tokenization.pipeline import TextPipeline
 
-# Thai and Lao, Burmese, Khmer, kana, Chinese characters.
-_WITHOUT_SPACES = re.compile(
+# Characters of scripts without spaces between words: Thai and Lao, Burmese, Khmer, kana, Chinese.
+WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff]"
 )
@@ -30,7 +30,7 @@ END = "\n"  # stands between the texts of symbols, where the next symbol decides
 @lru_cache(maxsize=65536)
 def is_letter(character: str) -> bool:
     """Return whether a character forms words with its neighbors, as letters and digits do."""
-    if _WITHOUT_SPACES.match(character):
+    if WITHOUT_SPACES.match(character):
         return False
     # A single byte of a character stands as a surrogate.
     is_mark = unicodedata.category(character)[0] == "M"

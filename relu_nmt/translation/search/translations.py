@@ -270,13 +270,6 @@ class SourceDocuments:
         num_ends = 1 + (self.separators is not None)
         return [i for i in range(begin, end) if len(self.sentences[i].ids) > num_ends]
 
-    def lines(self) -> list[SourceSentence]:
-        """Return each sentence by itself. A sentence without words is the end symbol alone."""
-        lines = [SourceSentence(line.ids[-1:], [], line.reference) for line in self.sentences]
-        for number in self.with_words(0, len(lines)):
-            lines[number] = self.sentences[number]
-        return lines
-
     def joined(self, window: Window) -> SourceSentence:
         """Return a window as one sentence, with prefixes and terms of its new sentences."""
         # Join source, tokens and references. Sentences without words are left out.
