@@ -173,7 +173,7 @@ class CosFormerAttention(FeatureAttention):
     )
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """Return the features. a ConfigError beyond ``horizon`` tokens, or without patches."""
+        """Return the features (ConfigError: beyond ``horizon`` tokens, or without patches)."""
         q, k = q.relu(), k.relu()
         if not self.config.reweight:
             return q, k

@@ -176,7 +176,7 @@ class Visibility:
         return (self.key_mask.cumsum(1) - 1).clamp_min(0)
 
     def block(self, rows: slice) -> "Visibility":
-        """Return the visibility of some queries, without the keys behind the last one's own."""
+        """Return the visibility of some queries, without the keys behind the last of them."""
         num_keys = self.num_keys
         if self.hides_later:
             num_keys = max(0, num_keys - self.num_queries + rows.stop)
@@ -227,7 +227,7 @@ class TreeVisibility(Visibility):
 
     @cached_property
     def counts(self) -> Tensor:
-        """[R or 1, 1, Nq or 1] float32: the number of visible keys."""
+        """[B or 1, 1, Nq or 1] float32: the number of visible keys."""
         if self._length is None:
             return self.ancestry.sum(2, dtype=torch.float32)[:, None]
         return torch.full((1, 1, 1), float(self._length), device=self.device)
@@ -237,7 +237,7 @@ class TreeVisibility(Visibility):
         return TreeVisibility(self.ancestry[:, rows], self._length)
 
     def query_positions(self) -> Tensor:
-        """Return [R or 1, Nq] int64: the newest token is the last of its hypothesis."""
+        """Return [B or 1, Nq] int64: the newest token is the last of its hypothesis."""
         if self._length is None:
             return self.counts[:, 0].long() - 1
         return torch.full((1, self.num_queries), self._length - 1, device=self.device)

@@ -178,7 +178,7 @@ def entmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, alpha: float
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Linear attention: w_ij = f(q_i) f(k_j), f(x) = elu(x) + 1. w v / (sum_j w_ij + 1e-6).
+    """Linear attention: w v / (sum_j w_ij + 1e-6), w_ij = f(q_i) f(k_j), f(x) = elu(x) + 1.
 
     Reference: Katharopoulos et al. 2020, "Transformers are RNNs", Eq. 4 and 7.
     """
@@ -213,10 +213,11 @@ def cosformer_attention(
 def performer_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, w: Tensor, kernel: str = "softmax"
 ) -> Tensor:
-    """Performer: a_ij = f(q_i) f(k_j), f_r(x) = exp(w_r x - |x|^2 / 2 - c) + 1e-4. a v / sum a.
+    """Performer: a v / sum_j a_ij, with a_ij = f(q_i) f(k_j).
 
-    x is q or k times d^(-1/4), w [m, d] are random directions, and c is the largest w_r x of the
-    query, or of its visible keys. The kernel ``relu`` has f_r(x) = relu(w_r x) + 1e-3.
+    f_r(x) = exp(w_r x - |x|^2 / 2 - c) + 1e-4. x is q or k times d^(-1/4), w [m, d] are random
+    directions, and c is the largest w_r x of the query, or of its visible keys. The kernel ``relu``
+    has f_r(x) = relu(w_r x) + 1e-3.
 
     Reference: Choromanski et al. 2021, "Rethinking Attention with Performers", Lemma 1.
     """

@@ -62,8 +62,8 @@ def build_in_memory(build: Callable[[], ModelT]) -> ModelT:
             build()
     except OutOfMemoryError:
         raise
-    except Exception:  # a wrong setting, or a part that needs its numbers: see the second call
-        weights.clear()
+    except Exception:  # the second call fails alike, or the model needs its numbers
+        pass
     finally:
         counting.remove()
     return build()

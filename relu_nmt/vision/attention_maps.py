@@ -32,7 +32,7 @@ class ImageAttention:
     """The attention weights of one layer for one image."""
 
     layer: int  # from 0
-    head: int | None  # from 0; None for all
+    head: int | None  # from 0. None: all
     # [queries, keys], or [H, queries, keys] for all heads. Class tokens precede the patches, whose
     # order is row by row. Rows need not sum to 1.
     weights: np.ndarray

@@ -217,7 +217,7 @@ class PreprocessingConfig:
 
     train_crop: str = option(
         "auto",
-        f"random crop, auto: padded up to --image-size {LARGEST_PADDED}, else resized",
+        f"random crop (auto: padded up to --image-size {LARGEST_PADDED}, else resized)",
         choices=("auto", "padded", "resized", "none"),
     )
     crop_padding: int = option(
@@ -292,7 +292,7 @@ class AugmentationConfig:
     )
     rand_augment_magnitude: float = option(
         9.0,
-        "strength of these changes, 10: to the ends of their ranges",
+        "strength of these changes (10: to the ends of their ranges)",
         least=0,
         needs="rand_augment",
         metavar="M",
@@ -312,8 +312,8 @@ class AugmentationConfig:
     random_erasing: float = probability_option(
         0.0, "probability that noise replaces a box of an image"
     )
-    mixup: float = _beta(0.0, "mix two images and their classes by Beta(A, A), 0: none")
-    cutmix: float = _beta(0.0, "paste a box of another image, area by Beta(A, A), 0: none")
+    mixup: float = _beta(0.0, "mix two images and their classes by Beta(A, A) (0: none)")
+    cutmix: float = _beta(0.0, "paste a box of another image, area by Beta(A, A) (0: none)")
     repeated_augmentation: int = option(
         1, "views of an image in a batch (an epoch has fewer images)", least=1, most=1000
     )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.config.stored import parse_json
-from relu_nmt.errors import DataError, first_line, needing
+from relu_nmt.errors import DataError, counted, first_line, needing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -271,7 +271,9 @@ def is_table(source: Path) -> bool:
     return source.suffix in (ARRAY_SUFFIX, TABLE_SUFFIX)
 
 
-def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
+def open_table(
+    source: Path, parts: Sequence[str], least_classes: int
+) -> tuple[dict[str, Rows], Sequence[str]]:
     """Return the images of each part with labels that are int64 indices, and the class names.
 
     A NumPy archive holds ``images`` and ``labels``, or ``train_images``, ``train_labels``,
@@ -282,8 +284,8 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
     ``parts``, the only one is called "".
 
     Raises:
-        DataError: a file cannot be read, its arrays or columns do not fit, or labels are not those
-            of two classes or more.
+        DataError: a file cannot be read, its arrays or columns do not fit, or there are fewer
+            classes than ``least_classes``.
         MissingExtraError: pyarrow is not installed, which reads parquet files.
     """
     reader = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
@@ -307,8 +309,10 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
             raise DataError(f"{source}: labels must be whole numbers or names of classes")
         used, indices = np.unique([composed(label) for label in labels], return_inverse=True)
         classes = tuple(used.tolist())
-    if len(classes) < 2:
-        raise DataError(f"{source}: only {len(classes)} class; two or more are needed")
+    if len(classes) < least_classes:
+        raise DataError(
+            f"{source}: only {counted(len(classes), 'class')}; {least_classes} or more are needed"
+        )
     ends = np.cumsum(list(map(len, labels_by_part)))
     numbered = np.split(indices.astype(np.int64), ends[:-1])
     labeled = {}

@@ -135,14 +135,16 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     if not source.exists():
         raise DataError(f"{source}: no such folder or file of images")
     if is_table(source):
-        return _sets_of_table(source, parts)
+        return _sets_of_table(source, parts, least_classes)
     tree = FileTree(source, parts)
     paths = sorted(tree.paths())
     images = [path for path in paths if _is_image(path)]
     root = _folder_of_classes(images, "")
     tops = _tops(_below(paths, root))
     validation_sets = [name for name in VALID_FOLDERS if name in tops]
-    if TRAIN_FOLDER not in tops or not (validation_sets or _below(images, f"{root}train/")):
+    if TRAIN_FOLDER not in tops or not (
+        validation_sets or _below(images, f"{root}{TRAIN_FOLDER}/")
+    ):
         return {source.stem: _image_set(tree, source.stem, paths, images, "", least_classes)}
     sets = {}
     for name in (TRAIN_FOLDER, *validation_sets):
@@ -150,9 +152,9 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     return sets
 
 
-def _sets_of_table(source: Path, parts: Sequence[str]) -> dict[str, ImageSet]:
+def _sets_of_table(source: Path, parts: Sequence[str], least_classes: int) -> dict[str, ImageSet]:
     """Return the images of an archive or of tables by part, the training part first."""
-    rows, classes = open_table(source, parts)
+    rows, classes = open_table(source, parts, least_classes)
     encoded = source.suffix != ARRAY_SUFFIX
     sets = {}
     for part in sorted(rows, key=lambda part: part != TRAIN_FOLDER):

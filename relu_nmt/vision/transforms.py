@@ -255,7 +255,8 @@ def augmented(
 ) -> "Image":
     """Return an 8-bit RGB image after color jitter and RandAugment.
 
-    ``fill`` (red, green, blue. 0 to 1) is the color of areas that a shift or rotation uncovers.
+    ``fill`` is the color (red, green and blue, each from 0 to 1) of areas that a shift or rotation
+    uncovers.
 
     Reference: Cubuk et al. 2020, "RandAugment". ``original`` is the form of its public code for
     ImageNet, which Big Vision uses. ``increasing`` is timm's (``rand-m9-mstd0.5-inc1``), which the

@@ -87,7 +87,7 @@ class JobsConfig(ClusterOptions):
     """The processes of a sweep. These settings change the speed and no result."""
 
     jobs: int = option(
-        1, "trainings or evaluations at once, with --cluster jobs at once", least=1, most=1024
+        1, "trainings or evaluations at once, or jobs of the cluster", least=1, most=1024
     )
     gpus: tuple[str, ...] = option(
         (),
@@ -120,7 +120,7 @@ class JobsConfig(ClusterOptions):
             )
 
     def environment(self, index: int) -> dict[str, str]:
-        """Return the environment variables of the process with an index among those at once."""
+        """Return the environment variables of a process, by its index among those at once."""
         # Share the cores between all processes, and deal out the GPUs in turn.
         variables = dict(os.environ)
         together = self.training_processes
@@ -144,7 +144,7 @@ class SweepSettings:
     gen_subset: str = subset_option(heading="sweep")
     lengths: tuple[int, ...] = option(
         (128, 256, 512, 1024, 2048),
-        "document lengths in tokens. 1: single sentences",
+        "document lengths in tokens (1: single sentences)",
         metavar="N,N,...",
         least=1,
     )
@@ -229,6 +229,8 @@ class SweepSettings:
         for text in self.variants:
             if not re.fullmatch(r"[\w.+-]+:\s.*\S", text, re.DOTALL):
                 raise ConfigError(f"--variants '{text}': expected 'NAME: flags of relu-nmt-train'")
+            with reporting(f"--variants '{text}'", ConfigError, ValueError):
+                shlex.split(text)  # a quote without its end is an error
         num_models = len(self.attentions) + len(self.variants)
         if len({*self.attentions, *self.variant_flags}) < num_models:
             raise ConfigError("--variants: a name stands there twice, or is one of --attentions")

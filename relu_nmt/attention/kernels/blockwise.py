@@ -309,7 +309,7 @@ class _Steps:
         self.grad_values: Tensor | None = None
 
     def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
-        """Write the rows of ``block`` into the gradient of the queries. Add to further ones."""
+        """Write the rows of ``block`` into the gradient of the queries. Add to all other ones."""
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
         rows = block.rows

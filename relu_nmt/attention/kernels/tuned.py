@@ -27,10 +27,10 @@ CPU_BLOCK_BYTES = 1 << 22
 Short sequences share a block by samples or heads. A long one has a block of some queries of one
 head. 16-bit weights get twice as much."""
 CPU_LEAST_ROWS = 256
-"""Queries of a block on a CPU: at least, as fewer make the products slow. In the causal case also
-at most, so that a block leaves out the keys after its last query."""
+"""Fewest queries of a block on a CPU: fewer make the products slow. In the causal case it is also
+the most, so that a block leaves out the keys after its last query."""
 KEPT_BYTES = 1 << 24
-"""Keep scores of this size for the backward pass on a CPU, which computes further ones again."""
+"""Keep scores of this size for the backward pass on a CPU. It computes all other scores again."""
 GPU_BLOCK_WEIGHTS = 1 << 24
 """Weights of a block on a GPU, of all samples and heads together."""
 GPU_LEAST_ROWS = 64

@@ -94,6 +94,15 @@ def test_archives_with_wrong_arrays_are_errors(tmp_path, arrays, message):
     assert "bad.npz" in str(error.value)
 
 
+def test_an_archive_of_one_class_suffices_for_a_known_model(tmp_path):
+    """Folders of one class could be evaluated, archives and tables could not."""
+    np.savez(tmp_path / "one.npz", images=pixels(2), labels=["cat", "cat"])
+    [images] = open_images(tmp_path / "one.npz", least_classes=1).values()
+    assert (images.classes, images.labels.tolist()) == (("cat",), [0, 0])
+    with pytest.raises(DataError, match="only 1 class; 2 or more are needed"):
+        open_images(tmp_path / "one.npz")
+
+
 @pytest.mark.parametrize("damage", [b"", b"text", b"PK\x03\x04"])
 def test_damaged_archives_are_errors(tmp_path, damage):
     np.savez(tmp_path / "whole.npz", images=pixels(5), labels=np.arange(5))

@@ -80,6 +80,7 @@ def test_lists():
         ({"generate_flags": "--beam '4"}, "--generate-flags: No closing quotation"),
         ({"variants": ("wide",)}, "--variants 'wide': expected 'NAME: flags of relu-nmt-train'"),
         ({"variants": ("a/b: --lr 1",)}, "--variants 'a/b: --lr 1': expected"),
+        ({"variants": ("a: --lr '1",)}, "--variants 'a: --lr '1': No closing quotation"),
         ({"variants": ("a: --lr 1", "a: --lr 2")}, "--variants: a name stands there twice"),
         ({"attentions": "softmax", "variants": ("softmax: --lr 1",)}, "or is one of --attentions"),
         ({"budget": "10.5u"}, "--budget: '10.5u': updates are whole numbers"),
