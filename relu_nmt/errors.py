@@ -63,7 +63,7 @@ class TrainingError(ReluNmtError):
 
 
 class OutOfMemoryError(ReluNmtError):
-    """A batch does not fit into memory; the message gives its shape."""
+    """A model, a batch or a search does not fit into memory; the message says which."""
 
 
 class MissingExtraError(ReluNmtError):

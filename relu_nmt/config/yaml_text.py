@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 MOST_VALUES = 100_000
+FOREIGN_ERRORS = (LookupError, TypeError, AssertionError)  # of ruamel.yaml for some wrong texts
 
 
 def parse_yaml(text: str) -> Any:
     """Return the value of a text in YAML 1.2, to which JSON belongs.
 
-    ``no``, ``1:30`` and ``2001-12-14`` are texts, ``010`` is 10 and ``7e-4`` a number.
+    ``no``, ``1:30`` and ``2001-12-14`` are texts, ``010`` is 10 and ``7e-4`` a number. Beyond YAML,
+    ``1_000`` and ``0b11`` are numbers.
 
     Raises:
         ValueError: no YAML, a name twice, nested too deeply, or more than :data:`MOST_VALUES`
@@ -33,7 +35,7 @@ def parse_yaml(text: str) -> Any:
         position = f"line {mark.line + 1}, column {mark.column + 1}"
         parts = filter(None, [error.context, error.problem, position])
         raise ValueError(", ".join(parts)) from error
-    except (YAMLError, ValueError, RecursionError) as error:
+    except (YAMLError, ValueError, RecursionError, *FOREIGN_ERRORS) as error:
         raise ValueError(" ".join(str(error).split())) from error
     if count > MOST_VALUES:
         raise ValueError(f"more than {MOST_VALUES:,} values, or one that is in itself")

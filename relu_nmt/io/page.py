@@ -248,16 +248,16 @@ def _draw(axes: "Axes", panel: Panel) -> None:
 
 
 def render_page(folder: str | Path, template: str, values: Mapping[str, Any]) -> str:
-    """Return the page of a template in a package's or an example's folder, ``place``."""
+    """Return the page of a template. ``folder`` is an example's, or text, the name of a package."""
     return _environment(folder).get_template(template).render(values)
 
 
 @functools.cache
 def _environment(folder: str | Path) -> "jinja2.Environment":
-    """Return the templates of a place, each of which is compiled once."""
+    """Return the templates of :func:`render_page`, each of which is compiled once."""
     import jinja2
 
-    # Look for templates in the caller's place first, then in the shared one.
+    # Look for templates in the caller's folder first, then in the shared one.
     loader: jinja2.BaseLoader = jinja2.FileSystemLoader(folder)
     if isinstance(folder, str):
         loader = jinja2.PackageLoader(folder)

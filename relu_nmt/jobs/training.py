@@ -12,8 +12,9 @@ from torch import nn
 from relu_nmt.attention.base import using_backend
 from relu_nmt.config import flag_of, to_dict
 from relu_nmt.config.classes import flat
-from relu_nmt.errors import OutOfMemoryError, TrainingError
+from relu_nmt.errors import TrainingError
 from relu_nmt.io.process import peak_gpu_bytes, require_memory
+from relu_nmt.training.batches import BatchMemoryError
 from relu_nmt.training.changes import (
     change_note,
     refuse_other_model,
@@ -134,7 +135,7 @@ def training_run(settings: Any, progress: bool) -> Iterator[TrainingRun]:
 
     Raises:
         ConfigError: the folder has files of another training.
-        TrainingError: another process has ended.
+        TrainingError: another process failed.
     """
     config: TrainerConfig = settings.trainer
     # Leave the group of processes at the end, also after an error.
@@ -144,8 +145,10 @@ def training_run(settings: Any, progress: bool) -> Iterator[TrainingRun]:
         note = ""
         if process.is_first:
             note = refuse_unrelated(folder, settings)
-        with folder.owned() if process.is_first else nullcontext():
-            log = TrainingLog(config, quiet=not process.is_first, shown=progress)
+        with (
+            folder.owned() if process.is_first else nullcontext(),
+            closing(TrainingLog(config, quiet=not process.is_first, shown=progress)) as log,
+        ):
             if note:
                 log.say(note)
             if process.world_size == 1 and config.ddp_backend != TrainerConfig.ddp_backend:
@@ -156,13 +159,13 @@ def training_run(settings: Any, progress: bool) -> Iterator[TrainingRun]:
             run = TrainingRun(settings, process, log, path, goes_on=restored is not None)
             try:
                 yield run
-            except OutOfMemoryError as error:
+            except BatchMemoryError as error:
                 # Add advice here, where the settings are known.
-                raise OutOfMemoryError(f"{error}; {smaller_batches(run.settings)}") from error
+                raise BatchMemoryError(f"{error}; {smaller_batches(run.settings)}") from error
             except RuntimeError as error:
                 # Replace the error of the connection: the lost process reports the cause.
                 if process.world_size > 1 and LOST_PEER in str(error):
-                    raise TrainingError("another process has ended; it tells why") from error
+                    raise TrainingError("another process failed; see its message") from error
                 raise
             if (peak := peak_gpu_bytes()) is not None:
                 log.say(f"peak GPU memory: {peak:,} bytes")

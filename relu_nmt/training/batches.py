@@ -16,6 +16,10 @@ from relu_nmt.errors import OutOfMemoryError, is_out_of_memory
 BATCHES_AHEAD = 4
 
 
+class BatchMemoryError(OutOfMemoryError):
+    """A batch of a training does not fit into memory, and a smaller one may."""
+
+
 class Batch(Protocol):
     """A batch that the trainer moves to the device and hands to the objective."""
 
@@ -161,7 +165,7 @@ def naming_batch(batch: Any, work: str) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemoryError(
+        raise BatchMemoryError(
             f"{work}: out of memory with a batch of {shapes_of(batch)}; earlier checkpoints are "
             "unharmed"
         ) from error

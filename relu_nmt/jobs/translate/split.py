@@ -117,7 +117,7 @@ class SplitTranslation:
 
 
 class _Run:
-    """A run of the recipe: it translates documents, prints their lines, and fills the result."""
+    """A run of the job: it translates documents, prints their lines, and fills the result."""
 
     def __init__(
         self, settings: Settings, translator: Translator, attention: AttentionReport, output: TextIO

@@ -109,11 +109,12 @@ class EvaluateImagesSettings:
 
     @property
     def image_sides(self) -> list[tuple[int, ...] | None]:
-        """The image sizes, each pixels a side or height and width; None: as in training."""
+        """The image sizes, each pixels a side or height and width. None: as in training."""
         entry = options_of(ClassifyImagesSettings)["image_size"]
         sides = [entry.read(text) for text in self.image_size]
-        for two in (two for two in sides if len(two) > 2):
-            raise ConfigError(f"{entry.with_value(two)}: {SIDES}")
+        for size in sides:
+            if len(size) > 2:
+                raise ConfigError(f"{entry.with_value(size)}: {SIDES}")
         return sides or [None]
 
     def check(self) -> None:

@@ -68,6 +68,9 @@ def test_nan_keys_and_merges():
     ("text", "error"),
     [
         ("!!int 1:30", "invalid literal for int.*'1:30'"),
+        ("!!int ''", "string index out of range"),
+        ("!!bool maybe", "'maybe'"),
+        ("{[[1]]: 2}", "unhashable type: 'list'"),
         ("!!float x", "could not convert string to float: 'x'"),
         ("!!set x", "expected a mapping node, .*, line 1, column 6"),
         ("!unknown x", r"could not determine a constructor .*, line 1, column \d+"),

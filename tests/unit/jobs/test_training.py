@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.config import REQUIRED, group, option, settings, to_dict
-from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError
 from relu_nmt.io import process
 from relu_nmt.jobs.convert.settings import AverageSettings
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
@@ -17,6 +17,7 @@ from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.changes import change_note, refuse_other_model
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.trainer import Trainer
 from tests.unit.training.toy import ToyModel, ToyObjective, ToySource
 
@@ -71,6 +72,21 @@ def test_gradients_and_moments_fit_into_the_memory(monkeypatch, flags, world_siz
     monkeypatch.setattr(process, "free_memory", lambda: 4 * num_weights - 1)
     with pytest.raises(OutOfMemoryError, match=r"gradients and the optimizer .* smaller model"):
         require_training_memory(ToyModel(0.1), config, world_size)
+
+
+def test_a_model_that_is_too_large_is_not_blamed_on_the_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(process, "free_memory", lambda: 1)
+    with pytest.raises(OutOfMemoryError, match=r"smaller model, or --freeze parts of it$"):
+        train_toys(toy(tmp_path), False)
+
+
+def test_the_log_is_closed_if_a_training_fails_before_it_begins(tmp_path, monkeypatch):
+    logs = []
+    monkeypatch.setattr(TrainingLog, "close", lambda log: logs.append(log))
+    with pytest.raises(DataError), training_run(toy(tmp_path), False) as training:
+        raise DataError("no data")
+    assert logs == [training.log]
 
 
 def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
