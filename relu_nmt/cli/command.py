@@ -24,6 +24,7 @@ KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
 Batches of text rarely repeat a shape, so that oneDNN's own limit of 1,024 mainly costs memory."""
 
+MOST_SHOWN = 30  # characters of a wrong name in a message, before the wrong one
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 READER_LEFT = 141  # 128 + SIGPIPE
@@ -152,6 +153,14 @@ def run_command(
             reason = f" ({reason})"
         remedy = "take a smaller model, batch or input"
         _print_error(f"{parser.prog}: error: out of memory{reason}; {remedy}")
+        return USER_ERROR
+    except UnicodeEncodeError as error:
+        # Python keeps bytes of a file's name that are not UTF-8 as surrogates, which cannot be
+        # written into checkpoints and manifests.
+        if debug:
+            raise
+        name = ascii(error.object[max(0, error.start - MOST_SHOWN) : error.end])
+        _print_error(f"{parser.prog}: error: {name}: a name that is not UTF-8; give another")
         return USER_ERROR
     except KeyboardInterrupt:
         _print_error(f"{parser.prog}: interrupted")

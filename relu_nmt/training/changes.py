@@ -99,7 +99,7 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
         earlier = TrainingResult.load(folder.path)
     except DataError as error:
         raise ConfigError(
-            f"{results}: is not of a training, and would be lost; {advice} the file away"
+            f"{results}: was not written by a training, and would be lost; {advice} the file away"
         ) from error
     # Allow the run with a note, since no checkpoint is lost.
     if earlier.num_updates and not _is_equal(earlier.settings, settings):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # only sharded training imports these, which takes as long as
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 MOST_PROCESSES = 1_000_000
 MOST_WAITING, QUIET_WAITING = 300.0, 3.0
-"""Seconds that a process waits for the others, and seconds before it says so."""
+"""Seconds that a process waits for other processes, and seconds before it says so."""
 LOST_PEER = "Connection closed by peer"
 """The message of gloo after another process has ended."""
 

@@ -55,7 +55,7 @@ class Update:
         Args:
             parts: the model and its optimizer.
             batches: batches of this process with their weights: 1, or 0 for a batch that only keeps
-                this process in step with the others.
+                this process in step with other processes.
             votes: this process has received a signal, and this process finds the time up.
             wants_telemetry: compute the objective's telemetry of the first batch.
         """

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.work import progress_bar
-from relu_nmt.training.batches import (
-    BatchSource,
-    Scorer,
-    TrainingData,
-    load_ahead,
-    naming_batch,
-)
+from relu_nmt.training.batches import BatchSource, Scorer, TrainingData, load_ahead, naming_batch
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages

@@ -109,6 +109,7 @@ def test_settings_of_the_model_can_be_overridden(data, model):
     for text, message in (
         ("{'dropuot': 1}", "did you mean dropout"),
         ("__import__('os')", "expected settings such as"),
+        ("{[]: 1}", "expected settings such as"),
         ("{'encoder_layers': 3}", "does not fit the model"),
     ):
         done = generate(data, model, "--model-overrides", text, check=False)

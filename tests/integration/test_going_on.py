@@ -162,7 +162,9 @@ def test_results_of_something_else(data, tmp_path):
     file.write_text('{"top1": 99.0}\n')
     done = train(data, tmp_path, "--max-update", "1", check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert f"{file}: is not of a training, and would be lost; choose another" in done.stderr
+    assert (
+        f"{file}: was not written by a training, and would be lost; choose another" in done.stderr
+    )
     assert contents(tmp_path) == {"results.json": b'{"top1": 99.0}\n'}
     file.unlink()
     train(data, tmp_path, "--max-update", "1")

@@ -57,7 +57,7 @@ def test_a_text_with_a_comma_in_its_name_is_no_shards(corpus):
     [
         ("a,b", "--dict-only", "--dict-only: give one --trainpref"),
         ("a,b", "--subword sentencepiece", "of several --trainpref: add --joined-dictionary"),
-        ("a", "--cluster slurm", "--cluster: shards of the training text are its jobs"),
+        ("a", "--cluster slurm", "--cluster runs a job for each shard of the training text"),
         ("a,b", "--cluster slurm --cluster-parameters gpus", "'gpus': expected NAME=VALUE"),
         ("a,b", "--cluster-parameters timeout_min=3", "does nothing without --cluster"),
     ],

@@ -291,10 +291,11 @@ def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
     """Return nested values in words, named by the path to each."""
     leaves: dict[str, str] = {}
     for key, value in values.items():
-        path, text = f"{name} {key}".strip(), json.dumps(value)
+        path = f"{name} {key}".strip()
         if isinstance(value, Mapping):
             leaves |= _leaves(value, path)
         else:
+            text = json.dumps(value)
             is_short = len(text) <= MOST_SHOWN
             leaves[path] = text if is_short else f"{len(text):,} bytes {fingerprint(text)}"
     return leaves

@@ -102,7 +102,7 @@ class PreprocessSettings(ClusterOptions):
     )
     target_subword_model: str | None = option(
         None,
-        "that of the target, if each side has one, as Marian's source.spm and target.spm",
+        "model of the target, if it has another, as Marian's source.spm and target.spm",
         files=GIVEN,
         needs=["subword_model", ("only_source", False)],
     )
@@ -194,7 +194,8 @@ class PreprocessSettings(ClusterOptions):
     def _refuse_given(self, names: Iterable[str], reason: str) -> None:
         """Refuse settings that differ from their defaults."""
         for name in names:
-            entry, value = options_of(type(self))[name], getattr(self, name)
+            entry = options_of(type(self))[name]
+            value = getattr(self, name)
             if value != entry.default:
                 raise ConfigError(f"{entry.with_value(value)}{reason}; leave one of them out")
 
@@ -242,7 +243,7 @@ class PreprocessSettings(ClusterOptions):
         if len(self.training_texts) < 2:
             if self.cluster:
                 raise ConfigError(
-                    "--cluster: shards of the training text are its jobs; give several with "
+                    "--cluster runs a job for each shard of the training text; give several with "
                     "--trainpref a,b,c"
                 )
             return

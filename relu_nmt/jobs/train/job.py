@@ -120,8 +120,8 @@ def open_task(
     for name, language in detokenizer_settings(settings.eval_bleu_detok_args).items():
         if language != languages[name]:
             raise ConfigError(
-                f"--eval-bleu-detok-args: {name} {language}, but the data's is "
-                f"{languages[name]}; text is detokenized as that"
+                f"--eval-bleu-detok-args: {name} is {language}, but the data's is "
+                f"{languages[name]}, which counts; leave it out"
             )
     # Undo the preparation of data that came prepared, for BLEU.
     if task.target_text.keeps_text:

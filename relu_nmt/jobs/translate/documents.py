@@ -14,15 +14,9 @@ from relu_nmt.data.documents import (
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.plain_text import refuse_markup
 from relu_nmt.io.safe_write import check_writable, write_file
-from relu_nmt.io.text_lines import (
-    named_input,
-    read_input,
-    read_lines,
-)
+from relu_nmt.io.text_lines import named_input, read_input, read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
-from relu_nmt.jobs.translate.settings import (
-    TranslateDocumentsSettings,
-)
+from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
 from relu_nmt.jobs.translate.shared import (
     length_note,
     limit_note,
@@ -40,9 +34,7 @@ from relu_nmt.jobs.translate.shared import (
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import TranslatedDocuments
-from relu_nmt.translation.search.translations import (
-    SourceDocuments,
-)
+from relu_nmt.translation.search.translations import SourceDocuments
 from relu_nmt.translator import TranslationRequest, Translator
 
 is_blank = SEPARATOR_TESTS["blank"]
@@ -93,13 +85,9 @@ def translate_documents(
     _write(settings, lines, progress)
     if progress:
         # Look at the sentences as they were before the limit cut or emptied them.
-        too_long = []
-        split_lines = []
-        for number, source in zip(text.numbers, encoded.sentences, strict=True):
-            if limit.refuses(source):
-                too_long.append(number)
-            if source.parts:
-                split_lines.append(number)
+        sentences = list(zip(text.numbers, encoded.sentences, strict=True))
+        too_long = [number for number, source in sentences if limit.refuses(source)]
+        split_lines = [number for number, source in sentences if source.parts]
         notes = [
             too_long_note(too_long, limit),
             split_note(split_lines, split, settings.split_sentences),

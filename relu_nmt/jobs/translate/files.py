@@ -23,12 +23,7 @@ from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate.documents import translate_documents
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
-from relu_nmt.jobs.translate.shared import (
-    banned_options,
-    length_note,
-    load_translator,
-    print_notes,
-)
+from relu_nmt.jobs.translate.shared import banned_options, length_note, load_translator, print_notes
 from relu_nmt.translator import Translator
 
 
@@ -125,7 +120,7 @@ def _output_name(path: str, language: str) -> str:
 
 
 def _translate_several(settings: TranslateDocumentsSettings, folder: str, progress: bool) -> None:
-    """Translate files, each whole or not at all. A file that fails does not end the others."""
+    """Translate files, each whole or not at all. After a file that fails, go on with the next."""
     sources, num_left = _sources(settings, Path(folder))
     names = set()
     for path in sources.values():
@@ -242,7 +237,7 @@ def _sources(settings: TranslateDocumentsSettings, folder: Path) -> tuple[dict[P
 
 
 def _files_of(folder: Path, left_out: Path) -> list[Path]:
-    """Return the files of a folder in order, without hidden ones and those of another folder."""
+    """Return the files of a folder in order, without hidden files and the folder ``left_out``."""
 
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot read it: {error.strerror}") from error

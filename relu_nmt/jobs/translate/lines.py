@@ -7,24 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from relu_nmt.data.documents import (
-    SINGLE_SENTENCES,
-)
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable
-from relu_nmt.io.text_lines import (
-    decode_lines,
-    named_input,
-    open_text,
-    read_lines,
-    reading,
-)
+from relu_nmt.io.text_lines import decode_lines, named_input, open_text, read_lines, reading
 from relu_nmt.io.work import hidden_progress, progress_bar
-from relu_nmt.jobs.translate.settings import (
-    TranslateLinesSettings,
-)
+from relu_nmt.jobs.translate.settings import TranslateLinesSettings
 from relu_nmt.jobs.translate.shared import (
     LineFormat,
     limit_note,
@@ -40,11 +30,7 @@ from relu_nmt.jobs.translate.shared import (
     wrong_prefixes,
 )
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.translation.search.translations import (
-    SourceSentence,
-    TranslatedLines,
-    Translation,
-)
+from relu_nmt.translation.search.translations import SourceSentence, TranslatedLines, Translation
 from relu_nmt.translator import TranslationRequest
 
 READ_BYTES = 1 << 16

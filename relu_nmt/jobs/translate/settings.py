@@ -47,7 +47,7 @@ def model_overrides(text: str) -> dict[str, Any]:
     for read in (parse_json, ast.literal_eval):
         try:
             values = read(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
             values = None
         if isinstance(values, dict) and all(isinstance(name, str) for name in values):
             return values

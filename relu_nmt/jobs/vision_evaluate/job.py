@@ -292,7 +292,8 @@ def loaded(
     batches: ImageBatches, label: str, num_workers: int, epoch: int = EPOCH
 ) -> Iterator[ImageBatch]:
     """Yield the batches of an epoch, loaded ahead, with a progress bar."""
-    numbers, is_empty = range(batches.begin_epoch(epoch)), True
+    numbers = range(batches.begin_epoch(epoch))
+    is_empty = True
     with progress_bar(label, len(batches.images), "images") as advance:
         # Load ahead, into pinned memory if there is a GPU.
         for batch in load_ahead(batches.load, numbers, num_workers, torch.cuda.is_available()):

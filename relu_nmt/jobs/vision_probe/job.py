@@ -146,7 +146,9 @@ def features_of(
     """
     size = options.batch_size or (LINEAR_BATCH if options.method == "linear" else EVALUATION_BATCH)
     damaged = damaged_images(options.skip_damaged_images)
-    features, labels, ids = [], [], list[int]()
+    features: list[Tensor] = []
+    labels: list[Tensor] = []
+    ids: list[int] = []
     batches = ImageBatches(images, transform, size, damaged=damaged)
     # Keep the features on the device, [B, D] for each batch.
     for batch in loaded(batches, label, options.num_workers):

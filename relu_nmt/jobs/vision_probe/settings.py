@@ -12,9 +12,10 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision.config import IMAGES, check_sides
 
 JOINED_BLOCKS = 4
-
-
-KNN, RIDGE, LINEAR = ("method", "knn"), ("method", "ridge"), ("method", "linear")
+# The conditions of options.
+KNN = ("method", "knn")
+RIDGE = ("method", "ridge")
+LINEAR = ("method", "linear")
 
 
 @settings

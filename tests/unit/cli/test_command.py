@@ -49,6 +49,14 @@ def test_the_job_of_a_script_is_a_function():
     assert main([]) == 3 and main(["--width", "0"]) == 2
 
 
+def test_a_name_that_no_file_can_hold_is_one_line(capsys):
+    main = Command("draw", "", Width, lambda _: "lines/b\udcff/c".encode(), user_modules=False)
+    assert main([]) == 2
+    assert capsys.readouterr().err == (
+        "draw: error: 'lines/b\\udcff': a name that is not UTF-8; give another\n"
+    )
+
+
 @pytest.mark.parametrize("name", ["score", "train", "vision_train"])
 def test_a_folder_that_was_removed_is_named(name, monkeypatch, tmp_path):
     folder = tmp_path / "gone"
