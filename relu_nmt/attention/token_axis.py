@@ -39,7 +39,7 @@ class SimAAttention(Attention):
     """out = (q' k'^T) v, where q'_ic = q_ic / sum_j |q_jc|, the same for k'. No d^(-1/2).
 
     The order q' (k'^T v) is used where it takes no more products and the weights q' k'^T are not
-    needed. With as many keys as queries, from d tokens on. The weights are signed and tiny:
+    needed: from d tokens on, if there are as many keys as queries. The weights are signed and tiny:
     sum_ij |w_ij| <= d. So everything is float32, as float16 would underflow at 4096 tokens.
     ``norm=none`` leaves q and k as they are. In the paper its loss becomes NaN.
 

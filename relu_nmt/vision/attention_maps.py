@@ -131,13 +131,14 @@ def image_weights(model: VisionModel, images: Tensor, layer: int) -> tuple[Tenso
 def _grid_of_keys(weights: Tensor, patches: Grid, layer: int) -> Grid:
     """Return the grid of the keys of weights [B, H, queries, keys] in a block with these patches.
 
-    CvT's convolutions leave a key for each 2 x 2 patches. A class token may precede the keys.
+    A class token may precede the keys.
     """
-    halved = Grid(-(-patches.height // 2), -(-patches.width // 2))
-    for grid in (patches, halved):
-        if len(weights) == 1 and weights.size(-1) - grid.num_patches in (0, 1):
-            return grid
-    raise ConfigError(
-        f"attention layer {layer}: it sees a part of the image, or channels, and has no map over "
-        "the image"
-    )
+    grid = patches
+    if weights.size(-1) < weights.size(-2):  # CvT's convolutions leave a key for 2 x 2 patches
+        grid = Grid(-(-patches.height // 2), -(-patches.width // 2))
+    if len(weights) != 1 or weights.size(-1) - grid.num_patches not in (0, 1):
+        raise ConfigError(
+            f"attention layer {layer}: it sees a part of the image, or channels, and has no map "
+            "over the image"
+        )
+    return grid

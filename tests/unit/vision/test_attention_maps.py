@@ -86,6 +86,9 @@ def test_the_keys_of_cvt_are_a_quarter_of_its_patches(photo):
     last = classifier.attention(photo)
     assert last.weights.shape == (2, 5, 2)
     assert last.over_image().shape == (2, 1, 1)
+    # Of 1 x 2 patches one key is left. With the class token there are as many keys as patches.
+    wide = tiny_classifier(family="cvt", **{**SMALL["cvt"], "image_size": (8, 16)})
+    assert wide.attention(photo).over_image().shape == (2, 1, 1)
 
 
 def test_windows_have_no_map_over_the_image(photo):
