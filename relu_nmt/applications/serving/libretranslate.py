@@ -7,21 +7,25 @@ import html
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Literal
 from urllib.parse import parse_qsl, quote
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from relu_nmt.applications.files import ENDINGS, FileOptions, format_name, translated
+from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.guard import refusal, replayed
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
 from relu_nmt.io.text_lines import read_lines
+from relu_nmt.translation.search.document_search import Search
+from relu_nmt.translation.search.translations import SourceSentence, Translation
 
 TEXT_PATH = "/libretranslate/translate"
 """The route of texts. The route ``/translate`` serves lines, too."""
@@ -37,7 +41,7 @@ class TextBody(BaseModel):
     source: str = "auto"
     target: str
     format: Literal["text", "html"] = "text"
-    alternatives: int = 0
+    alternatives: int = Field(0, ge=0)
     api_key: str = ""
 
 
@@ -160,16 +164,15 @@ class _Interface:
         texts = [content.q] if isinstance(content.q, str) else content.q
 
         def work(queued: QueuedRequest) -> bytes:
-            segments = service.segment_translator(queued)
-            translations = []
+            segments = service.segment_translator(queued, 1 + content.alternatives)
+            values: dict[str, list[Any]] = {"translatedText": []}
+            if content.alternatives:
+                values["alternatives"] = []
             for text in texts:
-                # The byte order mark tells that a page with another declared encoding is UTF-8.
-                source = text.encode("utf-8-sig")
-                target = translated(source, content.format, segments, FileOptions())
-                translations.append(target.decode("utf-8-sig"))
-            values: dict[str, list[Any]] = {"translatedText": translations}
-            if content.alternatives:  # the server finds the best translation alone
-                values["alternatives"] = [[]] * len(texts)
+                best, *others = ranked_translations(text, content.format, segments)
+                values["translatedText"].append(best)
+                if content.alternatives:
+                    values["alternatives"].append(others[: content.alternatives])
             if content.source == "auto":
                 detected = {"language": service.languages[0], "confidence": 100}
                 values["detectedLanguage"] = [detected] * len(texts)
@@ -234,6 +237,54 @@ class _Interface:
     async def _answer(self, request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
         content = await self._queue.answer(request.receive, work)
         return Response(content, media_type="application/json")
+
+
+def ranked_translations(text: str, name: str, segments: SegmentTranslator) -> list[str]:
+    """Return the different translations of a text, best first, as many as the search returns.
+
+    In the translation of rank 1 every window has its second hypothesis, or its last one.
+
+    Args:
+        text: the text.
+        name: name of its format.
+        segments: translates segments. Its search returns ``config.nbest`` hypotheses.
+    """
+    assert segments.search is not None, "the search of a server"
+    search = _RankedSearch(segments.search)
+    ranked = replace(segments, search=search)
+    translations: list[str] = []
+    for rank in range(segments.config.nbest):
+        search.rank = rank
+        # The byte order mark tells that a page with another declared encoding is UTF-8.
+        target = translated(text.encode("utf-8-sig"), name, ranked, FileOptions())
+        translations.append(target.decode("utf-8-sig"))
+    return list(dict.fromkeys(translations))
+
+
+class _RankedSearch:
+    """A search for the hypotheses of one rank, which searches each window once for all ranks."""
+
+    def __init__(self, search: Search) -> None:
+        self.rank = 0
+        self._search = search
+        self._hypotheses: dict[tuple[object, ...], list[Translation]] = {}
+
+    def __call__(self, sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+        """Return one translation of each source."""
+        keys = []
+        new_sources = {}
+        for source in sources:
+            key = (source.ids.tobytes(), source.context.tobytes(), *source.tokens)
+            keys.append(key)
+            if key not in self._hypotheses:
+                new_sources[key] = source
+        results = self._search(list(new_sources.values()))
+        self._hypotheses |= zip(new_sources, results, strict=True)
+        translations = []
+        for key in keys:
+            hypotheses = self._hypotheses[key]
+            translations.append([hypotheses[min(self.rank, len(hypotheses) - 1)]])
+        return translations
 
 
 def parsed_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, bytes]:

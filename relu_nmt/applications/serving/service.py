@@ -192,9 +192,14 @@ class TranslationService:
         """The model's source and target language."""
         return self._translator.task.source_lang, self._translator.task.target_lang
 
-    def segment_translator(self, request: QueuedRequest) -> SegmentTranslator:
-        """Return a translator of the segments of a file, within the limits of a request."""
-        segments = SegmentTranslator(self._translator, self._config, self._windows)
+    def segment_translator(self, request: QueuedRequest, num_best: int = 1) -> SegmentTranslator:
+        """Return a translator of the segments of a file, within the limits of a request.
+
+        Its search returns ``num_best`` translations of each window, as far as the beam has them.
+        """
+        num_best = max(self._config.nbest, min(num_best, self._config.beam))
+        config = replace(self._config, nbest=num_best)
+        segments = SegmentTranslator(self._translator, config, self._windows)
         search = self._translator.searcher(segments.config)
 
         def searched(sources: Sequence[SourceSentence]) -> list[list[Translation]]:

@@ -24,12 +24,38 @@ def test_texts_are_translated_in_the_form_of_the_interface(client):
     several = client.post("/translate", json={**body, "q": ["ein Haus", ""], "source": "auto"})
     assert several.json()["translatedText"] == [answer.json()["translatedText"], ""]
     assert several.json()["detectedLanguage"] == [{"language": "de", "confidence": 100}] * 2
-    asked = client.post("/translate", json={**body, "alternatives": 2})
-    assert asked.json()["alternatives"] == []
     form = client.post("/translate", data=body)
     assert form.json() == answer.json()
     page = client.post("/translate", json={**body, "q": "<b>ein</b> Haus", "format": "html"})
     assert page.json()["translatedText"].count("<b>") >= 1
+
+
+def test_alternatives_are_the_other_hypotheses_of_the_beam():
+    translator = make_translator(separated=False)
+    source = "das Haus ist gross"
+    search = {**SEARCH, "beam": 4, "max_len_a": 0}
+
+    def hypotheses(count):
+        [beam] = translator.translate_nbest([source], **search, nbest=count)
+        return [hypothesis.text for hypothesis in beam]
+
+    best, *others = hypotheses(4)
+    assert len({best, *others}) == 4
+    with client_of(translator, search) as client:
+        body = {"q": source, "source": "de", "target": "en"}
+        assert client.post("/translate", json=body).json() == {"translatedText": best}
+        for count in (1, 2, 3):
+            answer = client.post("/translate", json={**body, "alternatives": count}).json()
+            assert answer == {"translatedText": best, "alternatives": hypotheses(1 + count)[1:]}
+        # The beam has no more.
+        answer = client.post("/translate", json={**body, "alternatives": 50}).json()
+        assert answer["alternatives"] == others
+        texts = {**body, "q": [source, "", f"{source}\n\n{source}"], "alternatives": 3}
+        answer = client.post("/translate", json=texts).json()
+        assert answer["translatedText"] == [best, "", f"{best}\n\n{best}"]
+        assert answer["alternatives"] == [others, [], [f"{text}\n\n{text}" for text in others]]
+        refused = client.post("/translate", json={**body, "alternatives": -1})
+        assert refused.status_code == 422
 
 
 def test_lines_are_still_translated_by_the_same_path(client):
