@@ -6,7 +6,6 @@ by a file of the user (``--user-module``).
 """
 
 import base64
-import itertools
 import os
 import random
 import re
@@ -220,11 +219,11 @@ class WholeWords(SubwordModel):
 
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words."""
-        if self.symbol == "sentencepiece":
-            # Join byte pieces first, since a character may span several.
-            pieces = _with_characters(pieces)
         if self.symbol in WORD_MARKS:
-            return "".join(pieces).replace(WORD_MARKS[self.symbol], " ").split()
+            text = "".join(pieces)
+            if self.symbol == "sentencepiece":
+                text = _with_characters(pieces)
+            return text.replace(WORD_MARKS[self.symbol], " ").split()
         if self.symbol in SUBWORD_NMT_NAMES:
             # Add a space, so that a mark on the last piece is removed too.
             return (" ".join(pieces) + " ").replace("@@ ", "").split()
@@ -257,17 +256,11 @@ def with_bytes(piece: str) -> str:
     return bytes([int(piece[3:5], 16)]).decode("utf-8", "surrogateescape")
 
 
-def _with_characters(pieces: Sequence[str]) -> list[str]:
-    """Replace the byte pieces of SentencePiece by characters. A wrong byte becomes U+FFFD."""
-    texts: list[str] = []
-    for is_byte, run in itertools.groupby(pieces, lambda p: bool(_BYTE_PIECE.fullmatch(p))):
-        if is_byte:
-            # Decode a run of bytes. Wrong ones become surrogates, then U+FFFD.
-            text = bytes(int(piece[3:5], 16) for piece in run).decode("utf-8", "surrogateescape")
-            texts.append(SURROGATE.sub("\ufffd", text))
-        else:
-            texts += run
-    return texts
+def _with_characters(pieces: Sequence[str]) -> str:
+    """Join pieces of SentencePiece. Bytes become characters, and each wrong byte U+FFFD."""
+    # A character may span several bytes. Wrong ones stay surrogates.
+    content = "".join(map(with_bytes, pieces)).encode("utf-8", "surrogateescape")
+    return SURROGATE.sub("\ufffd", content.decode("utf-8", "surrogateescape"))
 
 
 def subword_of_state(state: Mapping[str, Any]) -> SubwordModel:

@@ -98,7 +98,7 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
 
     Text and tokens are read once, side by side. Spaces, case, compatibility forms, invisible
     characters, marks of subwords and escapes make no difference. A token that is not found gets
-    the text between its neighbours. A symbol of the model gets an empty span.
+    the text between its neighbors. A symbol of the model gets an empty span.
 
     Example:
         >>> text, moses = "Don't  go.", TextPipeline("en", "moses", lowercase=True)
@@ -113,7 +113,8 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
     # Match the letters, and give each token the positions of its letters.
     spans: dict[int, Span] = {}
     for i, j in _same(text_letters, token_letters):
-        position, index = positions[i], indices[j]
+        index = indices[j]
+        position = positions[i]
         begin = spans[index][0] if index in spans else position
         spans[index] = (begin, position + 1)
     # Give a span to every token, and adjacent text to tokens with letters in the text.

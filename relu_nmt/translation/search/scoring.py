@@ -119,7 +119,7 @@ class LengthScorer(Scorer):
         return totals / torch.from_numpy(self.divisors(outputs.lengths)).to(totals)[:, None]
 
     def joined(self, scores: np.ndarray, lengths: np.ndarray, length: int) -> float:
-        """Divide the sum of all log-probabilities by the penalty of the line."""
+        """Multiply each score by its length penalty, and divide the sum by the line's penalty."""
         total = np.dot(scores, self.divisors(lengths))
         return float(total / self.divisors(np.array([length]))[0])
 

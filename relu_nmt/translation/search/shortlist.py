@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.dictionary import SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 
-NUM_SPECIAL = 4
-"""Number of special symbols that every translation may need: bos, pad, eos, unk. Ids 0 to 3."""
+NUM_SPECIAL = len(SPECIAL_SYMBOLS)  # the first ids, which every translation may need
 MULTIPLE = 128
 """The size of a batch's list is a multiple of this: on CPUs oneDNN compiles each size."""
 PAIR_MARK = "#languages:"
