@@ -70,6 +70,11 @@ class Dictionary:
         return sum(not word.startswith(FILLER) for word in words)
 
     @property
+    def counts(self) -> list[int]:
+        """Occurrences of each symbol in the training text by id. 1 for the special symbols."""
+        return list(self._counts)
+
+    @property
     def fillers(self) -> list[int]:
         """Ids of the unused symbols that pad the dictionary to a round size."""
         words = enumerate(zip(self._symbols, self._counts, strict=True))

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from relu_nmt.applications.files import ENDINGS, FileOptions, format_name, translated
 from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.applications.serving.detection import confidences
 from relu_nmt.applications.serving.guard import refusal, replayed
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
@@ -30,6 +31,8 @@ from relu_nmt.translation.search.translations import SourceSentence, Translation
 TEXT_PATH = "/libretranslate/translate"
 """The route of texts. The route ``/translate`` serves lines, too."""
 PATHS = ("/languages", "/detect", "/translate_file", TEXT_PATH, "/frontend/settings")
+LEAST_CONFIDENCE = 0.8
+"""Least confidence in the language of a text whose source is ``auto``."""
 MOST_FILES = 32
 """Most translated files that wait for their download. The oldest go first."""
 
@@ -152,16 +155,18 @@ class _Interface:
         }
 
     async def detect(self, content: DetectBody) -> list[dict[str, Any]]:
-        """Return the source languages, which are equally likely."""
+        """Return the source languages, the likeliest first."""
         self._check_key(content.api_key)
-        confidence = 100 // len(self._sources)
-        return [{"language": code, "confidence": confidence} for code in self._sources]
+        languages = []
+        for code, confidence in detected_languages(self._services, content.q).items():
+            languages.append({"language": code, "confidence": round(100 * confidence)})
+        return languages
 
     async def translate(self, content: TextBody, request: Request) -> Response:
         """Translate a text, or several."""
         self._check_key(content.api_key)
-        service = self._chosen(content.source, content.target)
         texts = [content.q] if isinstance(content.q, str) else content.q
+        service, confidence = self._chosen(content.source, content.target, "\n".join(texts))
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued, 1 + content.alternatives)
@@ -174,7 +179,7 @@ class _Interface:
                 if content.alternatives:
                     values["alternatives"].append(others[: content.alternatives])
             if content.source == "auto":
-                detected = {"language": service.languages[0], "confidence": 100}
+                detected = {"language": service.languages[0], "confidence": confidence}
                 values["detectedLanguage"] = [detected] * len(texts)
             # A list of texts has lists of values, and a single text single values.
             answer: dict[str, Any] = values
@@ -190,7 +195,7 @@ class _Interface:
         fields, name, content = parsed_form(content_type, await request.body())
         self._check_key(fields.get("api_key", ""))
         target_lang = fields.get("target", self._targets[0])
-        service = self._chosen(fields.get("source", "auto"), target_lang)
+        service, _ = self._chosen(fields.get("source", "auto"), target_lang)
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued)
@@ -218,8 +223,11 @@ class _Interface:
         if self._keys is not None and api_key not in self._keys:
             raise HTTPException(403, "Invalid API key")
 
-    def _chosen(self, source: str, target: str) -> TranslationService:
-        """Return the service of two languages. A source ``auto`` stands for the only one."""
+    def _chosen(self, source: str, target: str, text: str = "") -> tuple[TranslationService, int]:
+        """Return the service of two languages, and the confidence in a source ``auto`` in percent.
+
+        Among several source languages the text decides, if it is certain.
+        """
         is_auto = source == "auto"
         if not is_auto and source not in self._sources:
             raise HTTPException(400, f"{source} is not supported")
@@ -229,14 +237,28 @@ class _Interface:
         if not fitting:
             missing = f"{target} is not available as a target language from {source}"
             raise HTTPException(400, missing)
-        if len(fitting) > 1:
+        language, confidence = next(iter(detected_languages(fitting, text).items()))
+        if confidence < LEAST_CONFIDENCE:
             sources = ", ".join(service.languages[0] for service in fitting)
             raise HTTPException(400, f"auto is not certain here; give the source: {sources}")
-        return fitting[0]
+        return services_of(fitting, language, target)[0], round(100 * confidence)
 
     async def _answer(self, request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
         content = await self._queue.answer(request.receive, work)
         return Response(content, media_type="application/json")
+
+
+def detected_languages(services: Sequence[TranslationService], text: str) -> dict[str, float]:
+    """Return the source languages of services with the confidence in each, the surest first."""
+    languages = {service.languages[0] for service in services}
+    if len(languages) == 1:
+        return dict.fromkeys(languages, 1.0)
+    likelihoods: dict[str, float] = {}
+    for service in services:
+        language = service.languages[0]
+        likelihood = service.likelihood(text)
+        likelihoods[language] = max(likelihood, likelihoods.get(language, likelihood))
+    return confidences(likelihoods)
 
 
 def ranked_translations(text: str, name: str, segments: SegmentTranslator) -> list[str]:

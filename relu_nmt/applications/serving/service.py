@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.applications.serving.detection import SourceLikelihood
 from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_in_slot
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_sentences
 from relu_nmt.errors import ConfigError
@@ -90,6 +91,7 @@ class TranslationService:
         self._split_sentences = limits.split_sentences
         # Text steps are made once, since each makes its tokenizer.
         self._texts = [translator.task.source_text, translator.task.target_text]
+        self._likelihood = SourceLikelihood(translator.task)
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
         # Make large answers in one thread. They leave an eighth of the queue to other requests.
         num_slots = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
@@ -191,6 +193,11 @@ class TranslationService:
     def languages(self) -> tuple[str, str]:
         """The model's source and target language."""
         return self._translator.task.source_lang, self._translator.task.target_lang
+
+    def likelihood(self, text: str) -> float:
+        """Return the log likelihood of a text by its symbols in the model's source language."""
+        with self._translator.sources.text_lock:
+            return self._likelihood(text)
 
     def segment_translator(self, request: QueuedRequest, num_best: int = 1) -> SegmentTranslator:
         """Return a translator of the segments of a file, within the limits of a request.

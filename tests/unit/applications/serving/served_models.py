@@ -15,10 +15,11 @@ def make_translator(
     tokenizer="moses",
     separates_alone=True,
     languages=LANGUAGES,
+    words=WORDS,
     **settings,
 ):
     """Return a translator of untrained models that end sentences soon."""
-    task = tiny_task(WORDS.split(), languages, tokenizer=tokenizer)
+    task = tiny_task(words.split(), languages, tokenizer=tokenizer)
     if separated:
         task = task.with_sentence_separator(None if separates_alone else task)
     models = []

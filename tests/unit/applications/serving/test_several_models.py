@@ -1,10 +1,16 @@
 """A server of several models, whose requests choose by languages."""
 
+import math
+
 import pytest
 
 pytest.importorskip("fastapi")
 
+from relu_nmt.applications.serving.detection import SourceLikelihood, confidences
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.task import TranslationTask
 from tests.unit.applications.serving.clients import client_of
 from tests.unit.applications.serving.served_models import make_translator
 
@@ -92,6 +98,41 @@ def test_languages_list_the_targets_of_each_source():
         assert refused.status_code == 400
         assert "give the source: de, fr" in refused.json()["error"]
         assert client.post("/translate", json=asked_pair("auto", "de")).status_code == 200
+
+
+def test_the_words_of_a_text_tell_its_language():
+    french = "une la maison est grande . jardin petite the house is big garden small"
+    others = [make_translator(languages=("fr", "en"), words=french)]
+    texts = {"de": "das Haus ist gross", "fr": "la maison est grande"}
+    with client_of(others=others) as client:
+        for code, text in texts.items():
+            best, other = client.post("/detect", json={"q": text}).json()
+            assert best["language"] == code and best["confidence"] > 80
+            assert best["confidence"] + other["confidence"] == 100
+            body = {"q": text, "target": "en"}
+            answer = client.post("/translate", json={**body, "source": "auto"}).json()
+            named = client.post("/translate", json={**body, "source": code}).json()
+            assert answer == {**named, "detectedLanguage": best}
+        # Both have these words, or none.
+        for text in ("big garden", "", "1"):
+            [first, second] = client.post("/detect", json={"q": text}).json()
+            assert first["confidence"] - second["confidence"] < 5
+            asked = {"q": text, "source": "auto", "target": "en"}
+            assert client.post("/translate", json=asked).status_code == 400
+
+
+def test_a_frequent_symbol_makes_a_language_likelier():
+    likelihoods = {}
+    for language, count in (("de", 9), ("nl", 1)):
+        words = Dictionary(["in", "die"], [count, 10])
+        text = TextPipeline(language)
+        likelihoods[language] = SourceLikelihood(TranslationTask(text, text, words, words))("in")
+    # Special symbols count once, and each symbol half more.
+    assert likelihoods["de"] == pytest.approx(math.log(9.5 / (4 * 1.5 + 20)))
+    assert likelihoods["nl"] == pytest.approx(math.log(1.5 / (4 * 1.5 + 12)))
+    assert list(confidences(likelihoods)) == ["de", "nl"]
+    expected = (9.5 / 26) ** 0.5 / ((9.5 / 26) ** 0.5 + (1.5 / 18) ** 0.5)
+    assert confidences(likelihoods)["de"] == pytest.approx(expected)
 
 
 def test_two_models_of_one_pair_are_refused():
