@@ -45,7 +45,7 @@ ENTRY_FORM = {
     "*": float | str | None,
 }
 """The form of an entry of the curves, see :func:`checked`."""
-BEST_FORM = {"metric?": str, "value?": float, "num_updates?": int}
+BEST_FORM = {"metric": str, "value": float, "num_updates": int}
 LOCK = ".lock"
 BYTES_PER_VALUE, VALUES_PER_WEIGHT = 4, 3
 """Values per weight in a checkpoint: the weight and Adam's two moments, and one more with EMA."""
@@ -209,7 +209,8 @@ class TrainingResult:
                     "use the relu_nmt that wrote it"
                 )
             result: TrainingResult = checked(cls, {name: values[name] for name in cls._stored()})
-            checked(BEST_FORM, result.best or {})
+            if result.best is not None:
+                checked(BEST_FORM, result.best)
             for entries in (result.train, result.epochs, *result.valid.values()):
                 for values in entries:
                     checked(ENTRY_FORM, values)
