@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -27,6 +28,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.io.page import Panel, curve_lines, draw_panels
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.feed_forward import FeedForward
+from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translator.attention_maps import attention_of, input_batches, single_model
@@ -213,6 +215,16 @@ class LayerStatistics:
             records.append(record)
         return records
 
+    def head_records(self) -> list[dict[str, Any]]:
+        """Return ``slot``, ``layer``, ``head`` and ``added_variance`` of the heads."""
+        records = []
+        for (side, layer, branch), sums in self._sums.items():
+            slot = "cross" if branch == "cross_attention" else side
+            for head, ratio in enumerate(sums.head_ratios):
+                where = {"slot": slot, "layer": layer, "head": head}
+                records.append({**where, "added_variance": ratio})
+        return records
+
     def report(self) -> dict[str, Any]:
         """Return everything as plain values for JSON. ``modules`` has each layer.
 
@@ -249,6 +261,9 @@ class BranchSums:
         # Number, sum and sum of squares of the values of x and of f(x).
         self._moments = np.zeros((2, 3))
         self._outer: nn.Linear | None = None
+        self._heads: HeadSums | None = None
+        if isinstance(self.module, MultiheadAttention):
+            self._heads = HeadSums(self.module)
         self.size = 0
         if isinstance(self.module, FeedForward):
             self._outer = self.module.outer
@@ -275,6 +290,12 @@ class BranchSums:
         if self._outer is not None:
             rank = self._outer.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
             hooks.enter_context(rank)
+        if self._heads is not None:
+            output = self._heads.output
+            heads = self._heads
+            hooks.enter_context(
+                output.register_forward_pre_hook(lambda _, args: heads.add(args[0][real]))
+            )
 
     def _rank(self, weights: Tensor) -> None:
         """Add the sums of the largest of the weights [R, F]."""
@@ -294,10 +315,24 @@ class BranchSums:
     @property
     def ratio(self) -> float | None:
         """The ``variance_ratio``, or None if Var(x) is 0."""
+        before, after = self._variances
+        return after / before if before else None
+
+    @property
+    def head_ratios(self) -> list[float | None]:
+        """The ``added_variance`` of each head, None if Var(x) is 0. Without heads empty."""
+        if self._heads is None:
+            return []
+        before = self._variances[0]
+        return [part / before if before else None for part in self._heads.variances()]
+
+    @property
+    def _variances(self) -> list[float]:
+        """Var(x) and Var(f(x))."""
         counts, sums, squares = self._moments.T
         counts = np.maximum(1.0, counts)
-        before, after = np.maximum(0.0, squares / counts - (sums / counts) ** 2).tolist()
-        return after / before if before else None
+        variances: list[float] = np.maximum(0.0, squares / counts - (sums / counts) ** 2).tolist()
+        return variances
 
     def report(self) -> dict[str, Any]:
         """Return the statistics of a memory as plain values for JSON."""
@@ -317,6 +352,38 @@ class BranchSums:
             "null_fraction": 1 - self._num_summed / max(1, self._num_tokens),
             "top_sums": dict(zip(map(str, PERCENTS), means, strict=True)),
         }
+
+
+class HeadSums:
+    """Sums over tokens of the outputs of an attention's heads and of their products.
+
+    They give the variance of each head's part of the states that the attention returns.
+    """
+
+    def __init__(self, module: MultiheadAttention) -> None:
+        self.output = module.out_proj
+        self._num_heads = module.num_heads
+        self._num_tokens = 0
+        width = module.embed_dim // module.num_heads
+        self._sums = torch.zeros(module.num_heads, width, dtype=torch.float64)
+        self._products = torch.zeros(module.num_heads, width, width, dtype=torch.float64)
+
+    def add(self, values: Tensor) -> None:
+        """Add joined heads [R, H d]."""
+        heads = values.double().unflatten(-1, (self._num_heads, -1)).transpose(0, 1)  # [H, R, d]
+        self._num_tokens += len(values)
+        self._sums += heads.sum(1).cpu()
+        self._products += (heads.mT @ heads).cpu()
+
+    def variances(self) -> list[float]:
+        """Return the variance of each head's part over tokens and channels."""
+        weight = self.output.weight.detach().double().cpu()
+        parts = weight.unflatten(1, (self._num_heads, -1)).transpose(0, 1)  # [H, D, d]
+        number = max(1, self._num_tokens) * len(weight)
+        squares = ((parts @ self._products) * parts).sum((1, 2)) / number
+        means = (parts @ self._sums[:, :, None]).sum((1, 2)) / number
+        variances: list[float] = (squares - means.square()).clamp_min(0).tolist()
+        return variances
 
 
 def anisotropy(values: Tensor) -> float | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+LEAST_KEYS = 10  # rows with fewer visible keys do not count where weight has its place
 NUM_FREQUENT = 50  # entries of the dictionary that count as frequent words
 SYMBOLS = (
     "w_1 ... w_n: weights of a row, with n visible keys; S: their sum; p_j: the shares "
@@ -56,8 +57,12 @@ ANALYZED = (
     *("entropy", "entropy_with_weight", "entropy_bits", "relative_entropy", "raw_entropy"),
     *("exp_entropy", "mean_exp_entropy", "nonzero_keys", "mean_log_n", "mean_of_heads_entropy"),
     *("distance", "punctuation", "frequent", "ends", "outside"),
+    *("diagonal", "neighbors", "first", "added_variance"),
 )
-"""Statistics of ``relu-nmt-analyze``, from the matrix of weights, in the order of its files."""
+"""Statistics of ``relu-nmt-analyze``, in the order of its files.
+
+Only the last does not come from the matrix of weights.
+"""
 
 
 def definitions(names: Iterable[str]) -> dict[str, str]:

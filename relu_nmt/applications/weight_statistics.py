@@ -19,7 +19,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from relu_nmt.applications.statistics import ANALYZED, NUM_FREQUENT, SYMBOLS, definitions
+from relu_nmt.applications.statistics import (
+    ANALYZED,
+    LEAST_KEYS,
+    NUM_FREQUENT,
+    SYMBOLS,
+    definitions,
+)
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.regularizer import NULL_SUM
@@ -42,6 +48,7 @@ ALL_KEYS = "all"
 OWN_SENTENCE = "sentence"
 SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
 FIGURE_4_END = 1.5
+NEAR = 3  # keys at less than this distance, in tokens, are neighbors
 LEVEL = 1e-6  # a line whose shares differ by less is level
 DEFINITIONS = {
     "sees": "all: every key that padding and causality leave; sentence: those of its own sentence "
@@ -285,8 +292,14 @@ def _tables(
             "mean_exp_entropy": (entropies.exp(), full),
             OF_ALL_HEADS: (of_mean, real & (averaged_sum[..., 0] > NULL_SUM)),
         }
-    # Mean distances, and shares on each kind of key: [B, H, q, 3].
+    # Mean distances, shares by place, and shares on each kind of key: [B, H, q, 3].
     tables["distance"] = (shares * distances[:, None]).sum(-1), full
+    long_rows = full & (counts >= LEAST_KEYS)
+    is_near = distances[:, None] < NEAR
+    at_place = (shares * (distances[:, None] < 1)).sum(-1)
+    tables["diagonal"] = at_place, long_rows
+    tables["neighbors"] = (shares * is_near).sum(-1) - at_place, long_rows
+    tables["first"] = shares[..., 0], long_rows
     for name, share in zip(KINDS, (shares @ kinds[:, None]).unbind(-1), strict=True):
         tables[name] = share, full
     if in_others is not None:

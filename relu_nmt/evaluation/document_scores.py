@@ -318,6 +318,15 @@ class SplitScorer:
         texts = self._compared(lines, self._tokenized)
         return (metric or self._metric).score(texts, [references])
 
+    def segment_statistics(
+        self, texts: Sequence[str], segments: Sequence[Sequence[int]]
+    ) -> SegmentStatistics:
+        """Return the counts of translations, each of the sentences with these numbers."""
+        references = [[self._references[number] for number in numbers] for numbers in segments]
+        language = self._task.target_lang
+        joined = join_lines([[text] for text in texts], language)
+        return SegmentStatistics.of(self._metric, joined, [join_lines(references, language)])
+
     def document_scores(
         self, documents: Sequence[Sequence[Line]], groups: Sequence[Line], counts: np.ndarray
     ) -> dict[str, Score]:

@@ -87,19 +87,31 @@ def resampled_scores(
     The systems have the same segments, and every resample is the same for all. Without a seed each
     call draws other resamples.
     """
-    segments = len(systems[0].counts)
+    times = resamples(len(systems[0].counts), samples, seed)
+    return np.array([system.scores_of(times @ system.counts) for system in systems])
+
+
+def resamples(
+    segments: int, samples: int = DEFAULT_SAMPLES, seed: int | None = DEFAULT_SEED
+) -> np.ndarray:
+    """Return how often each resample has each segment, int64 [samples, segments]."""
     drawn = np.random.default_rng(seed).choice(segments, size=(samples, segments), replace=True)
-    # Count how often each resample has each segment, [samples, segments].
     times = np.zeros((samples, segments), dtype=np.int64)
     np.add.at(times, (np.arange(samples)[:, None], drawn), 1)
-    return np.array([system.scores_of(times @ system.counts) for system in systems])
+    return times
+
+
+def resampling_bounds(scores: np.ndarray) -> tuple[float, float]:
+    """Return the ends of the interval that holds 95% of the resamples' scores [samples]."""
+    ordered = np.sort(scores)
+    cut = len(scores) // 40
+    return float(ordered[cut]), float(ordered[-1 - cut])
 
 
 def resampling_interval(scores: np.ndarray) -> float:
     """Return half the width of the interval that holds 95% of the resamples' scores [samples]."""
-    ordered = np.sort(scores)
-    cut = len(scores) // 40
-    return float(ordered[-1 - cut] - ordered[cut]) / 2
+    low, high = resampling_bounds(scores)
+    return (high - low) / 2
 
 
 def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> float:

@@ -10,6 +10,8 @@ import csv
 import functools
 import io
 import math
+import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +35,8 @@ MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
 IMAGE_DPI = 160
+TITLE_LETTERS = 12.0  # letters of a title that fit an inch
+FONTS = "text{font-family:'DejaVu Sans',Verdana,system-ui,sans-serif}"
 LEGEND_LINE = 4.5  # length of a line in a legend, in letters' heights, long enough to show dashes
 LETTERS_PER_INCH = 14
 LEGEND_LETTERS = 12  # letters that the line of a legend and the space around take
@@ -64,7 +68,13 @@ def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
 
 
 def plain_axes(axes: "Axes", title: str) -> None:
-    """Give a plot its title, and a frame and a grid that do not distract."""
+    """Give a plot its title, wrapped to its width, and a frame and a grid that do not distract."""
+    # Take the share of the figure that the axes will have. The layout is made later.
+    figure = axes.get_figure()
+    place = axes.get_subplotspec()
+    if figure is not None and place is not None:
+        inches = figure.get_figwidth() / place.get_gridspec().ncols
+        title = textwrap.fill(title, int(TITLE_LETTERS * inches))
     axes.set_title(title, loc="left", fontsize=9.5)
     axes.grid(axis="y", color="#dfe2e5", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -114,14 +124,15 @@ def draw_weights(axes: "Axes", weights: np.ndarray, darkest: float, signed: bool
     return axes.imshow(drawn, cmap=colors, norm=norm, aspect="auto", interpolation="none")
 
 
-def draw_image(
-    width: float, height: float, draw: Callable[["Figure"], object], style: Any = None
-) -> str:
-    """Draw a figure of so many inches. Return it for the ``src`` of an image, as SVG."""
+def draw_image(width: float, height: float, draw: Callable[["Figure"], object]) -> str:
+    """Draw a figure of so many inches. Return it for the ``src`` of an image, as SVG.
+
+    Text stays text: browsers have fonts for all scripts.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({**STYLE, **(style or {})}), warnings.catch_warnings():
+    with mpl.rc_context({**STYLE, "svg.fonttype": "none"}), warnings.catch_warnings():
         # Browsers have letters that matplotlib's font lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         figure = Figure(figsize=(width, height), layout="constrained", dpi=IMAGE_DPI)
@@ -129,7 +140,24 @@ def draw_image(
         file = io.BytesIO()
         # Leave out the date, so that equal figures give equal files.
         figure.savefig(file, format="svg", metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    svg = _compact(file.getvalue().decode("utf-8"))
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode("utf-8")).decode("ascii")
+
+
+def _compact(svg: str) -> str:
+    """Return the same picture without metadata, unused names, line breaks and needless digits."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    # Name the fonts once. Every text has them.
+    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
+    svg = svg.replace("</style>", f"{FONTS}</style>", 1)
+    referred = set(re.findall(r"#([\w.-]+)", svg))
+    for name in set(re.findall(r' id="([^"]*)"', svg)) - referred:
+        svg = svg.replace(f' id="{name}"', "")
+    # Round the coordinates, which stand in tags. Labels may have as many digits.
+    svg = re.sub(r"<[^<>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), svg)
+    svg = re.sub(r"\s*\n\s*", " ", svg)
+    return svg.replace("> <", "><")
 
 
 @dataclass

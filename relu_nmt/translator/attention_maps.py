@@ -67,8 +67,9 @@ MOST_TITLE_LINES = 4
 MOST_LINES = 12  # draw a line at each end of a sentence up to this many
 SENTENCES = COLORS[1]
 SPACE = "\u2581"  # first character of each word of SentencePiece
-# Keep text as text: browsers have fonts for all scripts.
-STYLE = {"svg.fonttype": "none"}
+CONTINUED = "@@"  # last characters of each part of a word of BPE that is not its last part
+DRAWN_SPACE = "\u00a0"  # which keeps its width at the begin of a label
+LONE_SPACE = "\u2423"
 
 
 def layers_of(model: EncoderDecoder, slot: str) -> Sequence[TransformerLayer]:
@@ -260,19 +261,24 @@ def picture(attention_map: AttentionMap) -> str:
     title = [f"{SLOT_NAMES[slot]}, layer {attention_map.layer}, {heads}"]
     # Write only the sentences that the slot reads.
     if slot != "decoder":
-        title.append(f"source: {_text_of(attention_map.keys)}")
+        title.append(f"source: {readable(attention_map.keys)}")
     if slot != "encoder":
-        title.append(f"target: {_text_of(attention_map.queries)}")
+        title.append(f"target: {readable(attention_map.queries)}")
     return draw({"": attention_map}, title)
 
 
-def _text_of(symbols: Sequence[str]) -> str:
-    """Join pieces of SentencePiece and of BPE by their marks."""
+def readable(symbols: Sequence[str]) -> str:
+    """Join pieces of SentencePiece and of BPE by their marks.
+
+    Example:
+        >>> readable(["\u2581Haus", "tür", "\u2581.", "</s>"]), readable(["Haus@@", "tür", "."])
+        ('Haustür .', 'Haustür .')
+    """
     tokens = [token for token in symbols if token != EOS]
     text = " ".join(tokens)
     if SPACE in text:
         text = "".join(tokens).replace(SPACE, " ")
-    return text.replace("@@ ", "").strip()
+    return text.replace(f"{CONTINUED} ", "").strip()
 
 
 def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -> str:
@@ -325,7 +331,7 @@ def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -
 
     above = 0.45 if len(groups) > 1 else 0.3
     tall = len(rows) * (height + below + above) + 0.16 * len(lines)
-    return draw_image(inches, max(tall, LEAST_HEIGHT), draw, STYLE)
+    return draw_image(inches, max(tall, LEAST_HEIGHT), draw)
 
 
 def _side(sides: Sequence[Sequence[str]], few: int) -> tuple[float, float]:
@@ -339,10 +345,35 @@ def _side(sides: Sequence[Sequence[str]], few: int) -> tuple[float, float]:
     return inches, 0.35 + LETTER * num_letters
 
 
+def drawn_tokens(tokens: Sequence[str]) -> list[str]:
+    """Return the tokens as labels: a space before each that begins a word, in place of marks.
+
+    Words without parts need no space.
+
+    Example:
+        >>> [label.replace(DRAWN_SPACE, " ") for label in drawn_tokens(["\u2581Haus", "tür"])]
+        [' Haus', 'tür']
+        >>> [label.replace(DRAWN_SPACE, " ") for label in drawn_tokens(["Haus@@", "tür"])]
+        [' Haus', 'tür']
+    """
+    labels = []
+    has_parts = any(token.endswith(CONTINUED) for token in tokens)
+    begins_word = has_parts
+    for token in tokens:
+        label = token.removesuffix(CONTINUED).replace(SPACE, DRAWN_SPACE)
+        if label == DRAWN_SPACE:
+            label = LONE_SPACE
+        if begins_word and token != EOS:
+            label = DRAWN_SPACE + label
+        labels.append(label)
+        begins_word = has_parts and not token.endswith(CONTINUED)
+    return labels
+
+
 def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
     """Return indices and labels of labeled tokens. Labels have numbers if some tokens have none."""
     names = []
-    for token in tokens:
+    for token in drawn_tokens(tokens):
         if len(token) > MOST_LETTERS:
             token = f"{token[: MOST_LETTERS - 1]}…"
         names.append(token)
@@ -379,7 +410,7 @@ def _add_scale(figure: "Figure", image: Any, panels: Any, exceeded: bool) -> Non
     shrink = min(0.8, 2.6 / figure.get_figheight())
     bar = figure.colorbar(image, ax=panels, shrink=shrink, pad=0.01, extend=beyond, aspect=25)
     bar.outline.set_visible(False)
-    bar.set_label("weight; white: exactly 0", fontsize=8)
+    bar.set_label("weight; blank: exactly 0", fontsize=8)
     # Space the ticks evenly by their square roots.
     ticks = [highest * step * abs(step) / 16 for step in range(-4 if lowest else 0, 5)]
     bar.set_ticks(ticks, labels=list(map("{:.2g}".format, ticks)))

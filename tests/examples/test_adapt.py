@@ -75,7 +75,7 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     assert "ReLU in encoder and decoder" in page and "66.25" in page and "<img" in page
     source = re.search(r'src="data:image/svg\+xml;base64,([^"]*)"', page)[1]
     drawn = base64.b64decode(source).decode()
-    assert all(f"<!-- from the model, {count} updates -->" in drawn for count in (40, 80))
+    assert all(f">from the model, {count} updates</text>" in drawn for count in (40, 80))
     with open(out / "results.csv", encoding="utf-8") as file:
         table = list(csv.DictReader(file))
     assert len(table) == 12

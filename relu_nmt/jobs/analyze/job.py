@@ -1,42 +1,28 @@
 """Analyze attention and training of several checkpoints, and write one page and its CSV files."""
 
 import re
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from relu_nmt.applications.layer_statistics import LayerStatistics, of_memories
-from relu_nmt.applications.statistics import ANALYZED, NUM_FREQUENT, STATISTICS
-from relu_nmt.applications.weight_statistics import (
-    DEFINITIONS,
-    Numbers,
-    Records,
-    Series,
-    WeightStatistics,
-    by_layer,
-    by_rank,
-    sentence_numbers,
-    series_of,
-)
-from relu_nmt.data.documents import SINGLE_SENTENCES, Groups
-from relu_nmt.data.split import Split
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.page import Panel, csv_text, curve_lines, draw_panels, render_page
+from relu_nmt.evaluation.document_scores import SplitScorer
+from relu_nmt.evaluation.metrics import ScoringConfig
 from relu_nmt.io.safe_write import check_writable, write_file
-from relu_nmt.io.work import hidden_progress, progress_bar
+from relu_nmt.io.work import hidden_progress
+from relu_nmt.jobs.analyze.analyzed_model import AnalyzedModel
+from relu_nmt.jobs.analyze.csv_files import csv_texts
+from relu_nmt.jobs.analyze.page import page_text
 from relu_nmt.jobs.analyze.settings import AnalysisSettings as Settings
 from relu_nmt.jobs.translate.settings import ModelOptions
 from relu_nmt.jobs.translate.shared import load_translator
-from relu_nmt.modules.config import SLOTS, AttentionPlace
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.training.config import RESULTS_FILE
-from relu_nmt.training.log import GROWTH, TELEMETRY, TRAIN, Curves, curve_rows, read_curves
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.search.translations import SourceSentence, check_lengths
+from relu_nmt.training.log import Curves, read_curves
 from relu_nmt.translator import Translator
 from relu_nmt.translator.attention_maps import (
     SLOT_NAMES,
@@ -45,107 +31,12 @@ from relu_nmt.translator.attention_maps import (
     checked_place,
     head_maps,
     large_maps,
+    readable,
     single_model,
 )
 
-AT_ONCE = 1000  # most sentences or groups to read, sort by length and analyze together
-PLACE = ("checkpoint", "slot", "sees", "layer", "head")
-MEMORY_STATISTICS = ("tokens", "size", "variance_ratio", "anisotropy", "null_fraction")
 USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
 """Names of folders and files that every training has."""
-DRAWN_TELEMETRY = (
-    *("entropy", "sum", "zero_fraction", "null_fraction"),
-    *("query_norm", "key_norm", "output_square"),
-)
-SHOWN_PERCENTS = (0.5, 1.0, 1.5, 5.0, 10.0, 50.0)
-
-
-@dataclass
-class AnalyzedModel:
-    """A checkpoint, the split as it reads it in groups of sentences or one by one, and its results.
-
-    The results are the records and the report of :class:`WeightStatistics` and
-    :class:`LayerStatistics`. Networks that are no memories have no report.
-    """
-
-    name: str
-    path: str
-    translator: Translator
-    split: Split
-    groups: Groups
-    unit: str  # "sentences" or "groups"
-    records: Records = ()
-    branches: Records = ()
-    memories: Mapping[str, Any] | None = None
-    remarks: list[str] = field(default_factory=list)  # statistics that the checkpoint lacks
-
-    @property
-    def config(self) -> TransformerConfig:
-        """The settings of the model."""
-        return self.translator.models[0].config
-
-    def pair(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the source and target ids of a sentence or group."""
-        source, target = self.split.joined(self.groups.sentences(number))
-        assert target is not None, "source-only data is refused at the start"
-        check_lengths([SourceSentence(source)], self.translator.max_source_positions)
-        return source, target
-
-    def numbers(self, number: int) -> Numbers | None:
-        """Return the sentence number of each source and target token, or None for one sentence."""
-        if self.unit == "sentences":
-            return None
-        split = self.split
-        sentences = self.groups.sentences(number)
-        separators = self.translator.task.separators
-        separated = separators is not None and (separators.alone or len(sentences) > 1)
-        # The sizes count the separator of a single sentence, which some models do not read.
-        unread = int(separators is not None and not separated)
-        assert split.target_sizes is not None
-        return (
-            sentence_numbers(split.source_sizes[sentences] - unread, separated),
-            sentence_numbers(split.target_sizes[sentences] - unread, separated),
-        )
-
-    def analyze(self, chosen: np.ndarray) -> None:
-        """Measure the chosen sentences or groups."""
-        task = self.translator.task
-        ensemble = self.translator.ensemble
-        weights = WeightStatistics(ensemble, (task.source_dictionary, task.target_dictionary))
-        layers = LayerStatistics(ensemble)
-        # Read some sentences at a time, with all statistics.
-        with progress_bar(f"analyze {self.name}", len(chosen), self.unit) as advance:
-            for start in range(0, len(chosen), AT_ONCE):
-                part = chosen[start : start + AT_ONCE].tolist()
-                sources, targets = zip(*map(self.pair, part), strict=True)
-                # Number the sentences of groups only. Single sentences give None.
-                of_groups = list(filter(None, map(self.numbers, part)))
-                weights.add(sources, targets, of_groups or None, advance)
-                layers.add(sources, targets)
-        self.records = weights.records()
-        self.branches = layers.records()
-        # Say which statistics this checkpoint lacks.
-        for slot in weights.without_weights:
-            name = f"{SLOT_NAMES[slot]} ({self.config.attention_of(slot)})"
-            self.remarks.append(f"{name} has no matrix of weights; it is left out")
-        if layers.has_memories:
-            self.memories = layers.report()
-        else:
-            name = f"its feed-forward networks ({self.config.feed_forward})"
-            self.remarks.append(f"{name} are no memories")
-
-    def map(self, number: int, place: AttentionPlace) -> AttentionMap:
-        """Return the map of a sentence or group."""
-        source, target = self.pair(number)
-        words = SourceSentence(source, self.translator.task.source_dictionary.symbols_of(source))
-        attention_map = self.translator.attention_at(place, words, target)
-        of_source, of_target = self.numbers(number) or (None, None)
-        queries, keys = {
-            "encoder": (of_source, of_source),
-            "decoder": (of_target, of_target),
-            "cross": (of_target, of_source),
-        }[place.slot]
-        return replace(attention_map, query_sentences=queries, key_sentences=keys)
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
@@ -242,8 +133,11 @@ def _analyze(
         facts["read"] = f"{len(chosen):,} of {total:,} {unit}"
     if unit == "groups":
         facts["groups"] = f"sentences of a document, up to {limit:,} tokens"
+    scorer = None
+    if settings.bleu:
+        scorer = SplitScorer(translators[0].task, splits[0], ScoringConfig())
     for model in models:
-        model.analyze(chosen)
+        model.analyze(chosen, scorer)
     examples = [_example(models, shown_places, number) for number in settings.examples]
     return models, examples, facts
 
@@ -287,8 +181,8 @@ def _example(
     (source, target) = models[0].pair(number)
     return {
         "number": number,
-        "source": task.source_tokens(source),
-        "target": task.target_tokens(target),
+        "source": readable(task.source_dictionary.symbols_of(source)),
+        "target": readable(task.target_dictionary.symbols_of(target)),
         "figures": figures,
     }
 
@@ -332,168 +226,3 @@ def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
     while len(parts) > 2 and USUAL_NAMES.fullmatch(parts[-1]):
         parts = parts[:-1]
     return parts
-
-
-# ------------------------------------------------------------------- the page and its CSV files
-
-
-def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) -> dict[str, str]:
-    """Return the text of each CSV file by the last part of its name."""
-    # Branches and attention of each checkpoint, a row for each head and mean.
-    attention: list[Mapping[str, Any]] = []
-    ranks: list[Mapping[str, Any]] = []
-    memories: list[Mapping[str, Any]] = []
-    branches: list[Mapping[str, Any]] = []
-    sums: dict[str, None] = {}  # columns of the memories' sums, in order
-    for model in models:
-        for record in model.branches:
-            branches.append({"checkpoint": model.name, **record})
-        for record in model.records:
-            record = {"checkpoint": model.name, **record}
-            attention.append(record)
-            for percent, top in record["top_sum"].items():
-                share = record["share_at_rank"][percent]
-                rank = {"percent": percent, "top_sum": top, "share_at_rank": share}
-                ranks.append({**record, **rank, "beyond": 1 - top})
-        # Memories, a row for each layer.
-        for module, part in (model.memories or {"modules": {}})["modules"].items():
-            side, layer = module.split(".")
-            row = {"checkpoint": model.name, "side": side, "layer": layer, **part}
-            for percent, top in part.get("top_sums", {}).items():
-                row[f"top_sum_{percent}"] = top
-                sums[f"top_sum_{percent}"] = None
-            memories.append(row)
-    training: list[Mapping[str, Any]] = []
-    for name, curves in courses.items():
-        training += curve_rows(name, curves)
-    tables: dict[str, tuple[list[str], Sequence[Mapping[str, Any]]]] = {
-        "attention": ([*PLACE, "rows", *ANALYZED], attention),
-        "top_sums": ([*PLACE, "percent", "top_sum", "share_at_rank", "beyond"], ranks),
-        "branches": (["checkpoint", "side", "layer", "branch", "variance_ratio"], branches),
-        "feed_forward": (["checkpoint", "side", "layer", *MEMORY_STATISTICS, *sums], memories),
-        "training": (["training", "split", "metric", "num_updates", "value"], training),
-    }
-    texts = {}
-    for name, (columns, rows) in tables.items():
-        if rows:
-            texts[name] = csv_text(columns, rows)
-    return texts
-
-
-def page_text(
-    models: Sequence[AnalyzedModel],
-    examples: Sequence[Mapping[str, Any]],
-    courses: Mapping[str, Curves],
-    facts: Mapping[str, str],
-    csv_names: Sequence[str],
-) -> str:
-    """Return the page, with links to the CSV files.
-
-    ``facts`` are names and values of the inputs. See :func:`_example` for ``examples``.
-    """
-    # Branches have a row each, with the ratio of each checkpoint.
-    branches: dict[tuple[str, int, str], dict[str, float | None]] = {}
-    for model in models:
-        for record in model.branches:
-            branch = (record["side"], record["layer"], record["branch"])
-            branches.setdefault(branch, {})[model.name] = record["variance_ratio"]
-    series = series_of({model.name: model.records for model in models})
-    measured: set[str] = set()
-    memories = {}
-    for model in models:
-        for record in model.records:
-            measured |= record.keys()
-        if model.memories is not None:
-            memories[model.name] = model.memories
-    title = f"Training of {', '.join(courses)}"
-    if models:
-        title = f"Attention of {', '.join(model.name for model in models)}"
-    values = {
-        "title": title,
-        "facts_of_all": [*facts.items(), ("report of", time.strftime("%d %B %Y, %H:%M"))],
-        "models": models,
-        "measured": measured,
-        "series": series,
-        "slot_means": _slot_means(series),
-        "branches": branches,
-        "memories": memories,
-        "examples": examples,
-        "courses": courses,
-        "SLOTS": SLOTS,
-        "STATISTICS": STATISTICS,
-        "PERCENTS": SHOWN_PERCENTS,
-        "NUM_FREQUENT": NUM_FREQUENT,
-        "DEFINITIONS": DEFINITIONS,
-        "csv_names": csv_names,
-        # Functions, so that the template decides where figures stand.
-        "by_layer": by_layer,
-        "by_rank": by_rank,
-        "of_memories": of_memories,
-        "of_courses": of_courses,
-        "course_panels": course_panels,
-    }
-    return render_page("relu_nmt.jobs.analyze", "analysis.html", values)
-
-
-def _slot_means(series: Sequence[Series]) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
-    """Return the means over layers and heads of each slot, a row for each line of the plots."""
-    means: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
-    for slot in SLOTS:
-        for name, _, records in series:
-            for record in records:
-                if record["layer"] == "mean" and record["slot"] == slot:
-                    means.setdefault(slot, []).append((name, record))
-    return means
-
-
-def of_courses(courses: Mapping[str, Curves], panels: Mapping[tuple[str, str], str]) -> str:
-    """Return a plot of curves against the number of updates.
-
-    Each training is a line in every panel for which it has values. ``panels`` has the title of
-    each panel by split and metric.
-    """
-    drawn = []
-    for key, title in panels.items():
-        curves = [(name, course.get(key, {})) for name, course in courses.items()]
-        drawn.append(Panel(title, "updates", curve_lines(curves), from_zero=key[0] == TELEMETRY))
-    return draw_panels(drawn)
-
-
-def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], str]]:
-    """Return the panels of losses and scores, then of the telemetry, without empty ones."""
-    # Find the metrics with two values in a training, which make a curve, and the losses' unit.
-    drawn: dict[tuple[str, str], None] = {}
-    bits = "bits per example"
-    for course in courses.values():
-        for key, points in course.items():
-            if len(points) > 1:
-                drawn[key] = None
-            # Only translation models have a loss without smoothing. Others count examples.
-            if key == (TRAIN, "nll_loss"):
-                bits = "bits per token"
-    splits = list(dict.fromkeys(split for split, _ in drawn if split not in (TRAIN, TELEMETRY)))
-    # Order: training loss, losses on the other splits, regularizer, scores, gradient.
-    losses = {
-        (TRAIN, "loss"): f"training loss, {bits}",
-        (TRAIN, "nll_loss"): "training NLL, bits per token",
-    }
-    for split in splits:
-        losses[split, "loss"] = f"loss on {split}, {bits}"
-    for split in splits:
-        losses[split, "nll_loss"] = f"NLL on {split}, bits per token"
-    losses[TRAIN, "attention_norm"] = "attention_norm: mean |ln S|"
-    losses[TRAIN, "attention_entropy"] = "attention_entropy: excess, nats"
-    for split in splits:
-        losses[split, "accuracy"] = f"accuracy, %, on {split}"
-        losses[split, "bleu"] = f"BLEU on {split}"
-    losses[TRAIN, "gnorm"] = "norm of the gradient"
-    # Group the telemetry by statistic, then by slot.
-    telemetry: dict[tuple[str, str], str] = {}
-    for name in DRAWN_TELEMETRY:
-        for slot in SLOTS:
-            telemetry[TELEMETRY, f"{slot} {name}"] = f"{STATISTICS[name].label}, {slot}"
-    telemetry[TELEMETRY, f"decoder {GROWTH}"] = "e of the mean square n^e of outputs, decoder"
-    panels = []
-    for titles in (losses, telemetry):
-        panels.append({key: title for key, title in titles.items() if key in drawn})
-    return list(filter(None, panels))

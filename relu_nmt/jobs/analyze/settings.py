@@ -49,6 +49,7 @@ class AnalysisSettings:
     sample: int = _of_models(
         200, "number of sentences or groups, evenly spread over the split; 0: all", least=0
     )
+    bleu: bool = _of_models(False, "translate the sentences or groups, and compare BLEU, too")
     examples: tuple[int, ...] = _of_models(
         (0,),
         "sentences or groups to draw, by their number in the split, from 0",

@@ -1,9 +1,21 @@
 """What pages of HTML share."""
 
 import base64
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
-from relu_nmt.io.page import DASHES, common_legend, draw_image, escaped, line_style, render_page
+from relu_nmt.io.page import (
+    DASHES,
+    common_legend,
+    draw_image,
+    escaped,
+    line_style,
+    plain_axes,
+    render_page,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_more_lines_than_colors_can_be_told_apart():
@@ -50,4 +62,46 @@ def test_dollars_in_text_begin_no_formula():
         for text in ("$5 and $6", "$x_{$")
     ]
     texts = [base64.b64decode(picture.partition(",")[2]).decode() for picture in pictures]
-    assert "$5 and $6" in texts[0].replace("\\", "") and "<!-- " in texts[1]
+    assert ">$5 and $6</text>" in texts[0] and ">$x_{$</text>" in texts[1]
+
+
+def test_pictures_are_small_and_keep_the_digits_of_labels():
+    def draw(figure):
+        axes = figure.subplots()
+        axes.plot([0, 1 / 3], [0, 2 / 3])
+        axes.set_title("3.14159")
+
+    svg = base64.b64decode(draw_image(4, 2, draw).partition(",")[2]).decode()
+    root = ElementTree.fromstring(svg)
+    assert svg.startswith("<svg") and "metadata" not in svg and "\n" not in svg
+    texts = [element.text for element in root.iter(f"{SVG}text")]
+    assert "3.14159" in texts
+    coordinates = "".join(element.get("d") for element in root.iter(f"{SVG}path"))
+    assert not re.search(r"\.\d{3}", coordinates)
+    # What is referred to is still there.
+    names = {element.get("id") for element in root.iter()}
+    referred = set(re.findall(r'(?:url\(|href=")#([\w.-]+)', svg))
+    assert referred and referred <= names
+
+
+def test_titles_are_wrapped_to_their_plots():
+    titles = []
+
+    def draw(figure):
+        for axes in figure.subplots(1, 3):
+            plain_axes(axes, "encoder self-attention: weight on other sentences, %")
+            titles.append(axes.get_title(loc="left"))
+
+    draw_image(10.5, 3, draw)
+    assert titles == ["encoder self-attention: weight on other\nsentences, %"] * 3
+
+
+def test_pages_have_a_dark_scheme_without_colors_outside_of_its_variables(tmp_path: Path):
+    (tmp_path / "own.html").write_text('{% extends "page.html" %}{% set title = "a" %}')
+    page = render_page(tmp_path, "own.html", {})
+    variables, _, rules = page.partition("html {")
+    light, _, dark = variables.partition("@media (prefers-color-scheme: dark)")
+    names = re.findall(r"(--\w+):", light)
+    assert names and re.findall(r"(--\w+):", dark) == names
+    assert not re.search(r"#[0-9a-f]{3,6}\b", rules)
+    assert set(re.findall(r"var\((--\w+)\)", rules)) == set(names)

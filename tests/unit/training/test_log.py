@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.jobs.analyze.job import course_panels
+from relu_nmt.jobs.analyze.page import course_panels
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import (
     Meters,

@@ -290,3 +290,30 @@ def test_a_branch_of_zeros_has_the_ratio_0():
 def test_branches_of_several_models_are_an_error():
     with pytest.raises(ConfigError, match="one model only"):
         LayerStatistics(Ensemble([StepDecoder(make_model()), StepDecoder(make_model())]))
+
+
+def test_the_parts_of_heads_have_the_variance_of_states_with_this_head_alone():
+    """The output of a branch whose other heads are cut from its last matrix, without its bias."""
+    model = make("relu")
+    all_heads = LayerStatistics(Ensemble([StepDecoder(model)]))
+    all_heads.add(SOURCES[:2], TARGETS[:2])
+    records = all_heads.head_records()
+    assert len(records) == 2 * 3 * 2  # layers, slots and heads
+    where = {"slot": "cross", "layer": 1, "head": 1}
+    [record] = [record for record in records if where.items() <= record.items()]
+    layer = model.decoder.layers[1]
+    inputs, parts = [], []
+    start = layer.cross_attention
+    width = start.embed_dim // 2
+
+    def take(module, arguments):
+        joined = arguments[0][0]
+        parts.append(joined[:, width:] @ start.out_proj.weight.T[width:])
+
+    start.out_proj.register_forward_pre_hook(take)
+    start.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0][0]))
+    with torch.no_grad():
+        for number in range(2):
+            model(*batch_of(number))
+    ratio = torch.cat(parts).var(correction=0) / torch.cat(inputs).var(correction=0)
+    assert record["added_variance"] == pytest.approx(float(ratio), rel=1e-6)

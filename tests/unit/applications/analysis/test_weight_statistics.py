@@ -125,6 +125,12 @@ def row_values(row, tokens, outside, position, positive):
     }
     values["outside"] = sum(p for p, other in zip(shares, outside, strict=True) if other)
     values["distance"] = sum(p * abs(j - position) for j, p in enumerate(shares))
+    if n >= 10:
+        distances = [abs(j - position) for j in range(n)]
+        pairs = list(zip(shares, distances, strict=True))
+        values["diagonal"] = sum(p for p, distance in pairs if distance < 1)
+        values["neighbors"] = sum(p for p, distance in pairs if 1 <= distance < 3)
+        values["first"] = shares[0]
     ranked = sorted(shares, reverse=True)
     values["largest_share"] = ranked[0]
     for percent in PERCENTS:

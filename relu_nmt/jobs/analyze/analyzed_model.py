@@ -1,0 +1,175 @@
+"""A checkpoint that is analyzed: what it reads, and the results."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from relu_nmt.applications.layer_statistics import LayerStatistics
+from relu_nmt.applications.weight_statistics import (
+    Numbers,
+    Records,
+    WeightStatistics,
+    sentence_numbers,
+)
+from relu_nmt.data.documents import Groups
+from relu_nmt.data.split import Split
+from relu_nmt.evaluation.document_scores import SplitScorer
+from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.io.work import progress_bar
+from relu_nmt.jobs.analyze.answers import Losses, weak_heads
+from relu_nmt.jobs.analyze.quality import best_translations, reference_losses, without_heads
+from relu_nmt.modules.config import AttentionPlace
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.search.translations import SourceSentence, check_lengths
+from relu_nmt.translator import Translator
+from relu_nmt.translator.attention_maps import SLOT_NAMES, AttentionMap, single_model
+
+AT_ONCE = 1000  # most sentences or groups to read, sort by length and analyze together
+
+
+@dataclass
+class AnalyzedModel:
+    """A checkpoint, the split as it reads it in groups of sentences or one by one, and its results.
+
+    The results are the records and the report of :class:`WeightStatistics` and
+    :class:`LayerStatistics`. Networks that are no memories have no report.
+    """
+
+    name: str
+    path: str
+    translator: Translator
+    split: Split
+    groups: Groups
+    unit: str  # "sentences" or "groups"
+    records: Records = ()
+    branches: Records = ()
+    memories: Mapping[str, Any] | None = None
+    remarks: list[str] = field(default_factory=list)  # statistics that the checkpoint lacks
+    losses: Losses | None = None  # of the references
+    alone: Losses | None = None  # of the sentences of groups, each read by itself
+    without_weak: Losses | None = None  # of the references, without the weak heads
+    bleu: SegmentStatistics | None = None
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The settings of the model."""
+        return self.translator.models[0].config
+
+    def pair(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the source and target ids of a sentence or group."""
+        source, target = self.split.joined(self.groups.sentences(number))
+        assert target is not None, "source-only data is refused at the start"
+        check_lengths([SourceSentence(source)], self.translator.max_source_positions)
+        return source, target
+
+    def numbers(self, number: int) -> Numbers | None:
+        """Return the sentence number of each source and target token, or None for one sentence."""
+        if self.unit == "sentences":
+            return None
+        split = self.split
+        sentences = self.groups.sentences(number)
+        separators = self.translator.task.separators
+        separated = separators is not None and (separators.alone or len(sentences) > 1)
+        # The sizes count the separator of a single sentence, which some models do not read.
+        unread = int(separators is not None and not separated)
+        assert split.target_sizes is not None
+        return (
+            sentence_numbers(split.source_sizes[sentences] - unread, separated),
+            sentence_numbers(split.target_sizes[sentences] - unread, separated),
+        )
+
+    def analyze(self, chosen: np.ndarray, scorer: SplitScorer | None = None) -> None:
+        """Measure the chosen sentences or groups. A scorer compares translations, too."""
+        task = self.translator.task
+        ensemble = self.translator.ensemble
+        weights = WeightStatistics(ensemble, (task.source_dictionary, task.target_dictionary))
+        layers = LayerStatistics(ensemble)
+        # Read some sentences at a time, with all statistics.
+        with progress_bar(f"analyze {self.name}", len(chosen), self.unit) as advance:
+            for start in range(0, len(chosen), AT_ONCE):
+                part = chosen[start : start + AT_ONCE].tolist()
+                sources, targets = zip(*map(self.pair, part), strict=True)
+                # Number the sentences of groups only. Single sentences give None.
+                of_groups = list(filter(None, map(self.numbers, part)))
+                weights.add(sources, targets, of_groups or None, advance)
+                layers.add(sources, targets)
+        self.records = _with_added_variance(weights.records(), layers.head_records())
+        self.branches = layers.records()
+        # Say which statistics this checkpoint lacks.
+        for slot in weights.without_weights:
+            name = f"{SLOT_NAMES[slot]} ({self.config.attention_of(slot)})"
+            self.remarks.append(f"{name} has no matrix of weights; it is left out")
+        if layers.has_memories:
+            self.memories = layers.report()
+        else:
+            name = f"its feed-forward networks ({self.config.feed_forward})"
+            self.remarks.append(f"{name} are no memories")
+        self._measure_losses(chosen.tolist())
+        if scorer is not None:
+            self._translate(chosen.tolist(), scorer)
+
+    def _measure_losses(self, numbers: Sequence[int]) -> None:
+        """Measure the losses of sentences or groups, and in two more ways that answers need."""
+        task = self.translator.task
+        # Models with and without separators have the same tokens apart from ends of sentences.
+        left_out = []
+        if task.separators is not None:
+            left_out.append(task.separators.target)
+        if self.unit == "groups":
+            left_out.append(task.target_dictionary.eos_index)
+        label = f"losses of {self.name}"
+        sources = [self._source(number) for number in numbers]
+        self.losses = reference_losses(self.translator, sources, left_out, label)
+        # Read each sentence of a group by itself.
+        if self.unit == "groups":
+            sentences: list[SourceSentence] = []
+            first = []
+            for number in numbers:
+                first.append(len(sentences))
+                for sentence in self.groups.sentences(number):
+                    source, target = self.split.pair(sentence)
+                    sentences.append(SourceSentence(source, reference=target))
+            losses = reference_losses(self.translator, sentences, left_out, label)
+            self.alone = losses.joined(first)
+        weak = list(map(AttentionPlace.parse, weak_heads(self.records)))
+        if weak:
+            with without_heads(single_model(self.translator.ensemble), weak):
+                self.without_weak = reference_losses(self.translator, sources, left_out, label)
+
+    def _source(self, number: int) -> SourceSentence:
+        source, target = self.pair(number)
+        return SourceSentence(source, reference=target)
+
+    def _translate(self, numbers: Sequence[int], scorer: SplitScorer) -> None:
+        """Translate sentences or groups, and count their n-grams for BLEU."""
+        sources = [self._source(number) for number in numbers]
+        with progress_bar(f"translate for {self.name}", len(sources), self.unit) as advance:
+            texts = best_translations(self.translator, sources, self.unit == "groups", advance)
+        segments = [self.groups.sentences(number) for number in numbers]
+        self.bleu = scorer.segment_statistics(texts, segments)
+
+    def map(self, number: int, place: AttentionPlace) -> AttentionMap:
+        """Return the map of a sentence or group."""
+        source, target = self.pair(number)
+        words = SourceSentence(source, self.translator.task.source_dictionary.symbols_of(source))
+        attention_map = self.translator.attention_at(place, words, target)
+        of_source, of_target = self.numbers(number) or (None, None)
+        queries, keys = {
+            "encoder": (of_source, of_source),
+            "decoder": (of_target, of_target),
+            "cross": (of_target, of_source),
+        }[place.slot]
+        return replace(attention_map, query_sentences=queries, key_sentences=keys)
+
+
+def _with_added_variance(records: Records, heads: Records) -> Records:
+    """Return records of attention with the ``added_variance`` of each head, where it is known."""
+    added = {(head["slot"], head["layer"], head["head"]): head["added_variance"] for head in heads}
+    completed = []
+    for record in records:
+        variance = added.get((record["slot"], record["layer"], record["head"]))
+        known = {} if variance is None else {"added_variance": variance}
+        completed.append({**record, **known})
+    return completed

@@ -1,0 +1,297 @@
+"""Answers to the questions of an analysis: sentences made of its numbers.
+
+They say no more than the numbers carry. A difference whose interval contains 0 is none, and few
+sentences are named as such. The intervals hold 95 % of resamples of the sentences.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from relu_nmt.evaluation.significance import (
+    SegmentStatistics,
+    resampled_scores,
+    resamples,
+    resampling_bounds,
+)
+from relu_nmt.io.page import number
+from relu_nmt.modules.config import SLOTS
+
+FEW = 100  # fewer sentences or groups than this are few
+DEAD = 0.99  # a head is dead if so many of its rows are null
+WEAK = 0.01  # a head is weak if it adds less than this fraction of the variance of the states
+NEGLIGIBLE = 0.02  # bits per token: a larger rise of the loss is one that counts
+MAJORITY = 0.5  # a head looks at a place that has more than this share of its weight
+MOST_NAMES = 6  # name up to this many heads, and count more
+SPREAD = "spread"
+SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"}
+Record = Mapping[str, Any]
+Records = Sequence[Record]
+
+
+class Answer(NamedTuple):
+    """A question, and its answer in sentences, the first ones first to read."""
+
+    question: str
+    sentences: list[str]
+
+
+class Interval(NamedTuple):
+    """A value, and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def contains_zero(self) -> bool:
+        """Whether a difference may be none."""
+        return self.low <= 0 <= self.high
+
+    def text(self, decimals: int, signed: bool = False) -> str:
+        """Return the value with its interval in brackets.
+
+        Example:
+            >>> Interval(-0.5, -0.75, -0.25).text(2)
+            '−0.50 (−0.75 to −0.25)'
+        """
+        value, low, high = (number(part, decimals, signed) for part in self)
+        return f"{value} ({low} to {high})"
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The losses of N sentences or groups: bits, and the tokens that have them, both [N]."""
+
+    bits: np.ndarray
+    tokens: np.ndarray
+
+    def joined(self, first: Sequence[int]) -> "Losses":
+        """Return the losses of groups of sentences that begin at these indices."""
+        return Losses(np.add.reduceat(self.bits, first), np.add.reduceat(self.tokens, first))
+
+    def resampled(self) -> np.ndarray:
+        """Return the bits per token of the sentences and, behind it, of each resample."""
+        times = np.concatenate([np.ones((1, len(self.bits)), np.int64), resamples(len(self.bits))])
+        return (times @ self.bits) / np.maximum(1, times @ self.tokens)
+
+
+def interval(values: np.ndarray) -> Interval:
+    """Return the first value with the interval of the others, which are of resamples."""
+    return Interval(float(values[0]), *resampling_bounds(values[1:]))
+
+
+def resampled_bleu(translations: SegmentStatistics) -> np.ndarray:
+    """Return the score of the translations and, behind it, of each resample."""
+    return np.append(translations.score(), resampled_scores([translations])[0])
+
+
+# ------------------------------------------------------------------- quality
+
+
+def which_translates_better(
+    losses: Mapping[str, Losses],
+    bleu: Mapping[str, SegmentStatistics],
+    bleu_of_training: Mapping[str, float],
+    unit: str,
+) -> Answer:
+    """Compare models on the same sentences: by the loss of the references, and by BLEU if known.
+
+    ``bleu_of_training`` has the last BLEU of validation, and ``unit`` names the sentences.
+    """
+    question = "Which model translates better?"
+    if len(losses) == 1:
+        question = "How well does it translate?"
+    resampled = {name: of_model.resampled() for name, of_model in losses.items()}
+    count = len(next(iter(losses.values())).bits)
+    where = f"the same {count:,} {unit}" if len(losses) > 1 else f"{count:,} {unit}"
+    sentences = _compared("loss", "bits per token", resampled, min, 3)
+    sentences[-1] = f"{sentences[-1][:-1]}, on {where}."
+    if bleu:
+        scores = {name: resampled_bleu(of_model) for name, of_model in bleu.items()}
+        sentences += _compared("BLEU", "BLEU", scores, max, 1)
+    elif bleu_of_training:
+        values = [f"{name} {number(value, 1)}" for name, value in bleu_of_training.items()]
+        sentences.append(f"Last BLEU of validation, without interval: {', '.join(values)}.")
+    if count < FEW:
+        sentences.append(f"{count:,} {unit} are few: others may give another answer.")
+    if len(losses) > 1:
+        sentences.append("Other seeds of the trainings are not in the intervals.")
+    return Answer(question, sentences)
+
+
+def _compared(
+    measure: str,
+    unit: str,
+    resampled: Mapping[str, np.ndarray],
+    best_of: Callable[..., str],
+    decimals: int,
+) -> list[str]:
+    """Compare resampled values [1 + samples] of models, the best model with each other one."""
+    best = best_of(resampled, key=lambda name: resampled[name][0])
+    is_better: list[str] = []
+    is_equal: list[str] = []
+    for name, values in resampled.items():
+        if name != best:
+            difference = interval(resampled[best] - values)
+            text = f"{name}, by {difference.text(decimals, signed=True)} {unit}"
+            (is_equal if difference.contains_zero else is_better).append(text)
+    sentences = []
+    if is_better:
+        sentences.append(f"{best} is better in {measure} than {'; than '.join(is_better)}.")
+    if is_equal:
+        sentences.append(
+            f"In {measure} {best} cannot be told apart from {'; from '.join(is_equal)}."
+        )
+    values = [f"{name} {interval(of_model).text(decimals)}" for name, of_model in resampled.items()]
+    sentences.append(f"{measure[0].upper()}{measure[1:]}: {'; '.join(values)}.")
+    return sentences
+
+
+def does_context_count(together: Mapping[str, Losses], alone: Mapping[str, Losses]) -> Answer:
+    """Compare the losses of the same sentences, read in groups and one by one."""
+    sentences = []
+    for name, in_group in together.items():
+        difference = interval(in_group.resampled() - alone[name].resampled())
+        text = f"{difference.text(3, signed=True)} bits per token"
+        if difference.contains_zero:
+            sentences.append(f"{name}: cannot be told; the loss in groups differs by {text}.")
+        elif difference.value < 0:
+            sentences.append(f"{name}: yes, it lowers the loss by {text}.")
+        else:
+            sentences.append(f"{name}: it harms; in groups the loss is higher by {text}.")
+    sentences.append("Compared with the same sentences one by one, ends of sentences apart.")
+    return Answer("Does the context count?", sentences)
+
+
+# ------------------------------------------------------------------- heads and weights
+
+
+def where_heads_look(series: Mapping[str, Records]) -> Answer:
+    """Count the heads of each slot by the place with most of their weight."""
+    sentences = []
+    for name, records in series.items():
+        slots = []
+        for slot in SLOTS:
+            by_place: dict[str, list[str]] = {}
+            for record in _heads(records, slot):
+                by_place.setdefault(place_of(record), []).append(head_name(record))
+            if by_place:
+                slots.append(f"{SIDES[slot]} {', '.join(map(_counted, by_place.items()))}")
+        sentences.append(f"{name}: {'; '.join(slots)}.")
+    return Answer("Where do the heads look?", sentences)
+
+
+def place_of(record: Record) -> str:
+    """Return the place with more than half of the weight of a head, or ``SPREAD``.
+
+    Even weights lie on no place with so much, since only rows of many keys count for places.
+    """
+    near = record.get("diagonal", 0.0) + record.get("neighbors", 0.0)
+    own_place = "at the diagonal" if record["slot"] == "cross" else "at the token itself"
+    if record["slot"] == "decoder":
+        own_place = "at the last token"
+    places = {
+        "dead": record.get("null_fraction", 0.0) * MAJORITY / DEAD,
+        own_place: record.get("diagonal", 0.0),
+        "at the nearest neighbors": near,
+        "at ends of sentences": record.get("ends", 0.0),
+        "at the first token": record.get("first", 0.0),
+        "at punctuation": record.get("punctuation", 0.0),
+    }
+    for place, share in places.items():
+        if share > MAJORITY:
+            return place
+    return SPREAD
+
+
+def how_many_zeros(series: Mapping[str, Records]) -> Answer:
+    """Return the shares of weights that are exactly zero, by slot."""
+    sentences = []
+    for name, records in series.items():
+        shares = []
+        for record in records:
+            if record["layer"] == "mean":
+                share = record["zero_fraction"]
+                text = f"{number(100 * share, 1)} %" if share else "none"
+                shares.append(f"{SIDES[record['slot']]} {text}")
+        sentences.append(f"{name}: {', '.join(shares)}.")
+    return Answer("How many weights are exactly zero?", sentences)
+
+
+def which_heads_could_go(
+    records: Mapping[str, Records],
+    losses: Mapping[str, Losses],
+    without_weak: Mapping[str, Losses],
+) -> Answer:
+    """Name dead heads, and weak heads with the loss without all of them, by model."""
+    sentences = []
+    for name, of_model in records.items():
+        dead = dead_heads(of_model)
+        weak = weak_heads(of_model)
+        texts = ["no head is dead"]
+        if dead:
+            texts = [f"dead: {named(dead)}"]
+        if not weak:
+            texts.append(f"none adds less than {WEAK:.0%} to the states")
+        if name in without_weak:
+            change = interval(without_weak[name].resampled() - losses[name].resampled())
+            texts.append(
+                f"{named(weak)} add less than {WEAK:.0%} to the states; without them the loss "
+                f"changes by {change.text(3, signed=True)} bits per token: {_verdict(change)}"
+            )
+        sentences.append(f"{name}: {'; '.join(texts)}.")
+    return Answer("Which heads are dead, or could go?", sentences)
+
+
+def _verdict(change: Interval) -> str:
+    """Return the verdict on heads without which the loss changes so."""
+    if change.high <= NEGLIGIBLE:
+        return "they could go"
+    if change.low > 0:
+        return "together they are of use"
+    return "it cannot be told whether they could go"
+
+
+def dead_heads(records: Records) -> list[str]:
+    """Return the names of heads that give nearly no query any weight."""
+    heads: dict[str, bool] = {}
+    for record in _heads(records):
+        # A head may have two records, for the sentence and for the document.
+        is_null = record.get("null_fraction", 0.0) >= DEAD
+        heads[head_name(record)] = is_null and heads.get(head_name(record), True)
+    return [name for name, is_dead in heads.items() if is_dead]
+
+
+def weak_heads(records: Records) -> list[str]:
+    """Return the names of heads that add little to the states, the dead ones included."""
+    heads = dict.fromkeys(dead_heads(records))
+    for record in _heads(records):
+        added = record.get("added_variance")
+        if added is not None and added < WEAK:
+            heads[head_name(record)] = None
+    return list(heads)
+
+
+def head_name(record: Record) -> str:
+    """Return the place of a head as ``--places`` has it."""
+    return f"{record['slot']}.{record['layer']}.{record['head']}"
+
+
+def named(heads: Sequence[str]) -> str:
+    """Return the names of some heads, or the number of many."""
+    return ", ".join(heads) if len(heads) <= MOST_NAMES else f"{len(heads)} heads"
+
+
+def _counted(place: tuple[str, list[str]]) -> str:
+    name, heads = place
+    if name == SPREAD or len(heads) > MOST_NAMES:
+        return f"{len(heads)} {name}"
+    return f"{len(heads)} {name} ({', '.join(head.partition('.')[2] for head in heads)})"
+
+
+def _heads(records: Records, slot: str | None = None) -> list[Record]:
+    """Return the records of single heads, of all slots or of one."""
+    return [r for r in records if r["head"] != "mean" and slot in (None, r["slot"])]

@@ -1,0 +1,200 @@
+"""The sentences of relu-nmt-analyze: each number against an independent count of made values."""
+
+import re
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.jobs.analyze.answers import (
+    Losses,
+    does_context_count,
+    how_many_zeros,
+    place_of,
+    where_heads_look,
+    which_heads_could_go,
+    which_translates_better,
+)
+from relu_nmt.jobs.analyze.page import extent, last_bleu
+
+SEED, SAMPLES = 12345, 1000
+
+
+def losses(per_token, size=120, noise=0.5, seed=0):
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(5, 30, size)
+    return Losses(tokens * (per_token + noise * rng.standard_normal(size)), tokens)
+
+
+def numbers(text):
+    """Return all numbers of a sentence."""
+    found = re.findall(r"[+\u2212]?\d+(?:\.\d+)?", text)
+    return [float(number.replace("\u2212", "-").replace("+", "")) for number in found]
+
+
+def bounds(value):
+    """Return the 2.5 and 97.5 % points of a value of resampled indices, each counted by a loop."""
+    rng = np.random.default_rng(SEED)
+    drawn = rng.choice(120, size=(SAMPLES, 120), replace=True)
+    values = sorted(value(indices) for indices in drawn)
+    return values[25], values[-26]
+
+
+def loss_of(losses, indices=slice(None)):
+    return sum(losses.bits[indices]) / sum(losses.tokens[indices])
+
+
+def test_a_better_model_is_named_with_the_paired_interval_of_the_difference():
+    good, bad = losses(2.0), losses(2.5)
+    answer = which_translates_better({"relu": bad, "softmax": good}, {}, {}, "sentences")
+    assert answer.question == "Which model translates better?"
+    better, values, seeds = answer.sentences
+    assert better.startswith("softmax is better in loss than relu, by ")
+    low, high = bounds(lambda indices: loss_of(good, indices) - loss_of(bad, indices))
+    difference = loss_of(good) - loss_of(bad)
+    assert numbers(better) == pytest.approx([difference, low, high], abs=6e-4)
+    assert values.startswith("Loss: relu ") and values.endswith(", on the same 120 sentences.")
+    of_bad = [loss_of(bad), *bounds(lambda indices: loss_of(bad, indices))]
+    assert numbers(values)[:3] == pytest.approx(of_bad, abs=6e-4)
+    assert seeds == "Other seeds of the trainings are not in the intervals."
+
+
+def test_models_whose_interval_has_zero_cannot_be_told_apart():
+    first, second = losses(2.0, seed=1), losses(2.01, seed=2)
+    answer = which_translates_better({"a": first, "b": second}, {}, {}, "groups")
+    assert re.match(r"In loss \w cannot be told apart from \w, by ", answer.sentences[0])
+    assert "better" not in " ".join(answer.sentences)
+
+
+def test_a_third_model_is_compared_with_the_best():
+    models = {"a": losses(3.0), "b": losses(2.0), "c": losses(2.0, seed=5)}
+    better, equal, *_ = which_translates_better(models, {}, {}, "sentences").sentences
+    assert better.startswith("b is better in loss than a, by ") or "c is better" in better
+    assert "cannot be told apart" in equal
+
+
+def test_one_model_is_only_measured_and_few_sentences_are_said_to_be_few():
+    answer = which_translates_better({"a": losses(2.0, size=12)}, {}, {}, "groups")
+    assert answer.question == "How well does it translate?"
+    values, few = answer.sentences
+    assert values.startswith("Loss: a ") and values.endswith(", on 12 groups.")
+    assert few == "12 groups are few: others may give another answer."
+
+
+def test_bleu_is_that_of_sacrebleu():
+    references = [f"the cat number {i} sat on a red mat" for i in range(30)]
+    right = [line if i % 3 else line.replace("red", "blue") for i, line in enumerate(references)]
+    wrong = [line.replace("sat on", "went to") for line in references]
+    bleu = {}
+    for name, lines in (("good", right), ("bad", wrong)):
+        bleu[name] = SegmentStatistics.of(MetricConfig("bleu"), lines, [references])
+    models = {name: losses(2.0, size=30, noise=0) for name in bleu}
+    sentences = which_translates_better(models, bleu, {}, "sentences").sentences
+    [better] = [s for s in sentences if s.startswith("good is better in BLEU than bad, by ")]
+    [values] = [s for s in sentences if s.startswith("BLEU: good ")]
+    scores = [sacrebleu.corpus_bleu(lines, [references]).score for lines in (right, wrong)]
+    assert numbers(better)[0] == pytest.approx(scores[0] - scores[1], abs=0.06)
+    assert [numbers(values)[0], numbers(values)[3]] == pytest.approx(scores, abs=0.06)
+
+
+def test_bleu_of_the_training_has_no_interval():
+    courses = {
+        "a": {("train", "bleu"): {9: 1.0}, ("valid", "bleu"): {5: 20.0, 7: 21.5}},
+        "b": {("valid", "bleu"): {5: 30.0}, ("valid", "loss"): {5: 2.0}},
+    }
+    values = last_bleu(["a", "b"], courses)
+    assert values == {"a": 21.5, "b": 30.0} and last_bleu(["a", "c"], courses) == {}
+    models = {"a": losses(2.0), "b": losses(2.5)}
+    sentences = which_translates_better(models, {}, values, "sentences").sentences
+    assert "Last BLEU of validation, without interval: a 21.5, b 30.0." in sentences
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(-0.1, "yes"), (0.1, "it harms"), (0.0, "cannot")])
+def test_context_counts_if_the_loss_is_lower_with_it(change, verdict):
+    alone = losses(2.0)
+    noise = np.random.default_rng(3).standard_normal(120)
+    together = Losses(alone.bits + alone.tokens * (change + 0.1 * noise), alone.tokens)
+    answer = does_context_count({"relu": together}, {"relu": alone})
+    assert answer.sentences[0].startswith(f"relu: {verdict}")
+    low, high = bounds(lambda indices: loss_of(together, indices) - loss_of(alone, indices))
+    difference = loss_of(together) - loss_of(alone)
+    assert numbers(answer.sentences[0]) == pytest.approx([difference, low, high], abs=6e-4)
+
+
+# ------------------------------------------------------------------- heads
+
+
+def head(slot="encoder", layer=0, number=0, **values):
+    return {"slot": slot, "layer": layer, "head": number, "zero_fraction": 0.0, **values}
+
+
+@pytest.mark.parametrize(
+    ("slot", "values", "place"),
+    [
+        ("encoder", {"diagonal": 0.6, "neighbors": 0.1}, "at the token itself"),
+        ("decoder", {"diagonal": 0.6}, "at the last token"),
+        ("cross", {"diagonal": 0.6}, "at the diagonal"),
+        ("cross", {"diagonal": 0.3, "neighbors": 0.3}, "at the nearest neighbors"),
+        ("cross", {"ends": 0.51}, "at ends of sentences"),
+        ("encoder", {"first": 0.9}, "at the first token"),
+        ("cross", {"punctuation": 0.82}, "at punctuation"),
+        ("encoder", {"diagonal": 0.25, "neighbors": 0.25, "ends": 0.5}, "spread"),
+        ("encoder", {"null_fraction": 1.0}, "dead"),
+        ("encoder", {}, "spread"),
+    ],
+)
+def test_a_head_looks_where_more_than_half_of_its_weight_is(slot, values, place):
+    assert place_of(head(slot, **values)) == place
+
+
+def test_heads_are_counted_by_slot_and_place():
+    records = [head(number=n, diagonal=0.9) for n in range(2)]
+    records += [head(layer=1, number=n) for n in range(3)]
+    records += [head("cross", 2, 1, punctuation=0.8), head("cross", 2, "mean", punctuation=0.9)]
+    [sentence] = where_heads_look({"relu": records}).sentences
+    assert sentence == (
+        "relu: encoder 2 at the token itself (0.0, 0.1), 3 spread; "
+        "cross-attention 1 at punctuation (2.1)."
+    )
+
+
+def test_zeros_are_shares_and_none_where_there_are_none():
+    records = [head(zero_fraction=0.1)]
+    for slot, share in (("encoder", 0.7), ("decoder", 0.5546), ("cross", 0.0)):
+        records.append({**head(slot, "mean", "mean"), "zero_fraction": share})
+    [sentence] = how_many_zeros({"relu": records}).sentences
+    assert sentence == "relu: encoder 70.0 %, decoder 55.5 %, cross-attention none."
+
+
+def test_dead_and_weak_heads_are_named_with_the_loss_without_them():
+    records = [
+        head(number=0, added_variance=0.2, null_fraction=0.5),
+        head(number=1, added_variance=0.001),
+        head("cross", 1, 0, null_fraction=0.995, added_variance=0.0),
+    ]
+    of_all = losses(2.0)
+    for change, verdict in ((0.001, "they could go"), (0.3, "together they are of use")):
+        without = Losses(of_all.bits + change * of_all.tokens, of_all.tokens)
+        answer = which_heads_could_go({"a": records}, {"a": of_all}, {"a": without})
+        [sentence] = answer.sentences
+        assert sentence.startswith("a: dead: cross.1.0; cross.1.0, encoder.0.1 add less than 1%")
+        assert sentence.endswith(f": {verdict}.")
+        assert f"changes by +{change:.3f} (+{change:.3f} to +{change:.3f})" in sentence
+    noise = np.random.default_rng(0).standard_normal(120)
+    without = Losses(of_all.bits + 0.5 * noise * of_all.tokens, of_all.tokens)
+    [sentence] = which_heads_could_go({"a": records}, {"a": of_all}, {"a": without}).sentences
+    assert sentence.endswith("it cannot be told whether they could go.")
+    answer = which_heads_could_go({"a": records[:1]}, {"a": of_all}, {})
+    assert answer.sentences == ["a: no head is dead; none adds less than 1% to the states."]
+
+
+def test_a_head_with_two_records_is_dead_only_if_both_are():
+    both = [head(null_fraction=1.0, sees="all"), head(null_fraction=0.2, sees="sentence")]
+    [sentence] = which_heads_could_go({"a": both}, {}, {}).sentences
+    assert "no head is dead" in sentence
+
+
+def test_an_extent_has_both_ends():
+    assert extent([0.1, None, 0.3], 1) == "0.1 to 0.3" and extent([0.52, 0.49], 1) == "0.5"
