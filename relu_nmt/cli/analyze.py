@@ -3,10 +3,11 @@ r"""Compare the attention of models on sentences or documents of a data folder.
   relu-nmt-analyze data-bin --path relu/checkpoint_best.safetensors \
       softmax/checkpoint_best.safetensors --examples 0,5 --output report.html
 
-The page is one file: entropies by every definition, row sums, zeros, null rows, sums of the largest
-weights, distances, and the kinds of tokens with the weight, by slot, layer and head. It also shows
-the use of the feed-forward networks' memories, heat maps of some sentences, and the course of
-training. CSV files beside it hold the numbers. Targets are the references, read in one pass.
+The page is one file and begins with answers: which model translates better, whether the context
+counts, where the heads look, how many weights are zero, and which heads could go. Then it has heat
+maps of some sentences, the course of training, the statistics of weights by slot, layer and head,
+and the use of the feed-forward networks' memories. CSV files beside it hold the numbers. Targets
+are the references, read in one pass.
 
   relu-nmt-analyze --log train.log other/results.json --output curves.html
 

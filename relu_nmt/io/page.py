@@ -70,7 +70,7 @@ def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
 def plain_axes(axes: "Axes", title: str) -> None:
     """Give a plot its title, wrapped to its width, and a frame and a grid that do not distract."""
     # Take the share of the figure that the axes will have. The layout is made later.
-    figure = axes.get_figure()
+    figure = axes.get_figure(root=True)
     place = axes.get_subplotspec()
     if figure is not None and place is not None:
         inches = figure.get_figwidth() / place.get_gridspec().ncols

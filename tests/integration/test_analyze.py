@@ -3,12 +3,15 @@
 import base64
 import csv
 import json
+import math
 import random
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from torch import nn
 
 from relu_nmt.applications.layer_statistics import LayerStatistics
@@ -16,7 +19,9 @@ from relu_nmt.applications.statistics import ANALYZED
 from relu_nmt.applications.weight_statistics import PERCENTS
 from relu_nmt.jobs.analyze import job as analyze
 from relu_nmt.jobs.analyze.job import distinct_names
+from relu_nmt.jobs.analyze.quality import without_heads
 from relu_nmt.modules import feed_forwards
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
@@ -126,6 +131,49 @@ def test_the_page_and_its_csv_files_are_written(analyzed):
     assert page.count('<td class="text">self-attention</td>') == 4  # of two layers a side
 
 
+def test_the_answers_stand_before_the_folded_sections(analyzed, folder):
+    output, _ = analyzed
+    answers, *sections = output.read_text("utf-8").split("<details>")
+    assert re.findall("<h2>(.*?)</h2>", answers) == [
+        "Which model translates better?",
+        "Where do the heads look?",
+        "How many weights are exactly zero?",
+        "Which heads are dead, or could go?",
+    ]
+    assert "<h2>" not in "".join(sections) and "<table>" not in answers
+    assert "18 sentences are few" in answers
+    # The loss is the cross-entropy of all reference tokens, in bits.
+    [path] = checkpoints(folder, "relu")
+    translator = Translator.from_checkpoint(path, "cpu")
+    split = at_folder(translator.task, folder / "data-bin").load_split("test")
+    total = 0.0
+    for number in range(len(split)):
+        source, target = split.pair(number)
+        inputs = torch.tensor(source)[None], torch.tensor(np.append(target[-1:], target[:-1]))[None]
+        model = translator.ensemble.models[0]
+        with torch.no_grad():
+            logits = model.logits(model(*inputs))[0].double()
+        total += float(F.cross_entropy(logits, torch.tensor(target), reduction="sum"))
+    loss = total / math.log(2) / split.target_sizes.sum()
+    assert f"relu {loss:.3f} (" in answers
+
+
+def test_a_model_without_heads_is_one_whose_heads_are_cut_from_the_last_matrix(folder):
+    [path] = checkpoints(folder, "softmax")
+    translator = Translator.from_checkpoint(path, "cpu")
+    model = translator.ensemble.models[0]
+    tokens = torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6, 7]])
+    places = [AttentionPlace("cross", 1, 0), AttentionPlace("encoder", 0, 1)]
+    with torch.no_grad():
+        with without_heads(model, places):
+            states = model(*tokens)
+        assert not torch.allclose(model(*tokens), states)
+        width = model.config.decoder_embed_dim // 2
+        model.decoder.layers[1].cross_attention.out_proj.weight[:, :width] = 0
+        model.encoder.layers[0].self_attention.out_proj.weight[:, width:] = 0
+        torch.testing.assert_close(model(*tokens), states)
+
+
 def test_the_csv_files_have_their_columns(analyzed):
     output, _ = analyzed
     attention = table(output.with_name("report_attention.csv"))
@@ -189,6 +237,7 @@ def test_the_memory_numbers_agree_with_the_memory_statistics(analyzed, folder):
 def test_models_with_and_without_separators_are_compared(folder, tmp_path):
     output = tmp_path / "documents.html"
     flags = ["--max-doc-tokens", "64", "--sample", "4", "--names", "one,two", "--examples", "1"]
+    flags.append("--bleu")
     command(folder, output, *flags, names=("aligned", "softmax"))
     attention = table(tmp_path / "documents_attention.csv")
     outside = {
@@ -203,6 +252,9 @@ def test_models_with_and_without_separators_are_compared(folder, tmp_path):
     for name in ("one, own sentence", "one, document"):
         assert f'<td class="text">{name}</td>' in page
     assert "outside the own sentence" in "\n".join(images_of(page))
+    answers, *_ = page.split("<details>")
+    assert "<h2>Does the context count?</h2>" in answers
+    assert re.search(r"BLEU with 95 % intervals: one \d+\.\d \(.*; two \d+\.\d \(", answers)
 
 
 def test_single_sentences_are_read_without_separators_as_in_a_search(folder, tmp_path):
@@ -245,7 +297,10 @@ def test_logs_are_drawn_without_models(folder, tmp_path):
 
 @pytest.mark.parametrize(
     "flags",
-    ["--gen-subset valid", "--max-doc-tokens 64", "--sample 0", "--examples 0", "--places cross.0"],
+    [
+        *("--gen-subset valid", "--max-doc-tokens 64", "--sample 0", "--examples 0"),
+        *("--places cross.0", "--bleu"),
+    ],
 )
 def test_options_of_models_are_errors_without_models(folder, tmp_path, flags):
     words = ["--log", folder / "relu/results.json", "--output", tmp_path / "curves.html"]

@@ -18,7 +18,7 @@ from relu_nmt.data.split import Split
 from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.io.work import progress_bar
-from relu_nmt.jobs.analyze.answers import Losses, weak_heads
+from relu_nmt.jobs.analyze.answers import Losses, Removal, weak_heads
 from relu_nmt.jobs.analyze.quality import best_translations, reference_losses, without_heads
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.config import TransformerConfig
@@ -49,7 +49,7 @@ class AnalyzedModel:
     remarks: list[str] = field(default_factory=list)  # statistics that the checkpoint lacks
     losses: Losses | None = None  # of the references
     alone: Losses | None = None  # of the sentences of groups, each read by itself
-    without_weak: Losses | None = None  # of the references, without the weak heads
+    removal: Removal | None = None  # as many of the weak heads as can go, or else the weakest
     bleu: SegmentStatistics | None = None
 
     @property
@@ -133,10 +133,14 @@ class AnalyzedModel:
                     sentences.append(SourceSentence(source, reference=target))
             losses = reference_losses(self.translator, sentences, left_out, label)
             self.alone = losses.joined(first)
-        weak = list(map(AttentionPlace.parse, weak_heads(self.records)))
-        if weak:
-            with without_heads(single_model(self.translator.ensemble), weak):
-                self.without_weak = reference_losses(self.translator, sources, left_out, label)
+        # Remove weak heads together, and fewer and fewer until the loss stays.
+        weak = weak_heads(self.records)
+        while weak and (self.removal is None or not self.removal.is_harmless(self.losses)):
+            places = list(map(AttentionPlace.parse, weak))
+            with without_heads(single_model(self.translator.ensemble), places):
+                losses = reference_losses(self.translator, sources, left_out, label)
+            self.removal = Removal(weak, losses)
+            weak = weak[: len(weak) // 2]
 
     def _source(self, number: int) -> SourceSentence:
         source, target = self.pair(number)

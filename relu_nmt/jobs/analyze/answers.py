@@ -4,7 +4,7 @@ They say no more than the numbers carry. A difference whose interval contains 0 
 sentences are named as such. The intervals hold 95 % of resamples of the sentences.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -107,11 +107,11 @@ def which_translates_better(
     resampled = {name: of_model.resampled() for name, of_model in losses.items()}
     count = len(next(iter(losses.values())).bits)
     where = f"the same {count:,} {unit}" if len(losses) > 1 else f"{count:,} {unit}"
-    sentences = _compared("loss", "bits per token", resampled, min, 3)
+    sentences = _compared("loss", "bits per token", resampled, -1, 3)
     sentences[-1] = f"{sentences[-1][:-1]}, on {where}."
     if bleu:
         scores = {name: resampled_bleu(of_model) for name, of_model in bleu.items()}
-        sentences += _compared("BLEU", "BLEU", scores, max, 1)
+        sentences += _compared("BLEU", "BLEU", scores, 1, 1)
     elif bleu_of_training:
         values = [f"{name} {number(value, 1)}" for name, value in bleu_of_training.items()]
         sentences.append(f"Last BLEU of validation, without interval: {', '.join(values)}.")
@@ -123,30 +123,32 @@ def which_translates_better(
 
 
 def _compared(
-    measure: str,
-    unit: str,
-    resampled: Mapping[str, np.ndarray],
-    best_of: Callable[..., str],
-    decimals: int,
+    measure: str, unit: str, resampled: Mapping[str, np.ndarray], sign: int, decimals: int
 ) -> list[str]:
-    """Compare resampled values [1 + samples] of models, the best model with each other one."""
-    best = best_of(resampled, key=lambda name: resampled[name][0])
-    is_better: list[str] = []
-    is_equal: list[str] = []
-    for name, values in resampled.items():
+    """Compare resampled values [1 + samples] of models, the best model with each other one.
+
+    ``sign`` is 1 if high values are good, and -1 if low ones are.
+    """
+    best = max(resampled, key=lambda name: sign * resampled[name][0])
+    worse: list[str] = []
+    equal: list[str] = []
+    for name, of_model in resampled.items():
         if name != best:
-            difference = interval(resampled[best] - values)
-            text = f"{name}, by {difference.text(decimals, signed=True)} {unit}"
-            (is_equal if difference.contains_zero else is_better).append(text)
+            lead = interval(sign * (resampled[best] - of_model))
+            text = f"{name}, by {lead.text(decimals)} {unit}"
+            if lead.contains_zero:
+                equal.append(text)
+            else:
+                worse.append(text)
     sentences = []
-    if is_better:
-        sentences.append(f"{best} is better in {measure} than {'; than '.join(is_better)}.")
-    if is_equal:
-        sentences.append(
-            f"In {measure} {best} cannot be told apart from {'; from '.join(is_equal)}."
-        )
+    if worse:
+        sentences.append(f"{best} is better in {measure} than {'; than '.join(worse)}.")
+    if equal:
+        equals = "; from ".join(equal)
+        sentences.append(f"In {measure} {best} cannot be told apart from {equals}.")
     values = [f"{name} {interval(of_model).text(decimals)}" for name, of_model in resampled.items()]
-    sentences.append(f"{measure[0].upper()}{measure[1:]}: {'; '.join(values)}.")
+    title = f"{measure[0].upper()}{measure[1:]}"
+    sentences.append(f"{title} with 95 % intervals: {'; '.join(values)}.")
     return sentences
 
 
@@ -157,11 +159,11 @@ def does_context_count(together: Mapping[str, Losses], alone: Mapping[str, Losse
         difference = interval(in_group.resampled() - alone[name].resampled())
         text = f"{difference.text(3, signed=True)} bits per token"
         if difference.contains_zero:
-            sentences.append(f"{name}: cannot be told; the loss in groups differs by {text}.")
+            sentences.append(f"{name}: it cannot be told; the loss changes by {text}.")
         elif difference.value < 0:
-            sentences.append(f"{name}: yes, it lowers the loss by {text}.")
+            sentences.append(f"{name}: yes, it changes the loss by {text}.")
         else:
-            sentences.append(f"{name}: it harms; in groups the loss is higher by {text}.")
+            sentences.append(f"{name}: it harms, and changes the loss by {text}.")
     sentences.append("Compared with the same sentences one by one, ends of sentences apart.")
     return Answer("Does the context count?", sentences)
 
@@ -179,8 +181,13 @@ def where_heads_look(series: Mapping[str, Records]) -> Answer:
             for record in _heads(records, slot):
                 by_place.setdefault(place_of(record), []).append(head_name(record))
             if by_place:
-                slots.append(f"{SIDES[slot]} {', '.join(map(_counted, by_place.items()))}")
+                places = sorted(by_place.items(), key=lambda place: place[0] == SPREAD)
+                slots.append(f"{SIDES[slot]} {', '.join(map(_counted, places))}")
         sentences.append(f"{name}: {'; '.join(slots)}.")
+    sentences.append(
+        "More than half of the head's weight is there; neighbors are up to two tokens away. "
+        "Brackets have layer.head."
+    )
     return Answer("Where do the heads look?", sentences)
 
 
@@ -196,7 +203,7 @@ def place_of(record: Record) -> str:
     places = {
         "dead": record.get("null_fraction", 0.0) * MAJORITY / DEAD,
         own_place: record.get("diagonal", 0.0),
-        "at the nearest neighbors": near,
+        "at neighbors": near,
         "at ends of sentences": record.get("ends", 0.0),
         "at the first token": record.get("first", 0.0),
         "at punctuation": record.get("punctuation", 0.0),
@@ -224,35 +231,46 @@ def how_many_zeros(series: Mapping[str, Records]) -> Answer:
 def which_heads_could_go(
     records: Mapping[str, Records],
     losses: Mapping[str, Losses],
-    without_weak: Mapping[str, Losses],
+    removals: Mapping[str, "Removal"],
 ) -> Answer:
-    """Name dead heads, and weak heads with the loss without all of them, by model."""
+    """Name dead heads, and weak heads with the loss without them, by model."""
     sentences = []
     for name, of_model in records.items():
         dead = dead_heads(of_model)
-        weak = weak_heads(of_model)
         texts = ["no head is dead"]
         if dead:
             texts = [f"dead: {named(dead)}"]
-        if not weak:
+        if name in removals:
+            texts.append(_without(removals[name], losses[name]))
+        else:
             texts.append(f"none adds less than {WEAK:.0%} to the states")
-        if name in without_weak:
-            change = interval(without_weak[name].resampled() - losses[name].resampled())
-            texts.append(
-                f"{named(weak)} add less than {WEAK:.0%} to the states; without them the loss "
-                f"changes by {change.text(3, signed=True)} bits per token: {_verdict(change)}"
-            )
         sentences.append(f"{name}: {'; '.join(texts)}.")
     return Answer("Which heads are dead, or could go?", sentences)
 
 
-def _verdict(change: Interval) -> str:
-    """Return the verdict on heads without which the loss changes so."""
-    if change.high <= NEGLIGIBLE:
-        return "they could go"
-    if change.low > 0:
-        return "together they are of use"
-    return "it cannot be told whether they could go"
+class Removal(NamedTuple):
+    """Names of weak heads, and the losses without all of them."""
+
+    heads: Sequence[str]
+    losses: Losses
+
+    def is_harmless(self, of_all: Losses) -> bool:
+        """Whether the loss of the whole model, ``of_all``, rises negligibly at most."""
+        return self.change(of_all).high <= NEGLIGIBLE
+
+    def change(self, of_all: Losses) -> Interval:
+        """Return the change of the loss of the whole model in bits per token."""
+        return interval(self.losses.resampled() - of_all.resampled())
+
+
+def _without(removal: Removal, of_all: Losses) -> str:
+    change = f"the loss changes by {removal.change(of_all).text(3, signed=True)} bits per token"
+    heads = named(removal.heads)
+    if removal.is_harmless(of_all):
+        return f"{heads} could go, without which {change}"
+    if len(removal.heads) == 1:
+        return f"none could go: even without {heads}, the weakest, {change}"
+    return f"it is unknown whether any could go: without {heads} {change}"
 
 
 def dead_heads(records: Records) -> list[str]:
@@ -266,13 +284,13 @@ def dead_heads(records: Records) -> list[str]:
 
 
 def weak_heads(records: Records) -> list[str]:
-    """Return the names of heads that add little to the states, the dead ones included."""
-    heads = dict.fromkeys(dead_heads(records))
+    """Return the names of heads that add little to the states, the weakest first."""
+    added = dict.fromkeys(dead_heads(records), 0.0)
     for record in _heads(records):
-        added = record.get("added_variance")
-        if added is not None and added < WEAK:
-            heads[head_name(record)] = None
-    return list(heads)
+        variance = record.get("added_variance")
+        if variance is not None and variance < WEAK:
+            added.setdefault(head_name(record), variance)
+    return sorted(added, key=lambda name: added[name])
 
 
 def head_name(record: Record) -> str:

@@ -13,12 +13,10 @@ from relu_nmt.applications.weight_statistics import (
     by_rank,
     series_of,
 )
-from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.io.page import UNKNOWN, Panel, curve_lines, draw_panels, number, render_page
 from relu_nmt.jobs.analyze.analyzed_model import AnalyzedModel
 from relu_nmt.jobs.analyze.answers import (
     Answer,
-    Losses,
     does_context_count,
     how_many_zeros,
     place_of,
@@ -101,32 +99,23 @@ def page_text(
 
 def answers_of(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) -> list[Answer]:
     """Return the answers to all questions for which there are numbers."""
-    losses: dict[str, Losses] = {}
-    alone: dict[str, Losses] = {}
-    without_weak: dict[str, Losses] = {}
-    bleu: dict[str, SegmentStatistics] = {}
-    for model in models:
-        for values, of_model in (
-            (losses, model.losses),
-            (alone, model.alone),
-            (without_weak, model.without_weak),
-            (bleu, model.bleu),
-        ):
-            if of_model is not None:
-                values[model.name] = of_model
+    losses = {model.name: model.losses for model in models if model.losses is not None}
+    alone = {model.name: model.alone for model in models if model.alone is not None}
+    removals = {model.name: model.removal for model in models if model.removal is not None}
+    bleu = {model.name: model.bleu for model in models if model.bleu is not None}
     answers = []
     if losses:
         bleu_of_training = last_bleu([model.name for model in models], courses)
         unit = models[0].unit
         answers.append(which_translates_better(losses, bleu, bleu_of_training, unit))
+    if alone:
+        answers.append(does_context_count(losses, alone))
     records = {model.name: model.records for model in models if model.records}
     if records:
         by_series = {name: of_series for name, _, of_series in series_of(records)}
         answers.append(where_heads_look(by_series))
         answers.append(how_many_zeros(by_series))
-        answers.append(which_heads_could_go(records, losses, without_weak))
-    if alone:
-        answers.append(does_context_count(losses, alone))
+        answers.append(which_heads_could_go(records, losses, removals))
     return answers
 
 
