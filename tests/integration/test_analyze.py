@@ -22,6 +22,7 @@ from relu_nmt.jobs.analyze.job import distinct_names
 from relu_nmt.jobs.analyze.quality import without_heads
 from relu_nmt.modules import feed_forwards
 from relu_nmt.modules.config import AttentionPlace
+from relu_nmt.training.checkpoint import load_checkpoint, save_checkpoint
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
@@ -283,6 +284,19 @@ def test_the_page_reports_models_without_weights_or_memories(folder, tmp_path):
     rows = table(tmp_path / "few_attention.csv")
     slots = {(row["checkpoint"], row["slot"]) for row in rows}
     assert slots == {("few", "decoder"), *(("own", s) for s in ("encoder", "decoder", "cross"))}
+
+
+def test_a_diverged_model_is_named_and_gets_no_verdict(folder, tmp_path):
+    [path] = checkpoints(folder, "softmax")
+    checkpoint = load_checkpoint(path)
+    for weight in checkpoint.model_tensors.values():
+        weight.fill_(math.nan)
+    save_checkpoint(tmp_path / "diverged.safetensors", checkpoint)
+    flags = ["--path", tmp_path / "diverged.safetensors", "--cpu", "--sample", "2"]
+    run_here("analyze", folder / "data-bin", *flags, "--output", tmp_path / "page.html")
+    answers, *_ = (tmp_path / "page.html").read_text("utf-8").split("<details>")
+    assert "the losses of the references are not finite (training diverged)" in answers
+    assert "How well" not in answers
 
 
 def test_logs_are_drawn_without_models(folder, tmp_path):

@@ -121,7 +121,11 @@ class AnalyzedModel:
             left_out.append(task.target_dictionary.eos_index)
         label = f"losses of {self.name}"
         sources = [self._source(number) for number in numbers]
-        self.losses = reference_losses(self.translator, sources, left_out, label)
+        of_all = reference_losses(self.translator, sources, left_out, label)
+        if not np.isfinite(of_all.bits).all():
+            self.remarks.append("the losses of the references are not finite (training diverged)")
+            return
+        self.losses = of_all
         # Read each sentence of a group by itself.
         if self.unit == "groups":
             sentences: list[SourceSentence] = []
@@ -135,7 +139,7 @@ class AnalyzedModel:
             self.alone = losses.joined(first)
         # Remove weak heads together, and fewer and fewer until the loss stays.
         weak = weak_heads(self.records)
-        while weak and (self.removal is None or not self.removal.is_harmless(self.losses)):
+        while weak and (self.removal is None or not self.removal.is_harmless(of_all)):
             places = list(map(AttentionPlace.parse, weak))
             with without_heads(single_model(self.translator.ensemble), places):
                 losses = reference_losses(self.translator, sources, left_out, label)

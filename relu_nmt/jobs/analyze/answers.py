@@ -23,6 +23,7 @@ FEW = 100  # fewer sentences or groups than this are few
 DEAD = 0.99  # a head is dead if so many of its rows are null
 WEAK = 0.01  # a head is weak if it adds less than this fraction of the variance of the states
 NEGLIGIBLE = 0.02  # bits per token: a larger rise of the loss is one that counts
+MOST_SEGMENTS = 10_000  # most sentences or groups to resample one by one
 MAJORITY = 0.5  # a head looks at a place that has more than this share of its weight
 MOST_NAMES = 6  # name up to this many heads, and count more
 SPREAD = "spread"
@@ -47,7 +48,7 @@ class Interval(NamedTuple):
 
     @property
     def contains_zero(self) -> bool:
-        """Whether a difference may be none."""
+        """True if a difference may be none."""
         return self.low <= 0 <= self.high
 
     def text(self, decimals: int, signed: bool = False) -> str:
@@ -74,12 +75,16 @@ class Losses:
 
     def resampled(self) -> np.ndarray:
         """Return the bits per token of the sentences and, behind it, of each resample."""
+        # Draw blocks of neighbors where a count of each single one would need much memory.
+        if len(self.bits) > MOST_SEGMENTS:
+            size = -(-len(self.bits) // MOST_SEGMENTS)
+            return self.joined(range(0, len(self.bits), size)).resampled()
         times = np.concatenate([np.ones((1, len(self.bits)), np.int64), resamples(len(self.bits))])
         return (times @ self.bits) / np.maximum(1, times @ self.tokens)
 
 
 def interval(values: np.ndarray) -> Interval:
-    """Return the first value with the interval of the others, which are of resamples."""
+    """Return the first value with the interval of the resamples' values behind it."""
     return Interval(float(values[0]), *resampling_bounds(values[1:]))
 
 
@@ -242,7 +247,7 @@ def which_heads_could_go(
             texts = [f"dead: {named(dead)}"]
         if name in removals:
             texts.append(_without(removals[name], losses[name]))
-        else:
+        elif not weak_heads(of_model):
             texts.append(f"none adds less than {WEAK:.0%} to the states")
         sentences.append(f"{name}: {'; '.join(texts)}.")
     return Answer("Which heads are dead, or could go?", sentences)
@@ -255,7 +260,7 @@ class Removal(NamedTuple):
     losses: Losses
 
     def is_harmless(self, of_all: Losses) -> bool:
-        """Whether the loss of the whole model, ``of_all``, rises negligibly at most."""
+        """Return True if the loss of the whole model, ``of_all``, rises negligibly at most."""
         return self.change(of_all).high <= NEGLIGIBLE
 
     def change(self, of_all: Losses) -> Interval:

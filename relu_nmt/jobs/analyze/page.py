@@ -46,14 +46,6 @@ def page_text(
     ``facts`` are names and values of the inputs. Examples have ``number``, ``source``,
     ``target`` and ``figures``, each a caption and an image.
     """
-    # Branches have a row each, with the ratio of each checkpoint.
-    branches: dict[tuple[str, int, str], dict[str, float | None]] = {}
-    ratios: list[float | None] = []
-    for model in models:
-        for record in model.branches:
-            branch = (record["side"], record["layer"], record["branch"])
-            branches.setdefault(branch, {})[model.name] = record["variance_ratio"]
-            ratios.append(record["variance_ratio"])
     series = series_of({model.name: model.records for model in models})
     measured: set[str] = set()
     memories = {}
@@ -73,8 +65,8 @@ def page_text(
         "measured": measured,
         "series": series,
         "slot_means": _slot_means(series),
-        "branches": branches,
-        "ratios": ratios,
+        "branches": _branch_ratios(models),
+        "ratios": [record["variance_ratio"] for model in models for record in model.branches],
         "memories": memories,
         "examples": examples,
         "courses": courses,
@@ -145,6 +137,18 @@ def extent(values: Iterable[float | None], decimals: int = 2, scale: float = 1.0
     lowest = number(min(known), decimals)
     highest = number(max(known), decimals)
     return lowest if lowest == highest else f"{lowest} to {highest}"
+
+
+def _branch_ratios(
+    models: Sequence[AnalyzedModel],
+) -> dict[tuple[str, int, str], dict[str, float | None]]:
+    """Return a row for each branch, with the ratio of each checkpoint by its name."""
+    rows: dict[tuple[str, int, str], dict[str, float | None]] = {}
+    for model in models:
+        for record in model.branches:
+            branch = (record["side"], record["layer"], record["branch"])
+            rows.setdefault(branch, {})[model.name] = record["variance_ratio"]
+    return rows
 
 
 def _slot_means(series: Sequence[Series]) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:

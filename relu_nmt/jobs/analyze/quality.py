@@ -1,4 +1,4 @@
-"""How well a model translates sentences or groups: losses of the references, and translations."""
+"""Quality of a model on sentences or groups: losses of the references, and translations."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

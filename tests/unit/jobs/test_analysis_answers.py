@@ -8,6 +8,7 @@ import sacrebleu
 
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.jobs.analyze import answers
 from relu_nmt.jobs.analyze.answers import (
     Losses,
     Removal,
@@ -129,6 +130,14 @@ def test_context_counts_if_the_loss_is_lower_with_it(change, verdict):
     assert numbers(answer.sentences[0]) == pytest.approx([difference, low, high], abs=6e-4)
 
 
+def test_many_sentences_are_resampled_in_blocks(monkeypatch):
+    """Blocks of three have the sums of their sentences."""
+    of_all = losses(2.0)
+    monkeypatch.setattr(answers, "MOST_SEGMENTS", 50)
+    blocks = Losses(of_all.bits.reshape(40, 3).sum(1), of_all.tokens.reshape(40, 3).sum(1))
+    np.testing.assert_allclose(of_all.resampled(), blocks.resampled())
+
+
 # ------------------------------------------------------------------- heads
 
 
@@ -219,7 +228,9 @@ def test_dead_heads_are_named_and_models_without_weak_heads():
     records = [head(null_fraction=0.995)]
     of_all = losses(2.0)
     [sentence] = which_heads_could_go({"a": records}, {"a": of_all}, {}).sentences
-    assert sentence == "a: dead: encoder.0.0; none adds less than 1% to the states."
+    assert sentence == "a: dead: encoder.0.0."
+    [sentence] = which_heads_could_go({"a": [head()]}, {"a": of_all}, {}).sentences
+    assert sentence == "a: no head is dead; none adds less than 1% to the states."
 
 
 def test_a_head_with_two_records_is_dead_only_if_both_are():
