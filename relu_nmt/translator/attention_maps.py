@@ -312,7 +312,11 @@ def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -
             figure.suptitle(text, x=0.01, ha="left", fontsize=NAME_SIZE)
         # Scale the colors so that few rows exceed the darkest.
         largest = np.concatenate([np.abs(part.weights).max(-1) for part in maps])
-        strongest = float(np.quantile(largest, 0.9)) or 1.0
+        # Weights of a diverged model are not finite, and left blank.
+        largest = largest[np.isfinite(largest)]
+        strongest = 1.0
+        if len(largest):
+            strongest = float(np.quantile(largest, 0.9)) or 1.0
         signed = any((part.weights < 0).any() for part in maps)
         # Draw each map on its axes, and hide axes without a map.
         grid = figure.subplots(len(rows), columns, squeeze=False)
@@ -327,7 +331,7 @@ def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -
                 _label(axes, part, few, part.queries != labeled_queries)
                 _divide(axes, part)
                 labeled_queries = part.queries
-        _add_scale(figure, image, grid, float(largest.max()) > strongest)
+        _add_scale(figure, image, grid, bool((largest > strongest).any()))
 
     above = 0.45 if len(groups) > 1 else 0.3
     tall = len(rows) * (height + below + above) + 0.16 * len(lines)
