@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from demo_model import MODEL, TRAINING
 from translations import Example, choose_examples, lay_out, read_translations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,19 +37,6 @@ PYTHON = Path(sys.executable) if ".." in PYTHON.parts else PYTHON
 MINUTES = 8.0
 """Minutes of training. Installation, corpus and translation take about four more."""
 
-MODEL = """
-    --arch reluformer_tiny --share-all-embeddings
-    --encoder-layers 3 --encoder-embed-dim 128 --encoder-ffn-embed-dim 512
-    --encoder-attention-heads 4
-    --decoder-layers 3 --decoder-embed-dim 128 --decoder-ffn-embed-dim 512
-    --decoder-attention-heads 4 --encoder-normalize-before --decoder-normalize-before
-    --positions sinusoidal+rotary
-"""
-TRAINING = """
-    --max-tokens 768 --dropout 0 --label-smoothing 0.1 --clip-norm 1.0
-    --optimizer adam --adam-betas (0.9,0.98) --lr 3e-3 --lr-scheduler inverse_sqrt
-    --warmup-updates 600 --store-ema --ema-decay 0.998
-"""
 REPORTING = """
     --log-format simple --log-interval 25 --save-interval-updates 400 --keep-interval-updates 1
     --no-epoch-checkpoints

@@ -33,8 +33,8 @@ def symmetric_links(
 
 def best_sources(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the likeliest source token of each target token, -1 for none, int64 [T] a pair."""
-    source_sizes = np.array([len(ids) for ids in sources])
-    target_sizes = np.array([len(ids) for ids in targets])
+    source_sizes = np.array(list(map(len, sources)))
+    target_sizes = np.array(list(map(len, targets)))
     # A cell is a pair of tokens of one pair of sentences. Rows of cells are target tokens.
     row_sizes = np.repeat(source_sizes, target_sizes)
     row_begins = np.cumsum(row_sizes) - row_sizes

@@ -1,7 +1,7 @@
 """Parallel documents with inline tags on both sides, from the help pages of LibreOffice."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "data_prep"))
@@ -27,16 +27,23 @@ def make_corpus(folder: Path, packages: Path, languages: tuple[str, str], held_o
     Raises:
         NoPackages: apt or the network is missing.
     """
-    names = [ENGLISH if language == "en" else language for language in languages]
+    names = []
+    for language in languages:
+        names.append(ENGLISH if language == "en" else language)
     files = download_help(names, packages)
-    pages = [unpack_help(files[name], packages / files[name].stem) for name in names]
+    pages = []
+    for name in names:
+        pages.append(unpack_help(files[name], packages / files[name].stem))
     tagged: dict[str, dict[tuple[str, str], tuple[str, str]]] = {}
     documents = []
     for path in sorted(pages[0].rglob("*.html")):
         name = path.relative_to(pages[0]).as_posix()
         if (pages[1] / name).is_file():
-            sides = [(folder / name).read_text("utf-8", errors="replace") for folder in pages]
-            pairs = {(s.text, t.text): (s.markup(), t.markup()) for s, t in page_pairs(*sides)}
+            source_html = (pages[0] / name).read_text("utf-8", errors="replace")
+            target_html = (pages[1] / name).read_text("utf-8", errors="replace")
+            pairs = {}
+            for source, target in page_pairs(source_html, target_html):
+                pairs[source.text, target.text] = (source.markup(), target.markup())
             # The name of the demo's document, which decides about its split.
             title = name.removesuffix(".html")
             tagged[title] = pairs
@@ -46,8 +53,9 @@ def make_corpus(folder: Path, packages: Path, languages: tuple[str, str], held_o
     for split in SPLITS:
         written = []
         for document in getattr(divided, split):
-            lines = tuple(tagged[document.name][pair] for pair in document.pairs)
-            written.append(Document(document.name, lines))
+            markup_of_pair = tagged[document.name]
+            lines = map(markup_of_pair.__getitem__, document.pairs)
+            written.append(Document(document.name, tuple(lines)))
         write_documents(written, folder / split, languages, "blank")
 
 
@@ -58,32 +66,31 @@ def page_pairs(source_html: str, target_html: str) -> Iterator[Pair]:
         source = TaggedText.of_markup(sources.get(identifier, ""))
         target = TaggedText.of_markup(target_markup)
         for pair in _sentence_pairs(source, target):
-            if pair[0].text != pair[1].text and all(_has_letters(side.text) for side in pair):
+            source_text = pair[0].text
+            target_text = pair[1].text
+            if source_text != target_text and _has_letters(source_text, target_text):
                 yield pair[0].without_trivial_tags(), pair[1].without_trivial_tags()
 
 
 def _sentence_pairs(source: TaggedText, target: TaggedText) -> list[Pair]:
-    sentences = split_pair(source.text, target.text)
-    sources = _parts(source, [pair[0] for pair in sentences])
-    targets = _parts(target, [pair[1] for pair in sentences])
-    if None in sources or None in targets:
-        return [(source, target)]
-    pairs = zip(sources, targets, strict=True)
-    return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
+    pairs = []
+    source_end = 0
+    target_end = 0
+    for source_sentence, target_sentence in split_pair(source.text, target.text):
+        source_begin = source.text.index(source_sentence, source_end)
+        target_begin = target.text.index(target_sentence, target_end)
+        source_end = source_begin + len(source_sentence)
+        target_end = target_begin + len(target_sentence)
+        source_part = source.part(source_begin, source_end)
+        target_part = target.part(target_begin, target_end)
+        if source_part is None or target_part is None:
+            return [(source, target)]
+        pairs.append((source_part, target_part))
+    return pairs
 
 
-def _parts(text: TaggedText, sentences: Sequence[str]) -> list[TaggedText | None]:
-    parts = []
-    position = 0
-    for sentence in sentences:
-        begin = text.text.index(sentence, position)
-        position = begin + len(sentence)
-        parts.append(text.part(begin, position))
-    return parts
-
-
-def _has_letters(text: str) -> bool:
-    return any(character.isalpha() for character in text)
+def _has_letters(source_text: str, target_text: str) -> bool:
+    return any(map(str.isalpha, source_text)) and any(map(str.isalpha, target_text))
 
 
 def read_pairs(folder: Path, split: str, languages: tuple[str, str]) -> list[Pair | None]:
@@ -92,12 +99,14 @@ def read_pairs(folder: Path, split: str, languages: tuple[str, str]) -> list[Pai
     Raises:
         DataError: a file cannot be read, or the sides have different numbers of lines.
     """
-    sides = [read_lines(folder / f"{split}.{language}") for language in languages]
-    if len(sides[0]) != len(sides[1]):
-        counts = f"{len(sides[0]):,} and {len(sides[1]):,} lines"
+    source_lang, target_lang = languages
+    sources = read_lines(folder / f"{split}.{source_lang}")
+    targets = read_lines(folder / f"{split}.{target_lang}")
+    if len(sources) != len(targets):
+        counts = f"{len(sources):,} and {len(targets):,} lines"
         raise DataError(f"{folder / split}: the languages have {counts}")
     pairs: list[Pair | None] = []
-    for source, target in zip(*sides, strict=True):
+    for source, target in zip(sources, targets, strict=True):
         if source.strip() and target.strip():
             pairs.append((TaggedText.of_markup(source), TaggedText.of_markup(target)))
         else:

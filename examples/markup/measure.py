@@ -27,7 +27,8 @@ from relu_nmt.translator.attention_maps import attention_weights
 
 AGREEMENT = 0.75
 """F1 of the words of a translation and of the reference from which their tags are compared."""
-BEGIN, END = "<p>", "</p>"
+BEGIN = "<p>"
+END = "</p>"
 Scores = dict[str, float]
 
 
@@ -47,11 +48,13 @@ class Layers:
     def of(cls, translator: Translator, pairs: Sequence[Pair]) -> "Layers":
         """Run one forward pass for each pair."""
         weights = []
-        places = [AttentionPlace("cross", layer) for layer in range(num_layers(translator))]
+        layers = []
+        for layer in range(num_layers(translator)):
+            layers.append(AttentionPlace("cross", layer))
         for source, target in pairs:
             ids = translator.sources.sentence(source.text).ids
             target_ids = translator.task.encode_target(target.text)
-            by_layer = attention_weights(translator.ensemble, places, ids, target_ids)
+            by_layer = attention_weights(translator.ensemble, layers, ids, target_ids)
             weights.append(np.stack(by_layer)[..., :-1])
         return cls(translator, pairs, weights)
 
@@ -75,8 +78,28 @@ class Layers:
 
     def null_rows(self) -> float:
         """Return the share of rows without any weight, of all layers and heads, in percent."""
-        empty = sum(int((weights.sum(-1) == 0).sum()) for weights in self.weights)
-        return 100 * empty / sum(weights[..., 0].size for weights in self.weights)
+        num_empty = 0
+        num_rows = 0
+        for weights in self.weights:
+            sums = weights.sum(-1)
+            num_empty += int((sums == 0).sum())
+            num_rows += sums.size
+        return 100 * num_empty / num_rows
+
+
+def sources_of(pairs: Sequence[Pair]) -> list[TaggedText]:
+    """Return the sources of pairs."""
+    return [source for source, _ in pairs]
+
+
+def targets_of(pairs: Sequence[Pair]) -> list[TaggedText]:
+    """Return the targets of pairs."""
+    return [target for _, target in pairs]
+
+
+def texts_of(tagged_texts: Sequence[TaggedText]) -> list[str]:
+    """Return texts without their tags."""
+    return [tagged.text for tagged in tagged_texts]
 
 
 def model_of(translator: Translator) -> EncoderDecoder:
@@ -115,7 +138,10 @@ def place(pairs: Sequence[Pair], translate: TranslateSegments) -> list[TaggedTex
 
     page = "\n".join(f"{BEGIN}{source.markup()}{END}" for source, _ in pairs)
     written = translated(page.encode(), "html", translate_all, FileOptions()).decode()
-    return [TaggedText.of_markup(line[len(BEGIN) : -len(END)]) for line in written.split("\n")]
+    texts = []
+    for line in written.split("\n"):
+        texts.append(TaggedText.of_markup(line[len(BEGIN) : -len(END)]))
+    return texts
 
 
 def place_known(pairs: Sequence[Pair], translations: Sequence[Translation]) -> list[TaggedText]:
@@ -143,9 +169,11 @@ def by_aligner(pairs: Sequence[Pair], text: Sequence[Pair]) -> list[Translation]
     numbers: dict[str, int] = {}
     sides: list[list[np.ndarray]] = [[], []]
     for pair in [*pairs, *text]:
-        for side, words in enumerate(map(words_of, (pair[0].text, pair[1].text))):
-            ids = [numbers.setdefault(word, len(numbers)) for word in words]
-            sides[side].append(np.array(ids, dtype=np.int64))
+        for side, ids_of_side in zip(pair, sides, strict=True):
+            ids = []
+            for word in words_of(side.text):
+                ids.append(numbers.setdefault(word, len(numbers)))
+            ids_of_side.append(np.array(ids, dtype=np.int64))
     translations = []
     for (source, target), sources in zip(pairs, best_sources(sides[0], sides[1]), strict=False):
         source_spans = word_spans(source.text)
@@ -166,17 +194,19 @@ def is_sound(source: TaggedText, placed: TaggedText) -> bool:
     written = placed.names()
     if not placed.is_nested or names.keys() != written.keys():
         return False
-    return all(
-        written[name] == count or (written[name] > count and name.startswith("span"))
-        for name, count in names.items()
-    )
+    for name, count in names.items():
+        may_repeat = name.startswith("span")
+        if written[name] < count or (written[name] > count and not may_repeat):
+            return False
+    return True
 
 
 def cuts_word(placed: TaggedText) -> bool:
     """Return True if a tag stands within a word."""
-    places = {place for tag in placed.tags for place in (tag.begin, tag.end)}
-    spans = word_spans(placed.text)
-    return any(begin < place < end for place in places for begin, end in spans)
+    inside_words: set[int] = set()
+    for begin, end in word_spans(placed.text):
+        inside_words.update(range(begin + 1, end))
+    return any(tag.begin in inside_words or tag.end in inside_words for tag in placed.tags)
 
 
 def words_of(text: str) -> list[str]:
@@ -184,18 +214,19 @@ def words_of(text: str) -> list[str]:
     return [text[begin:end].lower() for begin, end in word_spans(text)]
 
 
-def words_under_tags(text: TaggedText, by_place: bool) -> dict[str, Counter[Any]]:
+def words_under_tags(text: TaggedText, by_number: bool) -> dict[str, Counter[Any]]:
     """Return the words under the tags of each name: their numbers, or the words themselves."""
     spans = word_spans(text.text)
     words = words_of(text.text)
-    numbers: dict[str, set[int]] = {}
-    for tag in text.tags:
-        inside = {i for i, span in enumerate(spans) if tag.begin <= span[0] and span[1] <= tag.end}
-        numbers[tag.name] = numbers.get(tag.name, set()) | inside
-    return {
-        name: Counter(inside if by_place else [words[number] for number in inside])
-        for name, inside in numbers.items()
-    }
+    under_tags: dict[str, Counter[Any]] = {}
+    for name in text.names():
+        tags = [tag for tag in text.tags if tag.name == name]
+        counts: Counter[Any] = Counter()
+        for number, (begin, end) in enumerate(spans):
+            if any(tag.begin <= begin and end <= tag.end for tag in tags):
+                counts[number if by_number else words[number]] += 1
+        under_tags[name] = counts
+    return under_tags
 
 
 def f1(words: Counter[Any], expected: Counter[Any]) -> float:
@@ -209,46 +240,48 @@ def agreement(text: str, reference: str) -> float:
     return f1(Counter(words_of(text)), Counter(words_of(reference)))
 
 
-def tag_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair], by_place: bool) -> Scores:
+def tag_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair], by_number: bool) -> Scores:
     """Return F1 of the words under each tag, and how many tags have exactly these, in percent."""
     scores = []
     for text, (_, reference) in zip(placed, pairs, strict=True):
-        words = words_under_tags(text, by_place)
-        for name, expected in words_under_tags(reference, by_place).items():
+        words = words_under_tags(text, by_number)
+        for name, expected in words_under_tags(reference, by_number).items():
             scores.append(f1(words.get(name, Counter()), expected))
-    exact = sum(score == 1 for score in scores)
+    exact = scores.count(1)
     count = max(1, len(scores))
     return {"tags": len(scores), "f1": 100 * sum(scores) / count, "exact": 100 * exact / count}
 
 
 def forced_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair]) -> Scores:
     """Return the scores of tags placed on the references."""
-    same = []
+    equal_texts = []
+    pairs_of_texts = []
     for text, pair in zip(placed, pairs, strict=True):
         # A protected text of the source that the reference lacks would move the words.
         if text.text == pair[1].text:
-            same.append((text, pair))
-    scores = tag_scores([text for text, _ in same], [pair for _, pair in same], by_place=True)
-    return {"segments": len(same), **scores}
+            equal_texts.append(text)
+            pairs_of_texts.append(pair)
+    scores = tag_scores(equal_texts, pairs_of_texts, by_number=True)
+    return {"segments": len(equal_texts), **scores}
 
 
 def translation_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair]) -> Scores:
     """Return the scores of translations: soundness, tags where the words agree, and BLEU."""
-    sound = sum(is_sound(pair[0], text) for text, pair in zip(placed, pairs, strict=True))
-    cut = sum(map(cuts_word, placed))
-    agreeing = []
+    num_sound = 0
+    agreeing_texts = []
+    pairs_of_texts = []
     for text, pair in zip(placed, pairs, strict=True):
+        num_sound += is_sound(pair[0], text)
         if agreement(text.text, pair[1].text) >= AGREEMENT:
-            agreeing.append((text, pair))
-    texts = [text for text, _ in agreeing]
-    tags = tag_scores(texts, [pair for _, pair in agreeing], by_place=False)
-    references = [pair[1].text for pair in pairs]
-    bleu = sacrebleu.corpus_bleu([text.text for text in placed], [references])
+            agreeing_texts.append(text)
+            pairs_of_texts.append(pair)
+    tags = tag_scores(agreeing_texts, pairs_of_texts, by_number=False)
+    bleu = sacrebleu.corpus_bleu(texts_of(placed), [texts_of(targets_of(pairs))])
     return {
         "segments": len(pairs),
-        "sound": 100 * sound / max(1, len(pairs)),
-        "cut words": cut,
-        "agreeing": len(agreeing),
+        "sound": 100 * num_sound / max(1, len(pairs)),
+        "cut words": sum(map(cuts_word, placed)),
+        "agreeing": len(agreeing_texts),
         **tags,
         "bleu": bleu.score,
     }

@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "demo"))
 
 import corpus
 import measure
 import tagged_text
 from aligner import symmetric_links
 from corpus import SPLITS, Pair
+from demo_model import MODEL, TRAINING
 from tagged_text import TaggedText
 
 from relu_nmt.cli.command import make_parser, run_command
@@ -40,19 +42,7 @@ from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from relu_nmt.translator.models import load_models
 
-MODEL = """
-    --arch reluformer_tiny --share-all-embeddings
-    --encoder-layers 3 --encoder-embed-dim 128 --encoder-ffn-embed-dim 512
-    --encoder-attention-heads 4
-    --decoder-layers 3 --decoder-embed-dim 128 --decoder-ffn-embed-dim 512
-    --decoder-attention-heads 4 --encoder-normalize-before --decoder-normalize-before
-    --positions sinusoidal+rotary
-"""
-"""The model of the demo."""
-TRAINING = """
-    --max-tokens 768 --dropout 0 --label-smoothing 0.1 --clip-norm 1.0
-    --optimizer adam --adam-betas (0.9,0.98) --lr 3e-3 --lr-scheduler inverse_sqrt
-    --warmup-updates 600 --store-ema --ema-decay 0.998
+REPORTING = """
     --log-format simple --log-interval 100 --disable-validation
     --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints
 """
@@ -68,7 +58,9 @@ MODELS = {
     "words": ("words", "--cross-attention softmax"),
 }
 """Text that each model learns from, and its flags."""
-POSITION, WORDS, ALIGNER = "position", "words", "aligner"
+POSITION = "position"
+WORDS = "words"
+ALIGNER = "aligner"
 NUM_EXAMPLES = 5
 Record = dict[str, Any]
 
@@ -83,9 +75,13 @@ class Run:
         self.pairs: dict[str, list[Pair | None]] = {}
         self.symbols: dict[str, tuple[str, str]] = {}
 
+    def text_pairs(self, split: str) -> list[Pair]:
+        """Return the pairs of a split without the blank lines."""
+        return [pair for pair in self.pairs[split] if pair is not None]
+
     def with_same_tags(self, split: str) -> list[Pair]:
         """Return the pairs of a split whose sides have the same tags."""
-        return [pair for pair in self.pairs[split] if pair and corpus.is_measured(pair)]
+        return list(filter(corpus.is_measured, self.text_pairs(split)))
 
     def measured(self, split: str) -> list[Pair]:
         """Return the pairs of a split whose tags are measured."""
@@ -97,7 +93,7 @@ class Run:
         Raises:
             TrainingError: it failed.
         """
-        texts = [str(word) for word in words]
+        texts = list(map(str, words))
         print(f"$ relu-nmt-{name} {shlex.join(texts)}", flush=True)
         if importlib.import_module(f"relu_nmt.cli.{name}").main(texts):
             raise TrainingError(f"relu-nmt-{name} failed. See its message")
@@ -114,8 +110,7 @@ class Run:
                 corpus.make_corpus(folder, self.out / "packages", self.languages, held_out)
         for split in SPLITS:
             self.pairs[split] = corpus.read_pairs(folder, split, self.languages)
-        sources = [pair[0] for pair in self.pairs["train"] if pair]
-        self.symbols = tagged_text.tag_symbols(sources)
+        self.symbols = tagged_text.tag_symbols(measure.sources_of(self.text_pairs("train")))
         if not self.measured("test"):
             raise DataError(f"{folder}: no pair of the test set has the same tags on both sides")
 
@@ -123,15 +118,16 @@ class Run:
         """Write the text of a split without tags, or with tags as words. Return its prefix."""
         prefix = self.out / name / split
         for side, language in enumerate(self.languages):
-            lines = [self._line(pair, side, name) for pair in self.pairs[split]]
+            lines = []
+            for pair in self.pairs[split]:
+                if pair is None:
+                    lines.append("")
+                elif name == WORDS:
+                    lines.append(pair[side].words(self.symbols))
+                else:
+                    lines.append(pair[side].text)
             write_lines(prefix.with_name(f"{split}.{language}"), lines)
         return prefix
-
-    def _line(self, pair: Pair | None, side: int, name: str) -> str:
-        if pair is None:
-            return ""
-        text = pair[side]
-        return text.words(self.symbols) if name == WORDS else text.text
 
     # --------------------------------------------------------------------- data folders
 
@@ -188,12 +184,12 @@ class Run:
         folder = self.out / name / "model"
         data = self.data(text)
         limits = ["--max-update", self.arguments.updates, "--seed", self.arguments.seed]
-        words = [*MODEL.split(), *TRAINING.split(), *flags.split()]
+        words = f"{MODEL} {TRAINING} {REPORTING} {flags}".split()
         words += shlex.split(self.arguments.train_flags)
         self.command("train", data, *words, *limits, "--save-dir", folder)
         models, task, limit = load_models(folder / "checkpoint_last.safetensors", "auto", None)
         if text == "guided":
-            # It has learned from subwords, which are those of the plain text.
+            # The model has learned from the subwords of the plain text.
             task = TranslationTask.from_data_folder(self.data("plain"))
         return Translator(models, task, "cpu", max_doc_tokens=limit, packed=True)
 
@@ -223,12 +219,11 @@ class Run:
         """Return the scores of tags placed by attention, and by position for the same texts."""
         pairs = self.measured("test")
         placed = measure.translate(translator, pairs, self.arguments.beam)
-        texts = [translation.text for translation in placed]
-        position = measure.place_known(pairs, measure.by_position(pairs, texts))
+        position = measure.place_known(pairs, measure.by_position(pairs, measure.texts_of(placed)))
         layers = measure.Layers.of(translator, pairs)
         layer, heads = measure.aligning_heads(translator)
         forced = measure.place_known(pairs, layers.translations(layer, heads))
-        references = [target.text for _, target in pairs]
+        references = measure.texts_of(measure.targets_of(pairs))
         forced_position = measure.place_known(pairs, measure.by_position(pairs, references))
         return {
             "translations": measure.translation_scores(placed, pairs),
@@ -239,8 +234,8 @@ class Run:
                 "translations": measure.translation_scores(position, pairs),
                 "references": measure.forced_scores(forced_position, pairs),
             },
-            "placed": [text.markup() for text in placed],
-            "placed by position": [text.markup() for text in position],
+            "placed": list(map(TaggedText.markup, placed)),
+            "placed by position": list(map(TaggedText.markup, position)),
         }
 
     def layer_scores(self, translator: Translator) -> list[Record]:
@@ -262,28 +257,32 @@ class Run:
     def measure_words(self, translator: Translator) -> Record:
         """Return the scores of the model that has tags as words."""
         pairs = self.measured("test")
-        lines = [source.words(self.symbols) for source, _ in pairs]
+        lines = []
+        for source, _ in pairs:
+            lines.append(source.words(self.symbols))
         beam = self.arguments.beam
         with warnings.catch_warnings():
             # A model at the begin of its training may write until the longest output.
             warnings.simplefilter("ignore")
             written = translator.translate(lines, beam=beam, max_len_a=1.2, max_len_b=10)
-        placed = [tagged_text.of_words(line, self.symbols) for line in written]
+        placed = []
+        for line in written:
+            placed.append(tagged_text.of_words(line, self.symbols))
         scores = measure.translation_scores(placed, pairs)
-        return {"translations": scores, "placed": [text.markup() for text in placed]}
+        return {"translations": scores, "placed": list(map(TaggedText.markup, placed))}
 
     def measure_aligner(self) -> Record:
         """Return the scores of a statistical alignment and of positions, without any model."""
         pairs = self.measured("test")
-        text = [pair for pair in self.pairs["train"] if pair]
+        text = self.text_pairs("train")
         placed = measure.place_known(pairs, measure.by_aligner(pairs, text))
-        references = [target.text for _, target in pairs]
+        references = measure.texts_of(measure.targets_of(pairs))
         position = measure.place_known(pairs, measure.by_position(pairs, references))
         return {
             "references": measure.forced_scores(placed, pairs),
             POSITION: {"references": measure.forced_scores(position, pairs)},
-            "placed": [text.markup() for text in placed],
-            "placed by position": [text.markup() for text in position],
+            "placed": list(map(TaggedText.markup, placed)),
+            "placed by position": list(map(TaggedText.markup, position)),
         }
 
     def examples(self, records: Sequence[Record]) -> list[dict[str, str]]:
@@ -291,8 +290,7 @@ class Run:
 
         Its tags stand elsewhere than by position. The aligner has the references, and comes last.
         """
-        placed_twice = [record for record in records if "placed by position" in record]
-        for record in sorted(placed_twice, key=lambda record: record["model"] == ALIGNER):
+        for record in sorted(records, key=lambda record: record["model"] == ALIGNER):
             numbers = self._agreeing(record)
             if len(numbers) >= NUM_EXAMPLES:
                 numbers = numbers[:: len(numbers) // NUM_EXAMPLES][:NUM_EXAMPLES]
@@ -301,7 +299,9 @@ class Run:
 
     def _agreeing(self, record: Record) -> list[int]:
         """Return the segments whose words agree with the reference, and not the two placements."""
-        numbers = []
+        numbers: list[int] = []
+        if "placed by position" not in record:
+            return numbers
         for number, (_, target) in enumerate(self.measured("test")):
             placed = record["placed"][number]
             text = TaggedText.of_markup(placed).text
@@ -346,19 +346,20 @@ def table(records: Sequence[Record]) -> str:
 def table_row(name: str, record: Record) -> str:
     """Return a row of the table. Not every record has tags of translations and of references."""
     cells = [name, str(record.get("updates", ""))]
-    own = record.get("translations")
-    if own is None:
+    scores = record.get("translations")
+    bleu = ""
+    if scores is None:
         cells += [""] * 4
     else:
-        cells += [f"{own['sound']:.1f}", f"{own['f1']:.1f}", f"{own['exact']:.1f}"]
-        cells.append(f"{own['tags']:,}")
+        cells += [f"{scores['sound']:.1f}", f"{scores['f1']:.1f}", f"{scores['exact']:.1f}"]
+        cells.append(f"{scores['tags']:,}")
+        bleu = f"{scores['bleu']:.1f}"
     forced = record.get("references")
     if forced is None:
         cells += [""] * 3
     else:
         cells += [f"{forced['f1']:.1f}", f"{forced['exact']:.1f}", f"{forced['tags']:,}"]
-    cells.append("" if own is None else f"{own['bleu']:.1f}")
-    return "| " + " | ".join(cells) + " |"
+    return "| " + " | ".join([*cells, bleu]) + " |"
 
 
 def layer_table(records: Sequence[Record]) -> str:
@@ -376,8 +377,11 @@ def report(run: Run, records: Sequence[Record]) -> None:
     numbers = []
     for record in records:
         numbers.append({name: record[name] for name in record if not name.startswith("placed")})
-    counts = {split: sum(pair is not None for pair in run.pairs[split]) for split in SPLITS}
-    measured = {split: len(run.with_same_tags(split)) for split in SPLITS}
+    counts = {}
+    measured = {}
+    for split in SPLITS:
+        counts[split] = len(run.text_pairs(split))
+        measured[split] = len(run.with_same_tags(split))
     examples = run.examples(records)
     content = {"pairs": counts, "with the same tags": measured, "models": numbers}
     write_json(run.out / "results.json", {**content, "examples": examples})

@@ -5,13 +5,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from html import escape, unescape
+from operator import attrgetter, itemgetter
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)([^<>]*)>")
 _CLASS = re.compile(r"""class=["']?([\w-]+)""")
 _SPACES = re.compile(r"\s+")
 _SPACE_BEHIND_TAG = re.compile(r"(</[^<>]*>) (?=[.,;:!?)\]])")
 _SPACE_BEFORE_TAG = re.compile(r"(?<=[(\[]) (<[^/<>][^<>]*>)")
-FIRST_SYMBOL, MOST_SYMBOLS = 0x25A0, 64
+FIRST_SYMBOL = 0x25A0
+MOST_SYMBOLS = 64
 """Geometric shapes that stand for tags in a text of words. Texts have none of their own."""
 
 
@@ -80,7 +82,9 @@ class TaggedText:
             opened, name, begin = waiting.pop(index)
             closed.append((opened, Inline(name, begin, len(text))))
         text = _joined(text, markup[position:]).rstrip()
-        tags = [_without_spaces(tag, text) for _, tag in sorted(closed, key=lambda pair: pair[0])]
+        tags = []
+        for _, tag in sorted(closed, key=itemgetter(0)):
+            tags.append(_without_spaces(tag, text))
         return cls(text, tuple(tags), is_nested and not waiting)
 
     def part(self, begin: int, end: int) -> "TaggedText | None":
@@ -95,7 +99,10 @@ class TaggedText:
 
     def without_trivial_tags(self) -> "TaggedText":
         """Return the text without tags around nothing or around all of it."""
-        tags = [tag for tag in self.tags if 0 < tag.end - tag.begin < len(self.text)]
+        tags = []
+        for tag in self.tags:
+            if 0 < tag.end - tag.begin < len(self.text):
+                tags.append(tag)
         return TaggedText(self.text, tuple(tags), self.is_nested)
 
     def names(self) -> Counter[str]:
@@ -104,7 +111,7 @@ class TaggedText:
 
     def markup(self) -> str:
         """Return the text with its tags as markup."""
-        return self._written(lambda tag: tag.opening, lambda tag: tag.closing)
+        return self._written(attrgetter("opening"), attrgetter("closing"))
 
     def words(self, symbols: Mapping[str, tuple[str, str]]) -> str:
         """Return the text with tags as words. Tags without symbols are left out."""

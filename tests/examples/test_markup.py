@@ -19,6 +19,12 @@ def modules():
         yield modules
 
 
+def test_the_models_are_those_of_the_demo(modules):
+    with example_modules("demo", "demo_model") as demo:
+        assert modules.run.MODEL == demo.demo_model.MODEL
+        assert modules.run.TRAINING == demo.demo_model.TRAINING
+
+
 MARKUP = 'Choose <a><span class="key">File </span>&amp; more</a> <b>now</b>.'
 
 
