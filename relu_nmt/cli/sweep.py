@@ -36,7 +36,7 @@ main = Command(
     "relu_nmt.jobs.sweep.job:run",
     computes=False,
     most_used="lengths attentions seeds budget doc_mixture jobs save_dir",
-    usage="relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]",
+    usage="relu-nmt-sweep DATA --budget N[u|s|m|h|e] [options] [-- flags of relu-nmt-train]",
     remainder="train_flags",
 )
 

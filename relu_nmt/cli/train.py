@@ -1,5 +1,11 @@
 r"""Train a translation model on a data folder that relu-nmt-preprocess or fairseq-preprocess made.
 
+In the time that you have, with all else chosen for the text and the device:
+
+  relu-nmt-train data-bin/corpus --arch reluformer --budget 1h
+
+By hand:
+
   relu-nmt-train data-bin/corpus --arch reluformer_iwslt_de_en --share-all-embeddings \
       --lr 5e-4 --warmup-updates 4000 --dropout 0.3 --weight-decay 1e-4 --max-tokens 4096 \
       --eval-bleu --best-checkpoint-metric bleu --save-dir checkpoints
@@ -16,8 +22,8 @@ main = Command(
     __doc__,
     TranslationTrainingSettings,
     "relu_nmt.jobs.train.job:run",
-    most_used="arch share_all_embeddings positions lr warmup_updates dropout max_tokens max_update "
-    "eval_bleu best_checkpoint_metric save_dir",
+    most_used="budget arch share_all_embeddings positions lr warmup_updates dropout max_tokens "
+    "max_update eval_bleu best_checkpoint_metric save_dir",
 )
 
 if __name__ == "__main__":

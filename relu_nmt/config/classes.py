@@ -39,8 +39,9 @@ def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
     A value may be given as the text that its flag takes. After its fields the class's own
     ``check()``, if it has one, compares them with each other. A class variable ``refused`` names
     options of its groups that must keep their defaults, which ``--help`` hides, with the reasons.
-    ``of(**values)`` is :func:`from_flat`. Without ``flags`` error messages call the fields by their
-    names, ``gamma=2``.
+    ``of(**values)`` is :func:`from_flat`. Its settings, and those of a command line, have the names
+    of the options that were ``typed``, and that these or a file have ``given``. Without ``flags``
+    error messages call the fields by their names, ``gamma=2``.
 
     Example:
         >>> from relu_nmt.config.fields import option
@@ -69,6 +70,7 @@ or leave it out
             setattr(cls, name, dataclasses.field(default=entry.default, **about))
     cls.__post_init__ = _check
     cls.named_by_flags = flags
+    cls.typed = cls.given = frozenset()
     cls.of = classmethod(lambda config_type, **values: from_flat(config_type, values))
     cls = dataclass(frozen=True)(cls)
     # Refuse a name that two groups share, since flags have no group names.
@@ -339,9 +341,14 @@ def merged(
                 reason += f" ({', '.join(entry.choice_names)})"
             raise ConfigError(reason)
     try:
-        return _built(config_class, values)
+        config = _built(config_class, values)
     except ConfigError as error:
         raise ConfigError(f"{error}{_preset_note(config_class, values, typed, error)}") from error
+    # An option in the text of a part is given, too: --optimizer adam:beta2=0.95.
+    names = frozenset(with_part_options(options, user_values, {}))
+    object.__setattr__(config, "typed", names)
+    object.__setattr__(config, "given", names | typed)
+    return config
 
 
 def _preset_note(
@@ -374,6 +381,10 @@ def all_values(
     base = with_part_options(options, stored, {})
     typed = with_part_options(options, typed, base)
     by_preset: dict[str, Any] = {}
+    for name, entry in options.items():
+        value = typed.get(name, base.get(name, entry.default))
+        if entry.brings and not is_off(value):
+            by_preset |= {n: x for n, x in entry.brings.items() if n in options}
     by_given: dict[str, Any] = {}
     chosen = ChainMap(typed, by_given, base, by_preset)
     # Apply presets in the order of the fields, so that one preset may choose another.

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from relu_nmt.config.budgets import PACED
 from relu_nmt.config.classes import all_values, flat, idle_options, merged, paths_in, to_dict
 from relu_nmt.config.fields import (
     REQUIRED,
@@ -239,6 +240,9 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
     nested, is_stored = _nested_values(Path(path))
     try:
         values = known_fields(config_class, flat(nested))
+        # Let a new training measure anew. Its pace and length may be others.
+        if is_stored and values.get("budget") is not None:
+            values = {name: value for name, value in values.items() if name not in PACED}
         # Refuse idle values only in files by hand. Stored files have all values.
         if not is_stored:
             for entry, text in idle_options(config_class, all_values(config_class, values, {})):

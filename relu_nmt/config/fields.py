@@ -69,6 +69,8 @@ class Option:
     bare: Any = None  # the value of the flag alone. None: the flag needs a value.
     # Defaults of other fields, by the value of this field. These values are its choices.
     presets: Mapping[str, Mapping[str, Any]] | None = None
+    # Defaults of other fields while this one is on. Presets go before.
+    brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # The reason why a flag of fairseq does nothing here, or nothing while its needs are not met.
     # Typing the flag then prints a note and is no error.
     no_effect: str = ""

@@ -1,8 +1,9 @@
 """The part that all trainings share: processes, log, and the checkpoint to go on from."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,6 +59,7 @@ class TrainingRun:
         settings: settings with the groups ``model`` and ``trainer``.
         checkpoint: the checkpoint of this training, or the one whose weights alone it takes.
         goes_on: ``checkpoint`` is of this training.
+        started: time at which it began, of ``time.monotonic``.
     """
 
     settings: Any
@@ -65,6 +67,7 @@ class TrainingRun:
     log: TrainingLog
     checkpoint: Path | None
     goes_on: bool
+    started: float = field(default_factory=lambda: time.monotonic())
 
     def say(self, text: str) -> None:
         """Print a line in the log."""

@@ -5,8 +5,25 @@ import re
 from contextlib import suppress
 from functools import partial
 
-from relu_nmt.config import READ, WRITTEN, Files, flag_of, group, option, settings, shown
-from relu_nmt.config.shared import VALIDATES, PrecisionOptions, no_progress_bar_option, seed_option
+from relu_nmt.config import (
+    READ,
+    WRITTEN,
+    Files,
+    checked_by,
+    flag_of,
+    group,
+    option,
+    settings,
+    shown,
+)
+from relu_nmt.config.budgets import BUDGET_EXAMPLES, Budget
+from relu_nmt.config.shared import (
+    AUTO_TOKENS,
+    VALIDATES,
+    PrecisionOptions,
+    no_progress_bar_option,
+    seed_option,
+)
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.schedules import ScheduleConfig
@@ -117,6 +134,19 @@ class TrainerConfig(PrecisionOptions):
     """All settings of a :class:`~relu_nmt.training.trainer.Trainer`."""
 
     seed: int = seed_option()
+    budget: str | None = option(
+        None,
+        f"train this long, well: all that no flag gives is chosen; {BUDGET_EXAMPLES}",
+        metavar="N[u|s|m|h|e]",
+        parse=checked_by(Budget.parse),
+        brings={
+            "max_tokens": AUTO_TOKENS,
+            "skip_invalid_size_inputs": True,
+            "lr_scheduler": "polynomial_decay",
+            "store_ema": True,
+            "no_epoch_checkpoints": True,
+        },
+    )
     max_epoch: int = _number(0, "stop after this epoch; 0: no limit")
     max_update: int = _number(0, "stop after this update; 0: no limit")
     stop_time_hours: float = _number(
@@ -256,6 +286,14 @@ class TrainerConfig(PrecisionOptions):
         """Return the batches per update and process in ``epoch`` (from 1)."""
         return self.update_freq[min(epoch, len(self.update_freq)) - 1]
 
-    def time_is_up(self, seconds: float) -> bool:
-        """Return True if ``seconds`` of running have used up ``--stop-time-hours``."""
-        return 0 < self.stop_time_hours * SECONDS_PER_HOUR <= seconds
+    def share_of_time(self, seconds: float) -> float:
+        """Return the share of ``--stop-time-hours`` that ``seconds`` of running have used up."""
+        if not self.stop_time_hours:
+            return 0.0
+        return seconds / (self.stop_time_hours * SECONDS_PER_HOUR)
+
+    @property
+    def follows_time(self) -> bool:
+        """True if a ``--budget`` of time drives the schedule, ``max_update`` being an estimate."""
+        has_time = self.budget is not None and Budget.parse(self.budget).seconds is not None
+        return has_time and self.max_update > 0 and self.stop_time_hours > 0

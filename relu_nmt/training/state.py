@@ -114,7 +114,9 @@ class TrainingState:
 class WeightAverage:
     """The average a <- decay * a + (1 - decay) * w of a model's weights. Empty without EMA.
 
-    The statistics of BatchNorm are averaged with the parameters.
+    At averaging t the decay is at most (1 + t) / (10 + t), so that a short training's average
+    forgets the random start. With ``--ema-start-update``, which has this purpose in fairseq, it is
+    always ``--ema-decay``. The statistics of BatchNorm are averaged with the parameters.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -124,7 +126,7 @@ class WeightAverage:
         >>> average.update(num_updates=1)
         >>> with average.applied():
         ...     print(round(model.weight.item(), 3))
-        0.9
+        0.182
     """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
@@ -138,10 +140,15 @@ class WeightAverage:
         config = self._config
         if not self._averages or num_updates % config.ema_update_freq:
             return
-        share = 1.0 if num_updates < config.ema_start_update else 1 - config.ema_decay
+        decay = config.ema_decay
+        if num_updates < config.ema_start_update:
+            decay = 0.0
+        elif config.ema_start_update == 0:
+            count = num_updates // config.ema_update_freq
+            decay = min(decay, (1 + count) / (10 + count))
         averages = [local_part(tensor) for tensor in self._averages.values()]
         weights = [local_part(tensor) for tensor in self._parameters.values()]
-        torch._foreach_lerp_(averages, weights, weight=share)
+        torch._foreach_lerp_(averages, weights, weight=1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[dict[str, Tensor]]:

@@ -66,8 +66,8 @@ class Trainer:
         # Batches of an update over all processes, and updates of the epoch.
         self._per_update = self._num_updates = 1
         self._launched: Update | None = None
-        # Votes in the last update that was read: a process has a signal, or finds the time up.
-        self._votes = (False, False)
+        # Votes in the last update that was read: a process has a signal, the share of the time.
+        self._votes = (False, 0.0)
         self._reason: str | None = None
         self._started = self._lap = time.monotonic()
 
@@ -99,6 +99,7 @@ class Trainer:
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             # Train, unless a limit is reached already.
             self._started = time.monotonic() - self.state.seconds
+            self._votes = (False, config.share_of_time(self.state.seconds))
             over = patience_is_over(config, self.state, self.result)
             self._reason = self._limit_reached(self.state.epoch) or over
             if self.state.epoch > 1 and self.state.batch_offset == 0:
@@ -203,7 +204,7 @@ class Trainer:
         seed = int(seeds.generate_state(1, np.uint64)[0])
         update = Update(number, state.epoch, self._learning_rate(number), seed)
         # Vote in the update, so that all processes stop at the same one.
-        votes = bool(self._signals), self.config.time_is_up(self._wall())
+        votes = bool(self._signals), self.config.share_of_time(self._wall())
         update.run(self.parts, batches, votes, self.log.wants_telemetry(number))
         # While a GPU works on this update, read the numbers of the one before.
         self._read_launched()
@@ -260,7 +261,8 @@ class Trainer:
 
     def _between_updates(self) -> None:
         """Stop, validate or save if that is due, but not at the end of an epoch."""
-        if self._agreed(bool(self._signals), self._votes[0]):
+        is_alone = self._process.world_size == 1
+        if self._signals if is_alone else self._votes[0]:
             self._read_launched()
             self.state.interrupted = True
             self._reason = f"interrupted; {self.config.same_command} goes on from here"
@@ -379,17 +381,22 @@ class Trainer:
         """Return the reason to stop before an update in ``epoch``, or None."""
         config = self.config
         num_updates = self.state.num_updates
-        if config.max_update and num_updates >= config.max_update:
+        if config.max_update and num_updates >= config.max_update and not config.follows_time:
             return f"{num_updates} updates are made (--max-update {config.max_update})"
         if config.max_epoch and epoch > config.max_epoch:
             return f"epoch {epoch - 1} is finished (--max-epoch {config.max_epoch})"
-        if self._agreed(config.time_is_up(self._wall()), self._votes[1]):
-            return f"the time is up (--stop-time-hours {config.stop_time_hours:g})"
+        if config.stop_time_hours and self._share_of_time() >= 1:
+            flag = f"--stop-time-hours {config.stop_time_hours:g}"
+            if config.follows_time:
+                flag = f"--budget {config.budget}"
+            return f"the time is up ({flag})"
         return None
 
-    def _agreed(self, vote: bool, voted: bool) -> bool:
-        """Return a vote of all processes, which came with the last update, or of the only one."""
-        return voted if self._process.world_size > 1 else vote
+    def _share_of_time(self) -> float:
+        """Return the share of the time that is used up, the same in all processes."""
+        if self._process.world_size > 1:
+            return self._votes[1]
+        return self.config.share_of_time(self._wall())
 
     def _rate_has_fallen(self) -> str | None:
         """Return the reason to stop if the learning rate is at ``--stop-min-lr``."""
@@ -403,6 +410,11 @@ class Trainer:
         return -(-self.state.batch_offset // self._per_update)
 
     def _learning_rate(self, num_updates: int) -> float:
+        config = self.config
+        # Reach the end of the schedule with the end of the time, at any pace.
+        if config.follows_time:
+            planned = 1 + int(self._share_of_time() * config.max_update)
+            num_updates = min(planned, config.max_update)
         return self.parts.schedule.learning_rate(num_updates, self.state.epoch)
 
     def _wall(self) -> float:

@@ -47,7 +47,7 @@ class Update:
         self,
         parts: Components,
         batches: Sequence[tuple[Batch, int]],
-        votes: tuple[bool, bool] = (False, False),
+        votes: tuple[bool, float] = (False, 0.0),
         wants_telemetry: bool = False,
     ) -> None:
         """Make an update of the objective, which is in training mode.
@@ -56,7 +56,7 @@ class Update:
             parts: the model and its optimizer.
             batches: batches of this process with their weights: 1, or 0 for a batch that only keeps
                 this process in step with other processes.
-            votes: this process has received a signal, and this process finds the time up.
+            votes: this process has received a signal, and its share of the time that is used up.
             wants_telemetry: compute the objective's telemetry of the first batch.
         """
         # Go forward and backward with each batch.
@@ -104,10 +104,10 @@ class Update:
         self.batches = [batch for batch, _ in batches]
         self.loss_scale = parts.loss_scale
 
-    def read(self, parts: Components) -> tuple[Meters, tuple[bool, bool]]:
+    def read(self, parts: Components) -> tuple[Meters, tuple[bool, float]]:
         """Wait for the sums over all batches and processes, and return them without the time.
 
-        With them come the votes, each True if a process has cast it.
+        With them come the votes: True if a process has a signal, and the mean share of the time.
 
         Raises:
             TrainingError: the loss or the gradient is not finite.
@@ -134,7 +134,7 @@ class Update:
             )
         clips = int(0 < parts.config.clip_norm < gradient_norm)
         meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
-        return meters, (signals > 0, times > 0)
+        return meters, (signals > 0, times / parts.process.world_size)
 
 
 def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:

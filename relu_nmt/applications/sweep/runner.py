@@ -16,7 +16,7 @@ from statistics import fmean
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from relu_nmt.applications.sweep.settings import JobsConfig, in_words
+from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
     DONE,
@@ -29,6 +29,7 @@ from relu_nmt.applications.sweep.steps import (
     gpu_names,
     shown_command,
 )
+from relu_nmt.config.budgets import in_words
 from relu_nmt.errors import DataError, ReluNmtError, reporting
 from relu_nmt.io.process import (
     MAXRSS_UNIT,

@@ -8,6 +8,7 @@ from typing import Any
 
 from relu_nmt.attention import attentions
 from relu_nmt.config import READ, Files, checked_by, flag_of, group, like, option, settings
+from relu_nmt.config.budgets import SECONDS, TIME_EXAMPLES, Budget
 from relu_nmt.config.shared import ClusterOptions, subset_option
 from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.data.data_folder import data_option
@@ -20,9 +21,6 @@ from relu_nmt.modules.config import ATTENTION_PRESETS
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
 TOKENIZER = "--sacrebleu-tokenizer"
-UPDATES = "u"
-SECONDS = {"s": 1, "m": 60, "h": 3600}
-BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
 PUBLISHED_FIELDS = {"title": str, "source": str, "columns": dict, "rows": dict}
 PUBLISHED_FORM = (
     "expected title and source (texts), columns ('COLUMN of results.csv' or 'COLUMN@LENGTH': its "
@@ -31,35 +29,17 @@ PUBLISHED_FORM = (
 )
 
 
-def parse_budget(text: str) -> tuple[float, str]:
-    """Return the number and the unit of ``4000u``, ``4000``, ``90s``, ``15m`` or ``2h``.
+def parse_budget(text: str) -> Budget:
+    """Return the length of each training. Epochs are whole ones, for ``--max-epoch``.
 
     Example:
         >>> parse_budget("4000"), parse_budget("1.5h")
-        ((4000.0, 'u'), (1.5, 'h'))
+        (Budget(number=4000.0, unit='u'), Budget(number=1.5, unit='h'))
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([usmh]?)", text.strip().lower())
-    if match is None or float(match[1]) == 0:
-        raise ValueError(f"'{text}': expected {BUDGET_EXAMPLES}")
-    unit = match[2] or UPDATES
-    if unit == UPDATES and "." in match[1]:
-        raise ValueError(f"'{text}': updates are whole numbers; expected {BUDGET_EXAMPLES}")
-    return float(match[1]), unit
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration in words.
-
-    Example:
-        >>> in_words(42), in_words(600), in_words(9000)
-        ('42 s', '10 min', '2 h 30 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"
+    budget = Budget.parse(text)
+    if budget.epochs is not None and not budget.epochs.is_integer():
+        raise ValueError(f"'{text}': expected whole epochs here, or {TIME_EXAMPLES}")
+    return budget
 
 
 def parse_attentions(text: str) -> tuple[str, ...]:
@@ -166,8 +146,8 @@ class SweepSettings:
     )
     budget: str | None = option(
         None,
-        f"length of EACH training: {BUDGET_EXAMPLES}",
-        metavar="N[u|s|m|h]",
+        f"length of EACH training: {TIME_EXAMPLES}, 3e for epochs",
+        metavar="N[u|s|m|h|e]",
         parse=checked_by(parse_budget),
     )
     doc_mixture: tuple[int, ...] = like(
@@ -243,7 +223,7 @@ class SweepSettings:
         if not self.data:
             message = "DATA is missing: give the data folder, as relu-nmt-preprocess made it"
             raise ConfigError(message)
-        self.time  # noqa: B018
+        self.length  # noqa: B018
 
     @property
     def variant_flags(self) -> dict[str, tuple[str, ...]]:
@@ -261,31 +241,32 @@ class SweepSettings:
         return (*self.attentions, *variants) or DEFAULT_ATTENTIONS
 
     @property
-    def time(self) -> tuple[float, str]:
-        """Number and unit of the budget (ConfigError: ``--budget`` is missing)."""
+    def length(self) -> Budget:
+        """The length of each training (ConfigError: ``--budget`` is missing)."""
         if self.budget is None:
             raise ConfigError("--budget: say how long each model is trained, as 4000u or 15m")
         return parse_budget(self.budget)
 
     @property
     def seconds(self) -> float | None:
-        """The budget in seconds, or None if it counts updates."""
-        number, unit = self.time
-        return None if unit == UPDATES else number * SECONDS[unit]
+        """The budget in seconds, or None if it counts updates or epochs."""
+        return self.length.seconds
 
     @property
     def time_flags(self) -> tuple[str, str]:
         """The flag of relu-nmt-train for the budget, and its value."""
-        if self.seconds is None:
-            return ("--max-update", f"{self.time[0]:.0f}")
-        return ("--stop-time-hours", f"{self.seconds / SECONDS['h']:.6g}")
+        if self.seconds is not None:
+            return ("--stop-time-hours", f"{self.seconds / SECONDS['h']:.6g}")
+        flag = "--max-epoch" if self.length.epochs else "--max-update"
+        return (flag, f"{self.length.number:.0f}")
 
     @property
     def time_in_words(self) -> str:
         """The budget in words."""
         seconds = self.seconds
         if seconds is None:
-            return f"{self.time[0]:,.0f} updates"
+            unit = "epochs" if self.length.epochs else "updates"
+            return f"{self.length.number:,.0f} {unit}"
         for name in ("hours", "minutes"):
             if seconds >= SECONDS[name[0]]:
                 return f"{seconds / SECONDS[name[0]]:g} {name}"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from relu_nmt.applications.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
 from relu_nmt.applications.sweep.runner import StepRunner
-from relu_nmt.applications.sweep.settings import UPDATES, JobsConfig, read_published
+from relu_nmt.applications.sweep.settings import JobsConfig, read_published
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
 from relu_nmt.applications.sweep.steps import (
     CONTRASTS,
@@ -277,11 +277,12 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
     if number is None:
         return
     # An average: the training must write and keep enough checkpoints.
-    budget, unit = config.time
     interval = trainer.save_interval_updates
-    if unit != UPDATES:
+    updates = config.length.updates
+    if updates is None:
+        unit = "epochs" if config.length.epochs else "time"
         raise ConfigError(
-            f"--checkpoint {which}: a --budget in time gives an unknown number of checkpoints; "
+            f"--checkpoint {which}: a --budget in {unit} gives an unknown number of checkpoints; "
             "give it in updates, as 4000u"
         )
     if interval <= 0:
@@ -291,7 +292,6 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
         raise ConfigError(
             f"--checkpoint {which}: raise --keep-interval-updates {num_kept} to {number}"
         )
-    updates = int(budget)
     if updates // interval < number:
         raise ConfigError(
             f"--checkpoint {which}: {updates} updates give {updates // interval} checkpoints with "

@@ -16,6 +16,9 @@ from relu_nmt.engine import install
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.evaluation.metrics import ScoringConfig
 from relu_nmt.evaluation.validation_bleu import ValidationBleu
+from relu_nmt.jobs.budget import measured_pace
+from relu_nmt.jobs.policy import Pace
+from relu_nmt.jobs.train.budget import within_budget
 from relu_nmt.jobs.train.corpora import Corpora
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.train.settings import detokenizer_settings, search_settings
@@ -62,6 +65,9 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         if checkpoint is not None:
             earlier = stored_task(checkpoint)
         task = open_task(settings, folders[0], checkpoint, earlier)
+        # Complete the settings if there is a --budget.
+        trial = partial(pace_of, task=task, folders=folders, training=training)
+        training.settings = settings = within_budget(settings, task, training, trial)
         # Build the model and the loss.
         model = new_model(settings, task, training)
         if checkpoint is not None and earlier is not None:
@@ -103,6 +109,25 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             f"device = {settings.batching.batch_size}"
         )
         return trainer.train()
+
+
+def pace_of(
+    settings: Settings, task: TranslationTask, folders: list[str], training: TrainingRun
+) -> Pace:
+    """Return the pace of a training with these settings, measured with a model for this purpose."""
+    training.settings = settings
+    model = training.new_model(lambda: build_model(settings.model, task))
+    objective = new_objective(settings, model, [])
+    corpora = Corpora(settings, task, folders[:1], [model], say=lambda text: None)
+    batches = corpora.training_batches(folders[0])
+    train = ShardedBatches(folders[:1], lambda folder: batches)
+    settings = with_numbers(settings, objective, train, training)
+    if settings.batching.max_tokens is not None:
+        train = train.within(settings.batching.max_tokens)
+    pace = measured_pace(objective, train, settings.trainer, training.process)
+    valid = corpora.validation_batches()
+    validation_batches = sum(source.begin_epoch(1) for source in valid.values())
+    return replace(pace, samples=len(batches.split), validation_batches=validation_batches)
 
 
 def open_task(

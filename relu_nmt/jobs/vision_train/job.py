@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,11 @@ import numpy as np
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, some_of
+from relu_nmt.jobs.budget import measured_pace
+from relu_nmt.jobs.policy import Pace
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.jobs.vision_evaluate.job import check_images
+from relu_nmt.jobs.vision_train.budget import within_budget
 from relu_nmt.jobs.vision_train.settings import RECIPES, VisionTrainerConfig
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
@@ -68,6 +71,9 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         train_set, valid_sets = open_sets(settings, training)
         report = reporter(settings, [train_set, *valid_sets.values()], training)
         note_enlarged(settings, train_set, training.say)
+        # Complete the settings if there is a --budget.
+        trial = partial(pace_of, train_set=train_set, valid_sets=valid_sets, training=training)
+        training.settings = settings = within_budget(settings, training, trial)
         # Build the model and the loss.
         model = new_model(settings, len(train_set.classes), training)
         objective = ImageObjective(
@@ -108,6 +114,28 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         )
         training.say_start(f"images per device = {settings.batch_size}")
         return trainer.train()
+
+
+def pace_of(
+    settings: Settings,
+    train_set: ImageSet,
+    valid_sets: Mapping[str, ImageSet],
+    training: TrainingRun,
+) -> Pace:
+    """Return the pace of a training with these settings, measured with a model for this purpose."""
+    num_classes = len(train_set.classes)
+    model = training.new_model(lambda: build_vision_model(settings.model, num_classes))
+    objective = ImageObjective(
+        model, settings.label_smoothing, settings.regularizer, settings.criterion
+    )
+    augmentation = settings.augmentation
+    transform = ImageTransform(settings.preprocessing, settings.model.image_size, augmentation)
+    seed = settings.trainer.seed
+    train = ImageBatches(train_set, transform, settings.batch_size, seed, augmentation)
+    pace = measured_pace(objective, train, settings.trainer, training.process)
+    batch_size = settings.batch_size_valid or settings.batch_size
+    validation_batches = sum(-(-len(images) // batch_size) for images in valid_sets.values())
+    return dataclasses.replace(pace, samples=len(train_set), validation_batches=validation_batches)
 
 
 def say_recipe(settings: Settings, say: Callable[[str], None]) -> None:

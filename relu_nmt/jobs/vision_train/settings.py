@@ -36,6 +36,9 @@ class VisionTrainerConfig(TrainerConfig):
     Biases, norms, the class token and positions are exempt from the weight decay.
     """
 
+    budget: str | None = like(
+        TrainerConfig, "budget", brings={"store_ema": True, "no_epoch_checkpoints": True}
+    )
     warmup_epochs: float = option(
         0.0,
         "epochs of linear warm-up, instead of updates",

@@ -75,9 +75,8 @@ def test_contradictions(config_class, settings, message):
 def test_the_average_follows_the_formula():
     model = nn.Linear(2, 1)
     nn.init.zeros_(model.weight)
-    average = WeightAverage(
-        model, OptimizerConfig(store_ema=True, ema_decay=0.9, ema_update_freq=2)
-    )
+    config = OptimizerConfig(store_ema=True, ema_decay=0.9, ema_start_update=1, ema_update_freq=2)
+    average = WeightAverage(model, config)
     for update in range(1, 7):
         nn.init.constant_(model.weight, float(update))
         average.update(update)
@@ -87,9 +86,35 @@ def test_the_average_follows_the_formula():
     assert model.weight[0, 0].item() == 6.0
 
 
+@pytest.mark.parametrize("freq", [1, 2])
+def test_the_average_of_a_short_training_forgets_the_start(freq):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    config = OptimizerConfig(store_ema=True, ema_decay=0.9999, ema_update_freq=freq)
+    average = WeightAverage(model, config)
+    nn.init.zeros_(model.weight)
+    for update in range(1, 20 * freq + 1):
+        average.update(update)
+    # The product of (1 + t) / (10 + t) for t from 1 to 20.
+    expected = math.factorial(21) * math.factorial(10) / math.factorial(30)
+    with average.applied():
+        assert model.weight.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_decay_of_a_long_training_is_as_given():
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    average = WeightAverage(model, OptimizerConfig(store_ema=True, ema_decay=0.9))
+    nn.init.zeros_(model.weight)
+    average.update(80)  # where (1 + t) / (10 + t) is 0.9
+    with average.applied():
+        assert model.weight.item() == pytest.approx(0.9)
+
+
 def test_the_statistics_of_batch_norm_are_averaged_with_the_weights_they_belong_to():
     model = nn.Sequential(nn.BatchNorm2d(1))
-    average = WeightAverage(model, OptimizerConfig(store_ema=True, ema_decay=0.5))
+    config = OptimizerConfig(store_ema=True, ema_decay=0.5, ema_start_update=1)
+    average = WeightAverage(model, config)
     means = []
     for update in (1, 2):
         model(torch.full((1, 1, 1, 2), 10.0 * update))

@@ -412,3 +412,50 @@ def test_a_slow_validation_shows_its_progress(tmp_path, capsys, monkeypatch):
     notes = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
     begin = notes.index("begin validation on 'valid' subset")
     assert notes[begin + 1].startswith("validation: ")
+
+
+class ClockedSource(ToySource):
+    """Batches that take one time before second 150 and another after it, on a clock of its own."""
+
+    def __init__(self, monkeypatch, before, after):
+        super().__init__()
+        self.now = 100.0
+        self.before = before
+        self.after = after
+        monkeypatch.setattr("relu_nmt.training.trainer.time", self)
+
+    def monotonic(self):
+        return self.now
+
+    def load(self, index):
+        self.now += self.before if self.now < 150 else self.after
+        return super().load(index)
+
+
+def train_in_seconds(folder, source, seconds):
+    run = {"budget": f"{seconds}s", "max_update": seconds, "stop_time_hours": seconds / 3600}
+    schedule = {"lr_scheduler": "polynomial_decay", "total_num_update": seconds}
+    toy = Toy(folder, {**run, "log_interval": 1}, train=source, schedule=schedule)
+    toy.validation = {"disable_validation": True}
+    return toy.trainer().train()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1.0, 1.0), (1.0, 3.0), (2.0, 0.5)])
+def test_a_budget_of_time_ends_with_rate_0_at_any_pace(tmp_path, monkeypatch, before, after):
+    source = ClockedSource(monkeypatch, before, after)
+    result = train_in_seconds(tmp_path, source, 100)
+    assert 100 <= source.now - 100 <= 107
+    assert result.ended == "the time is up (--budget 100s)"
+    # Each rate is the rate of the planned update at this share of the time.
+    for line in result.train[10:]:
+        assert line["lr"] == pytest.approx(0.05 * (100 - line["wall"]) / 97, abs=0.003)
+    assert result.train[-1]["lr"] < 0.003
+
+
+def test_a_larger_budget_of_time_opens_the_schedule_again(tmp_path, monkeypatch):
+    source = ClockedSource(monkeypatch, 1.0, 1.0)
+    train_in_seconds(tmp_path, source, 20)
+    done = train_in_seconds(tmp_path, source, 40)
+    rates = [line["lr"] for line in done.train if line["num_updates"] > 20]
+    assert 0.4 * 0.05 < rates[0] < 0.6 * 0.05
+    assert rates[-1] < 0.1 * rates[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.applications.sweep.runner import StepRunner, last_line
-from relu_nmt.applications.sweep.settings import JobsConfig, in_words
+from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
     DONE,
@@ -23,6 +23,7 @@ from relu_nmt.applications.sweep.steps import (
     SweepModel,
     models_in,
 )
+from relu_nmt.config.budgets import in_words
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import acquire_lock
 

@@ -1,0 +1,177 @@
+"""What all trainings share of ``--budget``: the pace, and settings where none are given."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from relu_nmt.config import flag_of, to_dict
+from relu_nmt.config.budgets import LIMITS, PACED, Budget, in_words
+from relu_nmt.config.classes import flat, merged
+from relu_nmt.config.fields import all_options
+from relu_nmt.errors import ConfigError, counted
+from relu_nmt.jobs.policy import Pace, paced_settings, planned_updates, training_seconds
+from relu_nmt.jobs.training import TrainingRun
+from relu_nmt.training.batches import BatchSource
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.precision import has_fast_bfloat16
+from relu_nmt.training.state import Components
+from relu_nmt.training.update import Update
+
+GAIN = 0.95
+"""The share of the time in float32 that bfloat16 has to fall below."""
+TIMED_UPDATES = 8
+UNTIMED_UPDATES = 1
+"""Updates before those that are timed, in which kernels are compiled and memory is found."""
+
+SettingsT = TypeVar("SettingsT")
+
+
+def refuse_limits(settings: Any) -> None:
+    """Refuse a flag that says when the training ends, as ``--budget`` does (ConfigError)."""
+    typed = settings.typed.intersection(LIMITS)
+    if typed:
+        flag = flag_of(min(typed))
+        raise ConfigError(
+            f"{flag}: --budget {settings.trainer.budget} says when the training ends; leave one "
+            "of the two out"
+        )
+
+
+def given_names(settings: Any) -> set[str]:
+    """Return the names of the settings that a flag, a keyword or a file gives."""
+    if settings.given:
+        return set(settings.given)
+    # Settings that were made in another way have values that are no defaults.
+    values = flat(to_dict(settings))
+    options = all_options(type(settings))
+    return {name for name, entry in options.items() if values[name] != entry.default}
+
+
+def filled(settings: SettingsT, chosen: Mapping[str, Any]) -> SettingsT:
+    """Return settings with the chosen values where neither a flag nor a file gives one."""
+    values = flat(to_dict(settings))
+    options = all_options(type(settings))
+    # Leave out choices for another kind of model or data.
+    chosen = {name: value for name, value in chosen.items() if name in options}
+    given = given_names(settings) - set(LIMITS)
+    typed = set(settings.typed) - set(LIMITS) or given  # type: ignore[attr-defined]
+    # Presets stay as they are, and a file's values go before choices.
+    presets = {name for name, entry in options.items() if entry.presets is not None}
+    base = {name: values[name] for name in presets} | chosen
+    base |= {name: values[name] for name in given - typed}
+    return merged(type(settings), {name: values[name] for name in typed}, base)
+
+
+def stored_settings(training: TrainingRun) -> dict[str, Any]:
+    """Return the settings by name of the checkpoint to go on from, empty for a new training."""
+    if training.checkpoint is None or not training.goes_on:
+        return {}
+    return flat(read_metadata(training.checkpoint).get("args") or {})
+
+
+def measured_pace(
+    objective: nn.Module, source: BatchSource, config: TrainerConfig, process: ProcessGroup
+) -> Pace:
+    """Return the pace of a training, after some updates at rate 0 of a model for this purpose."""
+    wrapped = process.wrap(objective.to(process.device).train(), config.ddp_backend)
+    parts = Components(objective, config, process, wrapped)
+    num_batches = source.begin_epoch(1)
+    update_freq = config.update_freq_of(1)
+    per_update = update_freq * process.world_size
+    # Take batches from all of the epoch, since their lengths differ.
+    count = UNTIMED_UPDATES + TIMED_UPDATES
+    indices = np.linspace(0, num_batches - 1, count * update_freq).astype(int).tolist()
+    seconds = 0.0
+    with torch.random.fork_rng():
+        for number in range(count):
+            chosen = indices[number * update_freq : (number + 1) * update_freq]
+            batches = [(source.load(index), 1) for index in chosen]
+            start = time.monotonic()
+            update = Update(number + 1, 1, lr=0.0, seed=number)
+            update.run(parts, batches)
+            update.read(parts)
+            if number >= UNTIMED_UPDATES:
+                seconds += time.monotonic() - start
+    # Give every process the pace of the slowest.
+    slowest = max(process.gather(seconds / TIMED_UPDATES))
+    weights = sum(parameter.numel() for parameter in objective.get_submodule("model").parameters())
+    return Pace(slowest, -(-num_batches // per_update), weights=weights)
+
+
+def faster_dtype(
+    settings: SettingsT,
+    process: ProcessGroup,
+    trial: Callable[[SettingsT], Pace],
+    pace: Pace | None = None,
+) -> tuple[dict[str, Any], Pace]:
+    """Return the choice of bfloat16, if updates are faster with it, and the pace.
+
+    ``pace`` is that of the settings as they are, if it is known.
+    """
+    if pace is None:
+        pace = trial(settings)
+    if given_names(settings) & {"bf16", "fp16"}:
+        return {}, pace
+    has_bfloat16 = has_fast_bfloat16()
+    if process.device.type == "cuda":
+        has_bfloat16 = torch.cuda.is_bf16_supported()
+    if not has_bfloat16:
+        return {}, pace
+    faster = trial(filled(settings, {"bf16": True}))
+    if faster.seconds < GAIN * pace.seconds:
+        return {"bf16": True}, faster
+    return {}, pace
+
+
+def with_length(
+    settings: SettingsT, training: TrainingRun, pace: Pace, chosen: Mapping[str, Any]
+) -> SettingsT:
+    """Return settings with ``chosen`` and the number of updates, and print how long it takes."""
+    trainer: TrainerConfig = settings.trainer  # type: ignore[attr-defined]
+    assert trainer.budget is not None
+    budget = Budget.parse(trainer.budget)
+    # The time before the first update counts in a new training alone.
+    spent = 0.0
+    if not training.goes_on:
+        spent = max(training.process.gather(time.monotonic() - training.started))
+    updates = planned_updates(budget, pace, spent)
+    seconds = None
+    if budget.seconds is not None:
+        seconds = training_seconds(budget, pace, spent)
+    paced = paced_settings(pace, updates, seconds)
+    if given_names(settings) & {"warmup_epochs"}:
+        del paced["warmup_updates"]
+    settings = filled(settings, {**chosen, **paced})
+    total = in_words(seconds or updates * pace.seconds)
+    about = "about " if budget.seconds or budget.epochs else ""
+    training.say(
+        f"budget {trainer.budget}: {pace.seconds:.3g} s an update, so {about}"
+        f"{counted(updates, 'update')} ({updates / pace.updates_per_epoch:.3g} epochs) in {total}; "
+        f"validation every {paced['validate_interval_updates']:,}; checkpoints best and last in "
+        f"{trainer.save_dir}"
+    )
+    return settings
+
+
+def continued(
+    settings: SettingsT, training: TrainingRun, names: frozenset[str]
+) -> tuple[SettingsT, bool]:
+    """Return settings with the choices ``names`` of a checkpoint, and True if its length is equal.
+
+    A checkpoint of an equal budget has its length too.
+    """
+    stored = stored_settings(training)
+    budget = settings.trainer.budget  # type: ignore[attr-defined]
+    earlier = stored.get("budget")
+    is_equal = earlier is not None and Budget.parse(earlier) == Budget.parse(budget)
+    kept = names | set(PACED) if is_equal else names
+    chosen = {name: stored[name] for name in kept & stored.keys()}
+    was = "" if is_equal else f" (was {earlier or 'none'})"
+    training.say(f"budget {budget}{was}: goes on with the choices in {training.checkpoint}")
+    return filled(settings, chosen), is_equal

@@ -1,0 +1,185 @@
+"""The choices of ``--budget``: functions from measured facts to settings.
+
+docs/lab/budget.md has the measurements behind the numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from relu_nmt.config.budgets import SECONDS, Budget
+
+RESERVED = 0.02
+"""Share of a budget of time that is kept for the last checkpoint."""
+VALIDATION_COST = 0.4
+"""Updates that take as long as a batch of validation."""
+MOST_VALIDATING = 0.1
+"""Largest share of the time for validations."""
+WARMUP = 0.1
+VALIDATIONS = 10
+LOG_LINES = 50
+MOST_BETWEEN_LINES = 100
+AVERAGED = 9
+"""The average of the weights reaches back over one of so many parts of the updates."""
+MOST_DECAY = 0.9999
+FIRST_TOKENS = {"cpu": 768, "cuda": 4096}
+MOST_TOKENS = 4096
+ENOUGH_UPDATES = 12_000
+"""Updates that are worth more than larger batches."""
+RATE_OF_WIDTH = 0.256
+"""The peak rate times the width of the model."""
+SHARE_OF_TRAINED = 0.2
+"""Factor of the rate for a model that is trained already."""
+DROPOUTS = ((2, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))
+"""Most epochs, and the dropout of a training that reads its data so often."""
+MOST_ATTENTION_DROPOUT = 0.1
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The measured pace of a training, and the sizes on which it depends.
+
+    Args:
+        seconds: of an update.
+        samples: sentence pairs or images of an epoch.
+        weights: parameters of the model.
+        validation_batches: batches of a validation.
+    """
+
+    seconds: float
+    updates_per_epoch: int
+    samples: int = 0
+    weights: int = 0
+    validation_batches: int = 0
+
+    @property
+    def updates_of_validation(self) -> float:
+        """The updates that take as long as a validation."""
+        return VALIDATION_COST * self.validation_batches
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape of both sides, and the least updates and sentence pairs that it is worth."""
+
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    least_updates: int
+    least_pairs: int
+
+
+TINY = Shape(layers=3, width=128, inner=512, heads=4, least_updates=0, least_pairs=0)
+SMALL = Shape(layers=3, width=256, inner=1024, heads=4, least_updates=800, least_pairs=0)
+LARGER = (
+    Shape(layers=6, width=512, inner=1024, heads=4, least_updates=16_000, least_pairs=100_000),
+    Shape(layers=6, width=512, inner=2048, heads=8, least_updates=40_000, least_pairs=1_000_000),
+)
+"""The shapes above SMALL, which is tried first."""
+
+
+def planned_updates(budget: Budget, pace: Pace, spent: float = 0.0) -> int:
+    """Return the number of updates in a budget, of which ``spent`` seconds are gone.
+
+    Example:
+        >>> planned_updates(Budget.parse("100s"), Pace(0.5, updates_per_epoch=40), spent=8.0)
+        180
+    """
+    if budget.epochs is not None:
+        return max(1, round(budget.epochs * pace.updates_per_epoch))
+    if budget.updates is not None:
+        return budget.updates
+    # Leave out the validations that interrupt the training.
+    validating = pace.updates_of_validation * VALIDATIONS
+    updates = training_seconds(budget, pace, spent) / pace.seconds
+    return max(1, int(updates - min(validating, MOST_VALIDATING * updates)))
+
+
+def training_seconds(budget: Budget, pace: Pace, spent: float) -> float:
+    """Return the seconds of a budget of time up to the last update."""
+    assert budget.seconds is not None
+    last_validation = pace.updates_of_validation * pace.seconds
+    seconds = (1 - RESERVED) * budget.seconds - spent - last_validation
+    # Train a little even if opening the data took longer than the budget.
+    return max(seconds, RESERVED * budget.seconds)
+
+
+def shape_settings(shape: Shape) -> dict[str, Any]:
+    """Return the settings of both sides of a model."""
+    chosen: dict[str, Any] = {}
+    for side in ("encoder", "decoder"):
+        chosen[f"{side}_layers"] = shape.layers
+        chosen[f"{side}_embed_dim"] = shape.width
+        chosen[f"{side}_ffn_embed_dim"] = shape.inner
+        chosen[f"{side}_attention_heads"] = shape.heads
+    return chosen
+
+
+def model_settings(joined_dictionary: bool) -> dict[str, Any]:
+    """Return the settings that all shapes share: positions, and which embeddings are one."""
+    tied = "share_decoder_input_output_embed"
+    if joined_dictionary:
+        tied = "share_all_embeddings"
+    return {"positions": "sinusoidal+rotary", tied: True}
+
+
+def first_tokens(device: str, longest_group: int) -> int:
+    """Return the tokens of a batch, which a group of sentences fits into."""
+    return max(FIRST_TOKENS[device], longest_group)
+
+
+def batch_factor(tokens: int, updates: int) -> int:
+    """Return how many times larger batches are, where there is time for enough updates of them.
+
+    Example:
+        >>> batch_factor(768, 4_000), batch_factor(768, 50_000), batch_factor(4096, 10**6)
+        (1, 4, 1)
+    """
+    factor = 1
+    while updates >= 2 * factor * ENOUGH_UPDATES and 2 * factor * tokens <= MOST_TOKENS:
+        factor *= 2
+    return factor
+
+
+def peak_rate(width: int, is_trained: bool) -> float:
+    """Return the highest learning rate of a model.
+
+    Example:
+        >>> peak_rate(256, is_trained=False), peak_rate(512, is_trained=True)
+        (0.001, 0.0001)
+    """
+    rate = RATE_OF_WIDTH / width
+    if is_trained:
+        rate *= SHARE_OF_TRAINED
+    return float(f"{rate:.2g}")
+
+
+def dropout_settings(epochs: float) -> dict[str, Any]:
+    """Return the dropout of a training that reads its data so often."""
+    dropout = next(value for most, value in DROPOUTS if epochs <= most)
+    return {"dropout": dropout, "attention_dropout": min(dropout, MOST_ATTENTION_DROPOUT)}
+
+
+def paced_settings(pace: Pace, updates: int, seconds: float | None) -> dict[str, Any]:
+    """Return the settings that follow from the number of updates.
+
+    ``seconds`` are those of training in a budget of time, None in one of updates or epochs.
+    """
+    between = max(1, round(updates / VALIDATIONS))
+    between = max(between, round(pace.updates_of_validation / MOST_VALIDATING))
+    epochs = max(1, round(between / pace.updates_per_epoch))
+    chosen = {
+        "max_update": updates,
+        "max_epoch": 0,
+        "total_num_update": updates,
+        "warmup_updates": min(max(1, round(WARMUP * updates)), updates - 1),
+        "ema_decay": round(min(max(0.0, 1 - AVERAGED / updates), MOST_DECAY), 4),
+        "validate_interval_updates": between,
+        # Between epochs, validate and save no more often.
+        "validate_interval": epochs,
+        "save_interval": epochs,
+        "log_interval": max(1, min(MOST_BETWEEN_LINES, updates // LOG_LINES)),
+    }
+    if seconds is not None:
+        chosen["stop_time_hours"] = seconds / SECONDS["h"]
+    return chosen

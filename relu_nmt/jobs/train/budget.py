@@ -1,0 +1,202 @@
+"""The settings of a translation training that ends within ``--budget``."""
+
+from collections.abc import Callable
+from typing import Any
+
+from relu_nmt.config.budgets import Budget, in_words
+from relu_nmt.config.classes import flat
+from relu_nmt.config.fields import options_of
+from relu_nmt.config.shared import BatchingConfig
+from relu_nmt.errors import OutOfMemoryError
+from relu_nmt.jobs.budget import (
+    continued,
+    faster_dtype,
+    filled,
+    given_names,
+    refuse_limits,
+    with_length,
+)
+from relu_nmt.jobs.policy import (
+    LARGER,
+    SMALL,
+    TINY,
+    Pace,
+    batch_factor,
+    dropout_settings,
+    first_tokens,
+    model_settings,
+    peak_rate,
+    planned_updates,
+    shape_settings,
+)
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
+from relu_nmt.jobs.training import TrainingRun
+from relu_nmt.modules.config import ATTENTION_PRESETS
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.translation.task import TranslationTask
+
+FAMILIES = {"transformer", *ATTENTION_PRESETS}
+"""The ``--arch`` names that leave the shape open. Others are shapes of published models."""
+SHAPE = frozenset(shape_settings(SMALL))
+MODEL = SHAPE | {
+    *("positions", "share_all_embeddings", "share_decoder_input_output_embed"),
+    *("dropout", "attention_dropout"),
+}
+CHOICES = MODEL | {"max_tokens", "bf16", "lr"}
+"""The settings that a training keeps when its budget grows."""
+
+Trial = Callable[[Settings], Pace]
+"""Measures the pace of a training with such settings."""
+
+
+def within_budget(
+    settings: Settings, task: TranslationTask, training: TrainingRun, trial: Trial
+) -> Settings:
+    """Return the settings of a training that ends within ``--budget``, if it is given.
+
+    What neither a flag nor a file gives is chosen, and printed. A training that goes on keeps its
+    choices. If its budget has changed, its length is measured again.
+
+    Raises:
+        ConfigError: a flag gives another end of the training.
+    """
+    if settings.trainer.budget is None:
+        return settings
+    refuse_limits(settings)
+    if training.goes_on:
+        settings, is_equal = continued(settings, training, CHOICES)
+        if is_equal:
+            return settings
+        return with_length(settings, training, trial(settings), {})
+    chooser = Chooser(settings, task, training, trial)
+    pace = chooser.choose()
+    return with_length(settings, training, pace, chooser.chosen)
+
+
+class Chooser:
+    """Chooses shape, batch, dtype and rates of a new training.
+
+    Args:
+        trial: measures the pace with such settings.
+    """
+
+    def __init__(
+        self, settings: Settings, task: TranslationTask, training: TrainingRun, trial: Trial
+    ) -> None:
+        assert settings.trainer.budget is not None
+        self.chosen: dict[str, Any] = {}
+        self._settings = settings
+        self._task = task
+        self._training = training
+        self._trial = trial
+        self._budget = Budget.parse(settings.trainer.budget)
+        # Leave a model that a flag or a checkpoint describes as it is.
+        self._is_free = settings.arch in FAMILIES and training.checkpoint is None
+        self._has_shape = bool(SHAPE & given_names(settings))
+
+    def choose(self) -> Pace:
+        """Fill ``chosen``, print what and why, and return the pace."""
+        self._choose_batch()
+        pace = self._choose_model()
+        settings = filled(self._settings, self.chosen)
+        dtype, pace = faster_dtype(settings, self._training.process, self._trial, pace)
+        self.chosen |= dtype
+        pace = self._enlarge_batch(pace)
+        self._choose_rates(pace)
+        return pace
+
+    def _say(self, text: str) -> None:
+        self._training.say(f"budget {self._settings.trainer.budget}: {text}")
+
+    def _measure(self, **changes: Any) -> Pace:
+        """Keep some choices, and return the pace with all so far."""
+        self.chosen |= changes
+        return self._trial(filled(self._settings, self.chosen))
+
+    def _updates(self, pace: Pace) -> int:
+        return planned_updates(self._budget, pace)
+
+    def _choose_batch(self) -> None:
+        """Choose the smallest batch, which makes the most updates."""
+        longest = max(self._settings.documents.training_lengths, default=1)
+        device = self._training.process.device.type
+        self.chosen["max_tokens"] = first_tokens(device, longest)
+
+    def _choose_model(self) -> Pace:
+        """Choose the largest shape for which there is time and text."""
+        if self._training.checkpoint is not None:
+            self.chosen |= flat(read_metadata(self._training.checkpoint).get("model_config") or {})
+            self._say(f"the model of {self._training.checkpoint}")
+            return self._measure()
+        if not self._is_free:
+            self._say(f"the model as --arch {self._settings.arch} states it")
+            return self._measure()
+        self.chosen |= model_settings(self._task.joined_dictionary)
+        if self._has_shape:
+            self._say("the shape of the model as the flags state it")
+            return self._measure()
+        shape = SMALL
+        pace = self._measure(**shape_settings(shape))
+        if self._updates(pace) < SMALL.least_updates:
+            shape = TINY
+            pace = self._measure(**shape_settings(shape))
+        for larger in LARGER:
+            # Larger shapes are slower, so that time for fewer updates rules them out.
+            if shape is TINY or pace.samples < larger.least_pairs:
+                break
+            if self._updates(pace) < larger.least_updates:
+                break
+            choices = {**self.chosen, **shape_settings(larger)}
+            try:
+                slower = self._trial(filled(self._settings, choices))
+            except OutOfMemoryError:
+                break
+            if self._updates(slower) < larger.least_updates:
+                break
+            shape = larger
+            pace = slower
+            self.chosen |= shape_settings(shape)
+        self._say(
+            f"{shape.layers}+{shape.layers} layers of width {shape.width} "
+            f"({pace.weights / 1e6:.1f} million weights), as there are {pace.samples:,} sentence "
+            f"pairs and time for {self._updates(pace):,} updates"
+        )
+        return pace
+
+    def _enlarge_batch(self, pace: Pace) -> Pace:
+        """Choose larger batches if there is time for enough updates of them."""
+        factor = 1
+        if self._budget.seconds is not None and "max_tokens" not in given_names(self._settings):
+            factor = batch_factor(self.chosen["max_tokens"], self._updates(pace))
+        if factor > 1:
+            pace = self._measure(max_tokens=factor * self.chosen["max_tokens"])
+        settings = filled(self._settings, self.chosen)
+        dtype = "bfloat16" if settings.trainer.bf16 else "float32"
+        if settings.trainer.fp16:
+            dtype = "float16"
+        tokens = options_of(BatchingConfig)["max_tokens"].text_of(settings.batching.max_tokens)
+        self._say(
+            f"batches of {tokens} tokens in {dtype}: many small updates "
+            f"learn faster; an epoch has {pace.updates_per_epoch:,} and takes "
+            f"{in_words(pace.updates_per_epoch * pace.seconds)}"
+        )
+        return pace
+
+    def _choose_rates(self, pace: Pace) -> None:
+        """Choose the peak rate by the width, and the dropout by the number of epochs."""
+        is_trained = self._training.checkpoint is not None
+        width = filled(self._settings, self.chosen).model.encoder_embed_dim
+        self.chosen["lr"] = (peak_rate(width, is_trained),)
+        if self._is_free:
+            self.chosen |= dropout_settings(self._updates(pace) / pace.updates_per_epoch)
+        settings = filled(self._settings, self.chosen)
+        self._say(
+            f"--lr {settings.trainer.schedule.lr[0]:g} for this width, after a tenth of warm-up, "
+            f"down to 0 at the end ({settings.trainer.schedule.lr_scheduler}); the average of the "
+            "last ninth of the weights is stored"
+        )
+        self._say(
+            f"--dropout {settings.model.dropout:g} for "
+            f"{self._updates(pace) / pace.updates_per_epoch:.3g} epochs; --label-smoothing "
+            f"{settings.smoothing:g}"
+        )

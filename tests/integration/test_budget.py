@@ -1,0 +1,169 @@
+"""--budget: a training that chooses what is not given, ends with rate 0, and goes on."""
+
+import random
+
+import pytest
+
+from relu_nmt.jobs import budget
+from relu_nmt.training.checkpoint import read_metadata
+from tests.commands import run_here
+from tests.tiny import digits, json_lines, preprocessed, values, write_lines
+
+LAST = "checkpoint_last.safetensors"
+SHAPE = {"layers": 1, "embed-dim": 16, "ffn-embed-dim": 16, "attention-heads": 2}
+SMALL = [f"--{side}-{name}={n}" for side in ("encoder", "decoder") for name, n in SHAPE.items()]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("budget")
+    rng = random.Random(0)
+    for split in ("train", "valid"):
+        write_lines(folder, split, [digits(rng, 2, 4) for _ in range(100)])
+    return preprocessed(folder, joined_dictionary=True)
+
+
+@pytest.fixture(autouse=True)
+def _one_timed_update(monkeypatch):
+    monkeypatch.setattr(budget, "TIMED_UPDATES", 1)
+
+
+def train(data, folder, *flags, check=True):
+    words = ["--cpu", "--log-format", "json", "--save-dir", folder, "--arch", "reluformer"]
+    return run_here("train", data, *words, *flags, check=check)
+
+
+def stored(folder):
+    return read_metadata(folder / LAST)["args"]
+
+
+def test_it_ends_with_rate_0_and_stores_its_choices(data, tmp_path):
+    lines = json_lines(train(data, tmp_path, *SMALL, "--budget", "30u").stdout)
+    chosen = [line["message"] for line in lines if line.get("message", "").startswith("budget 30u")]
+    assert len(chosen) == 5
+    assert values(lines, "num_updates")[-1] == 30
+    rates = values(lines, "lr")
+    assert max(rates) == 0.016 and rates[-1] == 0
+    assert len(values(lines, "valid_loss")) > 1
+    settings = stored(tmp_path)
+    assert settings["trainer"]["max_update"] == 30
+    assert settings["trainer"]["schedule"]["total_num_update"] == 30
+    assert settings["trainer"]["schedule"]["warmup_updates"] == 3
+    assert settings["trainer"]["optimizer"]["store_ema"]
+    names = sorted(path.name for path in tmp_path.glob("checkpoint*"))
+    assert names == ["checkpoint_best.safetensors", LAST]
+
+
+def test_a_short_budget_has_a_small_shape(data, tmp_path):
+    done = train(data, tmp_path, "--budget", "2u", "--disable-validation")
+    assert "3+3 layers of width 128" in done.stdout
+    settings = stored(tmp_path)
+    assert settings["model"]["share_all_embeddings"]
+    assert settings["model"]["positions"] == "sinusoidal+rotary"
+    assert settings["batching"]["max_tokens"] == 768
+
+
+def test_flags_win_and_are_kept(data, tmp_path):
+    flags = (
+        "--budget 6u --lr 5e-4 --dropout 0.3 --ema-decay 0.9 --max-tokens 500 --positions learned"
+    )
+    flags += " --warmup-updates 1 --label-smoothing 0"
+    train(data, tmp_path, *SMALL, *flags.split())
+    settings = stored(tmp_path)
+    assert settings["trainer"]["schedule"]["lr"] == [5e-4]
+    assert settings["trainer"]["schedule"]["warmup_updates"] == 1
+    assert settings["trainer"]["optimizer"]["ema_decay"] == 0.9
+    assert settings["model"]["dropout"] == 0.3
+    assert settings["model"]["positions"] == "learned"
+    assert settings["model"]["encoder_embed_dim"] == 16
+    assert settings["batching"]["max_tokens"] == 500
+
+
+def test_a_choice_may_be_switched_off(data, tmp_path):
+    flags = "--budget 4u --no-store-ema --disable-validation --lr-scheduler inverse_sqrt"
+    train(data, tmp_path, *SMALL, *flags.split())
+    trainer = stored(tmp_path)["trainer"]
+    assert not trainer["optimizer"]["store_ema"]
+    assert trainer["schedule"]["lr_scheduler"] == "inverse_sqrt"
+    assert trainer["validate_interval_updates"] == 0
+
+
+def test_a_published_shape_stays(data, tmp_path):
+    done = train(data, tmp_path, "--budget", "2u", "--arch", "reluformer_tiny")
+    assert "the model as --arch reluformer_tiny states it" in done.stdout
+    model = stored(tmp_path)["model"]
+    assert model["encoder_embed_dim"] == 64 and model["positions"] == "sinusoidal"
+
+
+def test_the_same_command_goes_on_and_a_larger_budget_too(data, tmp_path):
+    train(data, tmp_path, *SMALL, "--budget", "6u")
+    again = train(data, tmp_path, "--budget", "6u")
+    assert "6 updates are made" in again.stdout and "settings are changed" not in again.stdout
+    lines = json_lines(train(data, tmp_path, "--budget", "12u").stdout)
+    rates = dict(zip(values(lines, "num_updates"), values(lines, "lr"), strict=False))
+    assert rates[12] == 0
+    # The schedule is where a training of 12 updates would be.
+    assert rates[7] == pytest.approx(0.001 * 16 * (12 - 7) / (12 - 1), rel=1e-3)
+    model = stored(tmp_path)["model"]
+    assert model["encoder_embed_dim"] == 16
+
+
+def test_a_share_of_an_epoch(data, tmp_path):
+    done = train(data, tmp_path, *SMALL, "--budget", "0.5e", "--max-tokens", "100")
+    lines = json_lines(done.stdout)
+    updates = values(lines, "num_updates")[-1]
+    per_epoch = int(done.stdout.partition("an epoch has ")[2].split()[0])
+    assert updates == round(per_epoch / 2) > 1
+
+
+def test_seconds_are_measured_and_kept_by_the_schedule(data, tmp_path, monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            self.now += 0.01
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(budget, "time", clock)
+    monkeypatch.setattr("relu_nmt.training.trainer.time", clock)
+    monkeypatch.setattr("relu_nmt.jobs.training.time", clock)
+    lines = json_lines(train(data, tmp_path, *SMALL, "--budget", "2s").stdout)
+    trainer = stored(tmp_path)["trainer"]
+    assert 0 < trainer["stop_time_hours"] * 3600 < 2 and trainer["max_update"] > 1
+    rates = values(lines, "lr")
+    assert rates[-1] < 0.2 * max(rates)
+    assert "the time is up (--budget 2s)" in lines[-1]["message"]
+
+
+def test_the_settings_of_a_checkpoint_serve_another_budget(data, tmp_path):
+    train(data, tmp_path / "first", *SMALL, "--budget", "4u", "--dropout", "0.2")
+    path = tmp_path / "first" / LAST
+    train(data, tmp_path / "second", "--config", path, "--budget", "8u")
+    settings = stored(tmp_path / "second")
+    assert settings["trainer"]["max_update"] == 8
+    assert settings["trainer"]["schedule"]["total_num_update"] == 8
+    assert settings["model"]["dropout"] == 0.2
+    done = train(data, tmp_path / "third", "--finetune-from-model", path, "--budget", "2u")
+    assert f"the model of {path}" in done.stdout
+    assert stored(tmp_path / "third")["model"]["encoder_embed_dim"] == 16
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--budget 1d", "--budget: '1d': expected 4000u"),
+        ("--budget 0m", "expected 4000u"),
+        ("--budget 2.5u", "updates are whole numbers"),
+        ("--budget 1h --max-update 100", "--max-update: --budget 1h says when the training ends"),
+        ("--budget 1h --max-epoch 2", "--max-epoch: --budget 1h says"),
+        ("--budget 1h --stop-time-hours 2", "--stop-time-hours: --budget 1h says"),
+        ("--budget 1h --total-num-update 9", "--total-num-update: --budget 1h says"),
+    ],
+)
+def test_bad_budgets_and_two_ends(data, tmp_path, flags, message):
+    folder = tmp_path / "none"
+    done = train(data, folder, *flags.split(), check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert message in done.stderr
+    assert not folder.exists()

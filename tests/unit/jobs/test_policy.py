@@ -1,0 +1,100 @@
+"""The choices of --budget, as a table."""
+
+import pytest
+
+from relu_nmt.config.budgets import Budget
+from relu_nmt.jobs.policy import (
+    LARGER,
+    SMALL,
+    TINY,
+    Pace,
+    batch_factor,
+    dropout_settings,
+    first_tokens,
+    model_settings,
+    paced_settings,
+    peak_rate,
+    planned_updates,
+    shape_settings,
+    training_seconds,
+)
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "updates"),
+    [
+        ("2000u", 50, 2000),
+        ("2e", 50, 1200),
+        ("0.5e", 0, 300),
+        ("0.0001e", 0, 1),
+        ("100s", 0, 490),  # 2 seconds are kept for the last checkpoint
+        ("100s", 48, 250),
+        ("100s", 1000, 10),  # a little is trained even then
+    ],
+)
+def test_the_number_of_updates_in_a_budget(budget, spent, updates):
+    pace = Pace(seconds=0.2, updates_per_epoch=600)
+    assert planned_updates(Budget.parse(budget), pace, spent) == updates
+
+
+def test_validations_take_at_most_a_tenth_of_the_time():
+    budget = Budget.parse("1000s")
+    slow = Pace(1.0, 100, validation_batches=100)  # a validation takes 40 updates
+    assert training_seconds(budget, slow, spent=0) == 940
+    assert planned_updates(budget, slow) == 846
+    paced = paced_settings(slow, 846, 940.0)
+    assert paced["validate_interval_updates"] == 400
+    quick = Pace(1.0, 100, validation_batches=5)
+    assert paced_settings(quick, 846, None)["validate_interval_updates"] == 85
+
+
+@pytest.mark.parametrize(
+    ("updates", "per_epoch", "warmup", "decay", "between", "epochs", "lines"),
+    [
+        (4400, 611, 440, 0.998, 440, 1, 88),
+        (2000, 611, 200, 0.9955, 200, 1, 40),
+        (100_000, 1000, 10_000, 0.9999, 10_000, 10, 100),
+        (30, 10, 3, 0.7, 3, 1, 1),
+        (1, 10, 0, 0.0, 1, 1, 1),
+    ],
+)
+def test_the_settings_that_follow_from_the_number_of_updates(
+    updates, per_epoch, warmup, decay, between, epochs, lines
+):
+    paced = paced_settings(Pace(1.0, per_epoch), updates, None)
+    assert paced == {
+        "max_update": updates,
+        "max_epoch": 0,
+        "total_num_update": updates,
+        "warmup_updates": warmup,
+        "ema_decay": decay,
+        "validate_interval_updates": between,
+        "validate_interval": epochs,
+        "save_interval": epochs,
+        "log_interval": lines,
+    }
+    assert paced_settings(Pace(1.0, per_epoch), updates, 1800.0)["stop_time_hours"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("epochs", "dropout", "attention_dropout"),
+    [(0.5, 0.0, 0.0), (3.3, 0.1, 0.1), (7, 0.1, 0.1), (20, 0.2, 0.1), (100, 0.3, 0.1)],
+)
+def test_more_epochs_need_more_dropout(epochs, dropout, attention_dropout):
+    expected = {"dropout": dropout, "attention_dropout": attention_dropout}
+    assert dropout_settings(epochs) == expected
+
+
+def test_rates_batches_and_shapes():
+    assert [peak_rate(width, False) for width in (128, 256, 512)] == [0.002, 0.001, 0.0005]
+    assert peak_rate(512, True) == 0.0001
+    assert first_tokens("cpu", 1) == 768 and first_tokens("cuda", 1) == 4096
+    assert first_tokens("cpu", 1024) == 1024
+    assert [batch_factor(768, n) for n in (4_000, 23_999, 24_000, 10**6)] == [1, 1, 2, 4]
+    assert shape_settings(SMALL)["decoder_ffn_embed_dim"] == 1024
+    assert model_settings(True)["share_all_embeddings"]
+    assert model_settings(False)["share_decoder_input_output_embed"]
+    shapes = [TINY, SMALL, *LARGER]
+    for name in ("width", "inner", "least_updates", "least_pairs"):
+        values = [getattr(shape, name) for shape in shapes]
+        assert values == sorted(values)
