@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.precision import has_fast_bfloat16
+from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.state import Components
 from relu_nmt.training.update import Update
 
@@ -79,6 +81,8 @@ def measured_pace(
     objective: nn.Module, source: BatchSource, config: TrainerConfig, process: ProcessGroup
 ) -> Pace:
     """Return the pace of a training, after some updates at rate 0 of a model for this purpose."""
+    # Schedules that end with the training have no end yet.
+    config = replace(config, schedule=ScheduleConfig(lr_scheduler="fixed"))
     wrapped = process.wrap(objective.to(process.device).train(), config.ddp_backend)
     parts = Components(objective, config, process, wrapped)
     num_batches = source.begin_epoch(1)

@@ -416,3 +416,16 @@ def pictures(folder):
     from PIL import Image
 
     return [Image.open(path) for path in folder.rglob("*.png")]
+
+
+def test_a_budget_ends_the_schedule_in_place_of_the_recipe(squares, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("relu_nmt.jobs.budget.TIMED_UPDATES", 1)
+    flags = f"{TINY} --recipe deit --budget 6u --save-dir {tmp_path}"
+    code, lines = run(squares, flags.replace("--warmup-updates 4", ""), capsys)
+    assert code == 0
+    assert values(lines, "num_updates")[-1] == 6
+    assert values(lines, "lr")[-1] < 0.2 * max(values(lines, "lr"))
+    trainer = load_checkpoint(tmp_path / "checkpoint_last.safetensors").metadata["args"]["trainer"]
+    assert trainer["max_update"] == 6 and trainer["max_epoch"] == 0
+    assert trainer["schedule"]["warmup_updates"] == 1
+    assert trainer["optimizer"]["store_ema"]
