@@ -118,16 +118,18 @@ def pace_of(
     training.settings = settings
     model = training.new_model(lambda: build_model(settings.model, task))
     objective = new_objective(settings, model, [])
-    corpora = Corpora(settings, task, folders[:1], [model], say=lambda text: None)
-    batches = corpora.training_batches(folders[0])
-    train = ShardedBatches(folders[:1], lambda folder: batches)
-    settings = with_numbers(settings, objective, train, training)
+    stored = stored_tokens(settings, training)
+    corpora = Corpora(
+        with_tokens(settings, stored), task, folders[:1], [model], say=lambda text: None
+    )
+    train = ShardedBatches(folders[:1], corpora.training_batches)
+    settings = with_numbers(settings, stored, objective, train, training)
     if settings.batching.max_tokens is not None:
-        train = train.within(settings.batching.max_tokens)
+        train.batches = train.batches.within(settings.batching.max_tokens)
     pace = measured_pace(objective, train, settings.trainer, training.process)
     valid = corpora.validation_batches()
     validation_batches = sum(source.begin_epoch(1) for source in valid.values())
-    return replace(pace, samples=len(batches.split), validation_batches=validation_batches)
+    return replace(pace, samples=len(train.batches.split), validation_batches=validation_batches)
 
 
 def open_task(
