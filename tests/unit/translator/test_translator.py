@@ -1,4 +1,5 @@
-import itertools
+"""Lines, models and settings of a translator."""
+
 import re
 from dataclasses import replace
 
@@ -6,50 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Window, WindowConfig
 from relu_nmt.engine import FastDecoder
 from relu_nmt.engine.linear import PackedLinear, can_pack
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.base import WholeWords
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.base import StepDecoder
 from relu_nmt.translation.building import load_model
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.translations import SourceLimit, Translation
-from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import TranslationRequest, Translator
-from relu_nmt.translator.sources import SourceEncoder
-from tests.tiny import save_tiny_model, tiny_model, tiny_task
+from tests.unit.translator.models import LINES, SHORT, make_model, make_task, save
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
-
-SHAPE = {"ffn_embed_dim": 2048}
-SHORT = {"beam": 3, "max_len_b": 6}
-LINES = ["ein Haus", "", "das Haus ist gross .", "   ", "ein Xaver", "Haus\tHaus", "gross"]
-
-
-def make_task(words="ein das Haus ist gross . house dog is big a the"):
-    return tiny_task(words.split(), tokenizer="moses")
-
-
-def make_model(task, seed=0, **settings):
-    return tiny_model(task, seed, SHAPE, attention="reluformer", **settings).eval()
-
-
-def save(path, task, seed=0):
-    save_tiny_model(path, task, seed, SHAPE, attention="reluformer")
-    return path
-
-
-@pytest.fixture
-def translator():
-    task = make_task()
-    return Translator([make_model(task)], task, "cpu")
 
 
 def test_encoding_a_sentence_makes_no_tokenizer(translator, monkeypatch):
@@ -251,268 +221,6 @@ def test_a_line_that_is_too_long_is_an_error_before_the_search(monkeypatch):
         translator.translate_document(lines, max_doc_tokens=6, window_overlap=1)
 
 
-DOCUMENTS = [["ein Haus", "", "das Haus ist gross .", "Haus"], [], ["gross"], ["ist ein Haus"] * 4]
-
-
-@pytest.fixture
-def separated():
-    task = make_task().with_sentence_separator()
-    return Translator([make_model(task)], task, "cpu", max_doc_tokens=30)
-
-
-def shorten_sentences(translator):
-    """Let an untrained model end sentences sooner than by chance."""
-    bonus = torch.zeros(len(translator.task.target_dictionary))
-    bonus[translator.task.separators[1]] = 3.0
-    for model in translator.models:
-        model.output_projection.register_forward_hook(lambda *call: call[-1] + bonus)
-
-
-@pytest.mark.filterwarnings("ignore:.*reached the longest output")
-@pytest.mark.parametrize(
-    "search",
-    [
-        {"beam": 3},
-        {"beam": 1},
-        {"beam": 2, "sampling": True},
-        {"beam": 4, "diverse_beam_groups": 2},
-        {"beam": 2, "no_repeat_ngram_size": 1},
-        {"beam": 2, "min_len": 9, "stop_rule": "exact"},
-        {"beam": 2, "max_len_a": 0.0, "max_len_b": 1},
-    ],
-)
-@pytest.mark.parametrize("num_models", [1, 2])
-def test_each_line_of_a_document_has_a_sentence_of_its_own(search, num_models):
-    task = make_task().with_sentence_separator()
-    models = [make_model(task, seed) for seed in range(num_models)]
-    separated = Translator(models, task, "cpu")
-    documents = [["ein Haus", "das", "", "Haus gross ."], ["gross ."], [], ["das Haus"] * 5]
-    for limit, overlap in ((1, 0), (9, 0), (9, 2), (60, 0)):
-        windows = {"max_doc_tokens": limit, "window_overlap": overlap}
-        translations = separated.translate_documents(documents, **windows, **search)
-        assert list(map(len, translations)) == list(map(len, documents))
-        assert translations.num_mismatched == translations.num_undivided == 0
-        for window in translations.windows:
-            for translation in window.translations:
-                count = sum(bool(lines.strip()) for lines in lines_of(window.window, documents))
-                assert translation.tokens.count("<sep>") == count
-
-
-def lines_of(window, documents):
-    lines = [line for document in documents for line in document]
-    return lines[window.first : window.end]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"max_doc_tokens": 1}, {"max_doc_tokens": 9}, {"max_doc_tokens": 9, "window_overlap": 2}],
-)
-def test_translated_documents_have_as_many_lines_as_their_sources(separated, settings):
-    translations = separated.translate_documents(DOCUMENTS, **settings, beam=2, max_len_b=6)
-    assert list(map(len, translations)) == list(map(len, DOCUMENTS))
-    assert translations[0][1] == ""
-    alone = [separated.translate_document(d, **settings, beam=2, max_len_b=6) for d in DOCUMENTS]
-    assert alone == translations
-    assert separated.translate_documents([], **settings) == []
-
-
-def test_documents_may_be_groups_that_are_read_once(separated):
-    documents = [["ein Haus", "gross"], ["das Haus"]]
-    lines = [*documents[0], None, *documents[1]]
-    groups = itertools.groupby(lines, lambda line: line is not None)
-    texts = separated.translate_documents((group for is_text, group in groups if is_text), **SHORT)
-    assert texts == separated.translate_documents(documents, **SHORT)
-
-
-def test_single_lines_of_documents_are_translated_as_sentences(separated):
-    lines = separated.translate(LINES, beam=2, max_len_a=1.5, max_len_b=50)
-    assert separated.translate_documents([LINES], max_doc_tokens=1, beam=2) == [lines]
-
-
-def test_a_group_gives_one_line_without_separators(translator, monkeypatch):
-    lines = ["ein Haus", "das Haus", "gross"]
-    assert translator.max_doc_tokens == 1
-    assert translator.translate_document(lines, beam=2) == translator.translate(
-        lines, beam=2, max_len_a=1.5, max_len_b=50
-    )
-    copy = [Translation("all of it", ["all"], Hypothesis(np.array([4, 2]), -1.0, -np.ones(2)))]
-    monkeypatch.setattr(translator, "searcher", lambda *_: lambda sources: [copy for _ in sources])
-    assert translator.translate_document(lines, max_doc_tokens=20) == ["all of it"]
-    with pytest.raises(ConfigError, match=r"--window-overlap 1: .*--sentence-separator"):
-        translator.translate_document(lines, max_doc_tokens=20, window_overlap=1)
-
-
-def test_an_overlap_forces_the_translation_of_the_context(separated, monkeypatch):
-    requests = []
-    searcher = separated.searcher
-
-    def noting(*arguments):
-        search = searcher(*arguments)
-
-        def note(sources):
-            results = search(sources)
-            pairs = zip(sources, results, strict=True)
-            requests.append([(source, best) for source, (best, *_) in pairs])
-            return results
-
-        return note
-
-    monkeypatch.setattr(separated, "searcher", noting)
-    shorten_sentences(separated)
-    # A limit that only ever leaves room for one new sentence and one of context.
-    lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
-    texts = separated.translate_document(lines, max_doc_tokens=8, window_overlap=1, max_len_b=20)
-    assert len(texts) == len(lines)
-    overlapping = [pair for batch in requests for pair in batch if len(pair[0].context)]
-    assert overlapping
-    for source, best in overlapping:
-        assert len(source.context) + len(best.hypothesis.tokens) <= 1.5 * len(source.ids) + 20 + 1
-        # The model's own probabilities of the new text, behind the context.
-        reference = np.concatenate([source.context, best.hypothesis.tokens])
-        pair = replace(source, reference=reference, context=np.zeros(0, dtype=np.int64))
-        [[scored]] = searcher(GenerationConfig(score_reference=True))([pair])
-        expected = scored.hypothesis.positional_scores[len(source.context) :]
-        np.testing.assert_allclose(best.hypothesis.positional_scores, expected, atol=1e-4)
-        assert best.score == pytest.approx(expected.mean(), abs=1e-4)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_hypotheses_behind_a_context_are_ranked_by_their_new_text(seed):
-    task = make_task().with_sentence_separator()
-    separated = Translator([make_model(task, seed)], task, "cpu")
-    shorten_sentences(separated)
-    lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
-    sources = separated.sources.encode(TranslationRequest(lines))
-    config = GenerationConfig(beam=6, nbest=6, max_len_b=20).resolved(documents=True)
-    answer = separated.answer(sources, config, WindowConfig(8, 1, repair=True))
-    assert any(result.window.context < result.window.first for result in answer.windows)
-    for translated in answer.windows:
-        scores = [translation.score for translation in translated.translations]
-        assert scores == sorted(scores, reverse=True)
-        for translation in translated.translations:
-            mean = translation.hypothesis.positional_scores.mean()
-            assert translation.score == pytest.approx(mean, abs=1e-5)
-
-
-def test_a_single_text_instead_of_a_list_is_an_error(separated):
-    text = "ein Haus"
-    for translate in (
-        separated.translate,
-        separated.translate_nbest,
-        separated.translate_document,
-        separated.translate_documents,
-    ):
-        with pytest.raises(DataError, match=r"\[text\]"):
-            translate(text)
-    with pytest.raises(DataError, match=r"\[text\]"):
-        separated.translate_documents([text])
-
-
-def test_each_window_of_a_document_draws_its_own_samples(separated):
-    lines = ["ein Haus"] * 4
-    settings = {"sampling": True, "beam": 1, "max_len_b": 9, "max_doc_tokens": 4}
-    separated.models[0].output_projection.weight.data.zero_()  # only the numbers drawn decide
-    texts = separated.translate_document(lines, window_overlap=1, **settings)
-    assert len(set(texts)) == len(lines)
-    assert texts == separated.translate_document(lines, window_overlap=1, **settings)
-
-
-def test_a_separator_in_the_text_is_an_unknown_word():
-    words = Dictionary(["ein", "Haus"])
-    task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
-    task = task.with_sentence_separator()
-    translator = Translator([make_model(task)], task, "cpu")
-    separator, unknown = task.separators[0], Dictionary.unk_index
-    ids = translator.sources.sentence("ein <sep> Haus <sep>").ids.tolist()
-    assert ids[1] == ids[3] == unknown
-    assert ids[4:] == [separator, Dictionary.eos_index]
-
-
-def test_tokens_and_ids_agree_after_a_sentence_is_cut(separated):
-    limit = SourceLimit(4, truncate=True, separators=separated.sources.separators)
-    lines = ["das Haus ist gross .", "ein Haus"]
-    documents = separated.sources.encode(TranslationRequest(lines)).limited(limit)
-    source = documents.joined(Window(0, 0, 0, 2))
-    assert source.tokens == ["das", "Haus", "<sep>", "ein", "Haus", "<sep>"]
-    assert separated.task.source_dictionary.encode(source.tokens).tolist() == source.ids.tolist()
-
-
-def test_a_translation_reports_whether_it_reached_the_limit(translator):
-    for length, sure in ((1, True), (60, False)):
-        (best,) = translator.translate_nbest(["ein Haus ist gross ."], beam=3, max_len_b=length)[0]
-        assert best.reached_limit == (len(best.hypothesis.tokens) > length)
-        assert best.reached_limit or not sure
-    assert not translator.translate_nbest([""], max_len_b=1)[0][0].reached_limit
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (None, 1),
-        ({"max_doc_tokens": 64}, 64),
-        ({"max_doc_tokens": 512, "doc_mixture": [1, 256, 128]}, 256),
-    ],
-)
-def test_the_length_of_the_groups_comes_from_the_training(tmp_path, settings, expected):
-    task = make_task()
-    model = make_model(task)
-    metadata = {"model_config": to_dict(model.config), "task": task.to_state()}
-    if settings is not None:
-        metadata["args"] = {"documents": settings}
-    path = tmp_path / "model.safetensors"
-    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
-    assert Translator.from_checkpoint(path, "cpu").max_doc_tokens == expected
-
-
-def test_damaged_settings_of_documents_name_the_file(tmp_path):
-    task = make_task()
-    model = make_model(task)
-    for damaged in (7, {"max_doc_tokens": "x"}, {"other": 1}):
-        metadata = {"model_config": to_dict(model.config), "task": task.to_state()}
-        metadata["args"] = {"documents": damaged}
-        path = tmp_path / "model.safetensors"
-        save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
-        with pytest.raises(CheckpointError, match=r"model.safetensors: .*documents"):
-            Translator.from_checkpoint(path, "cpu")
-
-
-def test_translations_have_their_prefix_and_no_banned_term(translator):
-    lines, prefixes = ["ein Haus", "das Haus", ""], ["The big dog".lower(), "", ""]
-    texts = translator.translate(lines, prefixes=prefixes, **SHORT)
-    assert texts[0].startswith("the big dog")
-    assert texts[1:] == translator.translate(lines, **SHORT)[1:]
-    words = texts[1].split()
-    banned = [" ".join(words[:2]), "no such word"]
-    other = translator.translate_nbest(lines, banned=banned, nbest=3, **SHORT)
-    assert not any(banned[0] in translation.text for translation in other[1])
-    # A forced term may contain banned words.
-    text = translator.translate(["ein Haus"], prefixes=["the big"], banned=["the"], **SHORT)
-    assert text[0].startswith("the big") and "the" not in text[0].split()[2:]
-
-
-def test_the_numbers_of_prefixes_and_lines_must_agree(translator):
-    with pytest.raises(DataError, match="1 prefix, but 2 lines"):
-        translator.translate(["ein", "das"], prefixes=["a"])
-    with pytest.raises(DataError, match="1 term list, but 2 lines"):
-        translator.translate(["ein", "das"], forced=[["a"]])
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_translations_contain_their_forced_terms(translator, ordered):
-    lines = ["ein Haus", "", "das Haus", "das"]
-    forced = [["a big dog", "the ."], [" "], [], ["big", " ", "big"]]
-    texts = translator.translate(lines, forced=forced, ordered=ordered, **SHORT)
-    assert "a big dog" in texts[0] and "the." in texts[0]
-    assert ordered <= (texts[0].index("a big dog") < texts[0].index("the."))
-    assert texts[1] == "" and texts[2] == translator.translate(lines, **SHORT)[2]
-    assert texts[3].split().count("big") >= 2
-    # A forced term may contain banned words.
-    [[best]] = translator.translate_nbest(
-        ["das"], forced=[["big dog"]], banned=["dog"], ordered=ordered, **SHORT
-    )
-    assert "big dog" in best.text and best.text.split().count("dog") == 1
-
-
 def test_a_single_text_in_place_of_a_list_is_an_error(translator):
     for texts in ("", "das Haus"):
         with pytest.raises(DataError, match="documents are lists of lines, not one text"):
@@ -522,22 +230,6 @@ def test_a_single_text_in_place_of_a_list_is_an_error(translator):
             translator.translate_documents([["das"]], **option)
     with pytest.raises(DataError, match=r"not one text \('a b'\)"):
         translator.sources.sentence("das", forced="a b")
-
-
-@pytest.mark.parametrize("term", ["a Xaver", "</s>"])
-def test_a_term_that_the_model_cannot_write_is_an_error(translator, term):
-    with pytest.raises(DataError, match=f"the term '{term}' cannot be forced: the model has no"):
-        translator.translate(["das"], forced=[["a", term]])
-    with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
-        translator.translate(["das"], forced=["dog"])
-    with pytest.raises(DataError, match=f"line 2: the prefix '{term}' cannot be forced: the m"):
-        translator.translate(["das", "ein"], prefixes=["", term])
-
-
-@pytest.mark.parametrize("options", [{"forced": [[], ["", "dog"]]}, {"prefixes": ["", "dog"]}])
-def test_a_prefix_or_term_in_a_blank_line_is_an_error(translator, options):
-    with pytest.raises(DataError, match="'dog' cannot be forced: the line is blank"):
-        translator.translate(["das", " "], **options)
 
 
 @pytest.mark.parametrize("wrong", [None, 1, b"das", ["das"], "das \ud800"])
@@ -553,70 +245,6 @@ def test_a_value_that_is_no_text_is_an_error(translator, wrong):
 def test_a_missing_device_is_an_error(translator, device):
     with pytest.raises(ConfigError, match=f"device {device}: "):
         Translator(translator.models, translator.task, device)
-
-
-WANTED = [["big dog"], [], ["the", "the"], ["dog"]]
-BEGINNINGS = ["", "", "a house", "the"]
-
-
-@pytest.mark.filterwarnings("ignore:.*reached the longest output")
-@pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("num_models", [1, 2])
-@pytest.mark.parametrize(("limit", "overlap"), [(1, 0), (9, 0), (12, 2), (60, 0)])
-def test_each_line_of_a_document_has_its_prefix_and_its_terms(num_models, limit, overlap, ordered):
-    task = make_task().with_sentence_separator()
-    models = [make_model(task, seed) for seed in range(num_models)]
-    separated = Translator(models, task, "cpu")
-    shorten_sentences(separated)
-    search = {"max_doc_tokens": limit, "window_overlap": overlap, "beam": 4}
-    free = separated.translate_documents(DOCUMENTS, **search)
-    documents = [DOCUMENTS[0], [], ["gross"], DOCUMENTS[3]]
-    forced = [WANTED, [], [[]], [["the big"]] * 4]
-    prefixes = [BEGINNINGS, [], [""], [""] * 4]
-    result = separated.translate_documents(
-        documents, **search, prefixes=prefixes, forced=forced, ordered=ordered, banned=["is", "a ."]
-    )
-    assert list(map(len, result)) == [4, 0, 1, 4] and result[0][1] == ""
-    assert result.num_mismatched == result.num_undivided == 0
-    lines = [line for document in result for line in document]
-    terms, beginnings = (list(itertools.chain.from_iterable(lists)) for lists in (forced, prefixes))
-    for line, texts, beginning in zip(lines, terms, beginnings, strict=True):
-        assert line.startswith(beginning)
-        single_words = [word for word in texts if " " not in word]
-        assert all(line.split().count(word) >= texts.count(word) for word in single_words)
-        assert all(term in line for term in texts)
-    written = " ".join(token for group in result.lines for line in group for token in line.tokens)
-    assert "is" not in written.split() and "a ." not in written
-    assert any(lines != other_lines for lines, other_lines in zip(result, free, strict=True))
-
-
-def test_forced_terms_of_one_document_change_no_other(separated):
-    forced = [WANTED, [], [[]], [[]] * 4]
-    options = {"max_doc_tokens": 20, "beam": 3, "max_len_b": 6}
-    translations = separated.translate_documents(DOCUMENTS, forced=forced, **options)
-    free = separated.translate_documents(DOCUMENTS, **options)
-    assert translations[1:] == free[1:] and translations[0] != free[0]
-
-
-def test_terms_in_documents_need_separated_sentences(separated, translator):
-    documents, forced = [["ein", "", "das"]], [[["dog"], [], []]]
-    for other, settings, reason in (
-        (translator, {}, "was trained without --sentence-separator"),
-        (separated, {"free_sentence_count": True}, r"any number of them \(--free-sentence-count"),
-    ):
-        with pytest.raises(ConfigError, match=reason):
-            other.translate_documents(documents, max_doc_tokens=9, forced=forced, **settings)
-        with pytest.raises(ConfigError, match=r"line by line \(--max-doc-tokens 1\)"):
-            prefixes = [["", "", "dog"]]
-            other.translate_documents(documents, 9, prefixes=prefixes, **settings)
-        texts = other.translate_documents(documents, 1, forced=forced, max_len_b=5, **settings)
-        assert "dog" in texts[0][0]
-    with pytest.raises(DataError, match="'dog' cannot be forced: the line is blank"):
-        separated.translate_documents(documents, forced=[[[], ["dog"], []]])
-    with pytest.raises(DataError, match="a list for each document"):
-        separated.translate_documents(documents, forced=[])
-    with pytest.raises(DataError, match="2 prefixes, but 3 lines"):
-        separated.translate_documents(documents, prefixes=[["a", "a"]])
 
 
 @pytest.mark.parametrize("lines", [{"ein Haus", "das Haus"}, frozenset(["ein"]), {"ein": "das"}])
@@ -636,42 +264,6 @@ def test_documents_without_an_order_are_refused(translator):
 
 
 @pytest.mark.parametrize(
-    ("banned", "options", "expected"),
-    [
-        (["garten"], {}, "<unk> <unk>"),
-        (["garten"], {"match_case": True}, "Garten Garten"),
-        (["art"], {}, "Garten Garten"),
-        (["art"], {"inside_words": True}, "<unk> <unk>"),
-        (["Garten Garten"], {}, "Garten <unk>"),
-        (["Hof"], {}, "Garten Garten"),
-    ],
-)
-def test_a_copied_word_is_not_banned(translator, monkeypatch, banned, options, expected):
-    hypothesis = Hypothesis(
-        np.array([Dictionary.unk_index] * 2 + [Dictionary.eos_index]),
-        0.0,
-        np.zeros(3),
-        np.zeros(3, int),
-    )
-    monkeypatch.setattr(Generator, "translate", lambda *_: [[hypothesis]])
-    translated = translator.translate(["Garten"], replace_unk="", banned=banned, **options)
-    assert translated == [expected]
-
-
-@pytest.mark.parametrize(
-    ("side", "code", "other"), [("target", "__en__", "__de__"), ("source", ">>eng<<", ">>fra<<")]
-)
-def test_a_typed_code_before_a_prefix_is_the_code_of_the_model(side, code, other):
-    task = tiny_task(["das", "Haus", "the", code])
-    text = replace(getattr(task, f"{side}_text"), first_symbol=code)
-    sources = SourceEncoder(replace(task, **{f"{side}_text": text}))
-    prefix = sources.sentence("das Haus", prefix="the").prefix
-    assert sources.sentence("das Haus", prefix=f" {code} the").prefix.tolist() == prefix.tolist()
-    with pytest.raises(DataError, match=f"begins with {other}, but the model is for {code}"):
-        sources.sentence("das Haus", prefix=f"{other} the")
-
-
-@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"numbers": [1]}, "1 number, but 2 lines"),
@@ -684,12 +276,6 @@ def test_a_typed_code_before_a_prefix_is_the_code_of_the_model(side, code, other
 def test_a_request_has_an_entry_for_each_line(fields, message):
     with pytest.raises(DataError, match=message):
         TranslationRequest(["ein Haus", "das Haus"], **fields)
-
-
-def test_a_generator_of_lines_and_a_set_of_banned_words_are_taken(translator):
-    lines, banned = ["ein Haus", "das Haus"], ["the", "big"]
-    expected = translator.translate(lines, banned=banned, **SHORT)
-    assert translator.translate((line for line in lines), banned=set(banned), **SHORT) == expected
 
 
 @pytest.mark.parametrize("path", [None, 5, 1.5, [None], {"a.safetensors"}])
