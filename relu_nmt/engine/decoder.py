@@ -190,6 +190,12 @@ def log_softmax(logits: Tensor, temperature: float) -> Tensor:
     if temperature != 1.0:
         logits /= temperature
     # Work in place: on a CPU new memory of this size costs as much as the exponentials.
+    if logits.dtype == torch.float32 and logits.is_contiguous() and native.is_wanted():
+        num_symbols = logits.size(-1)
+        num_rows = logits.numel() // num_symbols
+        values = {"logits": logits, "rows": num_rows, "symbols": num_symbols}
+        native.call("log_softmax", [("LogSoftmax", values)])
+        return logits
     return torch.log_softmax(logits, dim=-1, out=logits)
 
 

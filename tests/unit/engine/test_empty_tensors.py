@@ -59,6 +59,12 @@ def test_linear(kernel_form, kind, biased, n):
 
 
 @each_form
+@pytest.mark.parametrize("n", one_empty(rows=3, symbols=70), ids=str)
+def test_log_softmax(kernel_form, n):
+    native.call("log_softmax", [("LogSoftmax", {"logits": random(*n.values()), **n})])
+
+
+@each_form
 @pytest.mark.parametrize("picked", [False, True])
 @pytest.mark.parametrize("n", one_empty(sentences=2, beams=2, symbols=70, count=3), ids=str)
 def test_best_continuations(kernel_form, picked, n):
