@@ -268,7 +268,7 @@ def _tables(
     total = weights.sum(-1)
     nonzero = (weights != 0).sum(-1).double()
     log_counts = counts.log()
-    tables = {
+    tables: dict[str, Table] = {
         "sum": (total, real),
         "abs_log_sum": (total.abs().log().abs(), full & (total.abs() > NULL_SUM)),
         "zero_fraction": (1 - nonzero / counts, real),
@@ -277,21 +277,8 @@ def _tables(
         "nonzero_keys": (nonzero, real),
         "mean_log_n": (log_counts.expand_as(total), real),
     }
-    # Entropies of the heads, and of the mean of their weights.
     if with_entropies:
-        entropies = torch.where(full, _entropy(shares), 0.0)
-        averaged = weights.mean(1, keepdim=True)
-        averaged_sum = averaged.sum(-1, keepdim=True)
-        of_mean = _entropy(averaged / averaged_sum.clamp_min(NULL_SUM))
-        tables |= {
-            "entropy": (entropies, real),
-            "entropy_with_weight": (entropies, full),
-            # Leave out rows with one visible key, whose relative entropy has no meaning.
-            "relative_entropy": (entropies / log_counts.clamp_min(0.5), full & (log_counts > 0)),
-            "raw_entropy": (_entropy(weights), real),
-            "mean_exp_entropy": (entropies.exp(), full),
-            OF_ALL_HEADS: (of_mean, real & (averaged_sum[..., 0] > NULL_SUM)),
-        }
+        tables |= _entropies(weights, shares, log_counts, real, full)
     # Mean distances, shares by place, and shares on each kind of key: [B, H, q, 3].
     tables["distance"] = (shares * distances[:, None]).sum(-1), full
     long_rows = full & (counts >= LEAST_KEYS)
@@ -305,6 +292,25 @@ def _tables(
     if in_others is not None:
         tables["outside"] = (shares * in_others[:, None]).sum(-1), full
     return tables | _ranks(shares.cpu(), counts.cpu(), full.cpu())
+
+
+def _entropies(
+    weights: Tensor, shares: Tensor, log_counts: Tensor, real: Tensor, full: Tensor
+) -> dict[str, Table]:
+    """Return the entropies of the heads, and of the mean of their weights."""
+    entropies = torch.where(full, _entropy(shares), 0.0)
+    averaged = weights.mean(1, keepdim=True)
+    averaged_sum = averaged.sum(-1, keepdim=True)
+    of_mean = _entropy(averaged / averaged_sum.clamp_min(NULL_SUM))
+    return {
+        "entropy": (entropies, real),
+        "entropy_with_weight": (entropies, full),
+        # Leave out rows with one visible key, whose relative entropy has no meaning.
+        "relative_entropy": (entropies / log_counts.clamp_min(0.5), full & (log_counts > 0)),
+        "raw_entropy": (_entropy(weights), real),
+        "mean_exp_entropy": (entropies.exp(), full),
+        OF_ALL_HEADS: (of_mean, real & (averaged_sum[..., 0] > NULL_SUM)),
+    }
 
 
 def _ranks(shares: Tensor, counts: Tensor, counted: Tensor) -> dict[str, Table]:

@@ -14,7 +14,7 @@ from relu_nmt.config.budgets import LIMITS, PACED, Budget, in_words
 from relu_nmt.config.classes import flat, merged
 from relu_nmt.config.fields import all_options
 from relu_nmt.errors import ConfigError, counted
-from relu_nmt.jobs.policy import Pace, paced_settings, planned_updates, training_seconds
+from relu_nmt.jobs.budget_policy import Pace, paced_settings, planned_updates, training_seconds
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.training.batches import BatchSource
 from relu_nmt.training.checkpoint import read_metadata

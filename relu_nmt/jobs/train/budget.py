@@ -16,7 +16,7 @@ from relu_nmt.jobs.budget import (
     refuse_limits,
     with_length,
 )
-from relu_nmt.jobs.policy import (
+from relu_nmt.jobs.budget_policy import (
     LARGER,
     SMALL,
     TINY,

@@ -17,7 +17,7 @@ from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.evaluation.metrics import ScoringConfig
 from relu_nmt.evaluation.validation_bleu import ValidationBleu
 from relu_nmt.jobs.budget import measured_pace
-from relu_nmt.jobs.policy import Pace
+from relu_nmt.jobs.budget_policy import Pace
 from relu_nmt.jobs.train.budget import within_budget
 from relu_nmt.jobs.train.corpora import Corpora
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
@@ -70,11 +70,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         training.settings = settings = within_budget(settings, task, training, trial)
         # Build the model and the loss.
         model = new_model(settings, task, training)
-        if checkpoint is not None and earlier is not None:
-            for note in compare_with_data(
-                checkpoint, earlier, task, folders[0], training.goes_on, training.fresh_start
-            ):
-                training.say(f"note: {note}")
+        say_differences(training, earlier, task, folders[0])
         teachers = load_teachers(settings, task, training)
         objective = new_objective(settings, model, teachers)
         # Open the batches. The numbers of --max-tokens auto and --update-tokens depend on them.
@@ -109,6 +105,19 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             f"device = {settings.batching.batch_size}"
         )
         return trainer.train()
+
+
+def say_differences(
+    training: TrainingRun, earlier: TranslationTask | None, task: TranslationTask, folder: str
+) -> None:
+    """Print how the data differ from the task ``earlier`` of the checkpoint."""
+    checkpoint = training.checkpoint
+    if checkpoint is None or earlier is None:
+        return
+    for note in compare_with_data(
+        checkpoint, earlier, task, folder, training.goes_on, training.fresh_start
+    ):
+        training.say(f"note: {note}")
 
 
 def pace_of(

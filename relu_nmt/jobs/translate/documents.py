@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from relu_nmt.data.documents import (
     SEPARATOR_TESTS,
@@ -34,7 +35,7 @@ from relu_nmt.jobs.translate.shared import (
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import TranslatedDocuments
-from relu_nmt.translation.search.translations import SourceDocuments
+from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence
 from relu_nmt.translator import TranslationRequest, Translator
 
 is_blank = SEPARATOR_TESTS["blank"]
@@ -84,13 +85,12 @@ def translate_documents(
     lines = text.translated(translated, translator.task.target_lang)
     _write(settings, lines, progress)
     if progress:
-        # Look at the sentences as they were before the limit cut or emptied them.
-        sentences = list(zip(text.numbers, encoded.sentences, strict=True))
-        too_long = [number for number, source in sentences if limit.refuses(source)]
-        split_lines = [number for number, source in sentences if source.parts]
         notes = [
-            too_long_note(too_long, limit),
-            split_note(split_lines, split, settings.split_sentences),
+            # Look at the sentences as they were before the limit cut or emptied them.
+            too_long_note(text.numbers_where(limit.refuses, encoded), limit),
+            split_note(
+                text.numbers_where(attrgetter("parts"), encoded), split, settings.split_sentences
+            ),
             _undivided_note(translated),
             limit_note(translated.num_at_limit, config),
             _empty_note(translated),
@@ -161,6 +161,13 @@ class _Text:
             numbers=[number + 1 for number in self.numbers],
             **term_options(settings),
         )
+
+    def numbers_where(
+        self, is_noted: Callable[[SourceSentence], object], encoded: SourceDocuments
+    ) -> list[int]:
+        """Return the number of the line of each encoded sentence of which this is true."""
+        sentences = zip(self.numbers, encoded.sentences, strict=True)
+        return [number for number, sentence in sentences if is_noted(sentence)]
 
     def translated(self, documents: TranslatedDocuments, language: str) -> list[str]:
         """Return the translated lines, with the blank lines of the source between documents."""

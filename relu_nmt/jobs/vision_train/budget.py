@@ -8,7 +8,7 @@ from relu_nmt.jobs.budget import (
     refuse_limits,
     with_length,
 )
-from relu_nmt.jobs.policy import Pace
+from relu_nmt.jobs.budget_policy import Pace
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings as Settings
 

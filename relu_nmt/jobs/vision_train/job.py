@@ -12,7 +12,7 @@ from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, some_of
 from relu_nmt.jobs.budget import measured_pace
-from relu_nmt.jobs.policy import Pace
+from relu_nmt.jobs.budget_policy import Pace
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.jobs.vision_evaluate.job import check_images
 from relu_nmt.jobs.vision_train.budget import within_budget
@@ -88,10 +88,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             augmentation,
             report,
         )
-        valid = {}
-        for name, images in valid_sets.items():
-            batch_size = settings.batch_size_valid or settings.batch_size
-            valid[name] = ImageBatches(images, transform, batch_size, damaged=report)
+        valid = validation_batches(settings, valid_sets, transform, report)
         # Train, at rates that depend on the number of batches.
         config = config_for_data(
             settings.trainer,
@@ -114,6 +111,20 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         )
         training.say_start(f"images per device = {settings.batch_size}")
         return trainer.train()
+
+
+def validation_batches(
+    settings: Settings,
+    valid_sets: Mapping[str, ImageSet],
+    transform: ImageTransform,
+    report: Callable[[DataError], None] | None,
+) -> dict[str, ImageBatches]:
+    """Return the batches of each validation set, by its name."""
+    batch_size = settings.batch_size_valid or settings.batch_size
+    batches = {}
+    for name, images in valid_sets.items():
+        batches[name] = ImageBatches(images, transform, batch_size, damaged=report)
+    return batches
 
 
 def pace_of(

@@ -3,7 +3,7 @@
 import pytest
 
 from relu_nmt.config.budgets import Budget
-from relu_nmt.jobs.policy import (
+from relu_nmt.jobs.budget_policy import (
     LARGER,
     SMALL,
     TINY,
