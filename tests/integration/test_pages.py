@@ -157,7 +157,10 @@ def quick(name, flags):
         flags[at:at] = shlex.split(SMALL_SWEEP)
     if "--like" in flags:  # the model's subwords
         return [*flags, "--workers", "1"]
-    return [*flags, *SMALL.get(name, "").split()]
+    further = SMALL.get(name, "")
+    if "--budget" in flags:  # which says when the training ends
+        further = further.replace("--max-update 2", "--budget 2u")
+    return [*flags, *further.split()]
 
 
 def run_line(line, page_files, environment):
