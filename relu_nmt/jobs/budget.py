@@ -164,11 +164,14 @@ def with_length(
 
 
 def continued(
-    settings: SettingsT, training: TrainingRun, names: frozenset[str]
-) -> tuple[SettingsT, bool]:
-    """Return settings with the choices ``names`` of a checkpoint, and True if its length is equal.
+    settings: SettingsT,
+    training: TrainingRun,
+    names: frozenset[str],
+    trial: Callable[[SettingsT], Pace],
+) -> SettingsT:
+    """Return settings with the choices ``names`` of the checkpoint to go on from.
 
-    A checkpoint of an equal budget has its length too.
+    If the budget is equal, so is the length. Otherwise it is measured again.
     """
     stored = stored_settings(training)
     budget = settings.trainer.budget  # type: ignore[attr-defined]
@@ -178,4 +181,7 @@ def continued(
     chosen = {name: stored[name] for name in kept & stored.keys()}
     was = "" if is_equal else f" (was {earlier or 'none'})"
     training.say(f"budget {budget}{was}: goes on with the choices in {training.checkpoint}")
-    return filled(settings, chosen), is_equal
+    settings = filled(settings, chosen)
+    if is_equal:
+        return settings
+    return with_length(settings, training, trial(settings), {})

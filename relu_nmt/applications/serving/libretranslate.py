@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, quote
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from relu_nmt.applications.files import ENDINGS, FileOptions, format_name, translated
@@ -187,7 +188,8 @@ class _Interface:
                 answer = {name: column[0] for name, column in values.items()}
             return json.dumps(answer, ensure_ascii=False).encode()
 
-        return await self._answer(request, work)
+        answer = await self._queue.answer(request.receive, work)
+        return Response(answer, media_type="application/json")
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file, and return the address of the translation."""
@@ -199,16 +201,16 @@ class _Interface:
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued)
-            translation = translated(content, format_name(name), segments, FileOptions())
-            while len(self._files) >= MOST_FILES:
-                self._files.pop(next(iter(self._files)))
-            key = secrets.token_urlsafe(16)
-            path = PurePath(name)
-            self._files[key] = f"{path.stem}.{target_lang}{path.suffix}", translation
-            url = request.url_for("download", key=key)
-            return json.dumps({"translatedFileUrl": str(url)}).encode()
+            return translated(content, format_name(name), segments, FileOptions())
 
-        return await self._answer(request, work)
+        translation = await self._queue.answer(request.receive, work)
+        # Change the files here only, since several threads of the queue work at once.
+        while len(self._files) >= MOST_FILES:
+            self._files.pop(next(iter(self._files)))
+        key = secrets.token_urlsafe(16)
+        path = PurePath(name)
+        self._files[key] = f"{path.stem}.{target_lang}{path.suffix}", translation
+        return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
 
     async def download(self, key: str) -> Response:
         """Return a translated file."""
@@ -242,10 +244,6 @@ class _Interface:
             sources = ", ".join(service.languages[0] for service in fitting)
             raise HTTPException(400, f"auto is not certain here; give the source: {sources}")
         return services_of(fitting, language, target)[0], round(100 * confidence)
-
-    async def _answer(self, request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
-        content = await self._queue.answer(request.receive, work)
-        return Response(content, media_type="application/json")
 
 
 def detected_languages(services: Sequence[TranslationService], text: str) -> dict[str, float]:

@@ -64,10 +64,7 @@ def within_budget(
         return settings
     refuse_limits(settings)
     if training.goes_on:
-        settings, is_equal = continued(settings, training, CHOICES)
-        if is_equal:
-            return settings
-        return with_length(settings, training, trial(settings), {})
+        return continued(settings, training, CHOICES, trial)
     chooser = Chooser(settings, task, training, trial)
     pace = chooser.choose()
     return with_length(settings, training, pace, chooser.chosen)

@@ -31,10 +31,7 @@ def within_budget(
         return settings
     refuse_limits(settings)
     if training.goes_on:
-        settings, is_equal = continued(settings, training, CHOICES)
-        if is_equal:
-            return settings
-        return with_length(settings, training, trial(settings), {})
+        return continued(settings, training, CHOICES, trial)
     if settings.trainer.max_epoch:
         training.say(
             f"budget {budget}: in place of the {settings.trainer.max_epoch} epochs of --recipe "
