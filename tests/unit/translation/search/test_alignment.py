@@ -1,19 +1,16 @@
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, ToyModel
+from toy_models import EOS, ToyModel, generator_of
 
-from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
 from relu_nmt.translation.search.beam_search import strongest_words
-from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import (
     SourceSentence,
     load_translations,
     replace_unknown_words,
 )
-from tests.stepping import Generator
 
 
 def test_each_token_is_aligned_by_the_step_that_chose_it():
@@ -21,33 +18,29 @@ def test_each_token_is_aligned_by_the_step_that_chose_it():
     # the end symbol and of padding do not count, and then the token aligns with nothing.
     source = torch.tensor([[4, 5, 6, 4, 2], [6, 5, 2, 1, 1]])
     settings = {"beam": 4, "nbest": 4, "print_alignment": "hard", "max_len_b": 9}
-    translations = Generator(
-        [ToyModel(seed=2)], GenerationConfig(**settings), Dictionary()
-    ).generate(source)
+    translations = generator_of(ToyModel(seed=2), **settings).generate(source)
     for row, hypotheses in zip(source, translations, strict=True):
         words = int((row >= 4).sum())
         for h in hypotheses:
             previous = np.array([EOS, *h.tokens[:-1]])
-            expected = [p % 5 if p % 5 < words else -1 for p in previous]
-            assert h.alignment.tolist() == expected
+            expected = np.where(previous % 5 < words, previous % 5, -1)
+            assert h.alignment.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("free_sentence_count", [False, True])
 def test_no_token_is_aligned_to_the_end_of_a_sentence(free_sentence_count):
-    separator, source = 4, [5, 6, 4, 5, 4, 2, 1]
-    config = GenerationConfig(
-        beam=4,
-        nbest=4,
-        print_alignment="hard",
-        max_len_b=9,
+    separator = 4
+    source = torch.tensor([[5, 6, 4, 5, 4, 2, 1]])
+    settings = {"beam": 4, "nbest": 4, "print_alignment": "hard", "max_len_b": 9}
+    generator = generator_of(
+        ToyModel(seed=2),
+        separators=(separator, separator),
         free_sentence_count=free_sentence_count,
+        **settings,
     )
-    generator = Generator(
-        [ToyModel(seed=2)], config, Dictionary(), separators=(separator, separator)
-    )
-    [hypotheses] = generator.generate(torch.tensor([source]))
+    [hypotheses] = generator.generate(source)
     positions = np.concatenate([h.alignment for h in hypotheses])
-    assert {source[position] for position in positions if position >= 0} <= {5, 6}
+    assert set(source[0, positions[positions >= 0]].tolist()) <= {5, 6}
 
 
 def test_a_token_without_attention_aligns_with_nothing():
@@ -57,14 +50,13 @@ def test_a_token_without_attention_aligns_with_nothing():
 
 
 def test_sentences_of_a_line_join_with_tokens_that_align_with_nothing():
-    generator = Generator([ToyModel()], GenerationConfig(), Dictionary())
-    sources = [SourceSentence(np.array([4, 5, 2]), ["a", "b"]) for _ in range(2)]
+    generator = generator_of(ToyModel())
+    tokens = np.array([4, 5, 2])
     scores = np.zeros(3, dtype=np.float32)
-    hypotheses = [
-        Hypothesis(np.array([4, 5, 2]), 0.0, scores, np.array(alignment))
-        for alignment in ([-1, 1, 0], [-1, 1, -1])
-    ]
-    assert generator.joined(sources, hypotheses).alignment.tolist() == [-1, 1, -1, 3, -1]
+    sources = [SourceSentence(tokens, ["a", "b"])] * 2
+    first = Hypothesis(tokens, 0.0, scores, np.array([-1, 1, 0]))
+    second = Hypothesis(tokens, 0.0, scores, np.array([-1, 1, -1]))
+    assert generator.joined(sources, [first, second]).alignment.tolist() == [-1, 1, -1, 3, -1]
 
 
 def test_unknown_words_are_copied_or_translated(tmp_path):

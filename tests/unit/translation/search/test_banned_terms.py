@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from toy_models import EOS, ToyModel
+from toy_models import EOS, ToyModel, generator_of
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.tokenization.base import WholeWords
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.banned_terms import BannedTerms, Ending
-from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.symbol_texts import SymbolTexts, compact
 from relu_nmt.translation.search.translations import SourceSentence
-from tests.stepping import Generator
 
 # Pieces of each kind. Single letters can go on with any word.
 PIECES = {
@@ -89,14 +87,23 @@ def test_a_translation_is_allowed_if_its_text_has_no_banned_term(kind, terms, ca
 def test_no_hypothesis_has_a_banned_term(kind, terms, limit, seed, beam, min_len, separated):
     words, texts = vocabulary(kind, separated)
     banned = BannedTerms(texts, terms)
-    config = GenerationConfig(beam=beam, nbest=beam, max_len_b=limit, min_len=min(min_len, limit))
     separators = Separators(SEPARATOR, SEPARATOR) if separated else None
-    model = ToyModel(len(words), seed, sharpness=3.0)
-    generator = Generator([model], config, words, separators=separators)
+    generator = generator_of(
+        ToyModel(len(words), seed, sharpness=3.0),
+        words,
+        separators,
+        beam=beam,
+        nbest=beam,
+        max_len_b=limit,
+        min_len=min(min_len, limit),
+    )
     ends = [SEPARATOR, EOS] if separated else [EOS]
-    sources = [SourceSentence(np.array([*row, *ends]), banned=banned) for row in ([5, 6], [7])]
-    sources.append(SourceSentence(np.array([5, *ends])))
-    free = generator.translate([SourceSentence(source.ids) for source in sources])
+
+    def source_of(*ids, banned=None):
+        return SourceSentence(np.array([*ids, *ends]), banned=banned)
+
+    sources = [source_of(5, 6, banned=banned), source_of(7, banned=banned), source_of(5)]
+    free = generator.translate([source_of(5, 6), source_of(7), source_of(5)])
     translations = generator.translate(sources)
     for hypotheses in translations[:2]:
         assert hypotheses
@@ -113,8 +120,8 @@ def test_no_hypothesis_has_a_banned_term(kind, terms, limit, seed, beam, min_len
 @given(st.integers(0, 99), st.sampled_from(["a", "b", "ab", "a b"]), st.integers(3, 9))
 def test_forced_text_may_have_banned_terms(seed, term, limit):
     words, texts = vocabulary("sentencepiece")
-    config = GenerationConfig(beam=4, nbest=4, max_len_b=limit)
-    generator = Generator([ToyModel(len(words), seed, sharpness=3.0)], config, words)
+    model = ToyModel(len(words), seed, sharpness=3.0)
+    generator = generator_of(model, words, beam=4, nbest=4, max_len_b=limit)
     pieces = {"a": ["▁a"], "b": ["▁b"], "ab": ["▁ab"], "a b": ["▁a", "▁b"]}[term]
     ids = words.encode(pieces, append_eos=False)
     source = SourceSentence(np.array([5, 6, EOS]), banned=BannedTerms(texts, [term]))
@@ -130,8 +137,8 @@ def test_forced_text_may_have_banned_terms(seed, term, limit):
 @given(st.integers(0, 99), st.integers(4, 9), st.booleans())
 def test_a_forced_term_may_begin_with_a_banned_word(seed, limit, in_pieces):
     words, texts = vocabulary("sentencepiece")
-    config = GenerationConfig(beam=4, nbest=4, max_len_b=limit)
-    generator = Generator([ToyModel(len(words), seed, sharpness=3.0)], config, words)
+    model = ToyModel(len(words), seed, sharpness=3.0)
+    generator = generator_of(model, words, beam=4, nbest=4, max_len_b=limit)
     ids = words.encode(["▁a", "b"] if in_pieces else ["▁a", "▁b"], append_eos=False)
     forced = ForcedTerms((tuple(ids.tolist()),), texts=texts)
     source = SourceSentence(np.array([5, 6, EOS]), forced=forced, banned=BannedTerms(texts, ["a"]))
@@ -165,16 +172,11 @@ class Bytes(WholeWords):
         super().__init__("sentencepiece")
 
     def split(self, words):
-        letters = "▁" + "▁".join(words)
-        return [
-            piece
-            for letter in letters
-            for piece in (
-                [letter]
-                if letter < "~" or letter == "▁"
-                else [f"<0x{b:02X}>" for b in letter.encode()]
-            )
-        ]
+        pieces = []
+        for letter in "▁" + "▁".join(words):
+            is_known = letter < "~" or letter == "▁"
+            pieces += [letter] if is_known else map("<0x{:02X}>".format, letter.encode())
+        return pieces
 
 
 @pytest.mark.parametrize(

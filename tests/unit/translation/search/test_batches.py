@@ -33,7 +33,8 @@ def test_the_default_bounds_the_logits():
 
 
 def test_every_worker_has_batches_and_they_share_the_memory():
-    sentences, documents = np.full(100, 20), np.full(100, 1024)
+    sentences = np.full(100, 20)
+    documents = np.full(100, 1024)
 
     def batches_of(lengths, workers, **settings):
         config = GenerationConfig(**settings)
@@ -44,20 +45,19 @@ def test_every_worker_has_batches_and_they_share_the_memory():
     assert max(map(len, batches_of(sentences, 64))) == 8
     assert len(batches_of(sentences, 4, batch_size=100)) == 1
     # Not 30, 30, 30 and 10 for two.
-    assert [len(batch) for batch in batches_of(sentences, 2, batch_size=30)] == [25] * 4
-    assert [len(batch) for batch in batches_of(sentences, 2, batch_size=40)] == [25] * 4
-    assert {len(batch) for batch in batches_of(documents, 1)} <= {11, 1}
-    assert max(len(batch) for batch in batches_of(documents, 4)) == 2
+    assert list(map(len, batches_of(sentences, 2, batch_size=30))) == [25] * 4
+    assert list(map(len, batches_of(sentences, 2, batch_size=40))) == [25] * 4
+    assert set(map(len, batches_of(documents, 1))) <= {11, 1}
+    assert max(map(len, batches_of(documents, 4))) == 2
 
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("number", [2, 3, 7, 40])
 def test_workers_get_all_batches_a_few_at_a_time(number, workers):
-    tasks = deal_batches([np.array([i]) for i in range(number)], workers)
-    assert sorted(np.concatenate([batch for task in tasks for batch in task])) == list(
-        range(number)
-    )
-    sizes = [len(task) for task in tasks]
+    tasks = deal_batches(np.split(np.arange(number), number), workers)
+    batches = list(itertools.chain.from_iterable(tasks))
+    assert sorted(np.concatenate(batches)) == list(range(number))
+    sizes = list(map(len, tasks))
     assert max(sizes) <= MOST_BATCHES and min(sizes) >= 1
     assert len(tasks) >= min(number, workers)
     assert max(sizes[:workers]) - min(sizes[:workers]) <= 1

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, ToyModel
+from toy_models import EOS, ToyModel, generator_of, toy_models
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import native
@@ -10,20 +10,19 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.scoring import build_scorer, score_references
-from tests.stepping import Generator
 
 SOURCE = torch.tensor([[4, 5, 6, 2], [6, 2, 1, 1]])
 
 
 def generate(models, **settings):
-    config = GenerationConfig(**{"beam": 3, "nbest": 3, "max_len_b": 8, **settings})
-    return Generator(models, config, Dictionary()).generate(SOURCE)
+    settings = {"beam": 3, "nbest": 3, "max_len_b": 8, **settings}
+    return generator_of(models, **settings).generate(SOURCE)
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"sampling": True}])
 def test_equal_models_are_one_model(settings):
     alone = generate([ToyModel(seed=3)], **settings)
-    three = generate([ToyModel(seed=3) for _ in range(3)], **settings)
+    three = generate(toy_models(3, 3, 3), **settings)
     for a, b in zip(alone, three, strict=True):
         for h, other in zip(a, b, strict=True):
             assert h.tokens.tolist() == other.tokens.tolist()
@@ -31,7 +30,7 @@ def test_equal_models_are_one_model(settings):
 
 
 def test_probabilities_are_averaged():
-    models = [ToyModel(seed=seed) for seed in (1, 2)]
+    models = toy_models(1, 2)
     for source, hypotheses in zip(SOURCE, generate(models), strict=True):
         source = source[source != Dictionary.pad_index]
         for h in hypotheses:
@@ -45,13 +44,14 @@ def test_probabilities_are_averaged():
 
 
 def test_alignments_are_averaged_and_ensembles_score_references():
-    models = [ToyModel(seed=seed) for seed in (1, 2)]
+    models = toy_models(1, 2)
     translations = generate(models, print_alignment="hard", nbest=1)
     assert all(len(h.alignment) == len(h.tokens) for [h] in translations)
-    ensemble, config = Ensemble(models), GenerationConfig(score_reference=True)
+    scorer = build_scorer(GenerationConfig(score_reference=True))
     for row, [h] in zip(SOURCE, translations, strict=True):
-        source, target = row[row != 1][None], torch.from_numpy(h.tokens)[None]
-        [[scored]] = score_references(ensemble, build_scorer(config), Dictionary(), source, target)
+        source = row[row != 1][None]
+        target = torch.from_numpy(h.tokens)[None]
+        [[scored]] = score_references(Ensemble(models), scorer, Dictionary(), source, target)
         assert scored.score == pytest.approx(h.score, abs=1e-5)
 
 

@@ -8,7 +8,17 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from toy_models import EOS, ToyModel, all_outputs, log_prob_of
+from toy_models import (
+    EOS,
+    ToyModel,
+    all_outputs,
+    generator_of,
+    hypothesis_scores,
+    log_prob_of,
+    ranked_outputs,
+    tokens_of,
+    toy_models,
+)
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
@@ -17,23 +27,26 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import WholeWords
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.banned_terms import BannedTerms
-from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.search.translations import SourceSentence
-from tests.stepping import Generator
 
-PAD, SEPARATOR = Dictionary.pad_index, 4
+PAD = Dictionary.pad_index
+SEPARATOR = 4
+SEPARATORS = (SEPARATOR, SEPARATOR)
 WORDS = st.integers(4, 6)
 TERMS = st.lists(st.lists(WORDS, min_size=1, max_size=3).map(tuple), max_size=4).map(tuple)
 FORCED = st.builds(ForcedTerms, TERMS, st.booleans())
 
 
+def orders_of(forced):
+    """Return the orders in which the terms may occur."""
+    return {forced.terms} if forced.ordered else set(itertools.permutations(forced.terms))
+
+
 def has_terms(tokens, forced):
     """Tell by trying all places whether the terms occur and do not overlap."""
-    tokens = tuple(tokens)
-    orders = [forced.terms] if forced.ordered else set(itertools.permutations(forced.terms))
-    return any(_follow(tokens, order) for order in orders)
+    return any(_follow(tuple(tokens), order) for order in orders_of(forced))
 
 
 def _follow(tokens, terms):
@@ -63,14 +76,14 @@ def test_missing_is_the_fewest_tokens_to_write(tokens, forced):
     progress = forced
     for token in tokens:
         progress = progress.advance(token)
-    number = next(
-        n
-        for n in range(sum(map(len, forced.terms)) + 1)
-        if n > 5
-        or any(
-            has_terms([*tokens, *tail], forced) for tail in itertools.product(range(4, 7), repeat=n)
-        )
-    )
+
+    def has_room(number):
+        tails = itertools.product(range(4, 7), repeat=number)
+        return any(has_terms([*tokens, *tail], forced) for tail in tails)
+
+    number = 0
+    while number < 6 and not has_room(number):
+        number += 1
     assert progress.missing == number or number > 5
 
 
@@ -85,16 +98,13 @@ def texts_of(kind):
 
 def has_whole_terms(tokens, forced):
     """Tell by trying all places whether the terms occur as whole words and do not overlap."""
-    texts, tokens = forced.texts, [EOS, *tokens, EOS]
-    joined = [
-        bool(texts.stays_open[a] and texts.continues[b]) for a, b in itertools.pairwise(tokens)
-    ]
+    texts = forced.texts
     # A symbol between all words shows where they begin and end.
-    split = [tokens[0]]
-    for is_joined, token in zip(joined, tokens[1:], strict=True):
+    split = [EOS]
+    for before, token in itertools.pairwise([EOS, *tokens, EOS]):
+        is_joined = texts.stays_open[before] and texts.continues[token]
         split += [token] if is_joined else [-2, token]
-    orders = [forced.terms] if forced.ordered else set(itertools.permutations(forced.terms))
-    return any(_follow_whole(split, order) for order in orders)
+    return any(_follow_whole(split, order) for order in orders_of(forced))
 
 
 def _follow_whole(split, terms):
@@ -102,8 +112,7 @@ def _follow_whole(split, terms):
     for term in terms:
         plain = [(i, token) for i, token in enumerate(split) if token != -2]
         for first in range(len(plain) - len(term) + 1):
-            span = plain[first : first + len(term)]
-            positions, tokens = [i for i, _ in span], tuple(token for _, token in span)
+            positions, tokens = zip(*plain[first : first + len(term)], strict=True)
             is_whole = split[positions[0] - 1] == -2 == split[(positions[-1] + 1) % len(split)]
             if tokens == term and positions[0] >= begin and is_whole:
                 begin = positions[-1] + 1
@@ -154,18 +163,18 @@ def source_of(words, forced=NO_TERMS, **options):
 
 @given(SOURCES, searches(), st.integers(0, 99), st.integers(1, 2), st.booleans())
 def test_terms_are_in_every_hypothesis(sources, search, seed, num_models, bans):
-    models = [ToyModel(seed=seed + i, sharpness=3.0) for i in range(num_models)]
+    models = toy_models(*range(seed, seed + num_models), sharpness=3.0)
     words = Dictionary(list("abc"))
-    config, banned = GenerationConfig(**search), None
+    banned = None
     if bans:
         banned = BannedTerms(SymbolTexts(TextPipeline("en"), words), ["b", "a c"])
     sources = [source_of(*source, banned=banned) for source in sources]
-    generator = Generator(models, config, words)
+    generator = generator_of(models, words, **search)
     translations = generator.translate(sources)
     for source, hypotheses in zip(sources, translations, strict=True):
         assert hypotheses
-        outputs = [hypothesis.tokens.tolist() for hypothesis in hypotheses]
-        assert len(set(map(tuple, outputs))) == len(outputs)
+        outputs = tokens_of(hypotheses)
+        assert len(set(outputs)) == len(outputs)
         needed = sum(map(len, source.forced.terms))
         for best, output in zip(hypotheses, outputs, strict=True):
             assert output[-1] == EOS and EOS not in output[:-1]
@@ -181,7 +190,7 @@ def test_terms_are_in_every_hypothesis(sources, search, seed, num_models, bans):
             assert best.score == pytest.approx(total, rel=1e-5, abs=1e-4)
         # The same in other company.
         [alone] = generator.translate([source])
-        assert [hypothesis.tokens.tolist() for hypothesis in alone] == outputs
+        assert tokens_of(alone) == outputs
 
 
 @given(st.sampled_from(list(KINDS)), PIECE_TERMS, st.booleans(), searches(), st.integers(0, 99))
@@ -192,7 +201,7 @@ def test_whole_words_are_in_every_hypothesis(kind, terms, ordered, search, seed)
     forced = ForcedTerms(terms, ordered, texts=texts)
     source = source_of([4, 5], forced)
     model = ToyModel(len(words), seed, sharpness=3.0)
-    [hypotheses] = Generator([model], GenerationConfig(**search), words).translate([source])
+    [hypotheses] = generator_of(model, words, **search).translate([source])
     assert hypotheses
     for hypothesis in hypotheses:
         assert has_whole_terms(hypothesis.tokens[:-1].tolist(), forced)
@@ -203,40 +212,33 @@ def test_whole_words_are_in_every_hypothesis(kind, terms, ordered, search, seed)
 def test_the_best_of_all_outputs_with_the_terms_is_found(ordered):
     differs = 0
     for seed, terms in itertools.product(range(3), [((5,), (4,)), ((6, 4), (4, 5)), ((4,), (4,))]):
-        model, forced = ToyModel(seed=seed), ForcedTerms(terms, ordered)
-        config = GenerationConfig(beam=300, nbest=3, max_len_b=4, stop_rule="exact", lenpen=0.5)
+        model = ToyModel(seed=seed)
+        forced = ForcedTerms(terms, ordered)
+        settings = {"beam": 300, "nbest": 3, "max_len_b": 4, "stop_rule": "exact", "lenpen": 0.5}
         source = source_of([5, 4, 6], forced)
-        [hypotheses] = Generator([model], config, Dictionary()).translate([source])
-        outputs = list(all_outputs(7, 4))
-        ids = torch.from_numpy(source.ids)
-        scored = {
-            tuple(o): float(log_prob_of(model, ids, o).sum()) / len(o) ** 0.5 for o in outputs
-        }
-        by_score = sorted(scored, key=scored.get, reverse=True)
-        best = [output for output in by_score if has_terms(output, forced)][:3]
-        assert [tuple(hypothesis.tokens.tolist()) for hypothesis in hypotheses] == best
-        differs += best[0] != by_score[0]
+        [hypotheses] = generator_of(model, **settings).translate([source])
+        ranked = list(ranked_outputs(model, torch.from_numpy(source.ids), all_outputs(7, 4), 0.5))
+        best = [output for output in ranked if has_terms(output, forced)][:3]
+        assert tokens_of(hypotheses) == best
+        differs += best[0] != ranked[0]
     assert differs > 3
 
 
 @given(st.integers(0, 99), searches(), FORCED)
 def test_sentences_without_terms_are_translated_as_before(seed, search, forced):
-    models = [ToyModel(seed=seed)]
-    generator = Generator(models, GenerationConfig(**search), Dictionary())
+    generator = generator_of(ToyModel(seed=seed), **search)
     sources = [source_of([4, 5]), source_of([6], forced), source_of([5, 5, 6])]
-    free = generator.translate([source_of(source.ids[:-1]) for source in sources])
+    free = generator.translate([source_of([4, 5]), source_of([6]), source_of([5, 5, 6])])
     translations = generator.translate(sources)
     for i in (0, 2):
-        assert [h.tokens.tolist() for h in translations[i]] == [h.tokens.tolist() for h in free[i]]
-        assert [h.score for h in translations[i]] == [h.score for h in free[i]]
+        assert tokens_of(translations[i]) == tokens_of(free[i])
+        assert hypothesis_scores(translations[i]) == hypothesis_scores(free[i])
 
 
 def test_terms_that_the_best_translation_has_change_nothing():
     num_equal = 0
     for seed in range(12):
-        generator = Generator(
-            [ToyModel(seed=seed)], GenerationConfig(beam=5, max_len_b=8), Dictionary()
-        )
+        generator = generator_of(ToyModel(seed=seed), beam=5, max_len_b=8)
         [[free]] = generator.translate([source_of([4, 5])])
         words = free.tokens[:-1].tolist()
         forced = ForcedTerms((tuple(words[:2]), tuple(words[2:])) if len(words) > 2 else ())
@@ -251,9 +253,9 @@ def test_a_prefix_may_have_the_terms_but_not_a_context(seed, forced, prefix, dat
     num_context = data.draw(st.integers(0, len(prefix)))
     context = np.array(prefix[:num_context], int)
     forced_prefix = np.array(prefix[num_context:], int)
-    config = GenerationConfig(beam=3, nbest=3, max_len_b=5)
     source = source_of([4, 5], forced, context=context, prefix=forced_prefix)
-    [hypotheses] = Generator([ToyModel(seed=seed)], config, Dictionary()).translate([source])
+    generator = generator_of(ToyModel(seed=seed), beam=3, nbest=3, max_len_b=5)
+    [hypotheses] = generator.translate([source])
     for hypothesis in hypotheses:
         tokens = hypothesis.tokens.tolist()
         assert tokens[: len(forced_prefix)] == forced_prefix.tolist()
@@ -265,10 +267,8 @@ def test_terms_and_the_number_of_sentences(seed, forced, number, max_len_b):
     terms = tuple(t for t in forced.terms if SEPARATOR not in t)
     forced = ForcedTerms(terms, forced.ordered)
     source = source_of([5, SEPARATOR] * number, forced)
-    config = GenerationConfig(beam=3, max_len_b=max_len_b)
-    generator = Generator(
-        [ToyModel(seed=seed)], config, Dictionary(), separators=(SEPARATOR, SEPARATOR)
-    )
+    model = ToyModel(seed=seed)
+    generator = generator_of(model, separators=SEPARATORS, beam=3, max_len_b=max_len_b)
     [[hypothesis]] = generator.translate([source])
     tokens = hypothesis.tokens.tolist()
     assert tokens.count(SEPARATOR) == number and tokens[-2:] == [SEPARATOR, EOS]
@@ -277,12 +277,16 @@ def test_terms_and_the_number_of_sentences(seed, forced, number, max_len_b):
 
 def sentences_of(tokens):
     """Return the words of each sentence of an output, and what stands behind the last."""
-    words, *later = [list(part) for part in np.split(tokens, np.flatnonzero(tokens == SEPARATOR))]
+    words, *later = map(list, np.split(tokens, np.flatnonzero(tokens == SEPARATOR)))
     return [words, *(part[1:] for part in later)]
 
 
-def is_obeyed(words, prefix, forced):
-    return words[: len(prefix)] == list(prefix) and has_terms(words, forced)
+def is_obeyed(outputs, sentences):
+    """Tell whether each sentence begins with its prefix and has its terms."""
+    for words, (prefix, forced) in zip(outputs, sentences, strict=True):
+        if words[: len(prefix)] != list(prefix) or not has_terms(words, forced):
+            return False
+    return True
 
 
 OTHER_WORDS = st.integers(5, 7)
@@ -310,61 +314,52 @@ def window_of(sentences, **options):
 
 @given(st.lists(SENTENCES, min_size=1, max_size=3), searches(), st.integers(0, 99))
 def test_each_sentence_has_its_prefix_and_its_terms(windows, search, seed):
-    model, config = ToyModel(8, seed=seed, sharpness=3.0), GenerationConfig(**search)
-    sources = [window_of(sentences) for sentences in windows]
-    generator = Generator([model], config, Dictionary(), separators=(SEPARATOR, SEPARATOR))
+    model = ToyModel(8, seed=seed, sharpness=3.0)
+    sources = list(map(window_of, windows))
+    generator = generator_of(model, separators=SEPARATORS, **search)
     translations = generator.translate(sources)
     for source, sentences, hypotheses in zip(sources, windows, translations, strict=True):
         for hypothesis in hypotheses:
             *outputs, end = sentences_of(hypothesis.tokens)
             assert len(outputs) == len(sentences) and end == [EOS]
-            for words, (prefix, forced) in zip(outputs, sentences, strict=True):
-                assert is_obeyed(words, prefix, forced)
+            assert is_obeyed(outputs, sentences)
             expected = log_prob_of(model, torch.from_numpy(source.ids), hypothesis.tokens.tolist())
             assert np.allclose(hypothesis.positional_scores, expected, atol=1e-4)
         [alone] = generator.translate([source])
-        assert [h.tokens.tolist() for h in alone] == [h.tokens.tolist() for h in hypotheses]
+        assert tokens_of(alone) == tokens_of(hypotheses)
 
 
 def test_the_best_of_all_outputs_with_terms_of_each_sentence_is_found():
     differs = 0
-    none, other = ForcedTerms(), ForcedTerms(((5,),))
+    none = ForcedTerms()
+    other = ForcedTerms(((5,),))
+    settings = {"beam": 400, "max_len_b": 5, "stop_rule": "exact", "lenpen": 0.5}
+    two_sentences = [
+        output
+        for output in all_outputs(7, 5)
+        if output[-2:] == [SEPARATOR, EOS] and output.count(SEPARATOR) == 2
+    ]
     for seed, sentences in itertools.product(
         range(4),
         [[((), other), ((), none)], [((), none), ((), other)], [((6,), none), ((6,), none)]],
     ):
-        model, source = ToyModel(seed=seed), window_of(sentences)
-        config = GenerationConfig(beam=400, max_len_b=5, stop_rule="exact", lenpen=0.5)
-        separators = (SEPARATOR, SEPARATOR)
-        [[hypothesis]] = Generator([model], config, Dictionary(), separators=separators).translate(
-            [source]
-        )
-        ids = torch.from_numpy(source.ids)
-        scored = {
-            tuple(o): float(log_prob_of(model, ids, o).sum()) / len(o) ** 0.5
-            for o in all_outputs(7, 5)
-            if o[-2:] == [SEPARATOR, EOS] and o.count(SEPARATOR) == 2
-        }
-        by_score = sorted(scored, key=scored.get, reverse=True)
+        model = ToyModel(seed=seed)
+        source = window_of(sentences)
+        generator = generator_of(model, separators=SEPARATORS, **settings)
+        [[hypothesis]] = generator.translate([source])
+        ranked = list(ranked_outputs(model, torch.from_numpy(source.ids), two_sentences, 0.5))
         best = next(
-            output
-            for output in by_score
-            if all(
-                is_obeyed(words, prefix, forced)
-                for words, (prefix, forced) in zip(
-                    sentences_of(np.array(output))[:2], sentences, strict=True
-                )
-            )
+            output for output in ranked if is_obeyed(sentences_of(np.array(output))[:2], sentences)
         )
         assert tuple(hypothesis.tokens.tolist()) == best
-        differs += best != by_score[0]
+        differs += best != ranked[0]
     assert differs > 3
 
 
 def test_terms_go_with_plain_beam_search_alone():
     source = source_of([4], ForcedTerms(((5,),)))
     for other in ({"sampling": True}, {"diverse_beam_groups": 5}, {"beam_threshold": 1.0}):
-        generator = Generator([ToyModel()], GenerationConfig(**other), Dictionary())
+        generator = generator_of(ToyModel(), **other)
         flag = "--" + next(iter(other)).replace("_", "-")
         with pytest.raises(ConfigError, match=f"{flag}: terms can be forced in plain beam search"):
             generator.translate([source])
@@ -373,7 +368,7 @@ def test_terms_go_with_plain_beam_search_alone():
 def test_terms_need_room():
     model = ToyModel()
     model.most["target", False] = 4
-    generator = Generator([model], GenerationConfig(max_len_b=2), Dictionary())
+    generator = generator_of(model, max_len_b=2)
     [[hypothesis]] = generator.translate([source_of([4], ForcedTerms(((5, 6, 5),)))])
     assert hypothesis.tokens.tolist() == [5, 6, 5, EOS]
     with pytest.raises(ConfigError, match=r"4 tokens are needed .* the model can write 3"):
@@ -383,8 +378,11 @@ def test_terms_need_room():
 def test_prefixes_need_room():
     model = ToyModel()
     model.most["target", False] = 4
-    generator = Generator([model], GenerationConfig(max_len_b=2), Dictionary())
-    sources = [source_of([4], prefix=np.array(prefix)) for prefix in ([5, 6, 5], [6])]
+    generator = generator_of(model, max_len_b=2)
+    sources = [
+        source_of([4], prefix=np.array([5, 6, 5])),
+        source_of([4], prefix=np.array([6])),
+    ]
     [[long], [short]] = generator.translate(sources)
     assert long.tokens.tolist() == [5, 6, 5, EOS] and long.reached_limit
     assert len(short.tokens) <= 3
@@ -395,9 +393,7 @@ def test_prefixes_need_room():
 def test_a_single_sentence_without_separator_is_as_long_as_the_model_can_write():
     model = ToyModel()
     model.most["target", True] = 4
-    separators = Separators(6, 6, alone=False)
-    config = GenerationConfig(max_len_b=9)
-    generator = Generator([model], config, Dictionary(), separators=separators)
+    generator = generator_of(model, separators=Separators(6, 6, alone=False), max_len_b=9)
     [[hypothesis]] = generator.translate([source_of([4], prefix=np.array([5, 5, 5, 5]))])
     assert hypothesis.tokens.tolist() == [5, 5, 5, EOS]
 

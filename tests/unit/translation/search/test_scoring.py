@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, ToyModel, decoder_of
+from toy_models import EOS, ToyModel, decoder_of, generator_of, hypothesis_scores, tokens_of
 
 from relu_nmt.config.fields import options_of
 from relu_nmt.data.dictionary import Dictionary
@@ -104,10 +104,11 @@ def looked_at(tokens, length):
 def test_a_search_adds_the_coverage_of_each_hypothesis(settings, stop_rule):
     settings = {"beam": 4, "max_len_b": 9, "stop_rule": stop_rule, **settings}
     settings["nbest"] = settings["beam"]
-    config = GenerationConfig(scorer="coverage:beta=0.4", **settings)
-    translations = Generator([ToyModel(seed=2)], config, Dictionary()).generate(SOURCE)
+    settings["scorer"] = "coverage:beta=0.4"
+    translations = generator_of(ToyModel(seed=2), **settings).generate(SOURCE)
     for row, hypotheses in zip(SOURCE, translations, strict=True):
-        words, scores = (row >= 4).numpy(), [h.score for h in hypotheses]
+        words = (row >= 4).numpy()
+        scores = hypothesis_scores(hypotheses)
         assert scores == sorted(scores, reverse=True)
         for h in hypotheses:
             attention = np.clip(looked_at(h.tokens, len(row)), LEAST_COVERAGE, 1)[words]
@@ -118,16 +119,11 @@ def test_a_search_adds_the_coverage_of_each_hypothesis(settings, stop_rule):
 
 def test_coverage_with_weight_0_finds_the_same_as_the_length_penalty():
     settings = {"beam": 5, "nbest": 5, "max_len_b": 12}
-    plain, covered = (
-        Generator(
-            [ToyModel(seed=3)], GenerationConfig(scorer=scorer, **settings), Dictionary()
-        ).generate(SOURCE)
-        for scorer in ("length", "coverage:beta=0")
-    )
-    for hypotheses, other in zip(plain, covered, strict=True):
-        assert [(h.tokens.tolist(), h.score) for h in hypotheses] == [
-            (h.tokens.tolist(), h.score) for h in other
-        ]
+    plain = generator_of(ToyModel(seed=3), scorer="length", **settings).generate(SOURCE)
+    covered = generator_of(ToyModel(seed=3), scorer="coverage:beta=0", **settings).generate(SOURCE)
+    for hypotheses, others in zip(plain, covered, strict=True):
+        assert tokens_of(hypotheses) == tokens_of(others)
+        assert hypothesis_scores(hypotheses) == hypothesis_scores(others)
 
 
 @pytest.mark.parametrize("make", [decoder_of, install])
@@ -144,14 +140,13 @@ def test_a_hypothesis_has_the_same_coverage_as_reference(make, kind):
         return Generator(decoders, config, Dictionary(), separators=separators)
 
     sources = [[4, 5, 7, 6, 4, 7, 2], [6, 7, 2]]
-    ids = [np.array(source) for source in sources]
-    outputs = generator(beam=4, nbest=4, max_len_b=8).translate(
-        [SourceSentence(row) for row in ids]
-    )
+    ids = list(map(np.array, sources))
+    sentences = list(map(SourceSentence, ids))
+    outputs = generator(beam=4, nbest=4, max_len_b=8).translate(sentences)
     for source_ids, hypotheses in zip(ids, outputs, strict=True):
         sentences = [SourceSentence(source_ids, reference=h.tokens) for h in hypotheses]
         rescored = [best.score for [best] in generator(score_reference=True).translate(sentences)]
-        np.testing.assert_allclose(rescored, [h.score for h in hypotheses], rtol=1e-4)
+        np.testing.assert_allclose(rescored, hypothesis_scores(hypotheses), rtol=1e-4)
 
 
 def test_a_scorer_without_bound_and_length_penalty():
@@ -164,8 +159,8 @@ def test_a_scorer_without_bound_and_length_penalty():
     try:
         lengths = {}
         for rule in ("full", "exact"):
-            config = GenerationConfig(scorer="longest", max_len_b=30, stop_rule=rule)
-            translations = Generator([ToyModel(seed=0)], config, Dictionary()).generate(SOURCE)
+            generator = generator_of(ToyModel(), scorer="longest", max_len_b=30, stop_rule=rule)
+            translations = generator.generate(SOURCE)
             lengths[rule] = [len(best.tokens) for [best] in translations]
         for flag, value in (("lenpen", 0.5), ("lenpen_form", "gnmt"), ("unnormalized", True)):
             config = GenerationConfig(scorer="longest", **{flag: value})
@@ -188,8 +183,8 @@ def test_a_step_score_acts_at_its_steps_only():
 
     step_scores.register("at_first")(AtFirst)
     try:
-        config = GenerationConfig(step_score="at_first", beam=1, max_len_b=4)
-        for [best] in Generator([ToyModel(seed=0)], config, Dictionary()).generate(SOURCE):
+        generator = generator_of(ToyModel(), step_score="at_first", beam=1, max_len_b=4)
+        for [best] in generator.generate(SOURCE):
             assert best.tokens[0] == 4 and best.positional_scores[0] > 0
             assert len(best.tokens) > 1 and (best.positional_scores[1:] < 0).all()
     finally:

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, ToyModel, log_prob_of
+from toy_models import EOS, ToyModel, generator_of, log_prob_of, tokens_of
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import native
@@ -12,7 +12,6 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import BLOCK, StepScores
 from relu_nmt.translation.search.beam_search import best_of_groups, draw, draw_uniforms
 from relu_nmt.translation.search.config import GenerationConfig
-from tests.stepping import Generator
 
 
 @pytest.fixture(params=["kernels", "PyTorch"])
@@ -78,8 +77,8 @@ SENTENCE = torch.tensor([[4, 5, 2]])
 
 def draws(count, **settings):
     """Return the first tokens of many samples for one model."""
-    config = GenerationConfig(beam=count, nbest=count, sampling=True, max_len_b=1, **settings)
-    [drawn] = Generator([ToyModel(seed=2, sharpness=1.0)], config, Dictionary()).generate(SENTENCE)
+    settings = {"beam": count, "nbest": count, "sampling": True, "max_len_b": 1, **settings}
+    [drawn] = generator_of(ToyModel(seed=2, sharpness=1.0), **settings).generate(SENTENCE)
     return np.array([h.tokens[0] for h in drawn])
 
 
@@ -114,9 +113,9 @@ def test_topk_and_topp_cut_the_tail():
 
 
 def test_scores_are_the_models_own():
-    config = GenerationConfig(beam=8, nbest=8, sampling=True, sampling_topk=2, max_len_b=6)
     model = ToyModel(seed=1)
-    [hypotheses] = Generator([model], config, Dictionary()).generate(SENTENCE)
+    settings = {"beam": 8, "nbest": 8, "sampling": True, "sampling_topk": 2, "max_len_b": 6}
+    [hypotheses] = generator_of(model, **settings).generate(SENTENCE)
     for h in hypotheses:
         np.testing.assert_allclose(
             h.positional_scores, log_prob_of(model, SENTENCE[0], h.tokens), atol=1e-5
@@ -125,10 +124,10 @@ def test_scores_are_the_models_own():
 
 def test_the_seed_and_the_sentence_number_decide():
     def sample(seed, number):
-        config = GenerationConfig(beam=3, nbest=3, sampling=True, seed=seed, max_len_b=9)
-        generator = Generator([ToyModel(sharpness=0.5)], config, Dictionary())
+        settings = {"beam": 3, "nbest": 3, "sampling": True, "seed": seed, "max_len_b": 9}
+        generator = generator_of(ToyModel(sharpness=0.5), **settings)
         [hypotheses] = generator.generate(SENTENCE, ids=[number])
-        return [h.tokens.tolist() for h in hypotheses]
+        return tokens_of(hypotheses)
 
     assert sample(1, 0) == sample(1, 0)
     assert sample(1, 0) != sample(2, 0)
@@ -147,11 +146,12 @@ def test_the_largest_and_smallest_random_numbers_give_possible_tokens():
 
 def test_a_forced_end_is_drawn_however_unlikely():
     for settings in ({}, {"sampling_topk": 3}, {"sampling_topp": 0.9}):
-        config = GenerationConfig(
-            beam=2, nbest=2, sampling=True, temperature=1e-3, max_len_b=3, min_len=3, **settings
+        lengths = {"beam": 2, "nbest": 2, "max_len_b": 3, "min_len": 3}
+        generator = generator_of(
+            ToyModel(seed=2), sampling=True, temperature=1e-3, **lengths, **settings
         )
-        [hypotheses] = Generator([ToyModel(seed=2)], config, Dictionary()).generate(SENTENCE)
-        assert [len(h.tokens) for h in hypotheses] == [4, 4]
+        [hypotheses] = generator.generate(SENTENCE)
+        assert list(map(len, tokens_of(hypotheses))) == [4, 4]
         assert hypotheses[0].positional_scores[-1] < -1000  # its probability is below any float64
 
 
@@ -167,8 +167,8 @@ SOURCE = torch.tensor([[4, 5, 6, 2], [6, 2, 1, 1]])
 
 
 def generate(model, **settings):
-    config = GenerationConfig(**{"max_len_b": 8, "stop_rule": "full", **settings})
-    return Generator([model], config, Dictionary()).generate(SOURCE)
+    settings = {"max_len_b": 8, "stop_rule": "full", **settings}
+    return generator_of(model, **settings).generate(SOURCE)
 
 
 def test_one_group_is_plain_beam_search():
@@ -176,13 +176,13 @@ def test_one_group_is_plain_beam_search():
         plain = generate(ToyModel(seed=seed), beam=4, nbest=4)
         grouped = generate(ToyModel(seed=seed), beam=4, nbest=4, diverse_beam_groups=1)
         for a, b in zip(plain, grouped, strict=True):
-            assert [h.tokens.tolist() for h in a] == [h.tokens.tolist() for h in b]
+            assert tokens_of(a) == tokens_of(b)
 
 
 def test_without_strength_all_groups_find_the_same():
     settings = {"diverse_beam_groups": 3, "diverse_beam_strength": 0.0, "beam": 6, "nbest": 6}
     for hypotheses in generate(ToyModel(seed=1), **settings):
-        assert len({tuple(h.tokens) for h in hypotheses}) == 2
+        assert len(set(tokens_of(hypotheses))) == 2
 
 
 def test_strong_groups_begin_differently_and_report_true_scores():

@@ -5,7 +5,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_models import EOS, ToyModel, all_outputs, log_prob_of
+from toy_models import (
+    EOS,
+    ToyModel,
+    all_outputs,
+    hypothesis_scores,
+    log_prob_of,
+    ranked_outputs,
+    tokens_of,
+    toy_models,
+)
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
@@ -14,7 +23,8 @@ from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Generator
 
-PAD, SEPARATOR = Dictionary.pad_index, 4
+PAD = Dictionary.pad_index
+SEPARATOR = 4
 SEPARATORS = (SEPARATOR, SEPARATOR)
 
 
@@ -22,7 +32,7 @@ def source_of(sentences):
     """Return the ids of sentences of so many words."""
     ids = []
     for i, length in enumerate(sentences):
-        ids += [5 + (i + j) % 2 for j in range(length)] + [SEPARATOR]
+        ids += [*(5 + np.arange(i, i + length) % 2), SEPARATOR]
     return np.array([*ids, EOS])
 
 
@@ -82,10 +92,10 @@ def searches(draw):
 
 @given(GROUPS, searches(), st.integers(0, 99), st.integers(1, 2))
 def test_every_search_writes_as_many_sentences_as_it_reads(groups, search, seed, num_models):
-    models = [ToyModel(seed=seed + i, sharpness=3.0) for i in range(num_models)]
-    sources = [source_of(sentences) for sentences in groups]
+    models = toy_models(*range(seed, seed + num_models), sharpness=3.0)
+    sources = list(map(source_of, groups))
     outputs = generator_of(models, **search).generate(pad_rows(sources, PAD))
-    for i, (sentences, source, hypotheses) in enumerate(zip(groups, sources, outputs, strict=True)):
+    for sentences, source, hypotheses in zip(groups, sources, outputs, strict=True):
         assert hypotheses
         limit = int(search["max_len_a"] * len(source)) + search["max_len_b"]
         for hypothesis in hypotheses:
@@ -95,7 +105,7 @@ def test_every_search_writes_as_many_sentences_as_it_reads(groups, search, seed,
             assert np.isfinite(hypothesis.positional_scores).all()
         if "sampling" not in search:  # the numbers drawn are the sentence's own
             [alone] = generator_of(models, **search).generate(torch.from_numpy(source)[None])
-            assert [h.tokens.tolist() for h in alone] == [h.tokens.tolist() for h in outputs[i]]
+            assert tokens_of(alone) == tokens_of(hypotheses)
 
 
 @given(GROUPS, searches(), st.integers(0, 99), st.data())
@@ -131,16 +141,13 @@ def test_a_wide_beam_finds_the_best_of_all_outputs_with_so_many_sentences(number
     counted = [output for output in all_outputs(7, limit) if is_counted(output, number)]
     for seed in range(3):
         model = ToyModel(seed=seed)
-        scores = {
-            tuple(output): float(log_prob_of(model, source, output).sum()) / len(output) ** lenpen
-            for output in counted
-        }
+        scores = ranked_outputs(model, source, counted, lenpen)
         search = {"beam": 600, "nbest": 5, "lenpen": lenpen, "stop_rule": "exact"}
         [outputs] = generator_of([model], max_len_b=limit, **search).generate(source[None])
-        best = sorted(scores, key=scores.__getitem__, reverse=True)[:5]
-        assert [tuple(hypothesis.tokens) for hypothesis in outputs] == best
+        assert tokens_of(outputs) == list(scores)[:5]
         # The score is the model's own, whatever it was not allowed.
-        np.testing.assert_allclose([h.score for h in outputs], [scores[b] for b in best], atol=1e-5)
+        best_scores = list(scores.values())[:5]
+        np.testing.assert_allclose(hypothesis_scores(outputs), best_scores, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +164,8 @@ def test_a_free_sentence_count_changes_nothing_in_the_search(search):
     sources = pad_rows([source_of([2, 1, 3]), source_of([1]), source_of([0, 2])], PAD)
     numbers = []
     for seed in range(6):
-        model, shared = ToyModel(seed=seed), {"max_len_b": 9, **search}
+        model = ToyModel(seed=seed)
+        shared = {"max_len_b": 9, **search}
         free = generator_of([model], free_sentence_count=True, **shared).generate(sources)
         plain = generator_of([model], separators=None, **shared).generate(sources)
         for hypotheses, other in zip(free, plain, strict=True):
@@ -216,8 +224,6 @@ def test_nothing_to_count_is_an_error():
 def test_scores_of_references_do_not_depend_on_the_sentence_count():
     reference = np.array([5, SEPARATOR, 6, SEPARATOR, 5, EOS])  # too many sentences
     source = SourceSentence(source_of([2]), reference=reference)
-    scored = [
-        generator_of([ToyModel()], separators, score_reference=True).translate([source])
-        for separators in (SEPARATORS, None)
-    ]
-    assert scored[0][0][0].score == scored[1][0][0].score
+    counted = generator_of([ToyModel()], SEPARATORS, score_reference=True).translate([source])
+    plain = generator_of([ToyModel()], None, score_reference=True).translate([source])
+    assert counted[0][0].score == plain[0][0].score

@@ -1,14 +1,20 @@
-"""A tiny recurrent model that obeys the decoding interface, and an exhaustive search for it."""
+"""A tiny recurrent model that obeys the decoding interface, its searches, and an exhaustive one."""
 
 import itertools
+from operator import itemgetter
 
+import numpy as np
 import torch
 from torch import nn
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.translation.base import StepDecoder, StepScores, TranslationModel
+from relu_nmt.translation.search.config import GenerationConfig
+from tests.stepping import Generator
 
-EOS, UNK = Dictionary.eos_index, Dictionary.unk_index
+EOS = Dictionary.eos_index
+UNK = Dictionary.unk_index
 FIRST_WORD = 4
 
 
@@ -24,7 +30,8 @@ class ToyState:
         self.memory = self.memory.gather(1, index)
 
     def keep(self, rows):
-        self.memory, self.source = self.memory[rows], self.source[rows]
+        self.memory = self.memory[rows]
+        self.source = self.source[rows]
 
 
 class ToyModel(nn.Module):
@@ -71,7 +78,8 @@ class ToyModel(nn.Module):
         return features @ self.out
 
     def forward(self, src_tokens, prev_output_tokens):
-        memory, features = self._begin(src_tokens), []
+        memory = self._begin(src_tokens)
+        features = []
         for tokens in prev_output_tokens.unbind(1):
             memory = self._next(memory, tokens)
             features.append(memory)
@@ -95,6 +103,42 @@ def all_outputs(vocab_size, limit, shortest=1):
             yield [*output, EOS]
 
 
+def ranked_outputs(model, source, outputs, lenpen):
+    """Return the score of each output by teacher forcing, the best first."""
+    scores = {}
+    for output in outputs:
+        total = float(log_prob_of(model, source, output).sum())
+        scores[tuple(output)] = total / len(output) ** lenpen
+    return dict(sorted(scores.items(), key=itemgetter(1), reverse=True))
+
+
+def toy_models(*seeds, **settings):
+    """Return a toy model for each seed."""
+    return [ToyModel(seed=seed, **settings) for seed in seeds]
+
+
 def decoder_of(model):
     """Return the step decoder of a transformer. Toys and step decoders are theirs."""
     return StepDecoder(model) if isinstance(model, TranslationModel) else model
+
+
+def generator_of(models, symbols=None, separators=None, shortlist=None, **settings):
+    """Return a generator of a model or an ensemble, with these settings of the search."""
+    decoders = list(map(decoder_of, models if isinstance(models, list) else [models]))
+    config = GenerationConfig(**settings)
+    return Generator(decoders, config, symbols or Dictionary(), None, separators, shortlist)
+
+
+def padded(rows):
+    """Return rows of token ids as one tensor, padded on the right."""
+    return pad_rows([np.asarray(row, dtype=np.int64) for row in rows], Dictionary.pad_index)
+
+
+def tokens_of(hypotheses):
+    """Return the tokens of each hypothesis, as tuples."""
+    return [tuple(hypothesis.tokens.tolist()) for hypothesis in hypotheses]
+
+
+def hypothesis_scores(hypotheses):
+    """Return the score of each hypothesis."""
+    return [hypothesis.score for hypothesis in hypotheses]
