@@ -1,7 +1,8 @@
 """Errors that a user of relu_nmt can cause and mend.
 
 Every message is one line: the value, its origin, the expected value and the remedy. Commands print
-it and exit with status 2; a library caller may catch :class:`ReluNmtError`.
+it and exit with status 2; a library caller may catch :class:`ReluNmtError`. A docstring names an
+error where its class alone does not tell the cause.
 """
 
 import os

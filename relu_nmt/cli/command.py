@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import resolve_name
 from typing import Any
 
 import relu_nmt.cli
@@ -60,8 +61,9 @@ class Command:
     Args:
         description: first text of ``--help``, most often the module's docstring.
         settings_class: settings whose flags the command has.
-        job: function of the settings, as ``module:function``, which is imported when the flags are
-            read and right, or the function itself. The result may have an exit code.
+        job: function of the settings, or ``module:function``, imported when the flags are read and
+            right. A name with a dot in front is of a module beside that of the settings. The result
+            may have an exit code.
         user_modules: let the user add parts of their own.
         computes: warn if other processes use the same cores.
         most_used: names of the settings with which ``--help`` begins, with spaces between them.
@@ -74,12 +76,18 @@ class Command:
     prog: str
     description: str | None
     settings_class: type[Any]
-    job: str | Callable[[Any], Any]
+    job: str | Callable[[Any], Any] = ".job:run"
     user_modules: bool = True
     computes: bool = True
     most_used: str = ""
     usage: str = ""
     remainder: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.job, str):
+            module, _, function = self.job.partition(":")
+            package = self.settings_class.__module__.rpartition(".")[0]
+            object.__setattr__(self, "job", f"{resolve_name(module, package)}:{function}")
 
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the command's flags."""

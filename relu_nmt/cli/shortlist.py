@@ -13,7 +13,7 @@ main = Command(
     "relu-nmt-shortlist",
     __doc__,
     ShortlistSettings,
-    "relu_nmt.jobs.convert.job:shortlist",
+    ".job:shortlist",
     user_modules=False,
     computes=False,
 )

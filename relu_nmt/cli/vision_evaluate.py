@@ -9,12 +9,7 @@ Accuracies are in percent.
 from relu_nmt.cli.command import Command
 from relu_nmt.jobs.vision_evaluate.settings import EvaluateImagesSettings
 
-main = Command(
-    "relu-nmt-vision-evaluate",
-    __doc__,
-    EvaluateImagesSettings,
-    "relu_nmt.jobs.vision_evaluate.job:run",
-)
+main = Command("relu-nmt-vision-evaluate", __doc__, EvaluateImagesSettings)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -123,7 +123,6 @@ def group(title: str, config_class: type, *, stored: bool = True, **defaults: An
 
 
 def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
-    """Return a subclass of settings with other defaults."""
     unknown = defaults.keys() - all_options(config_class)
     if unknown:
         raise TypeError(f"{config_class.__name__}: no option is called {', '.join(unknown)}")

@@ -275,7 +275,6 @@ def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
 
 
 def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
-    """Return the ``args`` of a checkpoint."""
     from safetensors import SafetensorError, safe_open
 
     try:

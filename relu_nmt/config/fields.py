@@ -275,7 +275,6 @@ def _elements(value: Any, has_paths: bool) -> Iterable[Any]:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """Return the value converted to ``kind``."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if kind is bool and isinstance(value, str):

@@ -48,7 +48,6 @@ split_sentences_option = partial(
 
 
 def _no_left_padding(text: str) -> str:
-    """Return ``False`` if the text means that."""
     if text.lower() not in ("false", "0", "no"):
         raise ValueError(f"expected False, or leave it out: {RIGHT_PADDING}")
     return "False"

@@ -86,9 +86,6 @@ class IndexedDataset:
     Attributes:
         sizes: int32 [N], tokens of each sentence with ``</s>``. Read-only.
         dtype: dtype of the ``.bin``.
-
-    Raises:
-        DataError: a file is missing, truncated, damaged or of another format.
     """
 
     def __init__(self, prefix: str | os.PathLike[str]) -> None:

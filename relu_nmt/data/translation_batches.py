@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.dictionary import Dictionary
@@ -26,8 +28,26 @@ DRAW = 1  # seed of the draws of corpus weights, apart from those that shuffle
 Longest = tuple[int | None, int | None]  # most source and target tokens that a model accepts
 
 
+class TensorBatch:
+    """A dataclass of tensors, also in lists and tables. Its ``ids`` stay, which messages name."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch on ``device``. A copy from pinned memory does not block."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """Return the batch in page-locked memory, from which a GPU copies faster."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, move: Callable[[Tensor], Tensor]) -> Self:
+        batch: Any = self
+        fields = dict(vars(self))
+        del fields["ids"]
+        return replace(batch, **tree_map_only(Tensor, move, fields))
+
+
 @dataclass(frozen=True)
-class TranslationBatch:
+class TranslationBatch(TensorBatch):
     """Pairs of sentences or groups, padded on the right with the pad symbol.
 
     All tensors are int64. Source-only data has no target.
@@ -41,21 +61,6 @@ class TranslationBatch:
     num_sentences: int  # B
     # [P, 3], row of the batch, source and target position of each pair of aligned tokens.
     alignments: Tensor | None = None
-
-    def to(self, device: torch.device | str) -> "TranslationBatch":
-        """Return the batch on ``device``. A copy from pinned memory does not block."""
-        return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "TranslationBatch":
-        """Return the batch in page-locked memory, from which a GPU copies faster."""
-        return self._with_each(Tensor.pin_memory)
-
-    def _with_each(self, moved: Callable[[Tensor], Tensor]) -> "TranslationBatch":
-        tensors: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                tensors[name] = moved(value)
-        return replace(self, **tensors)
 
 
 def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:
@@ -316,7 +321,6 @@ class TranslationBatches:
             count //= 2
 
     def _read(self, members: np.ndarray) -> TranslationBatch:
-        """Read a batch of these groups of the epoch."""
         groups = list(map(self._used.sentences, members.tolist()))
         pairs = list(map(self.split.joined, groups))
         alignments = None

@@ -8,12 +8,12 @@ may be absent.
 import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relu_nmt.config.stored import parse_json
+from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.data.documents import join_sentences
 from relu_nmt.errors import ConfigError, DataError, counted
 from relu_nmt.io.text_lines import read_lines
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from relu_nmt.translation.search.generator import Generator
     from relu_nmt.translation.task import TranslationTask
 
-TEXTS = ("source_language", "source", "reference", "phenomenon")
-LISTS = ("contrasts", "source_context", "reference_context")
+FORM = {
+    **dict.fromkeys(("source_language", "source", "reference", "phenomenon?"), str),
+    **dict.fromkeys(("contrasts", "source_context", "reference_context"), tuple[str, ...]),
+    "distance?": int | None,
+}
+"""The form of an object, see :func:`checked`. Further entries mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,30 +69,14 @@ def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
 
 def _parse(line: str, origin: str) -> Contrast:
     try:
-        record = parse_json(line)
+        record = checked(FORM, parse_json(line), "contrast")
     except ValueError as error:
         raise DataError(
-            f"{origin}: not JSON; expected one object a line, as in "
+            f"{origin}: {error}; expected a JSON object on each line, as in "
             "test.contrasts.jsonl of data_prep/grammar_corpus.py"
         ) from error
-    if not isinstance(record, dict):
-        raise DataError(f"{origin}: expected a JSON object, found {line[:40]!r}")
-    # Check the types of all fields. Two are optional. True and False are ints, too.
-    record = {"phenomenon": "", "distance": None, **record}
-    values: dict[str, Any] = {}
-    for name in TEXTS:
-        values[name] = record.get(name)
-        if not isinstance(values[name], str):
-            raise DataError(f"{origin}: expected a text as '{name}'")
-    for name in LISTS:
-        texts = record.get(name)
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{origin}: expected a list of texts as '{name}'")
-        values[name] = tuple(texts)
-    distance = values["distance"] = record["distance"]
-    if distance is not None and (type(distance) is not int or distance < 0):
-        raise DataError(f"{origin}: expected a number of sentences as 'distance'")
-    contrast = Contrast(**values)
+    known = {field.name for field in fields(Contrast)}
+    contrast = Contrast(**{name: value for name, value in record.items() if name in known})
     if not contrast.contrasts:
         raise DataError(f"{origin}: 'contrasts' is empty; give at least one wrong translation")
     if contrast.reference in contrast.contrasts:
@@ -115,10 +103,6 @@ def contrast_scores(
     begins with the translations of the context. The score is the total log-probability of the
     tokens after them, ``</s>`` included. ``context`` is the number of nearest sentences before the
     sentence, all by default. ``generator`` scores references.
-
-    Raises:
-        ConfigError: the model's scores are not finite.
-        DataError: a source is too long for learned positions.
     """
     from relu_nmt.translation.search.translations import SourceSentence
 

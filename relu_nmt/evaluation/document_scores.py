@@ -174,9 +174,6 @@ class AlignedDocuments:
     ``documents`` has a segment for each document, of the translations, then of each set. Likewise
     ``sentences``. A document whose numbers of sentences differ is a mismatch and a single segment.
     ``positions`` are the numbers of sentences in their document, from 1, and 0 for a mismatch.
-
-    Raises:
-        DataError: the sides differ in their documents, or the references in their sentences.
     """
 
     def __init__(
@@ -252,10 +249,6 @@ class SplitScorer:
     ``tok:none``, unless the task detokenizes them or the language has no spaces. ``--scoring bleu``
     and ``compound-bleu`` compare words of the tokenizer, subwords joined. ``note`` is a line about
     the tokenizer that the language has chosen. Empty for the usual one.
-
-    Raises:
-        ConfigError: the tokenizer is unknown, or its package is missing.
-        DataError: the split has no references.
     """
 
     def __init__(self, task: TranslationTask, split: Split, config: ScoringConfig) -> None:
@@ -307,9 +300,6 @@ class SplitScorer:
         """Return the score of the translations of the whole split, one segment per line.
 
         ``counts`` are the sentences of each line, int [lines], if lines are groups or documents.
-
-        Raises:
-            DataError: the numbers of translations and references differ.
         """
         references = self._references
         if counts is not None:
@@ -340,9 +330,6 @@ class SplitScorer:
             mismatched document is one segment (absent if all documents are mismatched).
             ``group_bleu``, one per group, so that its references depend on the groups. ``chrf``,
             that is d-chrF2 of raw text.
-
-        Raises:
-            DataError: document boundaries are unknown.
         """
         aligned = raw = self._aligned(documents, self._tokenized)
         # Take raw text for chrF, even where BLEU compares words.

@@ -53,11 +53,7 @@ tokenizer_option = partial(
 
 @settings
 class ScoringConfig:
-    """The comparison of translations of a data folder with its references.
-
-    Raises:
-        ConfigError: two settings contradict each other.
-    """
+    """The comparison of translations of a data folder with its references."""
 
     scoring: str = option(
         "sacrebleu",
@@ -116,9 +112,6 @@ class Score:
 class MetricConfig:
     """A metric and its settings.
 
-    Raises:
-        ConfigError: no such metric.
-
     Example:
         >>> MetricConfig("chrf").score(["a dog"], [["a dog"]]).text
         'chrF2 = 100.00'
@@ -139,8 +132,7 @@ class MetricConfig:
     def build(self, effective_order: bool = False) -> Any:
         """Return sacreBLEU's object. ``effective_order`` leaves out orders without any n-gram.
 
-        Raises:
-            ConfigError: the tokenizer is unknown, or its package is missing.
+        A tokenizer that is unknown, or whose package is missing, is a ConfigError.
         """
         from sacrebleu.metrics import BLEU, CHRF, TER
 
@@ -178,12 +170,7 @@ class MetricConfig:
         return str(metric.get_signature())
 
     def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
-        """Return the score of the segments against one or more lists of references.
-
-        Raises:
-            DataError: the numbers of segments differ or are 0.
-            ConfigError: see :meth:`build`.
-        """
+        """Return the score of the segments against one or more lists of references."""
         for number, lines in enumerate(references, 1):
             if len(lines) != len(hypotheses):
                 raise DataError(
@@ -284,10 +271,6 @@ def comet_score(
     model: str, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> Score:
     """Return the mean COMET of lines, computed on a GPU if available. COMET also reads the source.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-        DataError: the model cannot be fetched or read.
 
     Reference: Rei et al. 2020, "COMET: a neural framework for MT evaluation".
     """

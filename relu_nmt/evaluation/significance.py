@@ -162,10 +162,6 @@ def paired_bootstrap(
     :func:`relu_nmt.evaluation.document_scores.join_lines`. ``prefix`` is then ``d-``. As in
     sacreBLEU, the environment variable ``SACREBLEU_SEED`` sets the seed, 12345 by default.
 
-    Raises:
-        DataError: the numbers of segments differ or are 0.
-        ConfigError: ``samples`` is less than 1, or the seed is no number.
-
     Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation".
     The p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
     """
@@ -205,7 +201,6 @@ def paired_bootstrap(
 
 
 def _estimate(counted: SegmentStatistics, scores: np.ndarray) -> dict[str, float]:
-    """Return the score, and mean and interval over the scores of resamples [samples]."""
     interval = resampling_interval(scores)
     return {"value": counted.score(), "mean": float(scores.mean()), "interval": interval}
 

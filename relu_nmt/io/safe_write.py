@@ -186,7 +186,6 @@ def _empty(folder: Path) -> None:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a locked folder."""
     with suppress(OSError):
         _empty(folder)
         (folder / LOCK).unlink()  # from here on no other process can take the folder

@@ -162,9 +162,6 @@ def ordered_map(
 
     Processes find the function by its name in a module. 1 worker is this process. Every worker
     first calls ``prepare(argument)``, for example to set up a dictionary.
-
-    Raises:
-        ReluNmtError: a worker was killed, or ``function`` raised it.
     """
     if workers <= 1:
         if prepare is not None:
@@ -253,9 +250,6 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
 
     It is for libraries that compute for long without returning to Python. A line every ten seconds
     shows that the work runs. Where a process cannot be forked, the function runs here.
-
-    Raises:
-        ReluNmtError: the process was killed, or ``function`` raised it.
     """
     if not FORKS or multiprocessing.current_process().daemon:
         return function()
@@ -284,7 +278,6 @@ def _call_function(_: None) -> Any:
 
 
 def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
-    """Set up a worker process."""
     # Never collect objects of the parent. Destructors of some libraries join threads that a fork
     # does not have, which ends the process.
     gc.freeze()
@@ -330,10 +323,6 @@ def cluster_queue(name: str, parameters: Mapping[str, Any], folder: Path) -> Sub
 
     A job's ``parameters`` have submitit's names (``gpus_per_node``). All machines see the
     ``folder`` of the jobs' descriptions and output.
-
-    Raises:
-        ConfigError: this machine has no such cluster, or the cluster no such parameter.
-        MissingExtraError: submitit is not installed.
     """
     with needing("--cluster: submitit is not installed; pip install 'relu-nmt[cluster]'"):
         import submitit

@@ -54,7 +54,6 @@ def advice_on(flag: str, words: str = "") -> str:
 
 
 def _commands_with(flag: str) -> list[str]:
-    """Return the names of the commands that have a flag."""
     package = importlib.import_module("relu_nmt.cli")
     commands: list[str] = []
     for module in pkgutil.iter_modules(package.__path__, "relu_nmt.cli."):

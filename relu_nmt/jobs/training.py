@@ -35,11 +35,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 def require_training_memory(model: nn.Module, config: TrainerConfig, world_size: int) -> None:
-    """Refuse a training whose gradients and moments this machine cannot hold, beside the weights.
-
-    Raises:
-        OutOfMemoryError: they need more memory than is free.
-    """
+    """Refuse a training whose gradients and moments do not fit this machine beside the weights."""
     num_bytes = 0
     for weight in model.parameters():
         num_bytes += weight.numel() * weight.element_size() * weight.requires_grad
@@ -79,11 +75,7 @@ class TrainingRun:
         return self.settings.trainer.fresh_start(self.goes_on)
 
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:
-        """Return a model from ``build``, seeded, with its back end, and parts of it frozen.
-
-        Raises:
-            OutOfMemoryError: its training needs more memory than is free.
-        """
+        """Return a model from ``build``, seeded, with its back end, and parts of it frozen."""
         torch.manual_seed(self.settings.trainer.seed)
         with using_backend(self.settings.trainer.attention_backend):
             model = build()
@@ -104,9 +96,6 @@ class TrainingRun:
         """Return the metadata of checkpoints, with ``task``, and note changed settings.
 
         ``settings`` and the trainer's ``config`` are complete: numbers are in place of ``auto``.
-
-        Raises:
-            CheckpointError: the checkpoint to go on from has another model or optimizer.
         """
         self.settings = settings
         path = self.checkpoint
@@ -134,12 +123,7 @@ class TrainingRun:
 
 @contextmanager
 def training_run(settings: Any, progress: bool) -> Iterator[TrainingRun]:
-    """Join the other processes and lock the folder, for a training inside the ``with`` block.
-
-    Raises:
-        ConfigError: the folder has files of another training.
-        TrainingError: another process failed.
-    """
+    """Join the other processes and lock the folder, for a training inside the ``with`` block."""
     config: TrainerConfig = settings.trainer
     # Leave the group of processes at the end, also after an error.
     with closing(join_processes(config.cpu)) as process:

@@ -78,11 +78,7 @@ class Checkpoint:
 
 
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Write ``checkpoint`` to ``path``. The old file stays whole until the new one is complete.
-
-    Raises:
-        CheckpointError: the file cannot be written, for example because the disk is full.
-    """
+    """Write ``checkpoint`` to ``path``. The old file stays whole until the new one is complete."""
     # Store each tensor once, with checksums of all parts.
     target = Path(path)
     tensors = {MODEL_PREFIX + name: t for name, t in checkpoint.model_tensors.items()}
@@ -105,11 +101,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
 
 
 def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = False) -> Checkpoint:
-    """Read a checkpoint to the CPU, ``with_training_state`` also what only training needs.
-
-    Raises:
-        CheckpointError: no such file, a damaged file, or not a checkpoint of relu_nmt.
-    """
+    """Read a checkpoint to the CPU, ``with_training_state`` also what only training needs."""
     metadata = _read_header(path)
     source = Path(path)
     version = metadata.pop("version")
@@ -170,9 +162,6 @@ def load_weights(
     """Copy stored weights into the model, all that it has, or ``model_tensors`` of it.
 
     ``advice`` ends the message of the error.
-
-    Raises:
-        CheckpointError: names or shapes differ from the model's.
     """
     model_tensors = model_tensors or model.state_dict()
     unlike: list[str] = []
@@ -201,9 +190,6 @@ def average_checkpoints(
 
     Integer tensors come from the first checkpoint, as do settings and task. Tied weights stay tied.
     ``check`` refuses a checkpoint of another model than the first one's.
-
-    Raises:
-        CheckpointError: a checkpoint is missing, damaged or of another model.
     """
     first = load_checkpoint(paths[0])
     tensors = first.model_tensors
@@ -237,11 +223,7 @@ def _require_same_weights(
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return a checkpoint's metadata without reading tensors.
-
-    Raises:
-        CheckpointError: no such file, a damaged file, or not a checkpoint of relu_nmt.
-    """
+    """Return a checkpoint's metadata without reading tensors."""
     hidden = ("version", "tied", "checksums")
     return {name: value for name, value in _read_header(path).items() if name not in hidden}
 
@@ -251,9 +233,6 @@ def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> di
 
     A file that does not end in ``.safetensors`` is a pickle, which PyTorch's safe reader of weights
     reads. Messages begin with the ``flag``.
-
-    Raises:
-        CheckpointError: the file is missing or damaged, or has anything but tensors by name.
     """
     origin = f"{flag} {path}".strip()
     try:

@@ -174,12 +174,7 @@ def _wrong_variable(name: str, expected: str) -> ConfigError:
 
 
 def _meet(rank: int, world_size: int) -> dist.TCPStore:
-    """Return the store of process 0 when all processes are there. Say for which it waits.
-
-    Raises:
-        ConfigError: a variable of the environment is missing, or cannot be used.
-        TrainingError: a process does not come.
-    """
+    """Return the store of process 0 when all processes are there. Say for which it waits."""
     host = os.environ.get("MASTER_ADDR", "")
     if not host:
         raise _wrong_variable("MASTER_ADDR", "the machine of process 0")

@@ -108,10 +108,6 @@ class TrainingLog:
     are written. ``lost`` is the first error that ended a part of the log, such as a full disk or a
     closed pipe. Training goes on without that part.
 
-    Raises:
-        ConfigError: the log file cannot be written.
-        MissingExtraError: ``--tensorboard-logdir`` without tensorboard installed.
-
     Example:
         >>> log = TrainingLog(TrainerConfig(log_format="json"))
         >>> log.validation(1, "valid", {"loss": 3.14159, "num_updates": 7})

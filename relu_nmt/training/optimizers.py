@@ -47,8 +47,7 @@ class Adam(torch.optim.AdamW):
 class Adafactor(torch.optim.Adafactor):
     """PyTorch's Adafactor: squared gradients by row and column, steps relative to the weights.
 
-    Raises:
-        ConfigError: the weights are sharded.
+    Sharded weights are a ConfigError.
 
     Reference: Shazeer and Stern 2018, algorithm 5.
     """

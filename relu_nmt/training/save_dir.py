@@ -193,11 +193,7 @@ class TrainingResult:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "TrainingResult":
-        """Read the ``results.json`` of a folder.
-
-        Raises:
-            DataError: no such file, or a file of another format.
-        """
+        """Read the ``results.json`` of a folder (DataError: none, or one of another format)."""
         path = Path(folder) / RESULTS_FILE
         with reporting(f"{path}: cannot be read", form=IN_BRACKETS):
             text = plain_file(path).read_bytes()

@@ -380,7 +380,6 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def _reset(state: TrainingState, config: TrainerConfig) -> None:
-    """Reset the counts that the flags name."""
     if config.reset_optimizer:
         state.num_updates = 0
     if config.reset_dataloader:

@@ -75,10 +75,6 @@ class Trainer:
         """Train up to a limit or a signal, from a checkpoint if the folder has one.
 
         The result is also written there, with each checkpoint, at each validation and at the end.
-
-        Raises:
-            ReluNmtError: a file cannot be read or written, or is damaged. A check before the first
-                update fails. The loss or the gradient is not finite.
         """
         config = self.config
         say = self.log.say
@@ -274,7 +270,6 @@ class Trainer:
             self._validate_and_save(end_of_epoch=False)
 
     def _end_epoch(self) -> None:
-        """Log the averages of the epoch, then validate and save if that is due."""
         self._read_launched()
         state = self.state
         rate = self._learning_rate(state.num_updates)
@@ -321,7 +316,6 @@ class Trainer:
             self._write_result()
 
     def _validation_is_due(self, end_of_epoch: bool, save: bool) -> bool:
-        """Return True if validation is due after an update, with a checkpoint if ``save``."""
         state = self.state
         config = self.config
         is_early = state.num_updates < config.validate_after_updates

@@ -108,9 +108,6 @@ class Update:
         """Wait for the sums over all batches and processes, and return them without the time.
 
         With them come the votes: True if a process has a signal, and the mean share of the time.
-
-        Raises:
-            TrainingError: the loss or the gradient is not finite.
         """
         # Take the vector apart.
         gradient_norm, _, tokens, sentences, signals, times, *pairs = self.values.tolist()

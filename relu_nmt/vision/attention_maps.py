@@ -53,12 +53,7 @@ class ImageAttention:
         return weights[..., -num_patches:].reshape(*weights.shape[:-1], *self.grid)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Draw the image and a map for each head, as SVG. Exact zeros are white.
-
-        Raises:
-            ConfigError: ``path`` does not end in ``.svg``.
-            DataError: the file cannot be written.
-        """
+        """Draw the image and a map for each head, as SVG. Exact zeros are white."""
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
         maps = self.over_image()
@@ -102,10 +97,8 @@ def _drawn(pixels: np.ndarray, maps: np.ndarray, heads: range | list[int], layer
 def image_weights(model: VisionModel, images: Tensor, layer: int) -> tuple[Tensor, Grid, int]:
     """Return the weights [H, queries, keys] of a layer for an image [1, 3, Y, X].
 
-    Also return the grid of the keys, and the layer counted from 0.
-
-    Raises:
-        ConfigError: no such layer, or it has no weights over the whole image.
+    Also return the grid of the keys, and the layer counted from 0. A layer without weights over the
+    whole image is a ConfigError.
     """
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     if not -len(attentions) <= layer < len(attentions):

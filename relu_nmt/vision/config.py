@@ -36,7 +36,6 @@ SIDES = "expected one number, or height and width, as 16x8"
 
 
 def _parsed_sides(text: str) -> list[str]:
-    """Return the numbers of ``224`` or ``192x256``, else raise a ValueError."""
     sides = text.split("x")
     if not all(side.isdecimal() for side in sides):
         raise ValueError(f"'{text}': {SIDES}")
@@ -70,11 +69,7 @@ _staged = ("family", "swin", "cvt")  # families whose blocks come in stages
 
 @settings
 class VisionTransformerConfig(TransformerOptions):
-    """Shape of a vision transformer of any family. The defaults are ViT-Ti/16.
-
-    Raises:
-        ConfigError: settings that contradict each other.
-    """
+    """Shape of a vision transformer of any family. The defaults are ViT-Ti/16."""
 
     attention: str = like(
         TransformerOptions, "attention", "softmax", flags=("--encoder-attention",)

@@ -83,9 +83,6 @@ class FileTree:
     folder, only the first is followed. Files of one of the ``parts``, folders of these names, may
     be links to files of another. ``not_entered`` has the folders that :meth:`paths` skipped, with
     reasons.
-
-    Raises:
-        DataError: the file is no zip file, or an entry is a link, leads out of it or is encrypted.
     """
 
     def __init__(self, origin: Path, parts: Sequence[str] = ()) -> None:
@@ -195,12 +192,7 @@ class FileTree:
 
 
 def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
-    """Decode an image file to 8-bit red, green and blue. For ``upright`` see :func:`to_rgb`.
-
-    Raises:
-        DataError: the file is missing, or cannot be decoded.
-        MissingExtraError: Pillow is not installed.
-    """
+    """Decode an image file to 8-bit red, green and blue. For ``upright`` see :func:`to_rgb`."""
     file = Path(path)
     if file.is_dir():
         raise DataError(f"{file}: a folder; give the image files in it")
@@ -282,11 +274,6 @@ def open_table(
     perhaps as field ``bytes`` of a struct, and ``label``. In a folder their names begin with that
     of a part (``train-00000-of-00002.parquet``), as in data sets of Hugging Face. Without
     ``parts``, the only one is called "".
-
-    Raises:
-        DataError: a file cannot be read, its arrays or columns do not fit, or there are fewer
-            classes than ``least_classes``.
-        MissingExtraError: pyarrow is not installed, which reads parquet files.
     """
     reader = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
     rows, names = reader(source, parts)

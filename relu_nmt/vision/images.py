@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
-from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.translation_batches import batches_by_length
+from relu_nmt.data.translation_batches import TensorBatch, batches_by_length
 from relu_nmt.errors import DataError, counted, some_of
 from relu_nmt.io.process import require_memory
 from relu_nmt.vision.config import IMAGE_SUFFIXES, AugmentationConfig
@@ -296,7 +294,7 @@ def reporter_of_damaged(say: Callable[[str], object]) -> Callable[[DataError], N
 
 
 @dataclass(frozen=True)
-class SampleBatch:
+class SampleBatch(TensorBatch):
     """Some samples of a set. The fields of a subclass have tensors."""
 
     ids: Tensor  # [B] int64, indices of the samples in their set
@@ -310,19 +308,6 @@ class SampleBatch:
     def num_tokens(self) -> int:
         """The number of samples, so that the log's ``wps`` counts samples a second."""
         return self.ids.size(0)
-
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch on ``device``. From pinned memory the copy does not block."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        """Return the batch in page-locked memory, from which a GPU copies faster."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, move: Callable[[Tensor], Tensor]) -> Self:
-        fields = dict(vars(self))
-        del fields["ids"]
-        return replace(self, **tree_map_only(Tensor, move, fields))
 
 
 class PlannedBatches:

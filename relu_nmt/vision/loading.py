@@ -271,7 +271,6 @@ class ImageClassifier:
             return None
 
     def _likeliest(self, views: Sequence[np.ndarray], top_k: int | None) -> list[dict[str, float]]:
-        """Return the probabilities of the likeliest classes of each view."""
         if not views:
             return []
         # Probabilities [B, C], of which the best are kept.
@@ -303,9 +302,6 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
     ``path`` is a file of timm or the authors: ``.safetensors``, or tensors of ``torch.save``. The
     model has the same shape and attention. A head for other classes is left out. Positions that
     were learned for images of another size are interpolated.
-
-    Raises:
-        CheckpointError: the file is missing, damaged or of another model.
     """
     family = model.config.family
     names = parse_yaml(TIMM_NAMES.read_text("utf-8"))

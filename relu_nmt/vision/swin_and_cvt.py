@@ -297,9 +297,6 @@ class ConvolutionalAttention(MultiheadAttention):
     and values use stride 2, so they are a quarter of the queries. Class tokens, in front, go
     straight to the linear maps. Scores are divided by the root of the width D, not of a head's.
 
-    Raises:
-        ConfigError: the attention needs as many keys as queries.
-
     Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", section 3.2.
     The public code has this divisor of the scores.
     """

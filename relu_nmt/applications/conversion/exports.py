@@ -57,12 +57,7 @@ def _decode(model: EncoderDecoder, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 def save_onnx(model: TranslationModel, task: TranslationTask, folder: Path) -> None:
-    """Write two graphs, and ``config.json`` with symbols and limits, to an existing folder.
-
-    Raises:
-        CheckpointError: PyTorch cannot express a part of the model in a graph.
-        MissingExtraError: the package for writing graphs is not installed.
-    """
+    """Write two graphs, and ``config.json`` with symbols and limits, to an existing folder."""
     model = encoder_decoder_of(model, "--to onnx")
     if model.config.document_attention != "full":
         raise CheckpointError(
@@ -177,12 +172,7 @@ def _write_json(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def save_ctranslate2(model: TranslationModel, task: TranslationTask, folder: Path) -> None:
-    """Write ``model.bin``, ``config.json`` and the vocabularies to an existing folder.
-
-    Raises:
-        CheckpointError: CTranslate2 does not support the model.
-        MissingExtraError: its package is not installed.
-    """
+    """Write ``model.bin``, ``config.json`` and the vocabularies to an existing folder."""
     with needing('CTranslate2 is not installed: pip install "relu-nmt[ctranslate2]"'):
         from ctranslate2.specs import common_spec, transformer_spec
     model = encoder_decoder_of(model, "--to ctranslate2")

@@ -78,12 +78,7 @@ class _Ignored:
 
 
 def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return settings by name, and weights by name, from a checkpoint of any fairseq version.
-
-    Raises:
-        CheckpointError: the file is missing or damaged, is no checkpoint of fairseq, or has
-            foreign objects.
-    """
+    """Return settings by name, and weights by name, from a checkpoint of any fairseq version."""
     # Open the file first, for a separate error.
     with reporting(f"{path}: cannot read it", CheckpointError), open(plain_file(path), "rb"):
         pass
@@ -131,11 +126,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
 def transformer_config(
     theirs: Mapping[str, Any], path: str | os.PathLike[str]
 ) -> TransformerConfig:
-    """Return relu_nmt's settings from fairseq's. Messages name the path of the checkpoint.
-
-    Raises:
-        CheckpointError: relu_nmt has no such model.
-    """
+    """Return relu_nmt's settings from fairseq's. Messages name the path of the checkpoint."""
     for name in REFUSED_SETTINGS:
         if theirs.get(name):
             flag = f"--{name.replace('_', '-')}"

@@ -75,11 +75,6 @@ def read_hub_model(
 
     A model of several languages needs their names: ``fra`` for the symbol ``>>fra<<``, ``fr`` for
     ``__fr__``, and ``fra_Latn`` for NLLB. The weights have relu_nmt's names and are in float32.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or relu_nmt has no such model.
-        ConfigError: the model lacks a language, or has several and none is given.
-        DataError: a SentencePiece model is missing or damaged.
     """
     folder = Path(folder)
     settings = _read_json(folder / "config.json", {"activation_function?": str})
@@ -179,7 +174,6 @@ def _text(pieces: Path, language: str, first_symbol: str | None = None) -> TextP
 
 
 def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> TransformerConfig:
-    """Return relu_nmt's settings of the model."""
     kind = theirs["model_type"]
     for name, expected in (
         ("tie_word_embeddings", True),
@@ -260,7 +254,6 @@ def _our_tensors(
 
 
 def _symbols_of_json(path: Path) -> list[str]:
-    """Return the symbols of ``vocab.json`` in the order of their ids."""
     ids = _read_json(path, dict[str, int])
     if sorted(ids.values()) != list(range(len(ids))):
         raise CheckpointError(f"{path}: damaged; expected an id from 0 for each symbol")
@@ -306,7 +299,6 @@ def _tokenizer_settings(folder: Path) -> dict[str, Any]:
 
 
 def _read_json(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a JSON file in a form, see :func:`checked`."""
     try:
         with reporting(f"{path}: cannot read it", CheckpointError):
             return checked(form, parse_json(plain_file(path).read_bytes()))

@@ -168,7 +168,6 @@ def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[C
 
 
 def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
-    """Add the columns of an evaluation, and its status."""
     stored = step.stored()
     cell.record |= {"status": training.status, "note": training.note}
     if stored.status != PENDING:
@@ -233,7 +232,6 @@ def _known(record: Record) -> Record:
 
 
 def _weights_record(statistics: Mapping[str, Any]) -> Record:
-    """Return the statistics of the attentions."""
     record: Record = {}
     for slot, values in {**statistics["slots"], ALL_SLOTS: statistics.get("overall", {})}.items():
         for name in STATISTICS:
@@ -243,7 +241,6 @@ def _weights_record(statistics: Mapping[str, Any]) -> Record:
 
 
 def _memories_record(statistics: Mapping[str, Any]) -> Record:
-    """Return the statistics of the feed-forward networks."""
     record: Record = {"feed_forward": statistics["feed_forward"]}
     # The size counts only if all modules share it.
     sizes = {module["size"] for module in statistics["modules"].values()}
@@ -266,7 +263,6 @@ def _lengths_record(prefix: str, lengths: Mapping[str, Any]) -> Record:
 
 
 def _training_record(step: Step) -> Record:
-    """Return the known columns of a training that has begun."""
     # Take the values of the last log interval and the last validation, as far as they are known.
     record: Record = {}
     with suppress(DataError):

@@ -84,10 +84,6 @@ class StepRunner:
     number of the signal that stopped the run, if any.
 
     A runner of one step is the work of a job, see :mod:`relu_nmt.io.work`.
-
-    Raises:
-        ConfigError: a step was run with another command, or this machine has no such cluster.
-        DataError: a state file is damaged.
     """
 
     def __init__(
@@ -183,7 +179,6 @@ class StepRunner:
         print(f"{time.strftime('%H:%M:%S')} | {counts} | {self._time_left()} | {text}", flush=True)
 
     def _time_left(self) -> str:
-        """Return the estimated remaining time in words."""
         # The times of the steps that are done, by whether they are trainings.
         seconds: dict[bool, list[float]] = {True: [], False: []}
         pending = []
@@ -237,7 +232,6 @@ class StepRunner:
         return sorted(ready, key=lambda task: task.step.is_training)
 
     def _is_done(self, task: Task) -> bool:
-        """Return whether this or another sweep has finished the step, and note its end."""
         finished = task.step.finished()
         if finished is not None:
             self._note_end(task, finished)

@@ -184,10 +184,7 @@ class Step:
         """Return the stored step if this or another sweep has finished it, else None.
 
         The user may correct the commands of a failed step. A training that left a checkpoint must
-        stay as it is, because it would continue with other settings than it began with.
-
-        Raises:
-            ConfigError: an earlier run of the step had other commands.
+        stay as it is (ConfigError), because it would continue with other settings.
         """
         stored = self.stored()
         old = stored.words
@@ -396,11 +393,7 @@ def models_in(
 
 
 def gpu_names() -> list[str]:
-    """Return the names of the GPUs, asked in another process, since a sweep itself uses none.
-
-    Raises:
-        ConfigError: PyTorch cannot list them.
-    """
+    """Return the names of the GPUs, asked in another process, since a sweep itself uses none."""
     names = "map(torch.cuda.get_device_name, range(torch.cuda.device_count()))"
     code = f"import json, torch; print(json.dumps(list({names})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

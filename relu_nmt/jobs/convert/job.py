@@ -207,11 +207,7 @@ def save_model(
 
 
 def output_path(text: str, kind: str | None = TRANSLATION) -> Path:
-    """Return the checkpoint path that ``--output`` gives. See :func:`check_replaceable`.
-
-    Raises:
-        ConfigError: the name does not end like a checkpoint's.
-    """
+    """Return the checkpoint path that ``--output`` gives. Its name must end like a checkpoint's."""
     if not text.endswith(SUFFIX):
         raise ConfigError(f"--output {text}: give the name of a checkpoint, ending in {SUFFIX}")
     check_replaceable(text, kind)
@@ -219,11 +215,7 @@ def output_path(text: str, kind: str | None = TRANSLATION) -> Path:
 
 
 def check_replaceable(path: str, kind: str | None) -> None:
-    """Check that ``--output`` can be written and replaces at most weights of this kind.
-
-    Raises:
-        DataError: the file cannot be written, or would replace something else.
-    """
+    """Check that ``--output`` can be written and replaces at most weights of this kind."""
     check_writable("--output", path)
     if not Path(path).exists():
         return

@@ -195,7 +195,6 @@ def _cut_by_counts(lines: list[str], counts: str, name: str) -> docs.Documents:
 
 
 def _tokenizer(options: Settings, texts: _Texts) -> tuple[str, str]:
-    """Return the tokenizer of BLEU, and a note about it."""
     if options.sacrebleu_tokenizer:
         return options.sacrebleu_tokenizer, ""
     return choose_tokenizer(options.language, texts.references[0])

@@ -134,7 +134,6 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
 def _checked_trainings(
     config: Settings, steps: Sequence[Step]
 ) -> list[TranslationTrainingSettings]:
-    """Return the settings of the trainings."""
     for typed in (config.train_flags, *config.variant_flags.values()):
         if "--no-save" in typed:
             raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")

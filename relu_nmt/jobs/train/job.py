@@ -147,9 +147,6 @@ def open_task(
     """Return the task of a data folder.
 
     ``earlier`` is the task of the checkpoint that the training begins with, if there is one.
-
-    Raises:
-        ConfigError: the detokenizer is of another language than the data.
     """
     task = TranslationTask.from_data_folder(folder, settings.source_lang, settings.target_lang)
     languages = {"source_lang": task.source_lang, "target_lang": task.target_lang}

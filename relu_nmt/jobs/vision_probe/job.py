@@ -91,7 +91,6 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
 
 
 def _line(result: Mapping[str, Any]) -> str:
-    """Return a result as a line of the output."""
     by_seed = ", ".join(f"{value:.2f}" for value in result["by_seed"])
     seeds = f" ({by_seed})" if len(result["by_seed"]) > 1 else ""
     last = "" if result["top5"] is None else f", top-5 {result['top5']:.2f}"
@@ -162,7 +161,6 @@ def features_of(
 def _knn(
     classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
 ) -> list[list[float]]:
-    """Return the accuracies of nearest neighbours."""
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     neighbors, labels, _ = features_of(classifier, train, transform, "train", options)
     queries, right, _ = features_of(classifier, test, transform, "test", options)
@@ -175,7 +173,6 @@ def _knn(
 def _ridge(
     classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
 ) -> list[list[float]]:
-    """Return the accuracies of ridge regression for each seed."""
     num_classes = len(train.classes)
     chosen = []
     for seed in options.seeds:

@@ -22,9 +22,6 @@ def within_budget(
 
     Model, batch, rates and augmentation are those of flags and ``--recipe``, whose epochs and
     warm-up give way to those of the budget. A training that goes on keeps its choices.
-
-    Raises:
-        ConfigError: a flag gives another end of the training.
     """
     budget = settings.trainer.budget
     if budget is None:

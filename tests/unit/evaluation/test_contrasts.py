@@ -147,14 +147,14 @@ def test_records_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"source": None}, "a text as 'source'"),
-        ({"reference": 3}, "a text as 'reference'"),
-        ({"contrasts": "Es ist rot."}, "a list of texts as 'contrasts'"),
+        ({"source": None}, "contrast 'source': expected text, found None"),
+        ({"reference": 3}, "'reference': expected text, found 3"),
+        ({"contrasts": "Es ist rot."}, "'contrasts': expected a list, found 'Es ist rot.'"),
         ({"contrasts": []}, "'contrasts' is empty"),
         ({"contrasts": ["Er ist rot."]}, "the reference is one of the contrasts"),
-        ({"source_context": [1]}, "a list of texts as 'source_context'"),
+        ({"source_context": [1]}, "'source_context' 0: expected text, found 1"),
         ({"reference_context": []}, "1 sentence in 'source_context', but 0"),
-        ({"distance": "near"}, "a number of sentences as 'distance'"),
+        ({"distance": "near"}, "'distance': expected a whole number, found 'near'"),
     ],
 )
 def test_an_error_names_the_line_of_a_wrong_record(tmp_path, change, message):
@@ -164,9 +164,9 @@ def test_an_error_names_the_line_of_a_wrong_record(tmp_path, change, message):
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"c\.jsonl:1: not JSON"):
+    with pytest.raises(DataError, match=r"c\.jsonl:1: Expecting value.*expected a JSON object"):
         read_contrasts(written(tmp_path / "c.jsonl", "It is red."))
-    with pytest.raises(DataError, match=r"c\.jsonl:1: expected a JSON object"):
+    with pytest.raises(DataError, match=r"c\.jsonl:1: contrast: expected a table, found \[1\]"):
         read_contrasts(written(tmp_path / "c.jsonl", "[1]"))
     with pytest.raises(DataError, match="no contrasts"):
         read_contrasts(written(tmp_path / "c.jsonl"))
