@@ -44,7 +44,9 @@ def prepare(arguments: argparse.Namespace, folder: Path, text: Path) -> None:
         file.unlink()
     raw = arguments.text or _fetched(folder / "corpus")
     limits = {"train": arguments.pairs, "valid": arguments.sentences, "test": arguments.sentences}
-    pairs_of = {split: _read(raw, split, limit) for split, limit in limits.items()}
+    pairs_of = {}
+    for split, limit in limits.items():
+        pairs_of[split] = _tokenized(raw_pairs(raw, split, limit))
     codes = io.StringIO()
     words = "\n".join(itertools.chain.from_iterable(pairs_of["train"]))
     learn_bpe(io.StringIO(words), codes, arguments.merges)
@@ -74,23 +76,28 @@ def _fetched(folder: Path) -> Path:
     return folder
 
 
-def _read(raw: Path, split: str, limit: int) -> list[tuple[str, ...]]:
-    """Return at most ``limit`` pairs of lower-cased lines with spaces between words."""
+def raw_pairs(folder: Path, split: str, limit: int) -> list[tuple[str, ...]]:
+    """Return at most ``limit`` pairs of lines as they are, without the ends of documents."""
     for name in NAMES[split]:
-        if (raw / f"{name}.de").is_file():
+        if (folder / f"{name}.de").is_file():
             break
     else:
-        raise FailedCommand(f"{raw}: no {' or '.join(NAMES[split])} with .de and .en")
-    sides = [read_lines(raw / f"{name}.{language}") for language in LANGUAGES]
+        raise FailedCommand(f"{folder}: no {' or '.join(NAMES[split])} with .de and .en")
+    sides = [read_lines(folder / f"{name}.{language}") for language in LANGUAGES]
+    pairs = [pair for pair in zip(*sides, strict=True) if all(map(str.strip, pair))]
+    return pairs[:limit]
+
+
+def _tokenized(pairs: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return pairs of lower-cased lines with spaces between words."""
     tokenizers = [MosesTokenizer(language) for language in LANGUAGES]
-    pairs: list[tuple[str, ...]] = []
-    for pair in zip(*sides, strict=True):
-        if len(pairs) < limit and all(map(str.strip, pair)):  # skip the ends of documents
-            tokenized = []
-            for tokenizer, line in zip(tokenizers, pair, strict=True):
-                tokenized.append(tokenizer.tokenize(line.lower(), return_str=True))
-            pairs.append(tuple(tokenized))
-    return pairs
+    tokenized_pairs: list[tuple[str, ...]] = []
+    for pair in pairs:
+        tokenized = []
+        for tokenizer, line in zip(tokenizers, pair, strict=True):
+            tokenized.append(tokenizer.tokenize(line.lower(), return_str=True))
+        tokenized_pairs.append(tuple(tokenized))
+    return tokenized_pairs
 
 
 def _documents(pairs: list[tuple[str, ...]], length: int, count: int) -> list[tuple[str, ...]]:

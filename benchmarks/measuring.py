@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -46,6 +47,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     stdin: Path | None = None,
     folder: Path | None = None,
+    interrupt_after: float | None = None,
 ) -> Run:
     """Run a command to its end.
 
@@ -54,6 +56,7 @@ def run(
         environment: additional environment variables.
         stdin: input file, by default an empty one.
         folder: working directory.
+        interrupt_after: seconds after which the command gets the signal of Ctrl-C.
 
     Raises:
         FailedCommand: the command cannot start, or ended with an error.
@@ -87,9 +90,14 @@ def run(
 
         watcher = threading.Thread(target=watch)
         watcher.start()
+        timer = threading.Timer(
+            interrupt_after or threading.TIMEOUT_MAX, process.send_signal, [signal.SIGINT]
+        )
+        timer.start()
         assert process.stdout is not None
         for line in process.stdout:
             done.lines.append((time.perf_counter() - started, line.rstrip("\n")))
+        timer.cancel()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         done.seconds = time.perf_counter() - started

@@ -182,12 +182,19 @@ class JoeyNMT(Program):
 
     def _config(self, task: Training, folder: Path, decoding: Decoding | None) -> Path:
         """Write the settings of a training, or of a decoding with its model."""
+        config = folder / ("decoding.yaml" if decoding else "training.yaml")
+        settings = self.settings(task, folder, decoding)
+        config.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+        return config
+
+    def settings(self, task: Training, folder: Path, decoding: Decoding | None) -> dict[str, Any]:
+        """Return the settings of a training, or of a decoding with its model."""
         vocabulary = folder / "vocabulary"
         if not vocabulary.is_file():
             vocabulary.write_text("\n".join(words_of(self.text)) + "\n", "utf-8")
         side = {"max_length": LONGEST, "level": "word", "voc_file": str(vocabulary)}
         length = fixed_length(self.text, decoding) if decoding else MOST_TOKENS
-        settings = {
+        return {
             "name": "benchmark",
             "joeynmt_version": "2.3.0",
             "model_dir": str(folder / "model"),
@@ -212,9 +219,6 @@ class JoeyNMT(Program):
             "training": _joeynmt_training(task),
             "model": _joeynmt_model(task.shape),
         }
-        config = folder / ("decoding.yaml" if decoding else "training.yaml")
-        config.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
-        return config
 
 
 def _joeynmt_training(task: Training) -> dict[str, Any]:

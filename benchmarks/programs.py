@@ -51,6 +51,7 @@ class Training:
         updates: number of updates.
         save_every: updates between two checkpoints.
         device: ``cpu`` or ``cuda``.
+        seconds: time after which the training ends, or ``None`` without such an end.
     """
 
     shape: Shape
@@ -58,6 +59,7 @@ class Training:
     updates: int
     save_every: int
     device: str
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Decoding:
         tokens: forced length of every translation, or ``None`` if the model decides.
         device: ``cpu`` or ``cuda``.
         threads: threads of the program, or of all its workers.
+        most_tokens: longest translation of a model that decides the length.
     """
 
     split: str
@@ -79,6 +82,7 @@ class Decoding:
     tokens: int | None
     device: str
     threads: int
+    most_tokens: int = MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,7 @@ class FairseqLike(Program):
             "--max-source-positions 16384 --max-target-positions 16384"
         )
         device = ["--cpu"] if task.device == "cpu" else []
-        return [*sides, *flags.split(), *device, "--save-dir", str(destination)]
+        return [*sides, *flags.split(), *device, *end_flags(task), "--save-dir", str(destination)]
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
         """See :meth:`Program.updates`. Every update is a line of JSON."""
@@ -213,7 +217,7 @@ class FairseqLike(Program):
     def generate_flags(self, task: Decoding) -> list[str]:
         """Return the flags of a decoding."""
         limits = f"--min-len {task.tokens} " if task.tokens else ""
-        limits += f"--max-len-a 0 --max-len-b {task.tokens or MOST_TOKENS}"
+        limits += f"--max-len-a 0 --max-len-b {task.tokens or task.most_tokens}"
         device = ["--cpu"] if task.device == "cpu" else []
         size = ["--batch-size", str(task.batch_size), "--max-tokens", "1000000"]
         flags = ["--gen-subset", task.subset, "--beam", str(BEAM), "--lenpen", "1", *size]
@@ -375,6 +379,11 @@ class CTranslate2(Program):
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
         """See :meth:`Program.translated`."""
         return _seconds_told(self.name, run), read_lines(self.folder / "translations")
+
+
+def end_flags(task: Training) -> list[str]:
+    """Return the flags that end a training of fairseq after the seconds of the task."""
+    return ["--stop-time-hours", str(task.seconds / 3600)] if task.seconds else []
 
 
 def _seconds_told(name: str, run: Run) -> float:

@@ -94,7 +94,7 @@ def page(
         "`workers` have a thread each, as many as the others have threads.",
     ]
     for measurement in tables:
-        lines += ["", f"## {measurement.title}", "", *_table(measurement)]
+        lines += ["", f"## {measurement.title}", "", *table(measurement)]
     return "\n".join(lines) + "\n"
 
 
@@ -103,7 +103,8 @@ def _shareable(flags: Sequence[str]) -> list[str]:
     return [Path(flag).name if os.path.isabs(flag) else flag for flag in flags]
 
 
-def _table(measurement: "Measurement") -> list[str]:
+def table(measurement: "Measurement") -> list[str]:
+    """Return the lines of a table."""
     measured_columns: set[str] = set()
     for rounds in measurement.rounds.values():
         measured_columns.update(*rounds)
@@ -130,7 +131,7 @@ def _short(reason: str) -> str:
 def _ratio(column: str, rounds: list[dict[str, float]], first: list[dict[str, float]]) -> str:
     ratios = []
     for figures, base in zip(rounds, first, strict=False):
-        if figures and base:
+        if figures and base and base[column]:
             ratios.append(figures[column] / base[column])
     return f"{median(ratios):.2f}" if ratios else ""
 
