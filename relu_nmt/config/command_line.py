@@ -93,7 +93,9 @@ def add_settings(
         help="settings of a YAML file, checkpoint or results.json; flags win",
     )
     files.add_argument(
-        "--dump-config", action="store_true", help="print all settings as YAML and stop"
+        "--dump-config",
+        action="store_true",
+        help="print all settings as YAML, given ones for --config, and stop",
     )
     words = [entry.metavar or entry.name for entry in options if entry.positional]
     parser.usage = parser.usage or " ".join([parser.prog, *words, "[flags]"])
@@ -177,7 +179,8 @@ def _help_text(entry: Option) -> str:
 def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) -> ConfigT:
     """Return settings: typed flags go before ``--config``, then presets, then defaults.
 
-    With ``--dump-config`` print them as YAML and end the program, as with ``--help``.
+    With ``--dump-config`` print them as YAML, those that are not given as comments, and end the
+    program, as with ``--help``.
     """
     options = all_options(config_class)
     file = namespace.config
@@ -199,7 +202,7 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
         if entry.no_effect and (name in idle or not entry.needs):
             print(f"note: {entry.label} has no effect: {entry.no_effect}", file=sys.stderr)
     if namespace.dump_config:
-        print(to_yaml(config), end="")
+        print(to_yaml(config, config.given), end="")  # type: ignore[attr-defined]
         raise SystemExit(0)
     return config
 
@@ -284,24 +287,27 @@ def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"--config {path}: not a checkpoint with settings in it") from error
 
 
-def to_yaml(config: Any, indent: str = "") -> str:
-    """Return settings as YAML that ``--config`` reads, with the help of each as a comment."""
+def to_yaml(config: Any, given: Collection[str] | None = None) -> str:
+    """Return settings as YAML that ``--config`` reads, with the help of each as a comment.
+
+    Settings that are not ``given`` are comments, too. By default all are given.
+    """
     values = to_dict(config)
     text = ""
     heading = ""
     for name, entry in options_of(type(config)).items():
         if entry.heading != heading:
             heading = entry.heading
-            text += f"\n{indent}# {heading}\n"
+            text += f"\n# {heading}\n"
         value = values[name]
         if isinstance(value, tuple):
             value = list(value)  # as YAML has no tuples
         if isinstance(value, int) and entry.show is not None:
             value = entry.show(value)
-        for line in textwrap.wrap(entry.help, 96 - len(indent)):
-            text += f"{indent}# {line}\n"
-        text += f"{indent}{name}: {dump_value(value)}\n"
+        for line in textwrap.wrap(entry.help, 96):
+            text += f"# {line}\n"
+        mark = "" if given is None or name in given else "#"
+        text += f"{mark}{name}: {dump_value(value)}\n"
     for name, (title, _) in groups_of(type(config)).items():
-        text += f"\n{indent}# {title}\n{indent}{name}:\n"
-        text += to_yaml(getattr(config, name), indent + "  ")
+        text += f"\n# {title}\n{to_yaml(getattr(config, name), given)}"
     return text

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from relu_nmt.cli import train as train_command
 from relu_nmt.jobs import budget
 from relu_nmt.training.checkpoint import read_metadata
 from tests.commands import run_here
@@ -77,6 +78,31 @@ def test_flags_win_and_are_kept(data, tmp_path):
     assert settings["model"]["positions"] == "learned"
     assert settings["model"]["encoder_embed_dim"] == 16
     assert settings["batching"]["max_tokens"] == 500
+
+
+def test_a_dumped_file_trains_as_its_flags_and_leaves_choices_to_a_budget(data, tmp_path, capsys):
+    flags = [*SMALL, "--dropout", "0.3", "--lr", "5e-4", "--max-update", "9", "--max-tokens", "500"]
+    words = [str(data), "--cpu", "--arch", "reluformer", "--save-dir", str(tmp_path / "first")]
+    with pytest.raises(SystemExit):
+        train_command.main([*words, *flags, "--dump-config"])
+    dumped = tmp_path / "own.yaml"
+    dumped.write_text(capsys.readouterr().out)
+    run_here("train", "--config", dumped, "--budget", "4u")
+    settings = stored(tmp_path / "first")
+    assert settings["data"] == str(data)
+    assert settings["model"]["dropout"] == 0.3
+    assert settings["model"]["encoder_embed_dim"] == 16
+    assert settings["batching"]["max_tokens"] == 500
+    assert settings["trainer"]["schedule"]["lr"] == [5e-4]
+    assert settings["trainer"]["max_update"] == 4
+    assert settings["trainer"]["schedule"]["lr_scheduler"] == "polynomial_decay"
+    assert settings["trainer"]["optimizer"]["store_ema"]
+    assert settings["model"]["positions"] == "sinusoidal+rotary"
+
+
+def test_the_number_of_max_tokens_auto_is_printed_once(data, tmp_path):
+    done = train(data, tmp_path, *SMALL, "--budget", "2u", "--max-tokens", "auto")
+    assert done.stdout.count("--max-tokens auto: 4,096") == 1
 
 
 def test_a_choice_may_be_switched_off(data, tmp_path):

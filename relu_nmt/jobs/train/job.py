@@ -79,7 +79,9 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             with_tokens(settings, stored), task, folders, [model, *teachers], training.say
         )
         train = ShardedBatches(folders, corpora.training_batches)
-        settings = with_numbers(settings, stored, objective, train, training)
+        settings, notes = with_numbers(settings, stored, objective, train, training)
+        if notes:
+            training.say("; ".join(notes))
         corpora.settings = settings
         if settings.batching.max_tokens is not None:
             train.batches = train.batches.within(settings.batching.max_tokens)
@@ -132,7 +134,7 @@ def pace_of(
         with_tokens(settings, stored), task, folders[:1], [model], say=lambda text: None
     )
     train = ShardedBatches(folders[:1], corpora.training_batches)
-    settings = with_numbers(settings, stored, objective, train, training)
+    settings, _ = with_numbers(settings, stored, objective, train, training)
     if settings.batching.max_tokens is not None:
         train.batches = train.batches.within(settings.batching.max_tokens)
     pace = measured_pace(objective, train, settings.trainer, training.process)
@@ -268,8 +270,8 @@ def with_numbers(
     objective: nn.Module,
     train: ShardedBatches,
     training: TrainingRun,
-) -> Settings:
-    """Return settings with numbers for ``--max-tokens auto`` and ``--update-tokens``.
+) -> tuple[Settings, list[str]]:
+    """Return settings with numbers for ``--max-tokens auto`` and ``--update-tokens``, and notes.
 
     ``stored`` is the number of ``--max-tokens auto`` in the checkpoint to go on from.
     """
@@ -292,10 +294,8 @@ def with_numbers(
         count = max(1, round(update_tokens / together))
         trainer = replace(trainer, update_freq=(count,))
         notes.append(f"--update-freq {count} for updates of {count * together:,} tokens")
-    if notes:
-        training.say("; ".join(notes))
     batching = replace(settings.batching, max_tokens=tokens, update_tokens=None)
-    return replace(settings, batching=batching, trainer=trainer)
+    return replace(settings, batching=batching, trainer=trainer), notes
 
 
 def tokens_in_memory(

@@ -250,7 +250,11 @@ def test_dumped_settings_are_read_again(tmp_path, capsys):
     assert end.value.code in (0, None)
     text = capsys.readouterr().out
     assert "# average" in text
-    assert in_file(tmp_path / "own.yaml", text) == parsed(*typed)
+    again = in_file(tmp_path / "own.yaml", text)
+    assert again == parsed(*typed)
+    # Others are comments, so that a file says what was given.
+    assert again.given == parsed(*typed).given == {"data", "arch", "store_ema", "ema_decay", "fast"}
+    assert "\nema_decay: 1.0e-05\n" in text and "\n#dropout: " in text
 
 
 def test_checkpoints_and_results_give_their_settings(tmp_path):
@@ -416,7 +420,7 @@ def test_a_heading_stands_above_an_option_and_those_behind_it():
     assert (flags["settings"], flags["shape"]) == (["data"], ["width"])
     assert flags["log"] == ["shown", "format"]
     assert c.to_dict(Outer(), stored_only=True)["inner"] == {"width": 1, "format": 1}
-    assert "# log\n  # shown\n" in c.to_yaml(Outer())
+    assert "# log\n# shown\n" in c.to_yaml(Outer())
 
 
 def test_help_shows_no_default_of_a_required_option():
