@@ -46,10 +46,9 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    @property
-    def contains_zero(self) -> bool:
-        """True if a difference may be none."""
-        return self.low <= 0 <= self.high
+    def contains_zero(self, decimals: int) -> bool:
+        """Return whether a difference may be none, as far as it is printed."""
+        return round(self.low, decimals) <= 0 <= round(self.high, decimals)
 
     def text(self, decimals: int, signed: bool = False) -> str:
         """Return the value with its interval in brackets.
@@ -141,7 +140,7 @@ def _compared(
         if name != best:
             lead = interval(sign * (resampled[best] - of_model))
             text = f"{name}, by {lead.text(decimals)} {unit}"
-            if lead.contains_zero:
+            if lead.contains_zero(decimals):
                 equal.append(text)
             else:
                 worse.append(text)
@@ -163,7 +162,7 @@ def does_context_count(together: Mapping[str, Losses], alone: Mapping[str, Losse
     for name, in_group in together.items():
         difference = interval(in_group.resampled() - alone[name].resampled())
         text = f"{difference.text(3, signed=True)} bits per token"
-        if difference.contains_zero:
+        if difference.contains_zero(3):
             sentences.append(f"{name}: it cannot be told; the loss changes by {text}.")
         elif difference.value < 0:
             sentences.append(f"{name}: yes, it changes the loss by {text}.")

@@ -73,6 +73,15 @@ def test_models_whose_interval_has_zero_cannot_be_told_apart():
     assert "better" not in " ".join(answer.sentences)
 
 
+def test_models_whose_difference_is_zero_as_printed_cannot_be_told_apart():
+    first = losses(2.0)
+    second = Losses(first.bits * 1.0001, first.tokens)
+    equal, *_ = which_translates_better({"a": first, "b": second}, {}, {}, "groups").sentences
+    assert (
+        equal == "In loss a cannot be told apart from b, by 0.000 (0.000 to 0.000) bits per token."
+    )
+
+
 def test_a_third_model_is_compared_with_the_best():
     models = {"a": losses(3.0), "b": losses(2.0), "c": losses(2.0, seed=5)}
     better, equal, *_ = which_translates_better(models, {}, {}, "sentences").sentences
