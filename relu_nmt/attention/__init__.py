@@ -40,6 +40,7 @@ attentions: "Registry[type[Attention]]" = Registry(
         "soft": "relu_nmt.attention.landmarks",
         "softmax": "relu_nmt.attention.normalized",
         "sparsemax": "relu_nmt.attention.normalized",
+        "thresholded_relu": "relu_nmt.attention.thresholded_relu",
         "xca": "relu_nmt.attention.token_axis",
     },
 )

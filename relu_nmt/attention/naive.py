@@ -78,6 +78,44 @@ def relu_attention(
     return s @ v
 
 
+def thresholded_relu_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, power: int = 4
+) -> Tensor:
+    """ReLU over a threshold: w_ij = relu((z_ij - m_i) / p - u_i)^p, output sum_j w_ij v_j.
+
+    m_i and s_i are the mean and the standard deviation of the row's visible scores, and the
+    threshold u_i is such that n_i E relu(s_i x / p - u_i)^p = 1 for a standard normal x: rows of
+    normal scores sum to 1 on average. It is entmax with alpha = 1 + 1 / p, but for the threshold.
+    """
+    z = scores(q, k)
+    n = visible(q, mask)
+    z = z - (z * mask).sum(-1, keepdim=True) / n
+    variance = ((z * mask) ** 2).sum(-1, keepdim=True) / n
+    a = torch.sqrt((variance / power**2).clamp_min(1e-8))
+    # Halve an interval of c = u / a, at whose ends n a^p E relu(x - c)^p is above 1 and below.
+    t = torch.log(n * a**power)
+    low = torch.full_like(t, -1e7)
+    high = torch.full_like(t, 8.0)
+    for _ in range(100):
+        c = (low + high) / 2
+        is_low = torch.log(rectified_moment(c, power)) > -t.detach()
+        low, high = torch.where(is_low, c, low), torch.where(is_low, high, c)
+    # Take one step of Newton's, which has the gradient of the solution.
+    moment = rectified_moment(c, power)
+    c = c + moment / (power * rectified_moment(c, power - 1)) * (t + torch.log(moment))
+    return ((z / power - a * c).relu() ** power * mask) @ v
+
+
+def rectified_moment(c: Tensor, power: int) -> Tensor:
+    """Return E relu(x - c)^p of a standard normal x, by its recursion over p."""
+    moments = [torch.erfc(c / math.sqrt(2)) / 2]
+    density = torch.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+    for p in range(1, power + 1):
+        before = density if p == 1 else (p - 1) * moments[p - 2]
+        moments.append(before - c * moments[p - 1])
+    return moments[power]
+
+
 def pointwise_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, h: Map = torch.relu, alpha: float = 1.0
 ) -> Tensor:

@@ -40,6 +40,7 @@ from relu_nmt.attention.base import (
     Capabilities,
 )
 from relu_nmt.attention.kernels import blockwise, reference, triton, tuned
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Registry
 
@@ -91,6 +92,22 @@ def power_map(power: int) -> PointwiseMap:
     )
 
 
+@functools.cache
+def rectified_power(power: int) -> PointwiseMap:
+    """Return ReLU(z)^power, computed in float32 or wider above the square."""
+    if power <= 2:
+        return pointwise_maps.get({1: "relu", 2: "relu2"}[power])
+
+    def value(z: Tensor) -> Tensor:
+        return power_map(power).value(z.relu())
+
+    def derivative(z: Tensor) -> Tensor:
+        return power * z.relu().to(torch.promote_types(z.dtype, torch.float32)).pow(power - 1)
+
+    kernels = _triton_functions("rectified_power")
+    return PointwiseMap(f"relu{power}", value, derivative, True, True, kernels, power, power)
+
+
 def _triton_functions(name: str) -> Callable[[], tuple[Any, Any]]:
     def functions() -> tuple[Any, Any]:
         module = importlib.import_module("relu_nmt.attention.kernels.triton_parts")
@@ -134,8 +151,6 @@ class PointwiseAttention(Attention):
     """
 
     capabilities = Capabilities(scores=True)
-    centered = False
-    """True to subtract from each score the mean of its row over the visible keys."""
     backends: ClassVar[Mapping[str, Backend]] = {
         "triton": Backend(triton.pointwise, triton.supports, triton.preferred, triton.require),
         "blockwise": Backend(blockwise.pointwise, blockwise.supports, tuned.many_pairs),
@@ -153,6 +168,13 @@ class PointwiseAttention(Attention):
     def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
         """Return c(n) h(z) of scores z [B, H, Nq, Nk] and counts n [B or 1, 1, Nq or 1, 1]."""
         return self.map.value(scores) * self.row_scale(counts)
+
+    def shift(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+        """Return queries and keys with products z_ij - s_i, for shifts s of the rows of scores.
+
+        q [B, H, Nq, d] are scaled by d^(-1/2). Both results may have further channels.
+        """
+        return q, k
 
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return c(n) of numbers n >= 1 of visible keys, float32, of the same shape."""

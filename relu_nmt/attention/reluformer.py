@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention import attentions
+from relu_nmt.attention import attentions, row_moments
 from relu_nmt.attention.base import AttentionConfig
-from relu_nmt.attention.pointwise import PointwiseAttention, pointwise_maps
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise import PointwiseAttention, rectified_power
 from relu_nmt.config import option, settings
 
 MEAN_SQUARES = {1: 1 / 2, 2: 3 / 2}
@@ -51,12 +52,14 @@ class ReLUFormerAttention(PointwiseAttention):
         power: int = option(1, "exponent of the rectified scores", choices=(1, 2))
 
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
-        map = pointwise_maps.get({1: "relu", 2: "relu2"}[config.power])
-        super().__init__(config, num_heads, head_dim, dropout, map)
-        self.centered = config.centered
+        super().__init__(config, num_heads, head_dim, dropout, rectified_power(config.power))
         self.log_gamma_change = None
         if config.learnable:  # the logarithm keeps gamma positive
             self.log_gamma_change = nn.Parameter(torch.zeros(1))
+
+    def shift(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+        """See :meth:`PointwiseAttention.shift`. The shifts are the means of centered scores."""
+        return row_moments.centered(q, k, visibility) if self.config.centered else (q, k)
 
     def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
         """Return s_ij = ReLU(z_ij)^p c(n_i) of scores z = q k / sqrt(d), Eq. 5-6."""

@@ -361,7 +361,7 @@ def attention_fields(
     if isinstance(attention, PointwiseAttention):
         scales = attention.row_scale(visibility.positive_counts)[..., None].float()
         map = attention.map.name
-        centered = attention.centered
+        centered = attention.config.centered
     # Pass strides in elements, so that the kernel reads views without copies.
     strides = {}
     for name, tensor in (("k", keys), ("v", values)):

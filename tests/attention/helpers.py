@@ -45,6 +45,7 @@ FORMS = [
     "reluformer:gamma=0.35,power=2",
     "reluformer:gamma=2,learnable=true",
     "soft:stride=3",
+    *(f"thresholded_relu:power={power}" for power in (1, 2, 3, 8)),
     "xca:kernel=polynomial,scale=dynamic",
     "xca:kernel=polynomial,scale=none,unit_norm=false",
     "xca:kernel=polynomial,scale=dynamic,count=channels",

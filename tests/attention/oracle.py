@@ -91,6 +91,9 @@ FORMULAS = {
     "soft": soft,
     "softmax": lambda a, *qkvm: naive.softmax_attention(*qkvm),
     "sparsemax": lambda a, *qkvm: naive.sparsemax_attention(*qkvm),
+    "thresholded_relu": lambda a, *qkvm: naive.thresholded_relu_attention(
+        *qkvm, power=a.config.power
+    ),
     "xca": lambda a, q, k, v, mask: naive.xca_attention(
         q, k, v, a.temperature[:, None, None], power_kernel(a, k.size(2)), a.config.unit_norm
     ),

@@ -71,7 +71,7 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     """
     visibility = problem.visibility
     v = problem.v
-    q, k = centered(problem)
+    q, k = problem.attention.shift(problem.q, problem.k, visibility)
     scores = biased(q @ k.transpose(-1, -2), problem.bias)  # [B, H, Nq, Nk]
     counts = visibility.positive_counts[..., None].to(problem.row_scale.dtype)
     weights = problem.attention.weigh(scores, counts)
@@ -86,34 +86,6 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     if problem.need.weights:
         output.weights = weights
     return output
-
-
-def centered(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
-    """Return queries and keys, for centered scores with the products q_i (k_j - c_i).
-
-    c_i is the mean of i's visible keys. q [B, H, Nq, d] and k [B, H, Nk, d] keep their shapes, or
-    get d + 1 channels, where queries see different keys.
-    """
-    q, k, visibility = problem.q, problem.k, problem.visibility
-    if not problem.attention.centered:
-        return q, k
-    # Sum the visible keys of each query, [B, H, Nq or 1, d].
-    exact = visibility.without_padding(k.to(torch.promote_types(k.dtype, torch.float32)))
-    if visibility.ancestry is not None:
-        sums = visibility.ancestry[:, None].to(exact.dtype) @ exact
-    elif visibility.hides_later:
-        sums = exact.cumsum(2)[:, :, visibility.num_keys - visibility.num_queries :]
-    else:
-        sums = exact.sum(2, keepdim=True)
-    means = (sums / visibility.positive_counts[..., None]).to(k.dtype)
-    # If all queries see the same keys, shift the keys.
-    if means.size(2) == 1:
-        return q, k - means
-    # Otherwise subtract q_i c_i by one more channel. A row that sees one key gets score 0, which
-    # the rounded difference of two products would miss.
-    q = q.masked_fill((visibility.counts == 1)[..., None], 0.0)
-    shifts = (q * means).sum(-1, keepdim=True)
-    return torch.cat([q, shifts], -1), torch.cat([k, -torch.ones_like(k[..., :1])], -1)
 
 
 def refuse_second_derivatives(backend: str) -> None:
@@ -133,7 +105,7 @@ def by_function(
 ) -> AttentionOutput:
     """Solve a problem of pointwise attention by an autograd function.
 
-    The function takes :func:`centered` q and k, v, the table of the bias, a plan and a seed of
+    The function takes the shifted q and k, v, the table of the bias, a plan and a seed of
     dropout. It returns the values, and the sums over the rows of h(z). The plan is the problem as
     the function needs it, here without q, k and v, which autograd keeps for the backward pass.
     """
@@ -145,7 +117,7 @@ def by_function(
     plan = replace(plan, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
     table = None if plan.bias is None else plan.bias.table
     # Cast here to the dtype of the products, since a function turns autocast off.
-    q, k = centered(problem)
+    q, k = problem.attention.shift(problem.q, problem.k, problem.visibility)
     v = problem.v
     dtype = v.dtype
     if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:

@@ -172,6 +172,16 @@ def relu2_slope(x, z, POWER: tl.constexpr):
 
 
 @triton.jit
+def rectified_power(z, POWER: tl.constexpr):
+    return power(tl.maximum(z, 0.0), POWER)
+
+
+@triton.jit
+def rectified_power_slope(x, z, POWER: tl.constexpr):
+    return power_slope(x, tl.maximum(z, 0.0), POWER)
+
+
+@triton.jit
 def relu6(z, POWER: tl.constexpr):
     return tl.minimum(tl.maximum(z, 0.0), 6.0)
 

@@ -1,0 +1,154 @@
+"""ReLU attention over a threshold at which rows of normal scores sum to 1."""
+
+import functools
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.attention import attentions, row_moments
+from relu_nmt.attention.base import AttentionConfig
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise import PointwiseAttention, rectified_power
+from relu_nmt.config import option, settings
+
+LEAST_VARIANCE = 1e-8
+"""Variance of scores over p^2, below which all keys of a row get the weight 1 / n."""
+INTERVALS = 32
+"""Intervals of a table of thresholds in a unit of its variable."""
+LARGEST = 40.0
+"""The table's end, which scores do not reach: 10^6 keys whose scores deviate by hundreds."""
+
+
+@attentions.register("thresholded_relu")
+class ThresholdedReLUAttention(PointwiseAttention):
+    """w_ij = ReLU((z_ij - m_i) / p - u_i)^p with z = q k^T / sqrt(d), output sum_j w_ij v_j.
+
+    m_i and s_i are the mean and the standard deviation of z_ij over the n_i keys that query i may
+    see. The threshold u_i is such that n_i E ReLU(s_i x / p - u_i)^p = 1 for a standard normal x:
+    rows of normal scores sum to 1 on average, at every length and spread of the scores. Unlike the
+    rows of ReLUFormer they get sharper as their scores spread. A bias is added to z - m.
+
+    It is alpha-entmax for alpha = 1 + 1 / p, with the threshold of normal scores in place of the
+    row's own. No sum of weights couples the keys, and memory is linear in the length. For large p
+    the weights approach exp(z_ij - m_i - s_i^2 / 2) / n_i.
+
+    docs/lab/study.md compares it with softmax. It is not in a paper. For ReLU, its square and
+    entmax see Shen et al. 2023 (ReLUFormer) and Peters, Niculae and Martins 2019.
+
+    Example:
+        >>> from relu_nmt.attention.masks import Visibility
+        >>> config = ThresholdedReLUAttention.Config()
+        >>> attend = ThresholdedReLUAttention(config, num_heads=1, head_dim=1, dropout=0.0)
+        >>> q, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
+        >>> attend(q, q, v, Visibility(2, 2)).values.flatten().tolist()
+        [2.0, 2.0]
+    """
+
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        power: int = option(
+            4, "exponent p: 1 has the most zeros, large ones approach softmax", least=1, most=8
+        )
+
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
+        super().__init__(config, num_heads, head_dim, dropout, rectified_power(config.power))
+        self.degree = None  # the threshold depends on the size of the queries
+
+    def shift(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+        """Return queries and keys with the products z_ij - m_i - p u_i."""
+        q, k = row_moments.centered(q, k, visibility)
+        variance = row_moments.mean_squares(q, k, visibility)
+        thresholds = threshold(variance, visibility.positive_counts[..., None], self.config.power)
+        return row_moments.shifted(q, k, self.config.power * thresholds)
+
+    def row_scale(self, counts: Tensor) -> Tensor:
+        """Return p^-p: (z / p)^p = z^p p^-p."""
+        return torch.full_like(counts, float(self.config.power) ** -self.config.power)
+
+
+def threshold(variance: Tensor, counts: Tensor, power: int) -> Tensor:
+    """Return u with n E ReLU(s x / p - u)^p = 1 for a standard normal x.
+
+    ``variance`` is s^2 [B, H, Nq, 1], float32 or wider, ``counts`` n [B or 1, 1, Nq or 1, 1], and
+    ``power`` p. With c = u p / s and t = log(n (s / p)^p) the equation is log E ReLU(x - c)^p = -t,
+    so u n^(1 / p) = c exp(t / p) depends on t alone.
+    """
+    size = counts.to(variance.dtype)
+    spread = (variance / power**2).clamp_min(LEAST_VARIANCE)
+    t = (size.log() + power / 2 * spread.log()).clamp_max(LARGEST - 1)
+    # Evaluate the polynomial of the interval that holds t.
+    position = (t - first_of_table(power)) * INTERVALS
+    index = position.detach().nan_to_num().long()  # of NaN scores the result is NaN
+    x = position - index
+    coefficients = threshold_table(power, variance.dtype, variance.device)
+    scaled = torch.zeros_like(x)
+    for coefficient in coefficients[index].unbind(-1):
+        scaled = scaled * x + coefficient
+    return scaled * size.pow(-1 / power)
+
+
+def first_of_table(power: int) -> float:
+    """Return t of one key and the least variance, where the table begins."""
+    return power / 2 * math.log(LEAST_VARIANCE)
+
+
+@functools.cache
+def threshold_table(power: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return polynomials of fifth degree for u n^(1 / p), by intervals of t, [T, 6].
+
+    The highest power comes first. They have the values of u n^(1 / p) and of its first two
+    derivatives at both ends of an interval, which is a unit long.
+    """
+    first = first_of_table(power)
+    t = first + np.arange((LARGEST - first) * INTERVALS) / INTERVALS
+    # Solve for c by Newton's steps from a coarse table of log E ReLU(x - c)^p.
+    coarse = np.concatenate([-np.geomspace(1e6, 9, 1000), np.linspace(-8.9, 10, 1000)])
+    c = np.interp(t, -np.log(_moments(coarse, power)[2]), coarse)
+    for _ in range(3):
+        _, slope, moment = _moments(c, power)
+        c = c - moment / slope * (t + np.log(moment))
+    # Derive c by t, and then c exp(t / p).
+    bend, slope, moment = _moments(c, power)
+    c1 = -moment / slope
+    c2 = c1 * (moment * bend / slope**2 - 1)
+    factor = np.exp(t / power)
+    value = factor * c
+    first_derivative = factor * (c1 + c / power) / INTERVALS
+    second_derivative = factor * (c2 + 2 * c1 / power + c / power**2) / INTERVALS**2
+    # Fit the polynomials.
+    f, d, s = value[:-1], first_derivative[:-1], second_derivative[:-1]
+    rest = value[1:] - f - d - s / 2
+    rest_of_slope = first_derivative[1:] - d - s
+    change = second_derivative[1:] - s
+    fifth = 6 * rest - 3 * rest_of_slope + change / 2
+    fourth = -15 * rest + 7 * rest_of_slope - change
+    third = 10 * rest - 4 * rest_of_slope + change / 2
+    coefficients = np.stack([fifth, fourth, third, s / 2, d, f], 1)
+    return torch.from_numpy(coefficients).to(device, dtype)
+
+
+def _moments(c: np.ndarray, power: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the second and first derivative by c, and the value, of E ReLU(x - c)^p, each [T].
+
+    x is standard normal. Gauss-Legendre quadrature from c on, or from where the density is 0.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    low = np.maximum(c, -9)
+    half = (np.maximum(c, 0) + 9 - low) / 2
+    x = low[:, None] + half[:, None] * (nodes + 1)
+    above = x - c[:, None]
+    products = half[:, None] * np.exp(-x * x / 2) * (weights / math.sqrt(2 * math.pi))
+    moments = [products.sum(1)]
+    for _ in range(power):
+        products = products * above
+        moments.append(products.sum(1))
+    slope = -power * moments[power - 1]
+    if power == 1:
+        bend = np.exp(-c * c / 2) / math.sqrt(2 * math.pi)
+    else:
+        bend = power * (power - 1) * moments[power - 2]
+    return bend, slope, moments[power]
