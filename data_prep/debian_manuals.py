@@ -40,7 +40,7 @@ from pathlib import Path
 import libreoffice_help
 from prep_tools import binarize
 from prep_tools import documents as docs
-from prep_tools.command import PrepError, run_script, say
+from prep_tools.command import PrepError, run_script, say, script_parser
 from prep_tools.debian_packages import NoPackages, download_packages, is_unknown, unpack
 from prep_tools.manual_sources import MANUALS, Manual, NoPages, align_manual
 
@@ -59,11 +59,9 @@ def libreoffice_documents(
         PrepError: no page exists in this language.
     """
     packages = libreoffice_help.download_help([language, libreoffice_help.ENGLISH], scratch)
-    pages = {
-        name: libreoffice_help.unpack_help(package, scratch / package.stem)
-        for name, package in packages.items()
-    }
-    corpus = libreoffice_help.align_folders(pages[language], pages[libreoffice_help.ENGLISH])
+    source_pages = libreoffice_help.unpack_help(packages[language])
+    target_pages = libreoffice_help.unpack_help(packages[libreoffice_help.ENGLISH])
+    corpus = libreoffice_help.align_folders(source_pages, target_pages)
     counts.update(corpus.counts)
     counts["documents"] = len(corpus.documents)
     counts["pairs"] = counts.pop("sentence pairs")
@@ -128,8 +126,10 @@ def collect(
 
 def licenses(sources: dict[str, dict[str, int]]) -> dict[str, str]:
     """Return the license of each source that was used."""
-    by_source = {manual.name: manual.license for manual in MANUALS} | {LIBREOFFICE: "MPL-2.0"}
-    return {source: by_source[source] for source in sources}
+    licenses_of_all = {LIBREOFFICE: "MPL-2.0"}
+    for manual in MANUALS:
+        licenses_of_all[manual.name] = manual.license
+    return {source: licenses_of_all[source] for source in sources}
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:
@@ -141,44 +141,31 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     say("dividing into train, valid and test")
     corpus = docs.divide(documents, arguments.held_out, arguments.near_copy, arguments.seed)
     docs.write_corpus(corpus, arguments.out, (language, "en"), arguments.document_separator)
-    docs.write_report(
-        arguments.out,
-        {
-            "source": "manuals in packages of Debian",
-            "licenses": licenses(report),
-            "sources": report,
-            "near copies removed": corpus.removed,
-            **corpus.counts(),
-        },
-    )
-    say(docs.describe(corpus))
+    facts = {
+        "source": "manuals in packages of Debian",
+        "licenses": licenses(report),
+        "sources": report,
+        "near copies removed": corpus.removed,
+    }
+    docs.report_corpus(corpus, arguments.out, facts)
     if not corpus.train:
         raise PrepError(
             f"only {len(documents)} documents: too few to hold out whole ones for valid and test; "
             "take more sources"
         )
-    spaced = language.lower().replace("_", "-").split("-")[0] not in WITHOUT_SPACES
-    steps = (
-        ["moses", "--subword", "subword-nmt"] if spaced else ["none", "--subword", "sentencepiece"]
-    )
-    binarize.binarize(
-        arguments,
-        [
-            *("--source-lang", language, "--target-lang", "en", "--joined-dictionary"),
-            *("--document-separator", arguments.document_separator),
-            *("--tokenizer", *steps),
-            *("--subword-size", arguments.bpe),
-        ],
-    )
+    tokenizer = "moses"
+    subword = "subword-nmt"
+    if language.lower().replace("_", "-").split("-")[0] in WITHOUT_SPACES:
+        tokenizer = "none"
+        subword = "sentencepiece"
+    steps = ["--document-separator", arguments.document_separator, "--tokenizer", tokenizer]
+    steps += ["--subword", subword, "--subword-size", arguments.bpe]
+    binarize.binarize(arguments, (language, "en"), steps)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script."""
-    parser = argparse.ArgumentParser(
-        prog="debian_manuals.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("debian_manuals.py", __doc__)
     binarize.add_output_options(parser)
     parser.add_argument("--lang", default="de", help="language to translate from (default: de)")
     parser.add_argument(

@@ -41,7 +41,7 @@ from pathlib import Path
 from prep_tools import binarize, cleaning
 from prep_tools import documents as docs
 from prep_tools.archives import extract
-from prep_tools.command import PrepError, run_script, say
+from prep_tools.command import PrepError, run_script, say, script_parser
 from prep_tools.europarl_turns import UNITS, align_sitting, join_documents
 from prep_tools.held_out_text import without_held_out
 from prep_tools.sources import Source, add_source_options, check_names, obtain
@@ -93,14 +93,18 @@ def read_documents(prefix: str, languages: Sequence[str]) -> tuple[list[docs.Doc
 
 def _key(pair: Pair) -> Pair:
     """Return a key of a pair that does not depend on its tokenization."""
-    source, target = (_NOT_LETTER.sub("", text.lower()) or text.strip() for text in pair)
-    return source, target
+    source, target = pair
+    return _letters_or_all(source), _letters_or_all(target)
+
+
+def _letters_or_all(text: str) -> str:
+    return _NOT_LETTER.sub("", text.lower()) or text.strip()
 
 
 def count_held_out(documents: Sequence[docs.Document], held_out: Sequence[docs.Document]) -> int:
     """Return the number of training pairs that are also in valid or test, in any tokenization."""
-    held_out_pairs = {_key(pair) for document in held_out for pair in document.pairs}
-    return sum(_key(pair) in held_out_pairs for document in documents for pair in document.pairs)
+    held_out_keys = set(map(_key, docs.pairs_of(held_out)))
+    return sum(map(held_out_keys.__contains__, map(_key, docs.pairs_of(documents))))
 
 
 def _sittings(files: list[Path], languages: Sequence[str]) -> Iterator[tuple[Path, Path]]:
@@ -161,12 +165,12 @@ def _held_out(arguments: argparse.Namespace) -> dict[str, list[docs.Document]]:
         if prefix is None:
             continue
         documents, empty = read_documents(prefix, LANGUAGES)
-        pairs = sum(len(document.pairs) for document in documents)
+        num_pairs = len(docs.pairs_of(documents))
+        expected_documents, expected_pairs = EXPECTED[split]
+        strict = arguments.strict
         say(f"  {split}: {empty} pairs left out, one side empty")
-        binarize.check_size(split, pairs, EXPECTED[split][1], arguments.strict)
-        binarize.check_size(
-            split, len(documents), EXPECTED[split][0], arguments.strict, unit="documents"
-        )
+        binarize.check_size(split, num_pairs, expected_pairs, strict)
+        binarize.check_size(split, len(documents), expected_documents, strict, unit="documents")
         sets[split] = documents
     return sets
 
@@ -190,7 +194,7 @@ def _as_published(
     report: dict[str, object],
 ) -> docs.Corpus:
     """Return the published sets, and print the number of pairs in train and another set."""
-    pairs = sum(len(document.pairs) for document in documents)
+    pairs = len(docs.pairs_of(documents))
     repeated = count_held_out(documents, [*sets["valid"], *sets["test"]])
     say(f"  train is left as it is; {repeated:,} of its {pairs:,} pairs are also in valid or test")
     report["training pairs also in valid or test"] = repeated
@@ -270,29 +274,18 @@ def make_corpus(arguments: argparse.Namespace) -> None:
         docs.write_documents(test_turns, tests[-1], LANGUAGES, "tag")
         report["test-turns"] = {
             "documents": len(test_turns),
-            "pairs": sum(len(document.pairs) for document in test_turns),
+            "pairs": len(docs.pairs_of(test_turns)),
         }
-    docs.write_report(arguments.out, {**report, **corpus.counts()})
-    say(docs.describe(corpus))
+    docs.report_corpus(corpus, arguments.out, report)
     say(f"  test: {describe_lengths(corpus.test)}")
-    binarize.binarize(
-        arguments,
-        [
-            *("--source-lang", "en", "--target-lang", "de", "--joined-dictionary"),
-            *("--tokenizer", "moses", "--document-separator", "tag"),
-            *("--subword", "subword-nmt", "--subword-size", arguments.bpe),
-        ],
-        tests,
-    )
+    steps = ["--tokenizer", "moses", "--document-separator", "tag"]
+    steps += ["--subword", "subword-nmt", "--subword-size", arguments.bpe]
+    binarize.binarize(arguments, LANGUAGES, steps, tests)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script."""
-    parser = argparse.ArgumentParser(
-        prog="europarl_documents.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("europarl_documents.py", __doc__)
     binarize.add_output_options(parser)
     for split in ("train", "valid", "test"):
         parser.add_argument(

@@ -26,7 +26,7 @@ from pathlib import Path
 from bilingual_grammar.documents import write_document
 from bilingual_grammar.story import StoryDocument
 from prep_tools import documents as docs
-from prep_tools.command import PrepError, run_script, say
+from prep_tools.command import PrepError, run_script, say, script_parser
 
 from relu_nmt.io.text_lines import write_lines
 
@@ -77,31 +77,23 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     documents = [docs.Document(name, story.pairs) for name, story in stories.items()]
     corpus = docs.divide(documents, arguments.held_out, arguments.near_copy)
     docs.write_corpus(corpus, arguments.out, LANGUAGES, arguments.document_separator)
-    contrasts = {
-        split: write_contrasts(arguments.out, split, getattr(corpus, split), stories)
-        for split in ("valid", "test")
+    contrasts = {}
+    for split in ("valid", "test"):
+        documents = getattr(corpus, split)
+        contrasts[split] = write_contrasts(arguments.out, split, documents, stories)
+    facts = {
+        "source": "embedded German-English grammar",
+        "license": "MIT",
+        "seed": arguments.seed,
+        "contrasts": contrasts,
+        "near copies removed": corpus.removed,
     }
-    docs.write_report(
-        arguments.out,
-        {
-            "source": "embedded German-English grammar",
-            "license": "MIT",
-            "seed": arguments.seed,
-            "contrasts": contrasts,
-            "near copies removed": corpus.removed,
-            **corpus.counts(),
-        },
-    )
-    say(docs.describe(corpus))
+    docs.report_corpus(corpus, arguments.out, facts)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script."""
-    parser = argparse.ArgumentParser(
-        prog="grammar_corpus.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("grammar_corpus.py", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the corpus")
     parser.add_argument(
         "--documents", type=int, default=4000, help="number of documents (default: 4000)"

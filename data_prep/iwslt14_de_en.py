@@ -21,7 +21,7 @@ from pathlib import Path
 
 from prep_tools import binarize, cleaning
 from prep_tools.archives import extract
-from prep_tools.command import PrepError, run_script, say
+from prep_tools.command import PrepError, run_script, say, script_parser
 from prep_tools.documents import write_report
 from prep_tools.sources import Source, add_source_options, check_names, obtain
 
@@ -82,7 +82,7 @@ def test_pairs(folder: Path, with_tedx: bool) -> list[Pair]:
         if name.startswith("TEDX") and not with_tedx:
             continue
         files = [folder / f"IWSLT14.{name}.de-en.{lang}.xml" for lang in LANGUAGES]
-        source, target = (cleaning.segments(file) for file in files)
+        source, target = map(cleaning.segments, files)
         if len(source) != len(target) or not source:
             raise PrepError(
                 f"{files[0]}: {len(source):,} segments, {files[1].name} has {len(target):,}"
@@ -93,10 +93,8 @@ def test_pairs(folder: Path, with_tedx: bool) -> list[Pair]:
 
 def token_counts(pair: Pair) -> tuple[int, int]:
     """Return the numbers of Moses tokens of both sides."""
-    source, target = (
-        len(cleaning.tokenize(text, lang)) for text, lang in zip(pair, LANGUAGES, strict=True)
-    )
-    return source, target
+    source, target = map(cleaning.tokenize, pair, LANGUAGES)
+    return len(source), len(target)
 
 
 def clean(pairs: list[Pair], longest: int, workers: int) -> tuple[list[Pair], Counter[str]]:
@@ -135,31 +133,23 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     for split, pairs in splits.items():
         for side, language in enumerate(LANGUAGES):
             write_lines(arguments.out / f"{split}.{language}", (pair[side] for pair in pairs))
+    report: dict[str, object] = {"source": "IWSLT14", "dropped": dict(dropped)}
     expected = {**EXPECTED.get(arguments.max_length, {}), "test": EXPECTED_TEST[arguments.tedx]}
     for split, pairs in splits.items():
+        report[split] = len(pairs)
         if split in expected:
             binarize.check_size(split, len(pairs), expected[split], arguments.strict)
         else:
             say(f"  {split}: {len(pairs):,} sentence pairs")
-    sizes = {split: len(pairs) for split, pairs in splits.items()}
-    write_report(arguments.out, {"source": "IWSLT14", "dropped": dict(dropped), **sizes})
-    binarize.binarize(
-        arguments,
-        [
-            *("--source-lang", "de", "--target-lang", "en", "--joined-dictionary"),
-            *("--tokenizer", "moses", "--lowercase"),
-            *("--subword", "subword-nmt", "--subword-size", arguments.bpe),
-        ],
-    )
+    write_report(arguments.out, report)
+    steps = ["--tokenizer", "moses", "--lowercase"]
+    steps += ["--subword", "subword-nmt", "--subword-size", arguments.bpe]
+    binarize.binarize(arguments, LANGUAGES, steps)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script."""
-    parser = argparse.ArgumentParser(
-        prog="iwslt14_de_en.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("iwslt14_de_en.py", __doc__)
     binarize.add_output_options(parser)
     parser.add_argument(
         "--max-length",

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prep_tools import documents as docs
-from prep_tools.command import PrepError, run_script, say
+from prep_tools.command import PrepError, run_script, say, script_parser
 from prep_tools.debian_packages import (
     NoPackages,
     download_packages,
@@ -74,13 +74,13 @@ def list_languages() -> list[str]:
     return sorted(languages - {ENGLISH, "en-gb", "common"})
 
 
-def unpack_help(package: Path, folder: Path) -> Path:
-    """Unpack a help package and return the folder that its pages are in.
+def unpack_help(package: Path) -> Path:
+    """Unpack a help package beside its file and return the folder that its pages are in.
 
     Raises:
         PrepError: the package holds no help pages where they are expected.
     """
-    unpack(package, folder)
+    folder = unpack(package, package.with_suffix(""))
     pages = [path for path in folder.glob("usr/share/libreoffice/help/*/text") if path.is_dir()]
     if len(pages) != 1:
         raise PrepError(
@@ -122,7 +122,7 @@ def align_page(source_html: str, target_html: str, counts: Counter[str]) -> list
             continue
         if source == target:
             counts["paragraphs equal on both sides"] += 1
-        elif not any(c.isalpha() for c in source) or not any(c.isalpha() for c in target):
+        elif not any(map(str.isalpha, source)) or not any(map(str.isalpha, target)):
             counts["paragraphs without letters"] += 1
         elif (source, target) in earlier_pairs:
             counts["paragraphs repeated on the page"] += 1
@@ -152,16 +152,14 @@ def align_folders(source_pages: Path, target_pages: Path) -> Alignment:
     counts: Counter[str] = Counter()
     documents = []
     for number, name in enumerate(common, 1):
-        source, target = (
-            (folder / name).read_text("utf-8", errors="replace")
-            for folder in (source_pages, target_pages)
-        )
+        source = (source_pages / name).read_text("utf-8", errors="replace")
+        target = (target_pages / name).read_text("utf-8", errors="replace")
         pairs = align_page(source, target, counts)
         if pairs:
             documents.append(docs.Document(name.removesuffix(".html"), tuple(pairs)))
         if number % 500 == 0:
             say(f"  {number:,} of {len(common):,} pages")
-    counts["sentence pairs"] = sum(len(document.pairs) for document in documents)
+    counts["sentence pairs"] = len(docs.pairs_of(documents))
     return Alignment(documents, counts)
 
 
@@ -190,38 +188,29 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     language = arguments.lang.lower()
     scratch = (arguments.scratch or arguments.out / "packages").resolve()
     packages = download_help([language, ENGLISH], scratch)
-    pages = {
-        name: unpack_help(package, scratch / package.stem) for name, package in packages.items()
-    }
+    source_pages = unpack_help(packages[language])
+    target_pages = unpack_help(packages[ENGLISH])
     say(f"aligning the pages in {language} and English")
-    alignment = align_folders(pages[language], pages[ENGLISH])
+    alignment = align_folders(source_pages, target_pages)
     for line in report_lines(alignment):
         say(line)
     corpus = docs.divide(
         alignment.documents, arguments.held_out, arguments.near_copy, arguments.seed
     )
     docs.write_corpus(corpus, arguments.out, (language, "en"), arguments.document_separator)
-    docs.write_report(
-        arguments.out,
-        {
-            "source": "LibreOffice help",
-            "license": "MPL-2.0",
-            "packages": sorted(package.name for package in packages.values()),
-            "alignment": dict(alignment.counts),
-            "near copies removed": corpus.removed,
-            **corpus.counts(),
-        },
-    )
-    say(docs.describe(corpus))
+    facts = {
+        "source": "LibreOffice help",
+        "license": "MPL-2.0",
+        "packages": sorted(package.name for package in packages.values()),
+        "alignment": dict(alignment.counts),
+        "near copies removed": corpus.removed,
+    }
+    docs.report_corpus(corpus, arguments.out, facts)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script."""
-    parser = argparse.ArgumentParser(
-        prog="libreoffice_help.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("libreoffice_help.py", __doc__)
     parser.add_argument("--lang", default="de", help="language to translate from (default: de)")
     parser.add_argument("--out", type=Path, help="folder for the corpus")
     parser.add_argument("--scratch", type=Path, help="folder for the packages (OUT/packages)")

@@ -27,7 +27,7 @@ from pathlib import Path
 from prep_tools import binarize, cleaning
 from prep_tools import documents as docs
 from prep_tools.archives import extract
-from prep_tools.command import PrepError, run_script, say
+from prep_tools.command import PrepError, run_script, say, script_parser
 from prep_tools.sources import Source, add_source_options, check_names, obtain
 
 from relu_nmt.io.text_lines import iterate_lines
@@ -54,8 +54,9 @@ def source_of(version: int, language: str) -> Source:
     """Return the archive of a version."""
     if version >= FIRST_IN_TABLES:
         name = f"news-commentary-v{version}.{language_pair(language)}.tsv.gz"
-        folders = [f"v{version}"] if version < NEWEST else [f"v{version}.1", f"v{version}"]
-        urls = [f"https://data.statmt.org/news-commentary/{f}/training/{name}" for f in folders]
+        urls = [f"https://data.statmt.org/news-commentary/v{version}/training/{name}"]
+        if version == NEWEST:
+            urls.insert(0, urls[0].replace(f"/v{version}/", f"/v{version}.1/"))
         return Source(name, tuple(urls))
     name = f"training-parallel-nc-v{version}.tgz"
     task = TASKS[version]
@@ -72,13 +73,16 @@ def read_table(path: Path, language: str) -> Iterator[Pair]:
     """
     english_first = language_pair(language).startswith(f"{ENGLISH}-")
     for number, line in enumerate(iterate_lines(path), 1):
-        columns = line.split("\t") if line.strip() else ["", ""]
+        columns = line.split("\t")
+        if not line.strip():
+            columns = ["", ""]
         if len(columns) != 2:
             raise PrepError(
                 f"{path}, line {number:,}: {len(columns)} columns, expected two divided by a tab"
             )
-        first, second = (column.strip() for column in columns)
-        yield (second, first) if english_first else (first, second)
+        if english_first:
+            columns.reverse()
+        yield columns[0].strip(), columns[1].strip()
 
 
 def read_articles(pairs: Iterable[Pair], name: str, counts: Counter[str]) -> list[docs.Document]:
@@ -100,7 +104,7 @@ def read_articles(pairs: Iterable[Pair], name: str, counts: Counter[str]) -> lis
             counts[ONE_SIDE] += 1
         else:
             articles.append([])
-    articles = [article for article in articles if article]
+    articles = list(filter(None, articles))
     total = sum(map(len, articles))
     if total == 0 or total > MOST_PAIRS_ON_AVERAGE * len(articles):
         raise PrepError(
@@ -149,33 +153,17 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     corpus = docs.divide(documents, arguments.held_out, arguments.near_copy, arguments.seed)
     languages = (arguments.lang, ENGLISH)
     docs.write_corpus(corpus, arguments.out, languages, arguments.document_separator)
-    docs.write_report(
-        arguments.out,
-        {
-            "source": f"News Commentary v{arguments.version}",
-            **counts,
-            "copies removed": corpus.removed,
-            **corpus.counts(),
-        },
-    )
-    say(docs.describe(corpus))
-    binarize.binarize(
-        arguments,
-        [
-            *("--source-lang", arguments.lang, "--target-lang", ENGLISH, "--joined-dictionary"),
-            *("--tokenizer", "moses", "--document-separator", arguments.document_separator),
-            *("--subword", "subword-nmt", "--subword-size", arguments.bpe),
-        ],
-    )
+    source = f"News Commentary v{arguments.version}"
+    facts = {"source": source, **counts, "copies removed": corpus.removed}
+    docs.report_corpus(corpus, arguments.out, facts)
+    steps = ["--tokenizer", "moses", "--document-separator", arguments.document_separator]
+    steps += ["--subword", "subword-nmt", "--subword-size", arguments.bpe]
+    binarize.binarize(arguments, languages, steps)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script."""
-    parser = argparse.ArgumentParser(
-        prog="news_commentary.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("news_commentary.py", __doc__)
     binarize.add_output_options(parser)
     parser.add_argument("--lang", default="de", help="language to translate from (default: de)")
     parser.add_argument(

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prep_tools import documents as docs
-from prep_tools.command import PrepError, run_script, say
+from prep_tools.command import PrepError, run_script, say, script_parser
 
 from relu_nmt.data.pair_files import pair_format, read_pairs
 from relu_nmt.io.text_lines import read_lines
@@ -52,8 +52,9 @@ def find_separator(sources: Sequence[str], targets: Sequence[str]) -> str:
             raise PrepError(f"line {number}: only one side has a line <d>; both need it")
     if docs.DOCUMENT_TAG in sources:
         return "tag"
-    blank = any(not s and not t for s, t in zip(sources, targets, strict=True))
-    return "blank" if blank else "none"
+    if ("", "") in zip(sources, targets, strict=True):
+        return "blank"
+    return "none"
 
 
 def _blocks(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], ...]]:
@@ -65,7 +66,7 @@ def group(documents: Sequence[docs.Document]) -> list[docs.Document]:
     """Return the documents, or blocks of their lines if there are fewer than 20."""
     if len(documents) >= FEWEST_DOCUMENTS:
         return list(documents)
-    blocks = _blocks([pair for document in documents for pair in document.pairs])
+    blocks = _blocks(docs.pairs_of(documents))
     return [docs.Document(str(number), pairs) for number, pairs in enumerate(blocks)]
 
 
@@ -123,7 +124,8 @@ def read_memory(
         pairs = tuple((source, target) for _, (source, target) in same)
         if name:
             yield docs.Document(f"{path.name}/{name}", pairs)
-        for number, block in enumerate(() if name else _blocks(pairs)):
+            continue
+        for number, block in enumerate(_blocks(pairs)):
             yield docs.Document(f"{path.name}//{number}", block)
 
 
@@ -165,38 +167,27 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     languages = languages_of(arguments)
     counts: Counter[str] = Counter()
     documents = group(read_documents(arguments, languages, counts))
-    pairs = sum(len(document.pairs) for document in documents)
+    pairs = len(docs.pairs_of(documents))
     say(f"  {pairs:,} sentence pairs in {len(documents):,} documents")
     for reason, count in counts.items():
         say(f"  {count:,} {reason}")
     if pairs < FEWEST_PAIRS:
         raise PrepError(f"{paths[0]}: {pairs} sentence pairs, expected {FEWEST_PAIRS} or more")
     corpus = docs.divide(documents, arguments.held_out, arguments.near_copy, arguments.seed)
-    empty = [split for split, count in corpus.counts().items() if not count["pairs"]]
+    empty = corpus.empty_sets()
     if empty:
         raise PrepError(
             f"nothing is left for {' and '.join(empty)}: the text repeats itself too much; give "
             "more text or a higher --near-copy"
         )
     docs.write_corpus(corpus, arguments.out, languages, "blank")
-    docs.write_report(
-        arguments.out,
-        {
-            "source": " and ".join(map(str, paths)),
-            "near copies removed": corpus.removed,
-            **corpus.counts(),
-        },
-    )
-    say(docs.describe(corpus))
+    facts = {"source": " and ".join(map(str, paths)), "near copies removed": corpus.removed}
+    docs.report_corpus(corpus, arguments.out, facts)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script."""
-    parser = argparse.ArgumentParser(
-        prog="own_text.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("own_text.py", __doc__)
     parser.add_argument("--src", type=Path, help="text to translate from")
     parser.add_argument("--tgt", type=Path, help="its translation, line by line")
     parser.add_argument(

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prep_tools import documents as docs
-from prep_tools.command import PrepError, run_script, say
+from prep_tools.command import PrepError, run_script, script_parser
 
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import iterate_lines
@@ -35,7 +35,9 @@ def read_documents(path: Path, columns: tuple[int, int]) -> Iterator[docs.Docume
         DataError: the table is missing, damaged or not UTF-8, or a line has too few columns.
     """
     num_columns = max(3, *map(abs, columns))
-    indices = [column - 1 if column > 0 else column for column in columns]
+    indices = [0]
+    for column in columns:
+        indices.append(column - 1 if column > 0 else column)
 
     def rows() -> Iterator[list[str]]:
         for number, line in enumerate(iterate_lines(path), 1):
@@ -45,12 +47,12 @@ def read_documents(path: Path, columns: tuple[int, int]) -> Iterator[docs.Docume
                     f"{path}:{number}: {len(cells)} columns, expected {num_columns} or more with "
                     "tabs between them"
                 )
-            yield [cells[index].strip() for index in (0, *indices)]
+            yield [cells[index].strip() for index in indices]
 
     for name, same in itertools.groupby(rows(), key=lambda row: row[0]):
-        pairs = [(source, target) for _, source, target in same]
-        if complete := tuple(pair for pair in pairs if all(pair)):
-            yield docs.Document(f"{path.name}/{name}", complete)
+        pairs = tuple((source, target) for _, source, target in same if source and target)
+        if pairs:
+            yield docs.Document(f"{path.name}/{name}", pairs)
 
 
 def divide(arguments: argparse.Namespace) -> docs.Corpus:
@@ -60,8 +62,10 @@ def divide(arguments: argparse.Namespace) -> docs.Corpus:
         raise PrepError("--source-column and --target-column count from 1, or from the end with -1")
 
     def documents(paths: Sequence[Path]) -> list[docs.Document]:
-        of_tables = (read_documents(path, columns) for path in paths)
-        return list(itertools.chain.from_iterable(of_tables))
+        documents_of_all = []
+        for path in paths:
+            documents_of_all += read_documents(path, columns)
+        return documents_of_all
 
     train = documents(arguments.train)
     docs.note_repeated_names(train)
@@ -78,29 +82,19 @@ def divide(arguments: argparse.Namespace) -> docs.Corpus:
 def make_corpus(arguments: argparse.Namespace) -> None:
     """Read, divide and write."""
     corpus = divide(arguments)
-    empty = [split for split, count in corpus.counts().items() if not count["pairs"]]
+    empty = corpus.empty_sets()
     if empty:
         raise PrepError(f"nothing is left for {' and '.join(empty)}; give more documents")
     languages = (arguments.source_lang, arguments.target_lang)
     docs.write_corpus(corpus, arguments.out, languages, arguments.document_separator)
-    docs.write_report(
-        arguments.out,
-        {
-            "source": [str(path) for path in (*arguments.train, *arguments.held_out_tables)],
-            "near copies removed": corpus.removed,
-            **corpus.counts(),
-        },
-    )
-    say(docs.describe(corpus))
+    tables = [*arguments.train, *arguments.held_out_tables]
+    facts = {"source": list(map(str, tables)), "near copies removed": corpus.removed}
+    docs.report_corpus(corpus, arguments.out, facts)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script."""
-    parser = argparse.ArgumentParser(
-        prog="tsv_documents.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("tsv_documents.py", __doc__)
     parser.add_argument("--train", type=Path, nargs="+", required=True, help="tables to learn from")
     parser.add_argument(
         "--held-out-tables",

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from prep_tools import binarize, cleaning
 from prep_tools.archives import extract
-from prep_tools.command import PrepError, run_script, say
+from prep_tools.command import PrepError, run_script, say, script_parser
 from prep_tools.documents import write_report
 from prep_tools.sources import Source, add_source_options, check_names, obtain
 
@@ -96,7 +96,7 @@ def held_out(arguments: argparse.Namespace) -> dict[str, list[Pair]]:
     english, german = _take(DEVELOPMENT, ("newstest2013.en", "newstest2013.de"), arguments)
     valid = list(cleaning.read_pairs(english, german))
     files = _take(TEST, ("newstest2014-deen-src.en.sgm", "newstest2014-deen-ref.de.sgm"), arguments)
-    sources, targets = (cleaning.segments(path) for path in files)
+    sources, targets = map(cleaning.segments, files)
     if len(sources) != len(targets):
         raise PrepError(f"{files[0]}: {len(sources):,} segments, {files[1]}: {len(targets):,}")
     return {"valid": valid, "test": list(zip(sources, targets, strict=True))}
@@ -104,12 +104,10 @@ def held_out(arguments: argparse.Namespace) -> dict[str, list[Pair]]:
 
 def prepare(pair: Pair) -> Prepared:
     """Return a pair with its punctuation normalized, and its tokens joined by spaces."""
-    normal = [cleaning.normalize(text, lang) for text, lang in zip(pair, LANGUAGES, strict=True)]
-    tokens = [
-        " ".join(cleaning.tokenize(text, lang, aggressive=True))
-        for text, lang in zip(normal, LANGUAGES, strict=True)
-    ]
-    return (normal[0], normal[1]), (tokens[0], tokens[1])
+    english, german = map(cleaning.normalize, pair, LANGUAGES)
+    english_tokens = cleaning.tokenize(english, "en", aggressive=True)
+    german_tokens = cleaning.tokenize(german, "de", aggressive=True)
+    return (english, german), (" ".join(english_tokens), " ".join(german_tokens))
 
 
 def _paths(folder: Path, name: str) -> list[Path]:
@@ -134,7 +132,7 @@ def write_pairs(paths: list[Path], pairs: Iterable[tuple[str, ...]]) -> int:
 def normalize_all(corpora: list[tuple[Path, Path]], folder: Path, workers: int) -> None:
     """Write ``normal.*`` and ``tokens.*``, all corpora joined. Skip if they are there."""
     outputs = [*_paths(folder, "normal"), *_paths(folder, "tokens")]
-    if all(path.is_file() for path in outputs):
+    if all(map(Path.is_file, outputs)):
         say("normalized and tokenized before; skipped")
         return
     say("normalizing and tokenizing")
@@ -222,10 +220,10 @@ def filter_by_length(folder: Path, out: Path, codes: Path, longest: int) -> dict
 
     num_pairs = write_pairs(_paths(out, "train"), kept_pairs())
     say(f"  {num_pairs:,} pairs kept; dropped: {dict(sorted(dropped.items()))}")
-    return {
-        "train": num_pairs,
-        **{f"dropped: {reason}": count for reason, count in dropped.items()},
-    }
+    counts = {"train": num_pairs}
+    for reason, count in dropped.items():
+        counts[f"dropped: {reason}"] = count
+    return counts
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:
@@ -249,23 +247,13 @@ def make_corpus(arguments: argparse.Namespace) -> None:
         binarize.check_size(split, len(pairs), EXPECTED[split], arguments.strict)
         report[split] = len(pairs)
     write_report(arguments.out, report)
-    binarize.binarize(
-        arguments,
-        [
-            *("--source-lang", "en", "--target-lang", "de", "--joined-dictionary"),
-            *("--tokenizer", "moses-aggressive"),
-            *("--subword", "subword-nmt", "--subword-model", codes),
-        ],
-    )
+    steps = ["--tokenizer", "moses-aggressive", "--subword", "subword-nmt"]
+    binarize.binarize(arguments, LANGUAGES, [*steps, "--subword-model", codes])
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script."""
-    parser = argparse.ArgumentParser(
-        prog="wmt14_en_de.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("wmt14_en_de.py", __doc__)
     binarize.add_output_options(parser)
     parser.add_argument(
         "--news-commentary",

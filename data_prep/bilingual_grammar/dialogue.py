@@ -52,10 +52,10 @@ class Dialogue:
     def _it(self) -> c.Phrase:
         return c.Phrase(self.thing, "pronoun")
 
-    def _new(self, form: str, owner: c.Phrase | None = None) -> c.Phrase:
+    def _new(self, form: str, owner: c.Entity | None = None) -> c.Phrase:
         self.thing = self.story.thing((*lex.PORTABLE, *lex.MACHINES))
-        adjective = self.story.lots.choice(lex.ADJECTIVES) if self.story.chance(0.4) else None
-        return c.Phrase(self.thing, form, adjective, owner.entity if owner else None)
+        adjective = self.story.choice_or_none(lex.ADJECTIVES, 0.4)
+        return c.Phrase(self.thing, form, adjective, owner)
 
     def _is(self, reply: str = "") -> None:
         words = self.story.lots.choice((lex.ADJECTIVES, lex.STATES))
@@ -67,7 +67,7 @@ class Dialogue:
     def _ask_for_lost(self) -> None:
         owner = self.story.lots.choice((self.i, self.you))
         verb = self.story.lots.choice([verb for verb in lex.TREAT if verb.english[0] == "see"])
-        lost = self._new("possessive", owner)
+        lost = self._new("possessive", owner.entity)
         self.story.say(c.Question(c.Clause(self.you, verb, "past", lost)))
         location = self.story.lots.choice(lex.PLACES)
         if self.story.chance(0.5):
@@ -84,7 +84,7 @@ class Dialogue:
 
     def _ask_to_lend(self) -> None:
         verb = self.story.lots.choice(lex.GIVE)
-        request = self._new("possessive", self.you)
+        request = self._new("possessive", self.you.entity)
         modal = lex.CAN
         self.story.say(
             c.Question(c.Clause(self.you, verb, "present", request, self.i, modal=modal))
@@ -120,7 +120,7 @@ class Dialogue:
         self.story.say(c.Question(c.Clause(self.you, use, "present", self._it(), modal=modal)))
 
     def _ask_about(self) -> None:
-        possession = self._new("possessive", self.you)
+        possession = self._new("possessive", self.you.entity)
         predicate = c.Predicate(self.story.lots.choice(lex.STATES))
         possession = dataclasses.replace(possession, adjective=None)
         self.story.say(c.Question(c.Clause(possession, lex.BE, predicate=predicate)))

@@ -10,6 +10,12 @@ from bilingual_grammar.words import Place
 _REPLIES = {"yes": "Yes, ", "no": "No, ", "": ""}
 _DEGREES = {"very": "very ", "too": "too ", "": ""}
 _TITLES = {"Herr": "Mr", "Frau": "Mrs"}
+_PAST_OF_BE = {"am": "was", "is": "was", "are": "were"}
+# Indices into the English forms of a verb.
+_BASE = 0
+_THIRD_SINGULAR = 1
+_PAST = 2
+_FORMS_OF_DO = ("do", "does", "did")
 
 
 def _forms(entity: c.Entity) -> tuple[str, str, str]:
@@ -47,11 +53,9 @@ def phrase(part: c.Phrase, is_subject: bool = False) -> str:
         return f"{_forms(part.owner)[2]} {noun_phrase}"
     if entity.number == 1:
         return f"{i.indefinite_article(noun_phrase)} {noun_phrase}"
-    return (
-        f"{i.english_number(entity.number)} {noun_phrase}"
-        if part.form == "numeral"
-        else noun_phrase
-    )
+    if part.form == "numeral":
+        return f"{i.english_number(entity.number)} {noun_phrase}"
+    return noun_phrase
 
 
 def place_words(where: Place, direction: bool) -> str:
@@ -64,11 +68,12 @@ def _is_third_singular(subject: c.Phrase) -> bool:
 
 
 def _form_of_be(subject: c.Phrase, past: bool) -> str:
+    form = "are"
     if subject.entity.speaker == "ich":
-        return "was" if past else "am"
-    if _is_third_singular(subject):
-        return "was" if past else "is"
-    return "were" if past else "are"
+        form = "am"
+    elif _is_third_singular(subject):
+        form = "is"
+    return _PAST_OF_BE[form] if past else form
 
 
 def _verbs(clause: c.Clause, needs_auxiliary: bool) -> tuple[str, str]:
@@ -78,36 +83,42 @@ def _verbs(clause: c.Clause, needs_auxiliary: bool) -> tuple[str, str]:
         clause: gives subject, verb, modal and tense.
         needs_auxiliary: in questions and negations, where "do" helps out.
     """
-    past = clause.tense == "past"
-    third = _is_third_singular(clause.subject)
-    if clause.modal and not clause.modal.link:
-        return clause.modal.english[2 if past else 0], clause.verb.english[0]
+    form = _BASE
+    if clause.tense == "past":
+        form = _PAST
+    elif _is_third_singular(clause.subject):
+        form = _THIRD_SINGULAR
     forms = clause.verb.english
+    infinitive = forms[_BASE]
+    if clause.modal and not clause.modal.link:
+        return clause.modal.english[form], infinitive
     tail = ""
     if clause.modal:
         forms = clause.modal.english
-        tail = f" {clause.modal.link} {clause.verb.english[0]}"
+        tail = f" {clause.modal.link} {infinitive}"
     elif clause.tense == "future":
-        return "will", forms[0]
+        return "will", infinitive
     elif clause.verb == BE:
-        return _form_of_be(clause.subject, past), ""
+        return _form_of_be(clause.subject, clause.tense == "past"), ""
     if needs_auxiliary:
-        return ("did" if past else "does" if third else "do"), forms[0] + tail
-    return "", forms[2 if past else 1 if third else 0] + tail
+        return _FORMS_OF_DO[form], forms[_BASE] + tail
+    return "", forms[form] + tail
 
 
 def _objects(clause: c.Clause) -> list[str]:
     """Return the objects with the verb's particle or preposition in its place."""
     verb = clause.verb
-    direct = phrase(clause.direct) if clause.direct else ""
-    indirect = phrase(clause.indirect) if clause.indirect else ""
     if clause.direct is None:
+        indirect = phrase(clause.indirect) if clause.indirect else ""
         return [indirect, verb.preposition, verb.particle]
+    direct = phrase(clause.direct)
+    is_pronoun = clause.direct.form == "pronoun"
+    if clause.indirect is None and is_pronoun:
+        return [verb.preposition, direct, verb.particle]
     if clause.indirect is None:
-        is_pronoun = clause.direct.form == "pronoun"
-        order = [direct, verb.particle] if is_pronoun else [verb.particle, direct]
-        return [verb.preposition, *order]
-    if clause.indirect.form == "pronoun" and clause.direct.form != "pronoun":
+        return [verb.preposition, verb.particle, direct]
+    indirect = phrase(clause.indirect)
+    if clause.indirect.form == "pronoun" and not is_pronoun:
         return [indirect, direct]
     return [direct, f"to {indirect}"]
 
@@ -119,34 +130,43 @@ def _predicate(part: c.Predicate) -> str:
 
 
 def _after_verbs(clause: c.Clause, with_time: bool = True) -> list[str]:
-    parts = [
-        *_objects(clause),
-        f"for {i.english_number(clause.price)} euros" if clause.price else "",
-        f"with {phrase(clause.companion)}" if clause.companion else "",
-        place_words(clause.place, clause.direction) if clause.place else "",
-        _predicate(clause.predicate) if clause.predicate else "",
-        clause.time.english if clause.time and with_time else "",
-    ]
-    return [part for part in parts if part]
+    parts = _objects(clause)
+    if clause.price:
+        parts.append(f"for {i.english_number(clause.price)} euros")
+    if clause.companion:
+        parts.append(f"with {phrase(clause.companion)}")
+    if clause.place:
+        parts.append(place_words(clause.place, clause.direction))
+    if clause.predicate:
+        parts.append(_predicate(clause.predicate))
+    if clause.time and with_time:
+        parts.append(clause.time.english)
+    return list(filter(None, parts))
 
 
 def _verb_phrase(clause: c.Clause) -> list[str]:
     auxiliary, verbs = _verbs(clause, needs_auxiliary=clause.negated)
-    if clause.negated:
-        auxiliary = "cannot" if auxiliary == "can" else f"{auxiliary} not"
-    return [part for part in (auxiliary, verbs) if part]
+    if clause.negated and auxiliary == "can":
+        auxiliary = "cannot"
+    elif clause.negated:
+        auxiliary = f"{auxiliary} not"
+    return list(filter(None, (auxiliary, verbs)))
 
 
 def _plain(clause: c.Clause, time_first: bool = False) -> str:
     words = [phrase(clause.subject, True), *_verb_phrase(clause)]
     words.extend(_after_verbs(clause, not time_first))
-    return " ".join([clause.time.english, *words] if time_first and clause.time else words)
+    if time_first and clause.time:
+        words.insert(0, clause.time.english)
+    return " ".join(words)
 
 
 def _question(clause: c.Clause) -> str:
     auxiliary, verbs = _verbs(clause, needs_auxiliary=True)
-    words = [auxiliary, phrase(clause.subject, True), "not" if clause.negated else "", verbs]
-    return " ".join([word for word in words if word] + _after_verbs(clause)) + "?"
+    words = [auxiliary, phrase(clause.subject, True)]
+    if clause.negated:
+        words.append("not")
+    return " ".join(filter(None, [*words, verbs, *_after_verbs(clause)])) + "?"
 
 
 def _complex(part: c.Complex) -> str:

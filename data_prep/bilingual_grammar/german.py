@@ -6,8 +6,10 @@ from bilingual_grammar import clauses as c
 from bilingual_grammar import inflection as i
 from bilingual_grammar.words import Place
 
-_HAVE = ("habe", "hast", "hat", "haben")
-_BE = ("bin", "bist", "ist", "sind")
+_AUXILIARIES = {
+    "haben": ("habe", "hast", "hat", "haben"),
+    "sein": ("bin", "bist", "ist", "sind"),
+}
 _CONTRACTIONS = {("in", "dem"): "im", ("in", "das"): "ins"}
 _CONJUNCTIONS = {
     "because": "weil",
@@ -28,16 +30,21 @@ def noun_form(entity: c.Entity, case: str) -> str:
     """Return the noun of an entity in its case and number."""
     noun = entity.noun
     assert noun is not None, "only called for what has a noun"
+    if entity.number > 1 and case == "dat":
+        return i.dative_plural(noun.plural)
     if entity.number > 1:
-        return i.dative_plural(noun.plural) if case == "dat" else noun.plural
-    return noun.weak if noun.weak and case != "nom" else noun.german
+        return noun.plural
+    if noun.weak and case != "nom":
+        return noun.weak
+    return noun.german
 
 
 def _named(entity: c.Entity, case: str) -> str:
     if not entity.title:
         return entity.name
-    title = "Herrn" if entity.title == "Herr" and case != "nom" else entity.title
-    return f"{title} {entity.name}"
+    if entity.title == "Herr" and case != "nom":
+        return f"Herrn {entity.name}"
+    return f"{entity.title} {entity.name}"
 
 
 def _possessive(owner: c.Entity) -> str:
@@ -73,14 +80,16 @@ def phrase(part: c.Phrase, case: str) -> str:
     elif entity.number == 1:
         determiner = i.ein_word("ein", case, column)
         endings = i.MIXED
-    else:
-        numeral = i.german_number(entity.number) if part.form == "numeral" else ""
-        determiner = numeral
+    elif part.form == "numeral":
+        determiner = i.german_number(entity.number)
         endings = i.STRONG
-    words = [determiner] if determiner else []
+    else:
+        determiner = ""
+        endings = i.STRONG
+    words = [determiner]
     if part.adjective:
         words.append(part.adjective.stem + endings[case][column])
-    return " ".join([*words, noun_form(entity, case)])
+    return " ".join(filter(None, [*words, noun_form(entity, case)]))
 
 
 def place_words(where: Place, direction: bool) -> str:
@@ -102,14 +111,15 @@ def _verbs(clause: c.Clause) -> tuple[str, str, bool]:
     """Return the finite verb, the end of the sentence bracket, and whether it is a prefix."""
     verb = clause.verb
     person = _person(clause.subject)
+    past = clause.tense == "past"
+    if clause.modal and past:
+        return clause.modal.past[person], verb.infinitive, False
     if clause.modal:
-        forms = clause.modal.past if clause.tense == "past" else clause.modal.present
-        return forms[person], verb.infinitive, False
-    if clause.tense == "past" and verb.preterite:
+        return clause.modal.present[person], verb.infinitive, False
+    if past and verb.preterite:
         return verb.preterite[person], "", False
-    if clause.tense == "past":
-        auxiliary = _BE if verb.auxiliary == "sein" else _HAVE
-        return auxiliary[person], verb.participle, False
+    if past:
+        return _AUXILIARIES[verb.auxiliary][person], verb.participle, False
     return verb.present[person], verb.prefix, True
 
 
@@ -121,31 +131,36 @@ def _predicate(part: c.Predicate) -> str:
 
 def _middle(clause: c.Clause, with_time: bool = True) -> list[str]:
     """Return the words between the verbs: pronouns, time, dative, accusative, nicht, the rest."""
-    direct = clause.direct
-    indirect = clause.indirect
-    direct_text = phrase(direct, "acc") if direct else ""
-    indirect_text = phrase(indirect, "dat") if indirect else ""
-    direct_early = direct is not None and direct.form == "pronoun"
-    indirect_early = indirect is not None and indirect.form == "pronoun"
-    parts = [
-        direct_text if direct_early else "",
-        indirect_text if indirect_early else "",
-        clause.time.german if clause.time and with_time else "",
-        "" if indirect_early else indirect_text,
-        "" if direct_early else direct_text,
-        "nicht" if clause.negated else "",
-        f"für {i.german_number(clause.price)} Euro" if clause.price else "",
-        f"mit {phrase(clause.companion, 'dat')}" if clause.companion else "",
-        place_words(clause.place, clause.direction) if clause.place else "",
-        _predicate(clause.predicate) if clause.predicate else "",
-    ]
-    return [part for part in parts if part]
+    pronouns = []
+    nouns = []
+    for part, case in ((clause.direct, "acc"), (clause.indirect, "dat")):
+        if part and part.form == "pronoun":
+            pronouns.append(phrase(part, case))
+        elif part:
+            nouns.insert(0, phrase(part, case))
+    parts = pronouns
+    if clause.time and with_time:
+        parts.append(clause.time.german)
+    parts += nouns
+    if clause.negated:
+        parts.append("nicht")
+    if clause.price:
+        parts.append(f"für {i.german_number(clause.price)} Euro")
+    if clause.companion:
+        parts.append(f"mit {phrase(clause.companion, 'dat')}")
+    if clause.place:
+        parts.append(place_words(clause.place, clause.direction))
+    if clause.predicate:
+        parts.append(_predicate(clause.predicate))
+    return parts
 
 
 def _verb_second(clause: c.Clause, time_first: bool = False) -> str:
     finite, closing, _ = _verbs(clause)
     subject = phrase(clause.subject, "nom")
-    start = [clause.time.german, finite, subject] if time_first else [subject, finite]
+    start = [subject, finite]
+    if time_first:
+        start = [clause.time.german, finite, subject]
     return " ".join([*start, *_middle(clause, not time_first), closing]).strip()
 
 
@@ -172,18 +187,15 @@ def _relative(part: c.RelativeStatement) -> str:
     subject = part.main.subject
     pronoun = i.RELATIVE["acc"][_column(subject.entity)]
     finite, closing, _ = _verbs(part.main)
-    relative = _verb_last(_without_object(part.relative))
+    relative = _verb_last(dataclasses.replace(part.relative, direct=None))
     main = " ".join([finite, *_middle(part.main), closing]).strip()
     return f"{phrase(subject, 'nom')}, {pronoun} {relative}, {main}."
 
 
-def _without_object(clause: c.Clause) -> c.Clause:
-    return dataclasses.replace(clause, direct=None)
-
-
 def _command(part: c.Command) -> str:
-    polite = part.listener.speaker == "Sie"
-    verb = f"{part.verb.infinitive} Sie" if polite else part.verb.imperative
+    verb = part.verb.imperative
+    if part.listener.speaker == "Sie":
+        verb = f"{part.verb.infinitive} Sie"
     direct = phrase(part.direct, "acc")
     indirect = phrase(part.indirect, "dat")
     if part.direct.form == "pronoun":
@@ -198,7 +210,7 @@ def sentence(part: c.Sentence) -> str:
     elif isinstance(part, c.Question):
         text = _verb_first(part.clause) + "?"
     elif isinstance(part, c.WhereQuestion):
-        verb = "sind" if part.subject.entity.number > 1 else "ist"
+        verb = _AUXILIARIES["sein"][_person(part.subject)]
         text = f"wo {verb} {phrase(part.subject, 'nom')}?"
     elif isinstance(part, c.Existence):
         verb = part.verb.present[_person(part.subject)]

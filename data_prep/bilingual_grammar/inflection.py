@@ -95,7 +95,9 @@ def english_number(number: int) -> str:
     if number < 20:
         return units[number]
     ending = tens[number // 10 - 2]
-    return ending if number % 10 == 0 else f"{ending}-{units[number % 10]}"
+    if number % 10 == 0:
+        return ending
+    return f"{ending}-{units[number % 10]}"
 
 
 def ein_word(stem: str, case: str, column: str) -> str:

@@ -1,6 +1,6 @@
 """The words of the grammar."""
 
-from bilingual_grammar.words import Modal, Place, Time, Verb, adjectives, nouns, verb
+from bilingual_grammar.words import Modal, Time, Verb, adjectives, nouns, places_of, verb
 
 # Small things that one can carry, lend, lose and lay somewhere.
 PORTABLE = nouns(
@@ -315,13 +315,13 @@ _NEIGHBOURS = nouns(
     n Fenster Fenster window windows
     """
 )
-ROOMS = tuple(Place("in", "in", "into", noun) for noun in _ROOMS)
+ROOMS = places_of("in", "in", "into", _ROOMS)
 PLACES = (
     *ROOMS,
-    *(Place("auf", "on", "onto", noun) for noun in _SURFACES),
-    *(Place("neben", "next to", "next to", noun) for noun in _NEIGHBOURS),
-    *(Place("hinter", "behind", "behind", noun) for noun in _NEIGHBOURS),
-    *(Place("vor", "in front of", "in front of", noun) for noun in _NEIGHBOURS),
+    *places_of("auf", "on", "onto", _SURFACES),
+    *places_of("neben", "next to", "next to", _NEIGHBOURS),
+    *places_of("hinter", "behind", "behind", _NEIGHBOURS),
+    *places_of("vor", "in front of", "in front of", _NEIGHBOURS),
 )
 
 _DAYS = (

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from bilingual_grammar import clauses as c
 from bilingual_grammar import lexicon as lex
 from bilingual_grammar.story import Story, rests
-from bilingual_grammar.words import Adjective, Time
+from bilingual_grammar.words import Time
 
 
 class Narrator:
@@ -80,19 +80,12 @@ class Narrator:
             return self._relative_of_hero()
         return c.Phrase(self.story.people(lex.STRANGERS), "definite")
 
-    def _adjective(self) -> Adjective:
-        return self.story.lots.choice(lex.ADJECTIVES)
-
     def _time(self, tense: str, probability: float = 0.6) -> Time | None:
         # The German present tense means the future only beside a time.
-        if tense != "future" and not self.story.chance(probability):
-            return None
-        times = {
-            "past": lex.PAST_TIMES,
-            "present": lex.PRESENT_TIMES,
-            "future": lex.FUTURE_TIMES,
-        }[tense]
-        return self.story.lots.choice(times)
+        if tense == "future":
+            return self.story.lots.choice(lex.FUTURE_TIMES)
+        times = {"past": lex.PAST_TIMES, "present": lex.PRESENT_TIMES}[tense]
+        return self.story.choice_or_none(times, probability)
 
     def _state(self, clause: c.Clause, of_either: bool = False) -> None:
         """Say the clause, now and then with its time first."""
@@ -102,19 +95,25 @@ class Narrator:
     # ---- a new thing
 
     def _introduce(self) -> None:
-        several = self.story.chance(0.15)
-        number = self.story.lots.randint(2, 30) if several else 1
+        number = 1
+        form = "indefinite"
+        if self.story.chance(0.15):
+            number = self.story.lots.randint(2, 30)
+            form = "numeral"
         self.thing = self.story.thing(lex.THINGS, number)
-        form = "numeral" if several else "indefinite"
-        adjective = self._adjective() if self.story.chance(0.6) else None
+        adjective = self.story.choice_or_none(lex.ADJECTIVES, 0.6)
         new = c.Phrase(self.thing, form, adjective)
         if self.hero_is_known and self.story.chance(0.3):
             verb = rests(self.thing)
             self.story.say(c.Existence(self.story.lots.choice(lex.ROOMS), verb, new))
             return
         tense = self.story.lots.choice(("past", "past", "future"))
-        price = self.story.lots.randint(2, 99) if self.story.chance(0.3) else 0
-        verb = lex.GET[0] if price else self.story.lots.choice(lex.GET)
+        if self.story.chance(0.3):
+            price = self.story.lots.randint(2, 99)
+            verb = lex.GET[0]
+        else:
+            price = 0
+            verb = self.story.lots.choice(lex.GET)
         self._state(
             c.Clause(self._hero(), verb, tense, new, price=price, time=self._time(tense, 0.8))
         )
@@ -124,8 +123,9 @@ class Narrator:
     def _is_like(self) -> None:
         kinds = (lex.STATES, lex.COLOURS, lex.QUALITIES, lex.COMMON_QUALITIES)
         quality = self.story.lots.choice(self.story.lots.choice(kinds))
-        is_graded = quality in lex.QUALITIES
-        degree = self.story.lots.choice(("", "very", "too")) if is_graded else ""
+        degree = ""
+        if quality in lex.QUALITIES:
+            degree = self.story.lots.choice(("", "very", "too"))
         tense = self.story.lots.choice(("present", "present", "past"))
         is_common = quality in lex.COMMON_QUALITIES
         clause = c.Clause(
@@ -178,7 +178,7 @@ class Narrator:
 
     def _treats(self) -> None:
         tense = self.story.lots.choice(("past", "past", "present", "future"))
-        modal = self.story.lots.choice(lex.MODALS) if self.story.chance(0.3) else None
+        modal = self.story.choice_or_none(lex.MODALS, 0.3)
         if modal and tense == "future":
             tense = "present"
         self._state(
@@ -279,7 +279,7 @@ class Narrator:
 
     def _acts(self) -> None:
         tense = self.story.lots.choice(("past", "present", "future"))
-        location = self.story.lots.choice(lex.ROOMS) if self.story.chance(0.5) else None
+        location = self.story.choice_or_none(lex.ROOMS, 0.5)
         verb = self.story.lots.choice(lex.ACT)
         if verb.english[0] in ("arrive", "return"):
             location = None
@@ -300,15 +300,18 @@ class Narrator:
     def _meets(self) -> None:
         tense = self.story.lots.choice(("past", "present", "future"))
         somebody = self._somebody()
-        in_dative = self.story.chance(0.4)
-        verb = self.story.lots.choice(lex.HELP_DATIVE if in_dative else lex.MEET_ACCUSATIVE)
+        if self.story.chance(0.4):
+            verb = self.story.lots.choice(lex.HELP_DATIVE)
+            objects = {"indirect": somebody}
+        else:
+            verb = self.story.lots.choice(lex.MEET_ACCUSATIVE)
+            objects = {"direct": somebody}
         self._state(
             c.Clause(
                 self._hero(),
                 verb,
                 tense,
-                None if in_dative else somebody,
-                somebody if in_dative else None,
+                **objects,
                 time=self._time(tense),
                 negated=self.story.chance(0.15),
             )

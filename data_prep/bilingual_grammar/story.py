@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Sequence
+from typing import TypeVar
 
 from bilingual_grammar import clauses as c
 from bilingual_grammar import english, german
@@ -17,9 +18,14 @@ from bilingual_grammar import inflection as i
 from bilingual_grammar import lexicon as lex
 from bilingual_grammar.words import Noun, Verb
 
+Option = TypeVar("Option")
 THING = "thing pronoun"
 PERSON = "person pronoun"
 ADDRESS = "form of address"
+_OTHER_ADDRESS = {"du": "Sie", "Sie": "du"}
+_KINDS = {"m": "man", "f": "woman", "n": ""}
+_GENDERS = {"man": "m", "woman": "f"}
+_NAMES = {"man": lex.MEN, "woman": lex.WOMEN}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +77,13 @@ class Story:
     def person(self, name: str = "", kind: str = "") -> c.Entity:
         """Return a person with a name."""
         kind = kind or self.lots.choice(("man", "woman"))
-        name = name or self.lots.choice(lex.MEN if kind == "man" else lex.WOMEN)
-        return c.Entity(next(self._keys), "m" if kind == "man" else "f", kind, name=name)
+        name = name or self.lots.choice(_NAMES[kind])
+        return c.Entity(next(self._keys), _GENDERS[kind], kind, name=name)
 
     def people(self, nouns: Sequence[Noun]) -> c.Entity:
         """Return a person with a noun (brother, customer)."""
         noun = self.lots.choice(nouns)
-        kind = "man" if noun.gender == "m" else "woman"
-        return c.Entity(next(self._keys), noun.gender, kind, noun)
+        return c.Entity(next(self._keys), noun.gender, _KINDS[noun.gender], noun)
 
     def speaker(self, word: str) -> c.Phrase:
         """Return the pronoun of a speaker."""
@@ -92,6 +97,10 @@ class Story:
     def chance(self, probability: float) -> bool:
         """Return True with this probability."""
         return self.lots.random() < probability
+
+    def choice_or_none(self, options: Sequence[Option], probability: float) -> Option | None:
+        """Return one of the options with this probability, otherwise None."""
+        return self.lots.choice(options) if self.chance(probability) else None
 
     # ------------------------------------------------------------------------ sentences
 
@@ -108,9 +117,8 @@ class Story:
         spoken_of = {p.entity for p in mentions if p.form == "pronoun"}
         spoken_of |= {p.owner for p in mentions if p.owner is not None}
         for entity in sorted(spoken_of - named, key=lambda entity: entity.key):
-            if entity.speaker in ("du", "Sie"):
-                listener = "Sie" if entity.speaker == "du" else "du"
-                other = dataclasses.replace(entity, speaker=listener)
+            if entity.speaker in _OTHER_ADDRESS:
+                other = dataclasses.replace(entity, speaker=_OTHER_ADDRESS[entity.speaker])
                 self._refer(sentence, entity, ADDRESS, "en", [other])
             elif entity.number == 1 and entity.key in self._named_at:
                 self._refer_to_named(sentence, entity, of_either)
@@ -120,17 +128,19 @@ class Story:
 
     def _refer_to_named(self, sentence: c.Sentence, entity: c.Entity, of_either: bool) -> None:
         """Add references for the German gender, and for the English choice of he or it."""
-        is_thing = entity.kind == "thing"
-        if is_thing:
+        phenomenon = PERSON
+        other_kind = "thing"
+        if entity.kind == "thing":
+            phenomenon = THING
+            other_kind = _KINDS[entity.gender]
             alternatives = [dataclasses.replace(entity, gender=gender) for gender in i.GENDERS]
             self._refer(sentence, entity, THING, "en", alternatives)
         # "er" may be he or it, "sie" she or it. If another person or thing that fits was named
         # since, the German is ambiguous and gets no reference.
-        kind = {"m": "man", "f": "woman", "n": ""}[entity.gender] if is_thing else "thing"
-        other_at = self._kind_named_at.get((kind, entity.gender), -1)
-        if of_either and kind and other_at < self._named_at[entity.key]:
-            other = dataclasses.replace(entity, kind=kind)
-            self._refer(sentence, entity, THING if is_thing else PERSON, "de", [other])
+        other_at = self._kind_named_at.get((other_kind, entity.gender), -1)
+        if of_either and other_kind and other_at < self._named_at[entity.key]:
+            other = dataclasses.replace(entity, kind=other_kind)
+            self._refer(sentence, entity, phenomenon, "de", [other])
 
     def _refer(
         self,

@@ -108,10 +108,17 @@ def nouns(rows: str) -> tuple[Noun, ...]:
     """
     read = []
     for row in rows.strip().splitlines():
-        gender, german, plural, english, english_plural, *weak = row.split()
-        english, english_plural = (word.replace("_", " ") for word in (english, english_plural))
-        read.append(Noun(german, gender, plural, english, english_plural, *weak))
+        gender, *forms = row.split()
+        german, plural, english, english_plural, *weak = (form.replace("_", " ") for form in forms)
+        read.append(Noun(german, gender, plural, english, english_plural, "".join(weak)))
     return tuple(read)
+
+
+def places_of(
+    german: str, english: str, english_direction: str, words: tuple[Noun, ...]
+) -> tuple[Place, ...]:
+    """Return the place that the preposition makes with each of the nouns."""
+    return tuple(Place(german, english, english_direction, noun) for noun in words)
 
 
 def adjectives(rows: str) -> tuple[Adjective, ...]:
@@ -123,17 +130,10 @@ def adjectives(rows: str) -> tuple[Adjective, ...]:
     return tuple(read)
 
 
-def verb(
-    german: str,
-    english: str,
-    *,
-    prefix: str = "",
-    particle: str = "",
-    preposition: str = "",
-    auxiliary: str = "haben",
-    imperative: str = "",
-) -> Verb:
-    """Read a verb: infinitive, ich, du, er, wir, participle, then the three English forms."""
+def verb(german: str, english: str, **details: str) -> Verb:
+    """Read a verb: infinitive, ich, du, er, wir, participle, then the three English forms.
+
+    ``details`` are further fields of :class:`Verb`.
+    """
     infinitive, *present, participle = german.split()
-    forms = (tuple(present), participle, tuple(english.split()))
-    return Verb(infinitive, *forms, prefix, particle, preposition, auxiliary, imperative)
+    return Verb(infinitive, tuple(present), participle, tuple(english.split()), **details)

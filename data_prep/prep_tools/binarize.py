@@ -44,20 +44,25 @@ def _program() -> str:
 
 
 def binarize(
-    arguments: argparse.Namespace, flags: Sequence[object], tests: Sequence[Path] = ()
+    arguments: argparse.Namespace,
+    languages: tuple[str, str],
+    steps: Sequence[object],
+    tests: Sequence[Path] = (),
 ) -> None:
-    """Run relu-nmt-preprocess on the corpus, or only show the command.
+    """Run relu-nmt-preprocess with a joint dictionary, or only show the command.
 
     Args:
         arguments: the arguments of :func:`add_output_options`.
-        flags: languages, text steps and dictionaries. This function adds files and folders.
+        languages: source and target language.
+        steps: flags of the text steps. This function adds files and folders.
         tests: prefixes of several test sets.
 
     Raises:
         PrepError: relu-nmt-preprocess is not installed, or failed.
     """
     out: Path = arguments.out
-    command = [PROGRAM, *map(str, flags)]
+    command = [PROGRAM, "--source-lang", languages[0], "--target-lang", languages[1]]
+    command += ["--joined-dictionary", *map(str, steps)]
     for split in ("train", "valid"):
         command += [f"--{split}pref", str(out / split)]
     command += ["--testpref", ",".join(map(str, tests or [out / "test"]))]

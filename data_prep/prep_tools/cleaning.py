@@ -126,7 +126,7 @@ def normalize(line: str, language: str) -> str:
 
 
 def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    return [function(item) for item in items]
+    return list(map(function, items))
 
 
 def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

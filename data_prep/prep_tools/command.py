@@ -14,6 +14,15 @@ class PrepError(ReluNmtError):
     """A mistake that the user can mend. The message is one line and says how."""
 
 
+def script_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help shows the description as it is written."""
+    return argparse.ArgumentParser(
+        prog=name,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def run_script(
     parser: argparse.ArgumentParser,
     body: Callable[[argparse.Namespace], None],

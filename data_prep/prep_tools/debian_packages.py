@@ -64,8 +64,10 @@ def _is_whole(package: Path) -> bool:
 
 def _find(name: str, scratch: Path) -> Path | None:
     """Return the newest readable package of that name in ``scratch``."""
-    readable = [path for path in sorted(scratch.glob(f"{name}_*.deb")) if _is_whole(path)]
-    return readable[-1] if readable else None
+    for path in sorted(scratch.glob(f"{name}_*.deb"), reverse=True):
+        if _is_whole(path):
+            return path
+    return None
 
 
 class _Fetcher:

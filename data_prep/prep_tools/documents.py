@@ -3,9 +3,10 @@
 import argparse
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from prep_tools.command import say
@@ -53,9 +54,17 @@ class Corpus:
         counts = {}
         for split in ("train", "valid", "test"):
             documents = getattr(self, split)
-            pairs = sum(len(document.pairs) for document in documents)
-            counts[split] = {"documents": len(documents), "pairs": pairs}
+            counts[split] = {"documents": len(documents), "pairs": len(pairs_of(documents))}
         return counts
+
+    def empty_sets(self) -> list[str]:
+        """Return the names of the sets without a sentence pair."""
+        return [split for split, count in self.counts().items() if not count["pairs"]]
+
+
+def pairs_of(documents: Iterable[Document]) -> list[tuple[str, str]]:
+    """Return the sentence pairs of all documents, in order."""
+    return list(itertools.chain.from_iterable(document.pairs for document in documents))
 
 
 def without_near_copies(
@@ -84,7 +93,7 @@ def without_near_copies(
 
 
 def _lines_of(documents: Sequence[Document], side: int) -> list[str]:
-    return [pair[side] for document in documents for pair in document.pairs]
+    return [pair[side] for pair in pairs_of(documents)]
 
 
 def divide(documents: Sequence[Document], held_out: int, threshold: float, seed: int = 1) -> Corpus:
@@ -108,7 +117,9 @@ def divide(documents: Sequence[Document], held_out: int, threshold: float, seed:
     counts: Counter[str] = Counter()
     for document in documents:
         earlier = counts[document.name]
-        names.append(f"{document.name}#{earlier}" if earlier else document.name)
+        names.append(document.name)
+        if earlier:
+            names[-1] += f"#{earlier}"
         counts[document.name] += 1
     share = max(1, min(held_out, len(documents) // 20))
     drawn = sorted(range(len(documents)), key=lot)
@@ -182,6 +193,12 @@ def write_corpus(
 def write_report(folder: Path, report: dict[str, object]) -> None:
     """Write the report of a corpus, ``corpus.json``. The report comes last and marks success."""
     write_text(folder / "corpus.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+
+
+def report_corpus(corpus: Corpus, folder: Path, facts: dict[str, object]) -> None:
+    """Write and print the sizes of a corpus. The file also holds the facts about its origin."""
+    write_report(folder, {**facts, **corpus.counts()})
+    say(describe(corpus))
 
 
 def describe(corpus: Corpus) -> str:

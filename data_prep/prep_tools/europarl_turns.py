@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from prep_tools.documents import Document
+from prep_tools.documents import Document, pairs_of
 from prep_tools.length_alignment import align
 from prep_tools.sentences import split_sentences
 from relu_nmt.io.text_lines import iterate_lines
@@ -56,12 +56,13 @@ def read_turns(path: Path) -> dict[TurnKey, list[str]]:
             continue
         new_paragraph = True
         number = _ID.search(tag[2])
+        identifier = number[1].lstrip("0") if number else ""
         if tag[1].upper() == "CHAPTER":
-            chapter = (number[1] if number else "").lstrip("0")
+            chapter = identifier
             speaker = "title"
             paragraphs = begin_turn()
         elif tag[1].upper() == "SPEAKER":
-            speaker = (number[1] if number else "").lstrip("0")
+            speaker = identifier
             paragraphs = begin_turn()
     return {key: paragraphs for key, paragraphs in turns.items() if paragraphs}
 
@@ -91,18 +92,19 @@ def align_sitting(files: tuple[Path, Path], unit: str) -> list[Document]:
         unit: unit of a document: ``turns``, ``chapters`` or ``sittings``. The files of a divided
             sitting give documents of the same name, see :func:`join_documents`.
     """
-    sources, targets = (read_turns(path) for path in files)
+    sources, targets = map(read_turns, files)
     documents: dict[str, list[tuple[str, str]]] = {}
     for key, paragraphs in sources.items():
         if key not in targets:
             continue
         chapter, speaker, occurrence = key
-        date = _DATE.match(files[0].stem)
-        name = {
-            "turns": f"{files[0].stem}/{chapter}/{speaker}/{occurrence}",
-            "chapters": f"{files[0].stem}/{chapter}",
-            "sittings": date[0] if date else files[0].stem,
-        }[unit]
+        name = files[0].stem
+        if unit == "turns":
+            name += f"/{chapter}/{speaker}/{occurrence}"
+        elif unit == "chapters":
+            name += f"/{chapter}"
+        elif date := _DATE.match(name):
+            name = date[0]
         documents.setdefault(name, []).extend(align_paragraphs(paragraphs, targets[key]))
     return [Document(name, tuple(pairs)) for name, pairs in documents.items() if pairs]
 
@@ -110,5 +112,4 @@ def align_sitting(files: tuple[Path, Path], unit: str) -> list[Document]:
 def join_documents(documents: Iterable[Document]) -> Iterator[Document]:
     """Join consecutive documents of the same name."""
     for name, same in itertools.groupby(documents, key=lambda document: document.name):
-        pairs = itertools.chain.from_iterable(document.pairs for document in same)
-        yield Document(name, tuple(pairs))
+        yield Document(name, tuple(pairs_of(same)))

@@ -10,7 +10,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from prep_tools.documents import Document
+from prep_tools.documents import Document, pairs_of
 from prep_tools.letters import has_letters, whole_text, words
 
 GRAM = 8
@@ -148,13 +148,13 @@ def without_held_out(
         if not stretches:
             remaining.append(document)
             continue
-        found_holders.update(holder for holder, _, _ in stretches)
         removed: set[int] = set()
-        for _, first, end in stretches:
+        for holder, first, end in stretches:
+            found_holders.add(holder)
             removed.update(range(first, end))
         pieces = [p for p in _pieces(document, removed) if len(p.pairs) >= fewest]
         remaining += pieces
-        pairs += len(document.pairs) - sum(len(piece.pairs) for piece in pieces)
+        pairs += len(document.pairs) - len(pairs_of(pieces))
         if pieces:
             cut += 1
         else:

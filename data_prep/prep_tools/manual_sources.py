@@ -62,8 +62,8 @@ def _aligner(reader: Reader) -> Align:
 
 
 def _align_man(source: str, target: str, counts: Counter[str]) -> list[tuple[str, str]]:
-    blocks = without_translators(read_man(source), read_man(target))
-    return align_blocks(*blocks, counts)
+    translation, original = without_translators(read_man(source), read_man(target))
+    return align_blocks(translation, original, counts)
 
 
 _MAN_ORIGINALS = (
@@ -204,12 +204,12 @@ def page_pairs(manual: Manual, roots: list[Path], language: str) -> list[tuple[s
     originals = _pages(roots, manual.english, "en")
     translations = _pages(roots, manual.translated, language)
     left_out = re.compile(manual.left_out)
-    pairs = [
-        (name, path, originals[name])
-        for name, path in sorted(translations.items())
-        if name in originals and not left_out.fullmatch(name)
-        if not path.is_symlink() and not originals[name].is_symlink()
-    ]
+    pairs = []
+    for name in sorted(translations.keys() & originals.keys()):
+        page = (name, translations[name], originals[name])
+        is_link = translations[name].is_symlink() or originals[name].is_symlink()
+        if not is_link and not left_out.fullmatch(name):
+            pairs.append(page)
     if not pairs:
         raise NoPages(
             f"{manual.name}: no page exists both in '{language}' and in English; it is "

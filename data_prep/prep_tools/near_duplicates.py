@@ -35,9 +35,9 @@ def shingles(text: str) -> frozenset[str]:
 class SeenLines:
     """The lines of one language that training has seen.
 
-    A line counts as seen if its letters equal those of a training line. It also counts if its runs
-    of letters overlap with those of a training line by at least ``threshold`` (Jaccard: shared over
-    all). A line without letters must equal a training line.
+    A line counts as seen if a training line has the same letters, or if the runs of letters of both
+    overlap by at least ``threshold`` (Jaccard: shared over all). A line without letters must equal
+    a training line.
 
     The search is exact. Two sets whose Jaccard index is at least t share one of the
     ``size - ceil(t * size) + 1`` rarest members of either. They also share k of the rarest members
@@ -65,7 +65,7 @@ class SeenLines:
 
     def find(self, lines: Sequence[str]) -> list[bool]:
         """Return True for each line that training has seen, reading the training lines once."""
-        texts = [_compared(line) for line in lines]
+        texts = list(map(_compared, lines))
         search = _Wanted(dict.fromkeys(texts), self.threshold)
         for line in self._lines:
             search.compare(_compared(line))
@@ -84,7 +84,9 @@ class _Wanted:
         self._threshold = threshold
         self._texts = list(texts)
         self._distinct = frozenset(self._texts)
-        self._sets = [shingles(text) for text in self._texts] if threshold < 1 else []
+        self._sets: list[frozenset[str]] = []
+        if threshold < 1:
+            self._sets += map(shingles, self._texts)
         self._fewest = [min(_FEWEST_SHARED, self._needed(members)) for members in self._sets]
         # Number the grams from 1, the rarest first. No other grams of training lines match.
         counts = Counter(chain.from_iterable(self._sets))

@@ -17,7 +17,7 @@ _ENGLISH = frozenset(_ENGLISH_WORDS.split())
 _LETTER = re.compile(r"[^\W\d_]")
 _NUMBER = re.compile(r"\d+(?:[.,\u00a0\u202f\u066b\u066c\uff0e]\d+)*")
 _NOT_DIGIT = re.compile(r"\D")
-# Characters of words, except those of scripts without spaces: "使用-a和--all".
+# Characters of words in scripts with spaces, so that "使用-a和--all" has two options.
 _IN_WORD = rf"[^\W{SPACELESS}]"
 _OPTION = re.compile(
     rf"(?<!{_IN_WORD})(?<!-)--[A-Za-z](?:{_IN_WORD}|-)*"

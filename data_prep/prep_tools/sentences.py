@@ -58,14 +58,15 @@ def split_sentences(text: str) -> list[str]:
         if only_stop and text[mark_at : mark_at + 2] != ".." and _ends_abbreviation(text[:mark_at]):
             continue
         cuts.append(match.span("gap"))
-    cuts.extend(match.span("gap") for match in _WIDE_BOUNDARY.finditer(text))
+    for match in _WIDE_BOUNDARY.finditer(text):
+        cuts.append(match.span("gap"))
     sentences = []
     begin = 0
     for end, next_begin in sorted(cuts):
         sentences.append(text[begin:end])
         begin = next_begin
     sentences.append(text[begin:])
-    return [sentence for sentence in sentences if sentence]
+    return list(filter(None, sentences))
 
 
 def split_pair(source: str, target: str) -> list[tuple[str, str]]:

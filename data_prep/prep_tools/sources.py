@@ -50,6 +50,11 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cache", type=Path, help="folder of fetched archives (OUT/archives)")
 
 
+def _name_in(url: str) -> str:
+    """Return the file name at the end of an address."""
+    return url.rstrip("/").rsplit("/", 1)[-1]
+
+
 def _checksum(source: Source, arguments: argparse.Namespace) -> str | None:
     """Return the checksum that was given for an archive."""
     for text in arguments.sha256:
@@ -80,7 +85,7 @@ def obtain(source: Source, arguments: argparse.Namespace) -> Path:
     note = path.with_name(path.name + ".sha256")
     if expected is None and note.is_file():
         expected = note.read_text("utf-8").split()[0]
-    urls = tuple(url for url in arguments.url if url.rstrip("/").endswith("/" + source.name))
+    urls = tuple(url for url in arguments.url if _name_in(url) == source.name)
     fetch(urls or source.urls, path, expected)
     if not note.is_file():
         checksum = sha256_of(path)
@@ -97,7 +102,7 @@ def check_names(sources: list[Source], arguments: argparse.Namespace) -> None:
     """
     names = {source.name for source in sources}
     names_to_check = [local.name for local in arguments.archive]
-    names_to_check += [url.rstrip("/").rsplit("/", 1)[-1] for url in arguments.url]
+    names_to_check += map(_name_in, arguments.url)
     names_to_check += [text.rpartition("=")[0] for text in arguments.sha256]
     for name in names_to_check:
         if name not in names:

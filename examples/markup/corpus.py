@@ -33,7 +33,7 @@ def make_corpus(folder: Path, packages: Path, languages: tuple[str, str], held_o
     files = download_help(names, packages)
     pages = []
     for name in names:
-        pages.append(unpack_help(files[name], packages / files[name].stem))
+        pages.append(unpack_help(files[name]))
     tagged: dict[str, dict[tuple[str, str], tuple[str, str]]] = {}
     documents = []
     for path in sorted(pages[0].rglob("*.html")):

@@ -1,7 +1,10 @@
-"""Small archives of the same structure as the original ones, filled with made text."""
+"""Small archives like the original ones, filled with made text, and the reading of a corpus."""
 
 import io
+import json
 import tarfile
+
+from prep_tools.cleaning import read_pairs
 
 WORDS = ("blau", "rot", "alt", "neu", "lang", "kurz", "warm", "kalt", "hell", "tief")
 
@@ -27,3 +30,32 @@ def segments(sentences) -> str:
     """The text of a test set with one segment per sentence."""
     lines = [f'<seg id="{number}"> {text} </seg>' for number, text in enumerate(sentences, 1)]
     return "\n".join(["<?xml version='1.0'?>", "<mteval>", "<doc>", *lines, "</doc>", "</mteval>"])
+
+
+def word(number):
+    """A number in letters, since digits do not distinguish words."""
+    return "".join(chr(97 + int(digit)) for digit in str(number))
+
+
+def lines(folder, name):
+    """The lines of a file of the corpus in ``out``."""
+    return (folder / "out" / name).read_text("utf-8").splitlines()
+
+
+def read_report(folder):
+    """The report of the corpus in ``out``."""
+    return json.loads((folder / "out/corpus.json").read_text("utf-8"))
+
+
+def counts(folder):
+    """The numbers of documents and pairs in each set of the corpus in ``out``."""
+    report = read_report(folder)
+    return {split: tuple(report[split].values()) for split in ("train", "valid", "test")}
+
+
+def corpus_pairs(folder):
+    """The German and English lines of all sets of a corpus, without the ends of documents."""
+    pairs = []
+    for split in ("train", "valid", "test"):
+        pairs += read_pairs(folder / f"{split}.de", folder / f"{split}.en")
+    return list(filter(any, pairs))

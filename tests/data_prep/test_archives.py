@@ -16,7 +16,8 @@ def make_tar(path, files, mode="w:gz", links=()):
             tar.addfile(info, io.BytesIO(text))
         for name, goal in links:
             info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, goal
+            info.type = tarfile.SYMTYPE
+            info.linkname = goal
             tar.addfile(info)
     return path
 

@@ -12,7 +12,7 @@ from prep_tools.command import PrepError, run_script
 from prep_tools.debian_packages import NoPackages
 from prep_tools.manual_sources import MANUALS, align_manual, page_pairs
 
-from tests.data_prep.made_archives import words
+from tests.data_prep.made_archives import read_report, words
 
 BY_NAME = {manual.name: manual for manual in MANUALS}
 
@@ -154,7 +154,7 @@ def test_a_requested_source_must_exist(tmp_path, scratch, capsys):
     assert "Unable to locate package" in capsys.readouterr().err
     flags[-1] = "man"
     assert run(tmp_path / "out", *flags) == 0
-    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    report = read_report(tmp_path)
     assert list(report["sources"]) == ["man"]
 
 

@@ -9,19 +9,18 @@ WORDS = ["ab", "cd", "ef"]
 
 def made_documents(number: int) -> list[docs.Document]:
     """Documents of three lines. No two lines share a word pair."""
-    return [
-        docs.Document(
-            f"page{d}",
-            tuple((f"{w}{d}q {w}{d}r {w}{d}s", f"{w}{d}x {w}{d}y {w}{d}z") for w in WORDS),
-        )
-        for d in (chr(97 + n // 26) + chr(97 + n % 26) for n in range(number))
-    ]
+    documents = []
+    for n in range(number):
+        d = chr(97 + n // 26) + chr(97 + n % 26)
+        pairs = [(f"{w}{d}q {w}{d}r {w}{d}s", f"{w}{d}x {w}{d}y {w}{d}z") for w in WORDS]
+        documents.append(docs.Document(f"page{d}", tuple(pairs)))
+    return documents
 
 
 def test_no_document_is_in_two_sets_and_none_is_lost():
     documents = made_documents(100)
     corpus = docs.divide(documents, held_out=4, threshold=0.7)
-    names = [d.name for part in (corpus.train, corpus.valid, corpus.test) for d in part]
+    names = [d.name for d in (*corpus.train, *corpus.valid, *corpus.test)]
     assert sorted(names) == sorted(d.name for d in documents)
     assert (len(corpus.valid), len(corpus.test)) == (4, 4)
 
@@ -45,7 +44,7 @@ def test_documents_that_share_a_name_are_all_kept():
     pieces = made_documents(120)
     documents = [docs.Document(f"page{n % 5}", document.pairs) for n, document in enumerate(pieces)]
     corpus = docs.divide(documents, held_out=4, threshold=0.7)
-    parts = [d for part in (corpus.train, corpus.valid, corpus.test) for d in part]
+    parts = [*corpus.train, *corpus.valid, *corpus.test]
     assert sorted(d.pairs for d in parts) == sorted(d.pairs for d in documents)
     assert (len(corpus.valid), len(corpus.test)) == (4, 4)
 

@@ -44,8 +44,11 @@ class Handler(BaseHTTPRequestHandler):
 def server(monkeypatch):
     monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.content, server.tag, server.ranges = CONTENT, '"1"', True
-    server.requests, server.cuts = [], []
+    server.content = CONTENT
+    server.tag = '"1"'
+    server.ranges = True
+    server.requests = []
+    server.cuts = []
     server.url = f"http://127.0.0.1:{server.server_port}/data.tgz"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -84,12 +87,14 @@ def test_parts_of_two_versions_are_never_joined(server, tmp_path, monkeypatch):
     server.cuts = [1000]
     with pytest.raises(PrepError):
         download.fetch([server.url], tmp_path / "data.tgz")
-    server.content, server.tag = CONTENT[::-1], '"2"'
+    server.content = CONTENT[::-1]
+    server.tag = '"2"'
     assert download.fetch([server.url], tmp_path / "data.tgz").read_bytes() == CONTENT[::-1]
 
 
 def test_a_server_without_ranges_sends_the_whole_file_again(server, tmp_path):
-    server.cuts, server.ranges = [1000], False
+    server.cuts = [1000]
+    server.ranges = False
     assert download.fetch([server.url], tmp_path / "data.tgz").read_bytes() == CONTENT
 
 

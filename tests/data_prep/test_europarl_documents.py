@@ -1,4 +1,4 @@
-import json
+import itertools
 import random
 
 import europarl_documents
@@ -7,7 +7,7 @@ from prep_tools.command import run_script
 from prep_tools.europarl_turns import align_paragraphs, align_sitting, read_turns
 from prep_tools.length_alignment import align
 
-from tests.data_prep.made_archives import make_tar, words
+from tests.data_prep.made_archives import lines, make_tar, read_report, words
 
 LANGUAGES = ("en", "de")
 
@@ -22,27 +22,26 @@ def write_split(prefix, documents):
 
 
 def made_document(first, size):
-    return [tuple(words(n, language) for language in LANGUAGES) for n in range(first, first + size)]
+    return [(words(n, "en"), words(n, "de")) for n in range(first, first + size)]
 
 
-def sitting(documents, language):
+def sitting(documents, side):
     """The text of a sitting: one chapter, one turn per document, two sentences a paragraph."""
-    lines = ["<CHAPTER ID=1>", f"Title {language}"]
+    text = ["<CHAPTER ID=1>", f"Title {LANGUAGES[side]}"]
     for number, document in enumerate(documents, 1):
-        lines.append(f'<SPEAKER ID={number} LANGUAGE="EN" NAME="Someone">')
-        for index, sentence in enumerate(document):
-            lines.append(sentence[0].upper() + sentence[1:])
+        text.append(f'<SPEAKER ID={number} LANGUAGE="EN" NAME="Someone">')
+        for index, pair in enumerate(document):
+            text.append(pair[side][0].upper() + pair[side][1:])
             if index % 2:
-                lines.append("<P>")
-    return "\n".join(lines) + "\n"
+                text.append("<P>")
+    return "\n".join(text) + "\n"
 
 
 def make_release(path, sittings):
     files = {}
     for name, documents in sittings.items():
         for side, language in enumerate(LANGUAGES):
-            text = sitting([[pair[side] for pair in d] for d in documents], language)
-            files[f"txt/{language}/{name}.txt"] = text
+            files[f"txt/{language}/{name}.txt"] = sitting(documents, side)
         files[f"txt/fr/{name}.txt"] = "<CHAPTER ID=1>\nnot wanted\n"
     files["txt/en/ep-99-99-99.txt"] = "<CHAPTER ID=1>\nonly English\n"
     return make_tar(path, files)
@@ -58,10 +57,6 @@ def prefixes(folder, *splits):
     for split in splits:
         flags += [f"--{split}pref", str(folder / split)]
     return flags
-
-
-def lines(folder, name):
-    return (folder / "out" / name).read_text("utf-8").splitlines()
 
 
 def test_the_published_split_is_copied(tmp_path, capsys):
@@ -104,19 +99,23 @@ def test_published_training_documents_stay_as_they_are(tmp_path, capsys):
     write_split(tmp_path / "test", [made_document(300, 6)])
     assert run(tmp_path, *prefixes(tmp_path, "train", "valid", "test")) == 0
     for side, language in enumerate(LANGUAGES):
-        expected = [line for d in train for line in ["<d>", *(pair[side] for pair in d)]]
+        expected = []
+        for document in train:
+            expected += ["<d>", *(pair[side] for pair in document)]
         assert lines(tmp_path, f"train.{language}") == expected
     printed = capsys.readouterr().out
     assert "train is left as it is; 3 of its 11 pairs are also in valid or test" in printed
-    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    report = read_report(tmp_path)
     assert report["train"] == {"documents": 2, "pairs": 11}
     assert report["training pairs also in valid or test"] == 3
 
 
 def in_release(documents):
     """The English lines of train.en that these documents of the release give."""
-    written = [["<d>", *(pair[0][0].upper() + pair[0][1:] for pair in d)] for d in documents]
-    return [line for document in written for line in document]
+    written = []
+    for document in documents:
+        written += ["<d>", *(english[0].upper() + english[1:] for english, _ in document)]
+    return written
 
 
 def rebuild(folder, documents, valid, *flags):
@@ -139,7 +138,7 @@ def test_rebuilding_leaves_out_held_out_text(tmp_path, capsys):
     assert "it is not the published one" in printed
     assert "1 of the 2 documents of valid and test are in the rebuilt text" in printed
     assert "are valid and test from Europarl v7?" in printed
-    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    report = read_report(tmp_path)
     removed = report["held-out text in the training set"]
     assert removed == {
         "held-out documents found": 1,
@@ -173,9 +172,7 @@ def test_formulas_of_held_out_documents_stay(tmp_path):
 def test_a_unit_of_the_release_becomes_a_document(unit, documents, tmp_path):
     texts = [made_document(first, 6) for first in (0, 100, 200)]
     for side, language in enumerate(LANGUAGES):
-        (tmp_path / f"x.{language}").write_text(
-            sitting([[pair[side] for pair in d] for d in texts], language)
-        )
+        (tmp_path / f"x.{language}").write_text(sitting(texts, side))
     aligned = align_sitting((tmp_path / "x.en", tmp_path / "x.de"), unit)
     aligned = [document for document in aligned if len(document.pairs) >= 6]
     assert len(aligned) == documents
@@ -193,13 +190,10 @@ def test_whole_documents_are_held_out_without_a_given_split(tmp_path, capsys):
 
 def long_release(folder):
     """Twenty sittings of two files each, and a test set whose turns are in one of them."""
-    texts = {
-        f"ep-07-11-{day:02d}-{item:03d}": [
-            made_document(300 * day + 20 * item, 9) for item in (1, 2)
-        ]
-        for day in range(1, 21)
-        for item in (3, 12)
-    }
+    texts = {}
+    for day in range(1, 21):
+        turns = [made_document(300 * day + 20, 9), made_document(300 * day + 40, 9)]
+        texts[f"ep-07-11-{day:02d}-003"] = texts[f"ep-07-11-{day:02d}-012"] = turns
     make_release(folder / "europarl.tgz", texts)
     write_split(folder / "valid", [made_document(9_000, 6)])
     write_split(folder / "test", [texts["ep-07-11-05-003"][0][:6]])
@@ -226,7 +220,7 @@ def test_the_published_test_set_is_not_in_the_long_training_set(tmp_path):
     written = [line.lower() for line in lines(tmp_path, "train.en")]
     train = set(written)
     assert not train & {line.lower() for line in lines(tmp_path, "test-turns.en") if line != "<d>"}
-    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    report = read_report(tmp_path)
     assert report["test-turns"] == {"documents": 1, "pairs": 6}
     assert "documents are sittings" in report["source"]
     # The rest of that turn begins a document, all else of the sitting follows it.
@@ -290,7 +284,9 @@ def test_a_sentence_that_was_divided_is_joined():
 @pytest.mark.parametrize("seed", range(20))
 def test_groups_contain_all_sentences_of_both_sides(seed):
     lots = random.Random(seed)
-    sides = [["x" * lots.randint(1, 80) for _ in range(lots.randint(0, 9))] for _ in range(2)]
-    groups = align(*sides)
-    for side in (0, 1):
-        assert [text for group in groups for text in group[side]] == sides[side]
+    sides = ([], [])
+    for side in sides:
+        for _ in range(lots.randint(0, 9)):
+            side.append("x" * lots.randint(1, 80))
+    for side, groups in zip(sides, zip(*align(*sides), strict=True), strict=False):
+        assert list(itertools.chain.from_iterable(groups)) == side

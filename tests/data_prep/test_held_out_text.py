@@ -1,20 +1,20 @@
 import random
 
 import pytest
-from prep_tools.documents import Document
+from prep_tools.documents import Document, pairs_of
 from prep_tools.held_out_text import HeldOutText, without_held_out
+
+from tests.data_prep.made_archives import word
 
 FORMULA = "The debate is closed and the vote will take place tomorrow at 12 noon."
 
 
 def sentences(name, number, words=12):
     """Sentences of which no two share a word."""
-    return [" ".join(f"{name}{n}x{w}" for w in range(words)) + "." for n in range(number)]
-
-
-def letters(number):
-    """Return a number in letters, since digits do not distinguish words."""
-    return "".join(chr(97 + int(digit)) for digit in str(number))
+    texts = []
+    for n in range(number):
+        texts.append(" ".join(f"{name}{n}x{w}" for w in range(words)) + ".")
+    return texts
 
 
 def document(name, texts):
@@ -54,8 +54,13 @@ def test_other_documents_stay_whole_and_formulas_with_them():
     assert not any(counts.values())
 
 
+def document_of_numbers(numbers):
+    return Document("t", tuple((str(n), str(n)) for n in numbers))
+
+
 def test_documents_of_numbers_are_copies_only_if_the_numbers_are_equal():
-    table, other = (Document("t", tuple((str(n),) * 2 for n in range(i, i + 40))) for i in (0, 90))
+    table = document_of_numbers(range(40))
+    other = document_of_numbers(range(90, 130))
     assert cut(table, [other])[0] == [table]
     assert cut(table, [table])[0] == []
 
@@ -63,7 +68,9 @@ def test_documents_of_numbers_are_copies_only_if_the_numbers_are_equal():
 def test_formulas_all_over_a_long_document_are_not_a_copy():
     # A short held-out turn of the chair, and a sitting in which all its formulas are, far apart.
     formulas = [" ".join(sentences(name, 1, 14)) for name in "defg"]
-    texts = [text for formula in formulas for text in (*sentences("b" + formula[0], 9), formula)]
+    texts = []
+    for formula in formulas:
+        texts += [*sentences("b" + formula[0], 9), formula]
     parts, _ = cut(document("sitting", texts), [document("h", formulas)])
     assert [len(d.pairs) for d in parts] == [len(texts)]
 
@@ -128,16 +135,18 @@ def test_documents_without_words_stay():
 def test_all_other_pairs_stay(seed):
     lots = random.Random(seed)
     parts = [(lots.choice("th"), lots.randint(1, 12)) for _ in range(6)]
-    texts, held_out, fresh = [], [], []
+    texts = []
+    held_out = []
+    fresh = []
     for number, (kind, size) in enumerate(parts):
-        part = sentences(f"{kind}{letters(number)}", size, lots.randint(8, 20))
+        part = sentences(f"{kind}{word(number)}", size, lots.randint(8, 20))
         texts += part
         if kind == "h":
             held_out.append(document(str(number), part))
         else:
-            fresh += [text for text, _ in document("t", part).pairs]
+            fresh += document("t", part).pairs
     train = document("t", texts)
     remaining, counts = cut(train, held_out, fewest=1)
-    assert [text for d in remaining for text, _ in d.pairs] == fresh
+    assert pairs_of(remaining) == fresh
     assert counts["pairs left out"] == len(texts) - len(fresh)
     assert counts["held-out documents found"] == len(held_out)

@@ -1,11 +1,10 @@
 import hashlib
-import json
 
 import iwslt14_de_en
 import pytest
 from prep_tools.command import run_script
 
-from tests.data_prep.made_archives import make_tar, segments, words
+from tests.data_prep.made_archives import lines, make_tar, read_report, segments, words
 
 SETS = {"TED.dev2010": 5, "TEDX.dev2012": 4, "TED.tst2010": 3, "TED.tst2011": 2, "TED.tst2012": 1}
 
@@ -42,10 +41,6 @@ def run(tmp_path, *flags, archive="de-en.tgz"):
     if archive:
         arguments += ["--archive", str(tmp_path / archive)]
     return run_script(iwslt14_de_en.make_parser(), iwslt14_de_en.make_corpus, arguments)
-
-
-def lines(tmp_path, name):
-    return (tmp_path / "out" / name).read_text("utf-8").splitlines()
 
 
 def test_the_recipe_gives_the_known_files(tmp_path, capsys):
@@ -135,5 +130,5 @@ def test_the_data_folder_is_made(tmp_path):
     flags += ["--archive", str(tmp_path / "de-en.tgz")]
     assert run_script(iwslt14_de_en.make_parser(), iwslt14_de_en.make_corpus, flags) == 0
     assert (tmp_path / "out/data-bin/train.de-en.de.bin").is_file()
-    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    report = read_report(tmp_path)
     assert report["valid"] == 202 // 23

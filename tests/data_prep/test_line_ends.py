@@ -16,6 +16,7 @@ from prep_tools.command import run_script
 from prep_tools.man_pages import read_man
 
 from relu_nmt.io.text_lines import read_lines
+from tests.data_prep.made_archives import corpus_pairs
 
 LANGUAGES = ("de", "en")
 WITHIN_LINES = ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
@@ -32,7 +33,8 @@ def test_written_documents_are_read_back(pairs):
         document = docs.Document("x", tuple(pairs))
         paths = docs.write_documents([document], Path(folder) / "train", LANGUAGES, "none")
         assert list(cleaning.read_pairs(*paths)) == pairs
-        assert [read_lines(path) for path in paths] == [[p[side] for p in pairs] for side in (0, 1)]
+        for side, path in enumerate(paths):
+            assert read_lines(path) == [pair[side] for pair in pairs]
 
 
 @given(PAIRS)
@@ -62,12 +64,7 @@ def made_pairs(mark):
 def written_pairs(folder):
     """Return all pairs of a corpus, and their number in its report."""
     report = json.loads((folder / "corpus.json").read_text("utf-8"))
-    pairs = [
-        list(pair)
-        for split in ("train", "valid", "test")
-        for pair in cleaning.read_pairs(folder / f"{split}.de", folder / f"{split}.en")
-        if any(pair)
-    ]
+    pairs = map(list, corpus_pairs(folder))
     return sorted(pairs), sum(report[split]["pairs"] for split in ("train", "valid", "test"))
 
 

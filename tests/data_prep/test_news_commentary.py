@@ -1,20 +1,17 @@
 import gzip
-import json
 from collections import Counter
 
 import news_commentary
 import pytest
 from prep_tools.command import PrepError, run_script
 
-from tests.data_prep.made_archives import make_tar, words
+from tests.data_prep.made_archives import make_tar, read_report, words
 
 
 def articles(number, size=12):
     """Articles of pairs (other language, English)."""
-    return [
-        [(words(n, "xx"), words(n, "en")) for n in range(first, first + size)]
-        for first in range(0, number * size, size)
-    ]
+    pairs = [(words(n, "xx"), words(n, "en")) for n in range(number * size)]
+    return [pairs[first : first + size] for first in range(0, number * size, size)]
 
 
 def table(documents, english_first):
@@ -65,7 +62,7 @@ def test_pairs_with_one_side_are_dropped_and_counted(tmp_path):
     text = table(documents, english_first=False)
     archive = write_table(tmp_path / "news-commentary-v15.de-en.tsv.gz", "\n" + text)
     assert run(tmp_path, archive, "--version", "15") == 0
-    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    report = read_report(tmp_path)
     assert report["pairs with an empty side"] == 1
     written = sum(report[split]["pairs"] for split in ("train", "valid", "test"))
     assert written + sum(report["copies removed"].values()) == 60 * 12 - 1
@@ -74,8 +71,10 @@ def test_pairs_with_one_side_are_dropped_and_counted(tmp_path):
 def test_older_archives_are_read(tmp_path):
     files = {}
     for side, language in enumerate(("fr", "en")):
-        texts = ["\n".join(pair[side] for pair in document) for document in articles(40)]
-        files[f"training/news-commentary-v9.fr-en.{language}"] = "\n\n".join(texts) + "\n"
+        text = ""
+        for document in articles(40):
+            text += "\n".join([pair[side] for pair in document]) + "\n\n"
+        files[f"training/news-commentary-v9.fr-en.{language}"] = text.removesuffix("\n")
         files[f"training/news-commentary-v9.de-en.{language}"] = "not wanted\n"
     archive = make_tar(tmp_path / "training-parallel-nc-v9.tgz", files)
     assert run(tmp_path, archive, "--version", "9", "--lang", "fr") == 0

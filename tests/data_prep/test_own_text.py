@@ -1,20 +1,17 @@
 import gzip
-import json
 import random
 
 import own_text
 import pytest
 from prep_tools.command import run_script
 
+from tests.data_prep.made_archives import corpus_pairs, counts, word
+
 
 def run(folder, *arguments, endings=("de", "en")):
     paths = [str(folder / f"text.{ending}") for ending in endings]
     flags = ["--src", paths[0], "--tgt", paths[1], "--out", str(folder / "out"), *arguments]
     return run_script(own_text.make_parser(), own_text.make_corpus, flags)
-
-
-def word(number):
-    return "".join(chr(97 + int(digit)) for digit in str(number))
 
 
 def write_text(folder, lines, endings=("de", "en")):
@@ -26,11 +23,6 @@ def write_text(folder, lines, endings=("de", "en")):
 
 def made_pairs(number):
     return [(f"q{word(n)} r{word(n)} s{word(n)}", f"x{word(n)} y{word(n)}") for n in range(number)]
-
-
-def counts(folder):
-    report = json.loads((folder / "out/corpus.json").read_text("utf-8"))
-    return {split: tuple(report[split].values()) for split in ("train", "valid", "test")}
 
 
 def test_without_boundaries_blocks_of_lines_are_held_out(tmp_path):
@@ -99,13 +91,12 @@ def test_languages_come_from_flags_or_file_endings(tmp_path, capsys):
 
 def memory(documents, property_type="x-document"):
     """A TMX of documents of pairs, German and English."""
-    units = "".join(
-        f'<tu><prop type="{property_type}">{name}</prop>'
-        f'<tuv xml:lang="de-DE"><seg>{german}</seg></tuv>'
-        f'<tuv xml:lang="EN_US"><seg>{english}</seg></tuv></tu>'
-        for name, pairs in documents.items()
-        for german, english in pairs
-    )
+    units = ""
+    for name, pairs in documents.items():
+        for german, english in pairs:
+            units += f'<tu><prop type="{property_type}">{name}</prop>'
+            units += f'<tuv xml:lang="de-DE"><seg>{german}</seg></tuv>'
+            units += f'<tuv xml:lang="EN_US"><seg>{english}</seg></tuv></tu>'
     return f'<tmx version="1.4"><header srclang="de-DE"/><body>{units}</body></tmx>'
 
 
@@ -129,16 +120,7 @@ def test_memories_and_tables_are_read(tmp_path):
     assert run_input(tmp_path, *(tmp_path / name for name in ("a.tmx", "b.tsv.gz", "c.tsv"))) == 0
     # 30 and 20 documents, and 100 lines in blocks of 25.
     assert sum(documents for documents, _ in counts(tmp_path).values()) == 54
-    pairs_read = [
-        pair
-        for split in ("train", "valid", "test")
-        for pair in zip(
-            *((tmp_path / f"out/{split}.{la}").read_text().splitlines() for la in ("de", "en")),
-            strict=True,
-        )
-        if pair != ("", "")
-    ]
-    assert sorted(pairs_read) == sorted(pairs)
+    assert sorted(corpus_pairs(tmp_path / "out")) == sorted(pairs)
 
 
 def test_a_memory_without_documents_is_divided_into_blocks(tmp_path, capsys):

@@ -1,9 +1,11 @@
 import gzip
-import json
+import itertools
 
 import pytest
 import tsv_documents
 from prep_tools.command import run_script
+
+from tests.data_prep.made_archives import corpus_pairs, counts, lines, word
 
 
 def run(folder, *arguments):
@@ -13,35 +15,13 @@ def run(folder, *arguments):
     )
 
 
-def word(number):
-    return "".join(chr(97 + int(digit)) for digit in str(number))
-
-
 def table(documents, kind, extra=()):
     """Return the lines of a table of documents of 5 pairs each, English before German."""
-    return "".join(
-        "\t".join(
-            [
-                f"d{d}",
-                str(n),
-                *extra,
-                f"x{kind}{word(n)} y{word(d)}",
-                f"q{kind}{word(n)} r{word(d)}",
-            ]
-        )
-        + "\n"
-        for d in range(documents)
-        for n in range(5)
-    )
-
-
-def read(folder, name):
-    return (folder / "out" / name).read_text("utf-8").splitlines()
-
-
-def counts(folder):
-    report = json.loads((folder / "out/corpus.json").read_text("utf-8"))
-    return {split: tuple(report[split].values()) for split in ("train", "valid", "test")}
+    rows = ""
+    for d, n in itertools.product(range(documents), range(5)):
+        texts = [f"x{kind}{word(n)} y{word(d)}", f"q{kind}{word(n)} r{word(d)}"]
+        rows += "\t".join([f"d{d}", str(n), *extra, *texts]) + "\n"
+    return rows
 
 
 def test_held_out_tables_become_valid_and_test_by_turns(tmp_path):
@@ -54,9 +34,9 @@ def test_held_out_tables_become_valid_and_test_by_turns(tmp_path):
     held_out = ["--held-out-tables", tmp_path / "held.tsv"]
     assert run(tmp_path, *tables, *held_out, *columns) == 0
     assert counts(tmp_path) == {"train": (5, 25), "valid": (2, 10), "test": (1, 5)}
-    assert read(tmp_path, "train.de")[:6] == ["qaa ra", "qab ra", "qac ra", "qad ra", "qae ra", ""]
-    assert read(tmp_path, "train.en")[18] == "xba ya"  # documents of one name in two tables
-    assert read(tmp_path, "test.en") == [f"xh{word(n)} yb" for n in range(5)]
+    assert lines(tmp_path, "train.de")[:6] == ["qaa ra", "qab ra", "qac ra", "qad ra", "qae ra", ""]
+    assert lines(tmp_path, "train.en")[18] == "xba ya"  # documents of one name in two tables
+    assert lines(tmp_path, "test.en") == [f"xh{word(n)} yb" for n in range(5)]
 
 
 def test_lines_that_training_has_are_removed_from_held_out_tables(tmp_path):
@@ -84,9 +64,9 @@ def test_documents_of_three_tables_that_share_names_are_all_kept(tmp_path):
     assert run(tmp_path, "--train", *tables, "--near-copy", "2") == 0
     sizes = counts(tmp_path)
     assert sizes == {"train": (270, 1350), "valid": (15, 75), "test": (15, 75)}
-    lines = [line for split in sizes for line in read(tmp_path, f"{split}.de") if line]
-    texts = [row.split("\t")[2] for kind in "abc" for row in table(100, kind).splitlines()]
-    assert sorted(lines) == sorted(texts)
+    rows = "".join(table(100, kind) for kind in "abc").splitlines()
+    sources = [source for source, _ in corpus_pairs(tmp_path / "out")]
+    assert sorted(sources) == sorted(row.split("\t")[2] for row in rows)
 
 
 def test_a_name_in_several_places_is_reported(tmp_path, capsys):

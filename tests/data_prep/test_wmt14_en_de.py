@@ -2,7 +2,7 @@ import pytest
 import wmt14_en_de
 from prep_tools.command import run_script
 
-from tests.data_prep.made_archives import make_tar, segments, words
+from tests.data_prep.made_archives import lines, make_tar, segments, words
 
 CORPORA = {
     "training-parallel-europarl-v7.tgz": ("training/europarl-v7.de-en", range(100)),
@@ -22,17 +22,14 @@ def make_archives(folder, extra=()):
             files[f"{stem}.{language}"] = "".join(line + "\n" for line in lines)
             files[f"{stem.replace('de-en', 'fr-en')}.{language}"] = "not wanted\n"
         make_tar(folder / name, files)
-    dev = {
-        f"dev/newstest2013.{language}": "".join(words(n, language) + "\n" for n in range(500, 507))
-        for language in ("en", "de")
-    }
+    dev = {}
+    test = {}
+    for kind, language in (("src", "en"), ("ref", "de")):
+        texts = [words(n, language) for n in range(500, 507)]
+        dev[f"dev/newstest2013.{language}"] = "\n".join(texts) + "\n"
+        name = f"test-full/newstest2014-deen-{kind}.{language}.sgm"
+        test[name] = segments([words(n, language) + " it’s" for n in range(600, 605)])
     make_tar(folder / "dev.tgz", dev)
-    test = {
-        f"test-full/newstest2014-deen-{kind}.{language}.sgm": segments(
-            [words(n, language) + " it’s" for n in range(600, 605)]
-        )
-        for kind, language in (("src", "en"), ("ref", "de"))
-    }
     make_tar(folder / "test-full.tgz", test)
 
 
@@ -42,10 +39,6 @@ def run(folder, *flags):
         arguments += ["--archive", str(archive)]
     arguments += flags
     return run_script(wmt14_en_de.make_parser(), wmt14_en_de.make_corpus, arguments)
-
-
-def lines(folder, name):
-    return (folder / "out" / name).read_text("utf-8").splitlines()
 
 
 def test_the_recipe_gives_the_known_files(tmp_path, capsys):
