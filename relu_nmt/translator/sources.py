@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,10 @@ from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.search.translations import (
+    ANY_LENGTH,
+    SINGLE_LINES,
     SourceDocuments,
+    SourceLimit,
     SourceSentence,
     as_lines,
     plain_lines,
@@ -36,6 +39,7 @@ class TranslationRequest:
         lines: raw sentences or paragraphs. A blank one has an empty translation.
         counts: number of lines of each document. None: each line is translated on its own.
         windows: division of the documents. None: groups of lines as long as in training.
+        limit: the longest line to translate. Longer ones are cut or emptied.
         prefixes: beginning of each translation, in whole words. "" for none.
         forced: terms that each translation must contain, [] for none, at positions that do not
             overlap. A term that is given twice occurs twice.
@@ -56,6 +60,7 @@ class TranslationRequest:
     lines: Sequence[str]
     counts: Sequence[int] | None = None
     windows: WindowConfig | None = None
+    limit: SourceLimit = ANY_LENGTH
     prefixes: Sequence[str] | None = None
     forced: Sequence[Sequence[str]] | None = None
     ordered: bool = True
@@ -142,7 +147,7 @@ class SourceEncoder:
     def __init__(self, task: TranslationTask, max_doc_tokens: int = SINGLE_SENTENCES) -> None:
         self.task = task
         self.separators = task.separators
-        self._is_of_sentences = max_doc_tokens == SINGLE_SENTENCES and task.separators is None
+        self._max_doc_tokens = max_doc_tokens
         self.text_lock = threading.Lock()
         # One tokenizer for all terms: making one is slower than tokenizing a sentence.
         self.source_words = replace(task.source_text, sentence_separator=None, first_symbol=None)
@@ -167,27 +172,43 @@ class SourceEncoder:
         """
         is_required = split_sentences is True
         if split_sentences is None:
-            split_sentences = self._is_of_sentences
+            split_sentences = self._max_doc_tokens == SINGLE_SENTENCES and self.separators is None
         if max_doc_tokens != SINGLE_SENTENCES or not split_sentences:
             return None
         return SentenceSplitter(self.task.source_lang, is_required)
 
     def encode(
-        self, request: TranslationRequest, split: SentenceSplitter | None = None
+        self,
+        request: TranslationRequest,
+        read: Callable[[Iterator[SourceSentence]], list[SourceSentence]] = list,
     ) -> SourceDocuments:
-        """Return the documents of a request as token ids. See :meth:`sentences`."""
-        counts = request.counts
-        if counts is None:
-            counts = [len(request.lines)]
-        return self.documents(list(self.sentences(request, split)), counts)
+        """Return the documents of a request as token ids. ``read`` reads their sentences.
 
-    def documents(
-        self, sentences: Sequence[SourceSentence], counts: Sequence[int]
-    ) -> SourceDocuments:
-        """Return consecutive sentences as documents of ``counts`` sentences."""
-        sizes = np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64)
-        num_sentences = np.array(counts, dtype=np.int64)
-        return SourceDocuments(sentences, num_sentences, sizes, self.separators)
+        Raises:
+            DataError: see :meth:`sentences`.
+            MissingExtraError: splitting is asked for, but its library is not installed.
+        """
+        counts = request.counts
+        windows = request.windows
+        if windows is None and counts is not None:
+            windows = WindowConfig(self._max_doc_tokens, repair=True)
+        windows = windows or SINGLE_LINES
+        # A line may have several sentences, which are translated one by one.
+        split = self.splitter(request.split_sentences, windows.max_doc_tokens)
+        whole = read(self.sentences(request, split))
+        sizes = np.array([len(sentence.ids) for sentence in whole], dtype=np.int64)
+        limit = request.limit
+        if limit.tokens is not None:
+            sizes = np.minimum(sizes, limit.tokens + limit.unread)
+        return SourceDocuments(
+            list(map(limit.applied, whole)),
+            counts=np.array([len(whole)] if counts is None else counts, dtype=np.int64),
+            sizes=sizes,
+            separators=self.separators,
+            windows=windows,
+            whole=whole,
+            note="" if split is None else split.note,
+        )
 
     def sentences(
         self, request: TranslationRequest, split: SentenceSplitter | None = None
@@ -203,7 +224,9 @@ class SourceEncoder:
         prefixes: Iterable[str] = request.prefixes or itertools.repeat("")
         forced: Iterable[Sequence[str]] = request.forced or itertools.repeat(())
         numbers = request.numbers or itertools.count(1)
-        banned = self.banned_terms(request.banned, request.match_case, request.inside_words)
+        banned = None
+        if request.banned:
+            banned = self.banned_terms(request.banned, request.match_case, request.inside_words)
         for line, prefix, terms, number in zip(
             request.lines, prefixes, forced, numbers, strict=False
         ):

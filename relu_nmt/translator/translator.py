@@ -47,8 +47,6 @@ from relu_nmt.translator.models import foreign_classes, load_models, model_of, m
 from relu_nmt.translator.sources import TERMS, SourceEncoder, TranslationRequest
 from relu_nmt.translator.spans import WordAlignment, align_words
 
-SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
-
 
 class Translator:
     """Translator with one model, or with an ensemble of several.
@@ -276,18 +274,12 @@ class Translator:
         self, request: TranslationRequest, config: GenerationConfig, first_id: int = 0
     ) -> TranslatedDocuments:
         """Translate a request, and warn the caller of the public method about the result."""
-        windows = request.windows
-        if windows is None:
-            windows = SINGLE_LINES
-            if request.counts is not None:
-                windows = WindowConfig(self.max_doc_tokens, repair=True)
         # Resolve the longest output, which grows with its source for documents only.
         config = config.resolved(documents=request.counts is not None)
-        split = self.sources.splitter(request.split_sentences, windows.max_doc_tokens)
-        sources = self.sources.encode(request, split)
-        if split is not None and split.note:
-            warnings.warn(split.note.removeprefix("NOTE: "), stacklevel=3)
-        translated = self.answer(sources, config, windows, self.searcher(config, first_id))
+        sources = self.sources.encode(request)
+        if sources.note:
+            warnings.warn(sources.note.removeprefix("NOTE: "), stacklevel=3)
+        translated = self.answer(sources, config, self.searcher(config, first_id))
         if translated.num_at_limit:
             longest = config.describe_longest_output(self.ensemble.max_positions)
             warnings.warn(
@@ -302,7 +294,6 @@ class Translator:
         self,
         documents: SourceDocuments,
         config: GenerationConfig,
-        windows: WindowConfig = SINGLE_LINES,
         search: Search | None = None,
     ) -> TranslatedDocuments:
         """Return the translations of documents, window by window, to commands and the server.
@@ -310,7 +301,6 @@ class Translator:
         Args:
             documents: token ids of :attr:`sources`, or of a data folder.
             config: settings of the search.
-            windows: how to divide the documents. By default each line is a window.
             search: searches windows, by default a new :meth:`searcher`. Commands use one for all
                 of their input. The server's joins the windows of several requests in one batch.
 
@@ -320,14 +310,9 @@ class Translator:
         """
         # Check all lines before the search of the first one.
         check_lengths(documents.sentences, self.max_source_positions, documents.separators)
-        if windows.window_overlap and (config.score_reference or config.prefix_size):
-            raise ConfigError(
-                "--window-overlap forces prefixes itself; it goes with neither "
-                "--prefix-size nor --score-reference"
-            )
-        positions = self.ensemble.max_positions
         search = search or self.searcher(config)
-        return search_documents(documents, windows, config, positions, self.text_of, search)
+        max_positions = self.ensemble.max_positions
+        return search_documents(documents, config, max_positions, self.text_of, search)
 
     def searcher(
         self,

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -16,7 +15,7 @@ from relu_nmt.applications.files.placing import (
     proportional_links,
 )
 from relu_nmt.applications.files.segments import Protected, Segment, Span
-from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts, plan_groups
+from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
@@ -136,9 +135,16 @@ class SegmentTranslator:
             return []
         texts = [sentence.text for sentence in sentences]
         terms = [sentence.terms for sentence in sentences]
-        request = TranslationRequest(texts, [len(texts)], forced=terms, ordered=False, **self.terms)
-        sources = self.translator.sources.encode(request, None)
-        lines = self._searched(sources).translations
+        request = TranslationRequest(
+            texts,
+            [len(texts)],
+            windows=self._windows,
+            forced=terms,
+            ordered=False,
+            split_sentences=False,
+            **self.terms,
+        )
+        lines = self._searched(self.translator.sources.encode(request)).translations
         results = []
         for text, translation in zip(texts, lines, strict=True):
             if translation.alignment is None:
@@ -151,15 +157,13 @@ class SegmentTranslator:
 
     def _searched(self, sources: SourceDocuments) -> TranslatedLines:
         """Return the translations of the only document, and show the progress."""
-        answer = partial(self.translator.answer, sources, self.config, self._windows)
+        translator = self.translator
         if self.search is not None:
-            return answer(self.search)[0]
-        windows = self._windows
-        groups = plan_groups(
-            sources.sizes, sources.counts, windows.max_doc_tokens, windows.window_overlap
-        )
-        with progress_bar("translate", len(groups), "groups", shows_waiting=True) as advance:
-            return answer(self.translator.searcher(self.config, on_progress=advance))[0]
+            return translator.answer(sources, self.config, self.search)[0]
+        num_groups = len(sources.groups)
+        with progress_bar("translate", num_groups, "groups", shows_waiting=True) as advance:
+            search = translator.searcher(self.config, on_progress=advance)
+            return translator.answer(sources, self.config, search)[0]
 
 
 def translate_with(

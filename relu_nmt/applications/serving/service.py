@@ -152,11 +152,12 @@ class TranslationService:
             windows = WindowConfig(max_doc_tokens, overlap, repair=True)
         # Encode it line by line.
         translator = self._translator
-        split = translator.sources.splitter(self._split_sentences, windows.max_doc_tokens)
-        document = TranslationRequest(plain_lines(lines), **terms)
-        encoded = translator.sources.sentences(document, split)
-        sentences = self._read(encoded, len(lines), request)
-        documents = translator.sources.documents(sentences, [len(lines)])
+        document = TranslationRequest(
+            plain_lines(lines), windows=windows, split_sentences=self._split_sentences, **terms
+        )
+        documents = translator.sources.encode(
+            document, lambda sentences: self._read(sentences, len(lines), request)
+        )
 
         # Check the length and the forced terms of each window before its search.
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
@@ -171,7 +172,7 @@ class TranslationService:
             return self.batcher.search(sources, request)
 
         # Search its windows in batches with windows of other requests.
-        translated = translator.answer(documents, self._config, windows, search=search)
+        translated = translator.answer(documents, self._config, search)
         groups = []
         for group in translated.windows:
             values = {

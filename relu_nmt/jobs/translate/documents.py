@@ -3,15 +3,9 @@
 import itertools
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import Any
 
-from relu_nmt.data.documents import (
-    SEPARATOR_TESTS,
-    SINGLE_SENTENCES,
-    Groups,
-    WindowConfig,
-    join_texts,
-    plan_groups,
-)
+from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.plain_text import refuse_markup
 from relu_nmt.io.safe_write import check_writable, write_file
@@ -72,25 +66,20 @@ def translate_documents(
             length = ""
         print_notes(about_tabs)
     # Divide the lines into sentences if asked. Lines that are translated alone may be cut anyway.
-    split = None
+    options = term_options(settings)
     if settings.split_sentences:
         text.cut(SentenceSplitter(translator.task.source_lang))
-    else:
-        split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
-    encoded = translator.sources.encode(text.request(settings), split)
+        options["split_sentences"] = False
     limit = source_limit(settings.model, translator)
-    sources = encoded.limited(limit)
+    sources = translator.sources.encode(text.request(windows=windows, limit=limit, **options))
     config = settings.search.resolved(documents=True, workers=0)
-    translated = _search(settings, translator, sources, windows, config, progress)
+    translated = _search(settings, translator, sources, config, progress)
     lines = text.translated(translated, translator.task.target_lang)
     _write(settings, lines, progress)
     if progress:
         notes = [
-            # Look at the sentences as they were before the limit cut or emptied them.
-            too_long_note(text.numbers_where(limit.refuses, encoded), limit),
-            split_note(
-                text.numbers_where(attrgetter("parts"), encoded), split, settings.split_sentences
-            ),
+            too_long_note(text.numbers_where(limit.refuses, sources), limit),
+            split_note(text.numbers_where(attrgetter("parts"), sources), sources.note),
             _undivided_note(translated),
             limit_note(translated.num_at_limit, config),
             _empty_note(translated),
@@ -99,7 +88,7 @@ def translate_documents(
             for note in filter(None, [about_tabs, *notes]):
                 print_notes(f"{settings.file}: {note}")
         else:
-            print_notes(length, _report(sources, translated, windows), *notes)
+            print_notes(length, _report(sources, translated), *notes)
     return lines, translated
 
 
@@ -148,8 +137,8 @@ class _Text:
     def _is_blank(self, number: int) -> bool:
         return is_blank(self.lines[number])
 
-    def request(self, settings: TranslateDocumentsSettings) -> TranslationRequest:
-        """Return the request for the sentences.
+    def request(self, **options: Any) -> TranslationRequest:
+        """Return the request for the sentences. ``options`` are further fields.
 
         A line with a prefix or terms is one sentence, as the settings check.
         """
@@ -159,14 +148,14 @@ class _Text:
             prefixes=[self._prefixes[number] for number in self.numbers],
             forced=[self._terms[number] for number in self.numbers],
             numbers=[number + 1 for number in self.numbers],
-            **term_options(settings),
+            **options,
         )
 
     def numbers_where(
-        self, is_noted: Callable[[SourceSentence], object], encoded: SourceDocuments
+        self, is_noted: Callable[[SourceSentence], object], sources: SourceDocuments
     ) -> list[int]:
-        """Return the number of the line of each encoded sentence of which this is true."""
-        sentences = zip(self.numbers, encoded.sentences, strict=True)
+        """Return the number of the line of each whole sentence of which this is true."""
+        sentences = zip(self.numbers, sources.whole, strict=True)
         return [number for number, sentence in sentences if is_noted(sentence)]
 
     def translated(self, documents: TranslatedDocuments, language: str) -> list[str]:
@@ -195,25 +184,18 @@ def _search(
     settings: TranslateDocumentsSettings,
     translator: Translator,
     sources: SourceDocuments,
-    windows: WindowConfig,
     config: GenerationConfig,
     progress: bool,
 ) -> TranslatedDocuments:
     """Translate documents with a progress bar."""
-    num_searches = len(_groups(sources, windows))
+    num_searches = len(sources.groups)
     num_searches += sum(len(source.parts[1:]) for source in sources.sentences)
     with (
         hidden_progress(settings.no_progress_bar or not progress),
         progress_bar("translate", num_searches, "groups", shows_waiting=True) as advance,
     ):
         search = translator.searcher(config, on_progress=advance)
-        return translator.answer(sources, config, windows, search)
-
-
-def _groups(sources: SourceDocuments, windows: WindowConfig) -> Groups:
-    return plan_groups(
-        sources.sizes, sources.counts, windows.max_doc_tokens, windows.window_overlap
-    )
+        return translator.answer(sources, config, search)
 
 
 def _undivided_note(translated: TranslatedDocuments) -> str:
@@ -249,13 +231,9 @@ def _joined(lines: Sequence[str], numbers: Sequence[int], language: str) -> list
     return [join_texts(sentences, language) for sentences in sentences_of_line.values()]
 
 
-def _report(
-    sources: SourceDocuments,
-    translated: TranslatedDocuments,
-    windows: WindowConfig,
-) -> str:
+def _report(sources: SourceDocuments, translated: TranslatedDocuments) -> str:
     """Return the line that counts lines, groups, mismatches and repetitions."""
-    limit = windows.max_doc_tokens
+    limit = sources.windows.max_doc_tokens
     lines = counted(len(sources.sentences), "line")
     documents = counted(len(sources.counts), "document")
     groups = counted(translated.num_groups, "group")
@@ -263,7 +241,7 @@ def _report(
     if limit == SINGLE_SENTENCES:
         size = "one"
     parts = [f"{lines} of {documents} in {groups} of {size}"]
-    num_over_long = int(_groups(sources, windows).over_long.sum())
+    num_over_long = int(sources.groups.over_long.sum())
     if num_over_long:
         parts.append(f"{counted(num_over_long, 'longer line')} translated whole")
     # Count mismatches only if separators divide groups of several lines.

@@ -81,10 +81,11 @@ class _LineTranslation:
         self._translator = load_translator(settings.model, settings.data)
         self._limit = source_limit(settings.model, self._translator)
         self._format = LineFormat(self._translator.task, settings.model, settings.search)
-        self._split = None
-        if settings.attention_pictures is None:  # which show a line as it is read at once
-            self._split = self._translator.sources.splitter(settings.split_sentences)
-        self._terms = term_options(settings)
+        self._split_note = ""
+        self._translator.sources.splitter(settings.split_sentences)  # refuses a missing library
+        self._options = term_options(settings)
+        if settings.attention_pictures is not None:  # which show a line as it is read at once
+            self._options["split_sentences"] = False
         self._prefixes = None
         if settings.prefixes is not None:
             self._prefixes = read_lines(settings.prefixes)
@@ -100,10 +101,10 @@ class _LineTranslation:
         for lines in read_buffers(file, settings.input, settings.buffer_size):
             self._check(lines)
             request = self._request(lines)
-            encoded = self._translator.sources.encode(request, self._split)
-            limited = encoded.limited(self._limit)
+            sources = self._translator.sources.encode(request)
+            self._split_note = sources.note or self._split_note
             lengths: list[int] = []
-            for source in limited.sentences:
+            for source in sources.sentences:
                 lengths += [len(sentence.ids) for sentence in source.sentences]
             label = f"translate {counted(len(lines), 'line')} of up to {max(lengths):,} tokens"
             with (
@@ -112,10 +113,9 @@ class _LineTranslation:
                     label, len(lengths), "lines", shows_waiting=True, only_if_slow=True
                 ) as advance,
             ):
-                translated = self._translator.answer(limited, config, search=search)
-            # Take the sentences before the limit, so that long ones can be marked.
+                translated = self._translator.answer(sources, config, search)
             for line, source, window in zip(
-                request.lines, encoded.sentences, translated.windows, strict=True
+                request.lines, sources.whole, translated.windows, strict=True
             ):
                 self._take(line, source, window.translations)
             if self._progress:  # show these translations before waiting for more lines
@@ -149,7 +149,12 @@ class _LineTranslation:
         texts, forced = split_terms(lines, self._settings.constraints)
         numbers = range(begin + 1, end + 1)
         return TranslationRequest(
-            texts, prefixes=prefixes, forced=forced, numbers=numbers, **self._terms
+            texts,
+            limit=self._limit,
+            prefixes=prefixes,
+            forced=forced,
+            numbers=numbers,
+            **self._options,
         )
 
     def _take(self, line: str, source: SourceSentence, translations: list[Translation]) -> None:
@@ -197,7 +202,8 @@ class _LineTranslation:
                 note += f" to {self._pictures[-1]}"
             print_notes(note)
         print_notes(too_long_note(self.too_long, self._limit))
-        print_notes(split_note(self._split_lines, self._split, self._settings.split_sentences))
+        if self._settings.split_sentences is None:
+            print_notes(split_note(self._split_lines, self._split_note))
         if self.at_limit:
             note = limit_note(len(self.at_limit), self._settings.search)
             print_notes(f"{note} ({named_lines(self.at_limit)})")

@@ -26,7 +26,6 @@ from relu_nmt.jobs.translate.settings import (
     model_overrides,
 )
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
 from relu_nmt.training.precision import autocast_dtype
@@ -221,7 +220,11 @@ class AttentionReport:
 
 def term_options(settings: TermOptions) -> dict[str, Any]:
     """Return the fields of a request that are the same for all lines."""
-    return {"ordered": settings.constraints != "unordered", **banned_options(settings)}
+    return {
+        "ordered": settings.constraints != "unordered",
+        "split_sentences": settings.split_sentences,
+        **banned_options(settings),
+    }
 
 
 def banned_options(settings: BannedTermOptions) -> dict[str, Any]:
@@ -299,12 +302,10 @@ def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
     )
 
 
-def split_note(numbers: Sequence[int], split: SentenceSplitter | None, flag: bool | None) -> str:
-    """Return a note on lines that were cut into sentences without ``--split-sentences``."""
-    if flag is not None or split is None:
-        return ""
+def split_note(numbers: Sequence[int], note: str) -> str:
+    """Return a note on lines that were cut into sentences unasked, or ``note`` without any."""
     if not numbers:
-        return split.note
+        return note
     return (
         f"NOTE: {counted(len(numbers), 'line')} of several sentences, which are translated one by "
         f"one as in training ({named_lines(numbers)}); --no-split-sentences keeps lines whole"

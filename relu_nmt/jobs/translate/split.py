@@ -231,7 +231,7 @@ class _Run:
                 sources = self._documents(numbers, counts)
                 # Measure the translation alone, without reading and printing.
                 started = time.perf_counter()
-                translated = self._translator.answer(sources, self._config, self._windows, search)
+                translated = self._translator.answer(sources, self._config, search)
                 result.seconds += time.perf_counter() - started
                 self._take(translated)
         # Report no mismatches if groups cannot be divided without separators.
@@ -248,7 +248,7 @@ class _Run:
         if len(numbers):
             first = range(numbers[0], numbers[0] + 1)
             sentence = self._documents(first, np.ones(1, dtype=np.int64))
-            self._translator.answer(sentence, self._config, self._windows)
+            self._translator.answer(sentence, self._config)
 
     def _over_long(self) -> str:
         """Return a note on sentences that are too long, or ""."""
@@ -286,7 +286,7 @@ class _Run:
             sentence = SourceSentence(ids, tokens, reference, banned=self._banned)
             sentences.append(self._limit.applied(sentence))
         sizes = self._sizes[numbers.start : numbers.stop]
-        return SourceDocuments(sentences, counts, sizes, task.separators)
+        return SourceDocuments(sentences, counts, sizes, task.separators, self._windows)
 
     def _take(self, translated: TranslatedDocuments) -> None:
         """Print the groups of some documents, and count them for the summary."""

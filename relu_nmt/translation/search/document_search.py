@@ -17,9 +17,7 @@ import numpy as np
 from relu_nmt.data.documents import (
     SINGLE_SENTENCES,
     Window,
-    WindowConfig,
     first_context,
-    plan_groups,
     sentence_slices,
 )
 from relu_nmt.errors import ConfigError
@@ -108,7 +106,6 @@ Decode = Callable[[Sequence[str]], str]  # returns the raw text of target tokens
 
 def search_documents(
     documents: SourceDocuments,
-    windows: WindowConfig,
     config: GenerationConfig,
     max_positions: int | None,
     decode: Decode,
@@ -119,17 +116,19 @@ def search_documents(
     ``config`` and ``max_positions`` bound the output (:meth:`GenerationConfig.length_limits`).
 
     Raises:
-        ConfigError: windows overlap or have forced text, but no separators end their sentences.
+        ConfigError: windows overlap or have forced text, but no separators end their sentences, or
+            windows overlap, which have prefixes of the references.
     """
-    _check_windows(documents, windows, config)
-    overlap = windows.window_overlap
-    groups = plan_groups(documents.sizes, documents.counts, windows.max_doc_tokens, overlap)
-    planned = groups.windows()
+    windows = documents.windows
+    _check_windows(documents, config)
+    planned = documents.groups.windows()
     waiting: dict[int, deque[Window]] = {}
     for window in planned:
         waiting.setdefault(window.document, deque()).append(window)
     ranges = {(window.first, window.end) for window in planned}
-    contexts = _Contexts(documents, windows, config, max_positions) if overlap else None
+    contexts = None
+    if windows.window_overlap:
+        contexts = _Contexts(documents, config, max_positions)
     done: list[WindowTranslation] = []
     num_mismatched = num_repeated = 0
     while waiting:
@@ -182,12 +181,10 @@ class _Contexts:
     def __init__(
         self,
         documents: SourceDocuments,
-        windows: WindowConfig,
         config: GenerationConfig,
         max_positions: int | None,
     ) -> None:
         self._documents = documents
-        self._windows = windows
         self._config = config
         self._max_positions = max_positions
         self._begins = np.append(0, np.cumsum(documents.counts)).tolist()
@@ -205,11 +202,11 @@ class _Contexts:
     def ask(self, window: Window) -> tuple[Window, SourceSentence]:
         """Return a window with as much context as fits and has a translation, and its source."""
         documents = self._documents
-        limit = self._windows.max_doc_tokens
+        windows = documents.windows
         document, _, first, end = window
         # Begin with the longest context. A window without words needs none.
-        earliest = max(self._begins[document], first - self._windows.window_overlap)
-        start = first_context(self._totals, earliest, first, end, limit)
+        earliest = max(self._begins[document], first - windows.window_overlap)
+        start = first_context(self._totals, earliest, first, end, windows.max_doc_tokens)
         if not documents.with_words(first, end):
             start = first
         # Shorten it until its translation is known and short enough.
@@ -280,11 +277,15 @@ def _lines_of(
     return lines
 
 
-def _check_windows(
-    documents: SourceDocuments, windows: WindowConfig, config: GenerationConfig
-) -> None:
+def _check_windows(documents: SourceDocuments, config: GenerationConfig) -> None:
     """Check that separators show the end of each context, prefix and forced term."""
+    windows = documents.windows
     overlap = windows.window_overlap
+    if overlap and (config.score_reference or config.prefix_size):
+        raise ConfigError(
+            "--window-overlap forces prefixes itself; it goes with neither "
+            "--prefix-size nor --score-reference"
+        )
     if overlap and documents.separators is None:
         raise ConfigError(
             f"--window-overlap {overlap}: the model was trained without "

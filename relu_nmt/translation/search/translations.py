@@ -7,7 +7,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import Line, Separators, Window, join_sentences
+from relu_nmt.data.documents import (
+    SINGLE_SENTENCES,
+    Groups,
+    Line,
+    Separators,
+    Window,
+    WindowConfig,
+    join_sentences,
+    plan_groups,
+)
 from relu_nmt.errors import DataError, refuse_unordered
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.io.text_lines import read_lines
@@ -15,6 +24,7 @@ from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms
 from relu_nmt.translation.search.hypotheses import Hypothesis
 
+SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
 T = TypeVar("T")
 
 
@@ -244,6 +254,9 @@ class SourceLimit:
         return replace(source, ids=ids, tokens=source.tokens[:num_words] + source.tokens[end:])
 
 
+ANY_LENGTH = SourceLimit()
+
+
 @dataclass(frozen=True)
 class SourceDocuments:
     """Documents to translate, sentence by sentence."""
@@ -257,13 +270,15 @@ class SourceDocuments:
     # The symbol that ends sentences, in source and target. None: the translation of several
     # sentences cannot be cut into them.
     separators: Separators | None
+    windows: WindowConfig = SINGLE_LINES  # division of the documents
+    whole: Sequence[SourceSentence] = ()  # sentences of a text, before the limit cut any
+    note: str = ""  # says what to install, so that lines of several sentences are split
 
-    def limited(self, limit: SourceLimit) -> "SourceDocuments":
-        """Return the documents with sentences that are too long cut or emptied."""
-        if limit.tokens is None:
-            return self
-        sizes = np.minimum(self.sizes, limit.tokens + limit.unread)
-        return replace(self, sentences=list(map(limit.applied, self.sentences)), sizes=sizes)
+    @property
+    def groups(self) -> Groups:
+        """The sentences that are translated together."""
+        windows = self.windows
+        return plan_groups(self.sizes, self.counts, windows.max_doc_tokens, windows.window_overlap)
 
     def with_words(self, begin: int, end: int) -> list[int]:
         """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""

@@ -42,9 +42,9 @@ def test_each_line_is_aligned_by_the_attention_over_its_window(packed, overlap):
     translator = make_translator(packed=packed)
     separators = translator.task.separators
     # Leave out the repair, which would translate line by line.
-    sources = translator.sources.encode(TranslationRequest(DOCUMENT))
-    config = GenerationConfig(**ALIGNED)
-    translated = translator.answer(sources, config, WindowConfig(12, overlap))
+    request = TranslationRequest(DOCUMENT, windows=WindowConfig(12, overlap))
+    sources = translator.sources.encode(request)
+    translated = translator.answer(sources, GenerationConfig(**ALIGNED))
     assert [line.text for line in translated[0].translations] == translated[0]
     num_checked = 0
     for result in translated.windows:

@@ -143,9 +143,9 @@ def test_hypotheses_behind_a_context_are_ranked_by_their_new_text(seed):
     separated = Translator([make_model(task, seed)], task, "cpu")
     shorten_sentences(separated)
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
-    sources = separated.sources.encode(TranslationRequest(lines))
+    request = TranslationRequest(lines, windows=WindowConfig(8, 1, repair=True))
     config = GenerationConfig(beam=6, nbest=6, max_len_b=20).resolved(documents=True)
-    answer = separated.answer(sources, config, WindowConfig(8, 1, repair=True))
+    answer = separated.answer(separated.sources.encode(request), config)
     assert any(result.window.context < result.window.first for result in answer.windows)
     for translated in answer.windows:
         scores = [translation.score for translation in translated.translations]
@@ -192,7 +192,7 @@ def test_a_separator_in_the_text_is_an_unknown_word():
 def test_tokens_and_ids_agree_after_a_sentence_is_cut(separated):
     limit = SourceLimit(4, truncate=True, separators=separated.sources.separators)
     lines = ["das Haus ist gross .", "ein Haus"]
-    documents = separated.sources.encode(TranslationRequest(lines)).limited(limit)
+    documents = separated.sources.encode(TranslationRequest(lines, limit=limit))
     source = documents.joined(Window(0, 0, 0, 2))
     assert source.tokens == ["das", "Haus", "<sep>", "ein", "Haus", "<sep>"]
     assert separated.task.source_dictionary.encode(source.tokens).tolist() == source.ids.tolist()

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def without_separators(tokens, separator=TARGET_SEPARATOR):
     return [token for token in tokens if token != separator]
 
 
-def source_documents(documents, separated=True):
+def source_documents(documents, separated=True, **windows):
     sentences = []
     for words in itertools.chain.from_iterable(documents):
         end = [SOURCE_SEPARATOR, EOS] if separated and words else [EOS]
@@ -51,6 +52,7 @@ def source_documents(documents, separated=True):
         np.fromiter(map(len, documents), np.int64),
         np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64),
         Separators(SOURCE_SEPARATOR, TARGET_SEPARATOR) if separated else None,
+        WindowConfig(**windows),
     )
 
 
@@ -89,8 +91,8 @@ class WordByWord:
 
 
 def translate(documents, search, separated=True, config=ROOM, **windows):
-    sources = source_documents(documents, separated)
-    return search_documents(sources, WindowConfig(**windows), config, None, decode, search)
+    sources = source_documents(documents, separated, **windows)
+    return search_documents(sources, config, None, decode, search)
 
 
 def texts_of(result, documents):
@@ -212,11 +214,10 @@ SENTENCES_WITH_QUOTES = st.lists(st.integers(10, 17), max_size=8)
 @example([[[10, 12, 11], [11, 12, 10], [13, 10, 17, 12, 13, 11]]])
 @example([[[12, 10, 16], [17, 12, 11, 12, 10], [12, 10, 12, 10, 12]]])
 def test_open_quotes_do_not_run_on_from_sentence_to_sentence(documents):
-    sources = source_documents(documents)
     texts = set()
     for limit in (1, 9, 17, 1000):
-        windows = WindowConfig(limit)
-        lines_of_documents = search_documents(sources, windows, ROOM, None, MOSES.decode, quote)
+        sources = source_documents(documents, max_doc_tokens=limit)
+        lines_of_documents = search_documents(sources, ROOM, None, MOSES.decode, quote)
         lines_of_documents = texts_of(lines_of_documents, documents)
         texts.add(tuple(join_lines(lines_of_documents)))
     assert len(texts) == 1
@@ -283,14 +284,13 @@ def test_context_leaves_the_new_sentences_their_share_of_the_output():
 
 
 def test_references_are_those_of_the_new_sentences():
-    sources = source_documents([[[11], [12], [13]]])
+    sources = source_documents([[[11], [12], [13]]], max_doc_tokens=5, window_overlap=1)
     sentences = [
         SourceSentence(s.ids, s.tokens, np.array([50 + i, TARGET_SEPARATOR, EOS]))
         for i, s in enumerate(sources.sentences)
     ]
-    sources = SourceDocuments(sentences, sources.counts, sources.sizes, sources.separators)
-    windows = WindowConfig(5, 1)
-    first, second = search_documents(sources, windows, ROOM, None, decode, WordByWord()).windows
+    sources = replace(sources, sentences=sentences)
+    first, second = search_documents(sources, ROOM, None, decode, WordByWord()).windows
     assert first.source.reference.tolist() == [50, TARGET_SEPARATOR, 51, TARGET_SEPARATOR, EOS]
     assert second.source.reference.tolist() == [52, TARGET_SEPARATOR, EOS]
     assert second.source.tokens == ["12", "13"]
