@@ -6,7 +6,7 @@ several lengths are mixed, each epoch has other groups.
 
 import bisect
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -419,16 +419,3 @@ def _fitting(sizes: list[int], start: int, limits: BatchLimits) -> int:
     if limits.multiple < largest < left:
         largest -= largest % limits.multiple
     return largest
-
-
-def longest_first(lengths: np.ndarray, size_of: Callable[[int], int]) -> Iterator[np.ndarray]:
-    """Yield the sentences of each batch, longest first.
-
-    A batch has ``size_of(longest)`` sentences, at least one.
-    """
-    order = np.argsort(-lengths, kind="stable")
-    first = 0
-    while first < len(order):
-        last = first + max(1, size_of(max(1, int(lengths[order[first]]))))
-        yield order[first:last]
-        first = last

@@ -20,7 +20,7 @@ from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import EOS, Dictionary
-from relu_nmt.data.translation_batches import longest_first, pad_rows, shift_right
+from relu_nmt.data.translation_batches import pad_rows, shift_right
 from relu_nmt.errors import ConfigError, reporting
 from relu_nmt.io.page import COLORS, draw_image, draw_weights, escaped
 from relu_nmt.io.safe_write import safe_writer
@@ -28,6 +28,7 @@ from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.modules.transformer_layer import TransformerLayer
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.encoder_decoder import EncoderDecoder, encoder_decoder_of
+from relu_nmt.translation.search.generator import longest_first
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

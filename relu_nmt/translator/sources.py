@@ -14,7 +14,7 @@ from relu_nmt.errors import DataError, counted, refuse_unordered, reporting
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
 from relu_nmt.translation.search.banned_terms import BannedTerms
-from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms
+from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.search.translations import (
     ANY_LENGTH,
@@ -175,7 +175,7 @@ class SourceEncoder:
             split_sentences = self._max_doc_tokens == SINGLE_SENTENCES and self.separators is None
         if max_doc_tokens != SINGLE_SENTENCES or not split_sentences:
             return None
-        return SentenceSplitter(self.task.source_lang, is_required)
+        return SentenceSplitter(self.source_words.language, is_required)
 
     def encode(
         self,
@@ -277,7 +277,7 @@ class SourceEncoder:
                 if len(term_ids):
                     terms.append(tuple(term_ids.tolist()))
             beginning = self._forced_ids(self._without_any_code(prefix), "prefix", is_blank)
-        required = NO_TERMS
+        required = None
         if terms:
             texts = None if inside_words else self._texts
             required = ForcedTerms(tuple(terms), ordered, texts=texts)

@@ -163,7 +163,7 @@ class TranslationService:
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             for source in sources:
                 self._check_length(source, "lines to translate at once have")
-                if source.forced.num_tokens and self._config.not_for_terms:
+                if source.num_forced and self._config.not_for_terms:
                     raise ConfigError(
                         f"this server runs with {self._config.not_for_terms}, which can force "
                         "neither terms nor a prefix behind the first line of several; leave them "
@@ -337,7 +337,7 @@ class TranslationService:
             if is_source:
                 self._check_length(sentence, f"line {number} has")
             # Count forced tokens, as they make the search longer.
-            num_tokens += len(sentence.ids) + len(sentence.prefix) + sentence.forced.num_tokens
+            num_tokens += len(sentence.ids) + len(sentence.prefix) + sentence.num_forced
             if num_tokens > self._max_tokens:
                 raise HTTPException(
                     413,

@@ -97,9 +97,10 @@ class LineFormat:
     ) -> list[str]:
         """Return the ``S-`` line, a ``C-`` line for each forced term, and the hypothesis lines."""
         lines = [self._source(number, source.tokens)]
-        for term in source.forced.terms:
-            tokens = self._task.target_dictionary.symbols_of(term)
-            lines.append(f"C-{number}\t{self._joined(tokens, self._task.target_text)}")
+        if source.forced is not None:
+            for term in source.forced.terms:
+                tokens = self._task.target_dictionary.symbols_of(term)
+                lines.append(f"C-{number}\t{self._joined(tokens, self._task.target_text)}")
         for translation in translations:
             lines += self.hypothesis(number, translation)
         return lines

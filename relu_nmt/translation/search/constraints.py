@@ -69,7 +69,7 @@ class TokenConstraints:
         most_of_a_sentence: int | None = None,
         num_free: int = 0,
     ) -> None:
-        has_terms = any(source.forced.num_tokens for source in sources)
+        has_terms = any(source.num_forced for source in sources)
         if has_terms:
             config.check_terms()
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
@@ -194,7 +194,7 @@ def _make_room(
         room = number + written.context_sizes
         room -= ((forced == written.separator) & in_context).sum(1)
     # All forced tokens of sentences with prefixes or terms, and all separators.
-    num_terms = np.array([source.forced.num_tokens for source in sources], dtype=np.int64)
+    num_terms = np.array([source.num_forced for source in sources], dtype=np.int64)
     is_forced = num_terms + [len(source.prefix) for source in sources] > 0
     needed = num_terms + number + (forced != pad_index).sum(1)
     written.limits = np.maximum(written.limits, np.maximum(room, needed * is_forced))

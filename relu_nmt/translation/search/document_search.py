@@ -300,7 +300,7 @@ def _check_windows(documents: SourceDocuments, config: GenerationConfig) -> None
         reason = "may write any number of them (--free-sentence-count)"
     if not reason or windows.max_doc_tokens == SINGLE_SENTENCES:
         return
-    if any(len(source.prefix) or source.forced.terms for source in documents.sentences):
+    if any(len(source.prefix) or source.forced for source in documents.sentences):
         raise ConfigError(
             "prefixes and forced terms belong to single sentences, but the ends of the sentences "
             f"in a translation are unknown: the model {reason}; translate line by line "

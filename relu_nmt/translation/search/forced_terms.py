@@ -200,9 +200,6 @@ class ForcedTerms:
         return replace(self.later[0], later=self.later[1:])
 
 
-NO_TERMS = ForcedTerms()  # shared by all sentences without terms
-
-
 def _missing(way: Way) -> int:
     left, remainder = way
     if remainder == WORD_END:
@@ -230,7 +227,7 @@ class TermTracker(StepRule):
     """Forces terms: the progress of the hypotheses of one batch, some of whose sentences have none.
 
     Args:
-        forced: terms of each translation, [B].
+        forced: terms of each translation, [B]. None for none.
         written: the lengths of the hypotheses.
 
     Attributes:
@@ -238,11 +235,11 @@ class TermTracker(StepRule):
         model: scores of the models at this step, [B, K, V].
     """
 
-    def __init__(self, forced: Sequence[ForcedTerms], written: Written) -> None:
+    def __init__(self, forced: Sequence[ForcedTerms | None], written: Written) -> None:
         self._written = written
         self._separator = -1 if written.left is None else written.separator
         self._num_tokens = 0
-        self.rows = [[terms] if terms.num_tokens else [] for terms in forced]
+        self.rows = [[terms] if terms is not None and terms.num_tokens else [] for terms in forced]
         self.model = torch.empty(0)
 
     def __iter__(self) -> Iterator[tuple[int, int, ForcedTerms]]:

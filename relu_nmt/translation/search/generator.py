@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators, join_sentences
-from relu_nmt.data.translation_batches import longest_first
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.process import require_memory
 from relu_nmt.io.work import FORKS, ordered_map
@@ -278,7 +277,7 @@ class Generator:
             separators = None
         # List the allowed symbols. Prefixes and terms may need any.
         listed = None
-        has_terms = any(source.forced.num_tokens or source.banned for source in sources)
+        has_terms = any(source.num_forced or source.banned for source in sources)
         is_free = not prefixes.size(1) and config.step_score is None and not has_terms
         if self._shortlist is not None and is_free:
             separator_ids = [] if self._separators is None else [self._separators.target]
@@ -391,6 +390,19 @@ def plan_batches(
         return batch_size if max_tokens is None else min(batch_size, max_tokens // longest)
 
     return list(longest_first(lengths, size_of))
+
+
+def longest_first(lengths: np.ndarray, size_of: Callable[[int], int]) -> Iterator[np.ndarray]:
+    """Yield the sentences of each batch, longest first.
+
+    A batch has ``size_of(longest)`` sentences, at least one.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    first = 0
+    while first < len(order):
+        last = first + max(1, size_of(max(1, int(lengths[order[first]]))))
+        yield order[first:last]
+        first = last
 
 
 def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[np.ndarray]]:

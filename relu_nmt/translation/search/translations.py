@@ -21,7 +21,7 @@ from relu_nmt.errors import DataError, refuse_unordered
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.banned_terms import BannedTerms
-from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms
+from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.hypotheses import Hypothesis
 
 SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
@@ -40,6 +40,7 @@ class SourceSentence:
             source. The translation continues it and does not include it.
         prefix: token ids, without end symbol, with which the translation begins.
         forced: terms that the translation must have. They may be in the prefix, not in the context.
+            None for none.
         banned: terms that it may not have, except in a forced prefix or term. None for none.
         parts: the sentences of a line that are translated one by one. () for a single sentence.
     """
@@ -49,7 +50,7 @@ class SourceSentence:
     reference: np.ndarray | None = None
     context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    forced: ForcedTerms = NO_TERMS
+    forced: ForcedTerms | None = None
     banned: BannedTerms | None = None
     parts: tuple["SourceSentence", ...] = ()
 
@@ -63,6 +64,11 @@ class SourceSentence:
     def sentences(self) -> tuple["SourceSentence", ...]:
         """The units of the search: the parts, or else the source itself."""
         return self.parts or (self,)
+
+    @property
+    def num_forced(self) -> int:
+        """Number of tokens of forced terms, and of prefixes of later sentences."""
+        return 0 if self.forced is None else self.forced.num_tokens
 
     def as_read(self, separators: Separators | None) -> "SourceSentence":
         """Return a single sentence without separator if the model reads it so."""
@@ -300,15 +306,19 @@ class SourceDocuments:
             return SourceSentence(ids, tokens, reference)
         # Take prefix and terms of the first new sentence, then of the later sentences.
         first, *later_sentences = written
-        later = []
-        for sentence in later_sentences:
-            later.append(replace(sentence.forced, prefix=tuple(sentence.prefix.tolist())))
+        forced = None
+        if any(sentence.num_forced or len(sentence.prefix) for sentence in written):
+            later = []
+            for sentence in later_sentences:
+                terms = sentence.forced or ForcedTerms()
+                later.append(replace(terms, prefix=tuple(sentence.prefix.tolist())))
+            forced = replace(first.forced or ForcedTerms(), later=tuple(later))
         return SourceSentence(
             ids,
             tokens,
             reference,
             prefix=first.prefix,
-            forced=replace(first.forced, later=tuple(later)),
+            forced=forced,
             banned=first.banned,
             parts=first.parts if len(read) == 1 else (),
         )

@@ -154,10 +154,7 @@ SOURCES = st.lists(
 )
 
 
-NO_TERMS = ForcedTerms()
-
-
-def source_of(words, forced=NO_TERMS, **options):
+def source_of(words, forced=None, **options):
     return SourceSentence(np.array([*words, EOS]), [], forced=forced, **options)
 
 
