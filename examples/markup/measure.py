@@ -20,7 +20,7 @@ from relu_nmt.io.work import hidden_progress
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.translations import Hypothesis
 from relu_nmt.translation.search.translations import Translation as ModelTranslation
 from relu_nmt.translator import Translator
 from relu_nmt.translator.attention_maps import attention_weights

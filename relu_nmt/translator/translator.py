@@ -23,9 +23,9 @@ from relu_nmt.translation.search.document_search import (
     search_documents,
 )
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import (
+    Hypothesis,
     SourceDocuments,
     SourceSentence,
     TranslatedLines,

@@ -1,4 +1,7 @@
-"""The search of one batch: all beams of all sentences advance together, one token a step."""
+"""The search of one batch: all beams of all sentences advance together, one token a step.
+
+No step copies hypotheses. Back-pointers lead from the end of each to its tokens.
+"""
 
 from dataclasses import replace
 
@@ -8,18 +11,18 @@ from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
-from relu_nmt.io.process import require_memory
 from relu_nmt.translation.base import Ensemble, SearchStep, StepScores
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.forced_terms import share_among_terms
-from relu_nmt.translation.search.hypotheses import (
-    Continuations,
-    Hypothesis,
-    SearchHistory,
-    of_beams,
-)
 from relu_nmt.translation.search.scoring import Outputs, Scorer
+from relu_nmt.translation.search.selection import (
+    Continuations,
+    best_of_groups,
+    draw,
+    draw_uniforms,
+)
+from relu_nmt.translation.search.translations import Hypothesis
 
 MOST_DONE = 0.4
 """Drop finished sentences when they are more than this fraction of the batch. A drop copies the
@@ -332,92 +335,152 @@ class BeamSearch:
         return is_live
 
 
-def best_of_groups(
-    scores: StepScores, totals: Tensor, num_groups: int, strength: float
-) -> Continuations:
-    """Extend each of ``num_groups`` groups of k beams by its 2k best continuations.
+def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
+    """Return the attention [B, M, S] of beams ``parents`` [B, M]. None: the same beams."""
+    if attention is None or parents is None:
+        return attention
+    return attention.gather(1, parents[:, :, None].expand(-1, -1, attention.size(2)))
 
-    At most k candidates are the end symbol, so at least k can go on. Groups are extended one after
-    the other. Each pays ``strength`` for each time that an earlier group chose a token. The penalty
-    only steers the choice, and the reported scores are the model's own. The totals of the beams are
-    [B, K].
 
-    Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
-    neighbors here. Fairseq interleaves the groups and adds the penalty to the score.
+class SearchHistory:
+    """The finished hypotheses of one batch, and back-pointers, so that no step copies hypotheses.
+
+    For each live sentence it holds the best k finished hypotheses of every group of beams.
+    :meth:`take` stores the hypotheses of done sentences. :meth:`results` follows the back-pointers.
+    ``limits`` and ``context_sizes`` come from the constraints.
+
+    Attributes:
+        scores: of the best k finished hypotheses, best first, [B, G, k].
+        count: hypotheses that have ever finished, [B, G].
     """
-    scores = scores.of_all(*totals.shape)
-    log_probs = scores.log_probs_of(totals)
-    batch, beam_size, vocab_size = log_probs.shape
-    size = beam_size // num_groups
-    times = log_probs.new_zeros(batch, vocab_size)  # that earlier groups chose a token
-    all_tokens = []
-    all_parents = []
-    all_totals = []
-    for first in range(0, beam_size, size):
-        group_probs = log_probs[:, first : first + size]  # [B, k, V]
-        group_totals = totals[:, first : first + size]  # [B, k]
-        # Choose by scores with the penalty, but report the model's own.
-        steered = group_probs
-        if first:
-            steered = group_probs - strength * times[:, None]
-        steered_scores = replace(scores, log_probs=steered)
-        _, parents, tokens = steered_scores.best_continuations(group_totals, 2 * size)
-        # The best continuations are [B, 2k].
-        gains = group_probs.flatten(1).gather(1, parents * vocab_size + tokens)
-        all_tokens.append(tokens)
-        all_parents.append(parents + first)
-        all_totals.append(group_totals.gather(1, parents) + gains)
-        times.scatter_add_(1, tokens[:, :size], torch.ones_like(gains[:, :size]))
-    # Stack the groups, [B, G, 2k].
-    tokens = torch.stack(all_tokens, 1)
-    return Continuations(tokens, torch.stack(all_parents, 1), torch.stack(all_totals, 1))
 
+    def __init__(
+        self,
+        config: GenerationConfig,
+        limits: np.ndarray,
+        context_sizes: np.ndarray,
+        num_groups: int,
+        eos_index: int,
+        device: torch.device,
+    ) -> None:
+        self._config = config
+        self._limits = limits
+        self._context_sizes = context_sizes
+        self._eos_index = eos_index
+        # One entry a step: row of each sentence [N] (-1 if done), beams, alignment [B, K].
+        self._steps: list[tuple[np.ndarray, Continuations, Tensor | None]] = []
+        # Done sentences [M], then their scores, totals and origins [M, n].
+        self._ended: list[list[np.ndarray]] = []
+        # The best finished hypotheses, [B, G, k].
+        shape = (len(limits), num_groups, config.beam // num_groups)
+        self.scores = torch.full(shape, -torch.inf, device=device)
+        self.count = torch.zeros(shape[:2], dtype=torch.int64, device=device)
+        self._totals = torch.zeros(shape, device=device)  # log-probabilities
+        self._origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
 
-def draw(
-    scores: StepScores, totals: Tensor, uniforms: Tensor, topk: int = -1, topp: float = -1.0
-) -> Continuations:
-    """Draw one token for each beam, by random numbers in [0, 1), [B, K]. The beams never mix.
+    def append(self, sentences: np.ndarray, live: Continuations, alignment: Tensor | None) -> None:
+        """Record the beams of one step for the rows of these sentences [B].
 
-    Draw from the ``topk`` likeliest tokens, and of these from the fewest whose probabilities,
-    renormalized, sum to ``topp`` or more. -1: draw from all. The reported log-probabilities are
-    the model's. The cut distribution does not change them.
+        ``alignment`` [B, K] has the source position that each **parent** beam attended to, or -1.
+        """
+        row_of = np.full(len(self._limits), -1, dtype=np.int64)
+        row_of[sentences] = np.arange(len(sentences))
+        beams = Continuations(live.tokens, live.parents, live.totals)
+        self._steps.append((row_of, beams, alignment))
 
-    Reference: Holtzman et al. 2020, section 3.1 (``topp``), and Fan et al. 2018, section 5.1
-    (``topk``).
-    """
-    log_probs = scores.log_probs_of(totals)
-    values = log_probs
-    symbols = None
-    # Sort the likeliest tokens, and leave out tokens once the likelier ones together reach p.
-    count = log_probs.size(2)
-    if topk > 0:
-        count = min(topk, count)
-    if topk > 0 or topp > 0:
-        values, symbols = log_probs.topk(count, dim=2)
-    # Work with probabilities as multiples of the largest, [B, K, n] float64: with a low
-    # temperature or a forced token, all plain probabilities would underflow.
-    largest = values.amax(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).min)
-    probs = (values.double() - largest).exp()
-    if topp > 0:
-        below = probs.cumsum(2) - probs  # sum over all likelier tokens
-        probs = probs.masked_fill(below >= topp * probs.sum(2, keepdim=True), 0.0)
-    # Stay strictly below the sum, so that no draw falls behind the last possible token.
-    cumulated = probs.cumsum(2)
-    threshold = cumulated[:, :, -1:] * (uniforms[:, :, None] * (1 - 1e-12))
-    index = torch.searchsorted(cumulated, threshold, right=True)
-    index = index.clamp(max=probs.size(2) - 1)  # [B, K, 1]
-    if symbols is not None:
-        index = symbols.gather(2, index)
-    return Continuations(index, None, totals[:, :, None] + log_probs.gather(2, index))
+    def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
+        """Add the hypotheses that end at ``step``, if they are among the best.
 
+        Totals, beams from which they end, and scores are [B, G, M]. -inf or NaN is no hypothesis.
+        """
+        # Merge with the best so far, [B, G, k + M], and keep k.
+        real = totals > -torch.inf
+        self.count += real.sum(2)
+        scores = torch.cat([self.scores, scores.masked_fill(~real, -torch.inf)], dim=2)
+        self.scores, best = scores.topk(self.scores.size(2), dim=2)
+        # Gather totals and origins in the order of the best scores, [B, G, k].
+        self._totals = torch.cat([self._totals, totals], dim=2).gather(2, best)
+        origins = step * self._config.beam + parents
+        self._origins = torch.cat([self._origins, origins], dim=2).gather(2, best)
 
-def draw_uniforms(
-    seed: int, sentence_ids: np.ndarray, beam_size: int, num_steps: int
-) -> np.ndarray:
-    """Return numbers in [0, 1), float64 [B, T, K], from the seed and each sentence's number."""
-    shape = (num_steps, beam_size)
-    subject = "the draws of --sampling"
-    num_bytes = 8 * len(sentence_ids) * num_steps * beam_size
-    require_memory(subject, num_bytes, "a smaller --max-len-b, --batch-size or --beam needs less")
-    # Seed a generator for each sentence, so that batches do not change the draws.
-    return np.stack([np.random.default_rng([seed, int(i)]).random(shape) for i in sentence_ids])
+    def take(self, sentences: np.ndarray, rows: Tensor) -> None:
+        """Store the best finished hypotheses of the sentences [M] in these rows [M]."""
+        # Sort the finished hypotheses of all groups together, [M, G * k].
+        scores, best = self.scores[rows].flatten(1).sort(dim=1, descending=True, stable=True)
+        nbest = self._config.nbest
+        best = best[:, :nbest]
+        totals = self._totals[rows].flatten(1).gather(1, best)
+        origins = self._origins[rows].flatten(1).gather(1, best)
+        entry = [sentences]
+        for column in (scores[:, :nbest], totals, origins):
+            entry.append(column.cpu().numpy())
+        self._ended.append(entry)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep the finished hypotheses of the sentences in these rows [B'] only."""
+        for name in ("scores", "count", "_totals", "_origins"):
+            setattr(self, name, getattr(self, name).index_select(0, rows))
+
+    def results(self, symbols: np.ndarray | None = None) -> list[list[Hypothesis]]:
+        """Return each sentence's hypotheses, best first. ``symbols`` [V'] are the ids of tokens."""
+        hypotheses: list[list[Hypothesis]] = [[] for _ in self._limits]
+        if not self._ended:
+            return hypotheses
+        # Join the hypotheses of all sentences, and leave out empty entries.
+        sentences, *columns = map(np.concatenate, zip(*self._ended, strict=True))
+        real = columns[0].ravel() > -np.inf
+        sentences = np.repeat(sentences, columns[0].shape[1])[real]
+        scores, totals, origins = (column.ravel()[real] for column in columns)
+        # Read tokens and partial sums. The score of a token is a difference of sums.
+        steps, beams = np.divmod(origins, self._config.beam)
+        tokens, partial, alignment = self._trace(sentences, steps, beams)
+        for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):
+            ids = np.append(tokens[i, :end], self._eos_index)
+            if symbols is not None:
+                ids = symbols[ids]
+            all_totals = np.append(partial[i, :end], totals[i])
+            # Remove the context, after which the end symbol is new in any case.
+            new = slice(min(self._context_sizes[sentence], end), end + 1)
+            hypothesis = Hypothesis(
+                ids[new],
+                score=float(scores[i]),
+                positional_scores=np.diff(all_totals, prepend=np.float32(0))[new],
+                alignment=None if alignment is None else alignment[i, new],
+                reached_limit=bool(len(ids) > self._limits[sentence]),
+            )
+            hypotheses[sentence].append(hypothesis)
+        return hypotheses
+
+    def _trace(
+        self, sentences: np.ndarray, steps: np.ndarray, beams: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Follow M hypotheses back from the beams [M] in which they ended, at these steps [M].
+
+        Return tokens and log-probabilities [M, T] up to the end symbol, and, if recorded, source
+        positions [M, T + 1]. Values beyond the end of a hypothesis are meaningless.
+        """
+        longest = int(steps.max(initial=0))
+        tokens = np.zeros((len(steps), longest), dtype=np.int64)
+        totals = np.zeros((len(steps), longest), dtype=np.float32)
+        alignment = None
+        if self._steps[0][2] is not None:
+            alignment = np.zeros((len(steps), longest + 1), dtype=np.int64)
+        # Copy the beams, which the way back changes step by step.
+        beams = beams.copy()
+        for t in range(longest, -1, -1):
+            # Read the token of each hypothesis that is longer than t, and go to its parent.
+            row_of, live, positions = self._steps[t]
+            inside = steps > t
+            if inside.any():
+                rows = row_of[sentences[inside]]
+                chosen = beams[inside]
+                tokens[inside, t] = live.tokens.cpu().numpy()[rows, chosen]
+                totals[inside, t] = live.totals.cpu().numpy()[rows, chosen]
+                if live.parents is not None:
+                    beams[inside] = live.parents.cpu().numpy()[rows, chosen]
+            # The parent beam attended while it chose the token, or the end symbol.
+            if alignment is not None and positions is not None:
+                reached = steps >= t
+                rows = row_of[sentences[reached]]
+                alignment[reached, t] = positions.cpu().numpy()[rows, beams[reached]]
+        return tokens, totals, alignment

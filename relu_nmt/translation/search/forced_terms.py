@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.translation.base import StepScores
-from relu_nmt.translation.search.hypotheses import Continuations
+from relu_nmt.translation.search.selection import Continuations
 from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, states_of_parents
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 

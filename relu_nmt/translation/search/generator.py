@@ -20,10 +20,9 @@ from relu_nmt.translation.decoder_state import SMALLER_SEARCH
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints, build_step_score
-from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.scoring import build_scorer, score_references, words_of
 from relu_nmt.translation.search.shortlist import Shortlist
-from relu_nmt.translation.search.translations import SourceSentence
+from relu_nmt.translation.search.translations import Hypothesis, SourceSentence
 
 Found = list[list[Hypothesis]]  # the hypotheses of each sentence of a batch
 Translate = Callable[[Sequence[np.ndarray]], Iterator[tuple[np.ndarray, Found]]]

@@ -25,8 +25,8 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble, average_log_probs
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.step_rules import exclude_token
+from relu_nmt.translation.search.translations import Hypothesis
 
 CHUNK = 1024  # target tokens whose logits exist at a time: 128 MB for 32,000 symbols
 LEAST_COVERAGE = 1e-6

@@ -22,7 +22,6 @@ from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import ForcedTerms
-from relu_nmt.translation.search.hypotheses import Hypothesis
 
 SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
 T = TypeVar("T")
@@ -89,6 +88,27 @@ def _joined(sentences: Iterable[SourceSentence]) -> tuple[np.ndarray, list[str]]
         ids.append(sentence.ids)
         tokens += sentence.tokens
     return join_sentences(ids), tokens
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One finished translation.
+
+    Args:
+        tokens: target symbols, int64 [T], ending in the end symbol.
+        score: rank among the hypotheses of the sentence, from the search's scorer. By default
+            the total log-probability (nats) over the length penalty.
+        positional_scores: log-probability of each token in nats, float32 [T].
+        alignment: source position that each token attends to most, int64 [T], -1 if it attends to
+            none, if asked for.
+        reached_limit: it ended at the longest output and may be cut off.
+    """
+
+    tokens: np.ndarray
+    score: float
+    positional_scores: np.ndarray
+    alignment: np.ndarray | None = None
+    reached_limit: bool = False
 
 
 @dataclass(frozen=True)

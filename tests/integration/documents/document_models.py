@@ -8,8 +8,7 @@ import numpy as np
 from relu_nmt.cli import translate_document
 from relu_nmt.config import to_dict
 from relu_nmt.data.documents import DocumentConfig
-from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.translations import Translation
+from relu_nmt.translation.search.translations import Hypothesis, Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.tiny import digit_documents, preprocessed, save_tiny_model, write_documents

@@ -13,8 +13,7 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.translations import SourceLimit, Translation
+from relu_nmt.translation.search.translations import Hypothesis, SourceLimit, Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import TranslationRequest, Translator
 from tests.unit.translator.models import (

@@ -9,7 +9,7 @@ import pytest
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.translations import Hypothesis
 from relu_nmt.translator import Translator
 from relu_nmt.translator.sources import SourceEncoder
 from tests.tiny import tiny_task

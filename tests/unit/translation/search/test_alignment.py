@@ -5,8 +5,8 @@ from toy_models import EOS, ToyModel, generator_of
 
 from relu_nmt.errors import DataError
 from relu_nmt.translation.search.beam_search import strongest_words
-from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import (
+    Hypothesis,
     SourceSentence,
     load_translations,
     replace_unknown_words,

@@ -16,8 +16,12 @@ from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import search_documents
-from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence, Translation
+from relu_nmt.translation.search.translations import (
+    Hypothesis,
+    SourceDocuments,
+    SourceSentence,
+    Translation,
+)
 
 EOS = 2
 SOURCE_SEPARATOR = 4

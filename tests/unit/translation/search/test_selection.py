@@ -10,8 +10,8 @@ from relu_nmt.engine import native
 from relu_nmt.engine.decoder import FastScores
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import BLOCK, StepScores
-from relu_nmt.translation.search.beam_search import best_of_groups, draw, draw_uniforms
 from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uniforms
 
 
 @pytest.fixture(params=["kernels", "PyTorch"])

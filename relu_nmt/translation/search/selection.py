@@ -1,0 +1,124 @@
+"""Continuations of hypotheses, and the choice among them by groups of beams or by draws."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.io.process import require_memory
+from relu_nmt.translation.base import StepScores
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """Hypotheses with their newest token: candidates in groups of beams, or the chosen K beams.
+
+    Plain beam search is one group of K beams. Diverse beam search has several smaller ones, and
+    sampling K groups of one beam.
+    """
+
+    tokens: Tensor  # the newest token, int64 [B, G, C] of candidates, best first, or [B, K]
+    parents: Tensor | None  # the beam 0 .. K-1 that each continues, likewise. None: the same beam.
+    totals: Tensor  # log-probability with that token, likewise. -inf: no hypothesis
+    # Sum of the attention of all tokens, [B, K, S], if the scorer needs it.
+    attention: Tensor | None = None
+
+    def keep(self, rows: Tensor) -> "Continuations":
+        """Return the hypotheses of the sentences in these rows [B']."""
+        tensors: dict[str, Any] = {}
+        for name, tensor in vars(self).items():
+            tensors[name] = None if tensor is None else tensor.index_select(0, rows)
+        return Continuations(**tensors)
+
+
+def best_of_groups(
+    scores: StepScores, totals: Tensor, num_groups: int, strength: float
+) -> Continuations:
+    """Extend each of ``num_groups`` groups of k beams by its 2k best continuations.
+
+    At most k candidates are the end symbol, so at least k can go on. Groups are extended one after
+    the other. Each pays ``strength`` for each time that an earlier group chose a token. The penalty
+    only steers the choice, and the reported scores are the model's own. The totals of the beams are
+    [B, K].
+
+    Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
+    neighbors here. Fairseq interleaves the groups and adds the penalty to the score.
+    """
+    scores = scores.of_all(*totals.shape)
+    log_probs = scores.log_probs_of(totals)
+    batch, beam_size, vocab_size = log_probs.shape
+    size = beam_size // num_groups
+    times = log_probs.new_zeros(batch, vocab_size)  # that earlier groups chose a token
+    all_tokens = []
+    all_parents = []
+    all_totals = []
+    for first in range(0, beam_size, size):
+        group_probs = log_probs[:, first : first + size]  # [B, k, V]
+        group_totals = totals[:, first : first + size]  # [B, k]
+        # Choose by scores with the penalty, but report the model's own.
+        steered = group_probs
+        if first:
+            steered = group_probs - strength * times[:, None]
+        steered_scores = replace(scores, log_probs=steered)
+        _, parents, tokens = steered_scores.best_continuations(group_totals, 2 * size)
+        # The best continuations are [B, 2k].
+        gains = group_probs.flatten(1).gather(1, parents * vocab_size + tokens)
+        all_tokens.append(tokens)
+        all_parents.append(parents + first)
+        all_totals.append(group_totals.gather(1, parents) + gains)
+        times.scatter_add_(1, tokens[:, :size], torch.ones_like(gains[:, :size]))
+    # Stack the groups, [B, G, 2k].
+    tokens = torch.stack(all_tokens, 1)
+    return Continuations(tokens, torch.stack(all_parents, 1), torch.stack(all_totals, 1))
+
+
+def draw(
+    scores: StepScores, totals: Tensor, uniforms: Tensor, topk: int = -1, topp: float = -1.0
+) -> Continuations:
+    """Draw one token for each beam, by random numbers in [0, 1), [B, K]. The beams never mix.
+
+    Draw from the ``topk`` likeliest tokens, and of these from the fewest whose probabilities,
+    renormalized, sum to ``topp`` or more. -1: draw from all. The reported log-probabilities are
+    the model's. The cut distribution does not change them.
+
+    Reference: Holtzman et al. 2020, section 3.1 (``topp``), and Fan et al. 2018, section 5.1
+    (``topk``).
+    """
+    log_probs = scores.log_probs_of(totals)
+    values = log_probs
+    symbols = None
+    # Sort the likeliest tokens, and leave out tokens once the likelier ones together reach p.
+    count = log_probs.size(2)
+    if topk > 0:
+        count = min(topk, count)
+    if topk > 0 or topp > 0:
+        values, symbols = log_probs.topk(count, dim=2)
+    # Work with probabilities as multiples of the largest, [B, K, n] float64: with a low
+    # temperature or a forced token, all plain probabilities would underflow.
+    largest = values.amax(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).min)
+    probs = (values.double() - largest).exp()
+    if topp > 0:
+        below = probs.cumsum(2) - probs  # sum over all likelier tokens
+        probs = probs.masked_fill(below >= topp * probs.sum(2, keepdim=True), 0.0)
+    # Stay strictly below the sum, so that no draw falls behind the last possible token.
+    cumulated = probs.cumsum(2)
+    threshold = cumulated[:, :, -1:] * (uniforms[:, :, None] * (1 - 1e-12))
+    index = torch.searchsorted(cumulated, threshold, right=True)
+    index = index.clamp(max=probs.size(2) - 1)  # [B, K, 1]
+    if symbols is not None:
+        index = symbols.gather(2, index)
+    return Continuations(index, None, totals[:, :, None] + log_probs.gather(2, index))
+
+
+def draw_uniforms(
+    seed: int, sentence_ids: np.ndarray, beam_size: int, num_steps: int
+) -> np.ndarray:
+    """Return numbers in [0, 1), float64 [B, T, K], from the seed and each sentence's number."""
+    shape = (num_steps, beam_size)
+    subject = "the draws of --sampling"
+    num_bytes = 8 * len(sentence_ids) * num_steps * beam_size
+    require_memory(subject, num_bytes, "a smaller --max-len-b, --batch-size or --beam needs less")
+    # Seed a generator for each sentence, so that batches do not change the draws.
+    return np.stack([np.random.default_rng([seed, int(i)]).random(shape) for i in sentence_ids])
