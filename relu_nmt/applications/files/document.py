@@ -25,6 +25,8 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
+    codecs.BOM_UTF32_LE: "utf-32-le",  # begins with the mark of UTF-16
+    codecs.BOM_UTF32_BE: "utf-32-be",
 }
 ReadSource = Callable[[Span], str]
 """Returns a part of the source, such as a tag, with its translated attributes."""

@@ -21,13 +21,15 @@ from relu_nmt.applications.files.markup import (
     attribute,
     names,
 )
-from relu_nmt.applications.files.segments import Segment, Span, Tag, all_tags
+from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, Tag, all_tags
 
 _PARTS = re.compile(r"word/(?:document\d*|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
 _AROUND = names("w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:bdo w:dir w:moveTo")
 _SPACES = names("w:tab w:ptab w:br w:cr")
 _LETTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": ""}
 """Elements of a run that are letters."""
+_PRESERVE = re.compile(r"""\sxml:space\s*=\s*["']preserve""")
+_FIRST_SPACE = re.compile(rf"(?<=>)[ \t]+|{KEPT_SPACE.pattern}")
 _PLAIN = " "
 """Style of a run without properties."""
 
@@ -36,6 +38,7 @@ class _Reader(MarkupReader):
     """Finds the paragraphs of a part."""
 
     _style = ""
+    _last_space: Sequence[Span] = ()
 
     def add_part(self, piece: Piece) -> None:
         """Add the end of an element around runs. White space between runs is no text."""
@@ -56,6 +59,9 @@ class _Reader(MarkupReader):
     def end_segment(self) -> None:
         """Store the paragraph."""
         self._set_style("")
+        if self._last_space:
+            self.builder.add_empty(self._last_space, is_space=True, is_first=True)
+            self._last_space = ()
         super().end_segment()
 
     def _set_style(self, style: str) -> None:
@@ -84,17 +90,47 @@ class _Reader(MarkupReader):
                 style = self.source[slice(*element)]
             elif piece.name == "w:t" or piece.name in _LETTERS:
                 self._set_style(style)
-                text = _LETTERS.get(piece.name, self.text_of(range(number, last)))
-                self.builder.add_text(text, (opening[0], closing[1]), is_whole=True)
+                if piece.name in _LETTERS:
+                    letter = _LETTERS[piece.name]
+                    self.builder.add_text(letter, (opening[0], closing[1]), is_whole=True)
+                elif last > number:
+                    before = [opening, *properties, piece.span]
+                    behind = [self.pieces[last].span, closing]
+                    self._add_text(range(number + 1, last), before, behind)
             elif piece.kind != "text":
                 parts = [opening, *properties, element, closing]
                 self._add_other(piece, parts, has_text)
                 self.inner.append(range(number + 1, last))
             number = last + 1
 
+    def _add_text(self, numbers: range, before: Sequence[Span], behind: Sequence[Span]) -> None:
+        """Add the text of some pieces between the tags of its run."""
+        begin = before[-1][1]
+        end = behind[0][0]
+        run = before[0][0], behind[-1][1]
+        self._last_space = ()
+        if not _PRESERVE.search(self.source, before[-1][0], begin) or "<" in self.source[begin:end]:
+            self.builder.add_text(self.text_of(numbers), run, is_whole=True)
+            return
+        # Keep several spaces, also of several runs, and a space at either end of the paragraph.
+        pattern = KEPT_SPACE if self.builder.is_behind_word else _FIRST_SPACE
+        for match in pattern.finditer(self.source, begin, end):
+            text = html.unescape(self.source[begin : match.start()])
+            self.builder.add_text(text, run, is_whole=True)
+            # Behind a space of another run these are more.
+            is_space = not self.builder.text.endswith(" ")
+            spaces = [*before, match.span(), *behind]
+            self.builder.add_empty(spaces, is_space=is_space, is_first=True)
+            begin = match.end()
+        text = html.unescape(self.source[begin:end])
+        self.builder.add_text(text, run, is_whole=True)
+        if text.endswith(" "):
+            self._last_space = [*before, (end - 1, end), *behind]
+
     def _add_other(self, piece: Piece, parts: Sequence[Span], has_text: bool) -> None:
         """Add a run without text. The marks of a field are a pair."""
         kind = ""
+        self._last_space = ()
         if piece.name == "w:fldChar":
             kind = attribute(self.source, piece, "w:fldCharType")
         if kind == "begin":

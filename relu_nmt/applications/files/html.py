@@ -20,7 +20,7 @@ HTML = Vocabulary(
     empty=names("br img input wbr svg math audio video object iframe canvas"),
     spaces=names("br"),
     protected=names("code kbd samp tt var"),
-    skipped=names("script style pre textarea template math"),
+    skipped=names("script style textarea template math"),
     attributes={
         "*": names("alt title placeholder aria-label summary"),
         "track": names("label"),
@@ -28,17 +28,42 @@ HTML = Vocabulary(
         "optgroup": names("label"),
     },
     raw=names("script style textarea xmp"),
+    preformatted=names("pre"),
     is_html=True,
 )
 _CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
 _LATIN_1 = names("iso-8859-1 iso8859-1 latin1 ascii us-ascii")
 _UNUSED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 """Bytes without a character in the code page of Windows."""
+_CODE = re.compile(
+    r"""\sclass\s*=\s*[^>]*(?:cmd|code|console|example|fragment|hilite|highlight|idl|lang-|language-
+    |lisp|listing|literal-block|prettyprint|program|screen|shell|source|synopsis|terminal|verbatim)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Class of a preformatted text that is code, or of the element around it."""
+MOST_JOINED = 2_000
+"""Characters of a preformatted text behind which a line end divides it, as a blank line does."""
 _DESCRIPTION = re.compile(r"(?:og:|twitter:)?(?:description|title)|keywords", re.IGNORECASE)
 
 
 class HtmlReader(MarkupReader):
     """Finds the segments of a page, the description in its head included."""
+
+    def is_skipped(self, piece: Piece) -> bool:
+        """Return True for an element without text to translate, such as a listing."""
+        if piece.name == "pre":
+            begin = self.source.rfind("<", 0, piece.begin)
+            if _CODE.search(self.source, max(0, begin), piece.end):
+                return True
+        return super().is_skipped(piece)
+
+    def add_space(self, match: re.Match[str]) -> None:
+        """Add white space of a preformatted text. A blank line ends a paragraph."""
+        num_lines = match[0].count("\n")
+        if num_lines > 1 or (num_lines and len(self.builder.text) > MOST_JOINED):
+            self.end_segment()
+        else:
+            super().add_space(match)
 
     def text_attributes(self, piece: Piece) -> frozenset[str]:
         """Return the names of the attributes of a tag that are text."""

@@ -9,7 +9,13 @@ from typing import ClassVar
 from xml.parsers import expat
 
 from relu_nmt.applications.files.document import Document, TextFormat
-from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span, plain_segment
+from relu_nmt.applications.files.segments import (
+    KEPT_SPACE,
+    Segment,
+    SegmentBuilder,
+    Span,
+    plain_segment,
+)
 from relu_nmt.errors import DataError
 
 MOST_DEPTH = 200
@@ -21,6 +27,7 @@ _ATTRIBUTE = re.compile(r"""([^\s=/>"']+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _UNQUOTED = re.compile(r"""=\s*[^\s"'=]+\Z""")
 """A value without quotes, whose last slash is part of it."""
 REFERENCE = re.compile(r"&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);")
+_KEPT = re.compile(f"{REFERENCE.pattern}|{KEPT_SPACE.pattern}")
 _DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
 _CDATA = "<![CDATA["
 _OTHER = (("<!--", "-->"), (_CDATA, "]]>"), ("<?", "?>"), ("<!", ">"))
@@ -62,6 +69,7 @@ class Vocabulary:
         only_in: elements that have text. All other elements in them are empty ones, but for
             inline ones. None: all have text.
         raw: elements whose content has no tags.
+        preformatted: elements whose lines and spaces stay.
         is_html: names may be in capitals, and ``<![CDATA[`` is a comment.
     """
 
@@ -74,6 +82,7 @@ class Vocabulary:
     attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     only_in: frozenset[str] | None = None
     raw: frozenset[str] = frozenset()
+    preformatted: frozenset[str] = frozenset()
     is_html: bool = False
 
 
@@ -198,6 +207,7 @@ class MarkupReader:
         self.partners = partners(self.pieces)
         self.builder = SegmentBuilder()
         self.inner: list[range] = []
+        self.keeps_spaces = False
         self.found_segments: list[Segment | None] = []
 
     def segments(self) -> list[Segment | None]:
@@ -219,8 +229,10 @@ class MarkupReader:
                 self._add_attributes(piece)
             if piece.name and self._is_block(piece, is_text):
                 self.end_segment()
+                if piece.name in self.vocabulary.preformatted:
+                    self.keeps_spaces = piece.kind == "open"
                 is_text = only_in is None or (piece.kind == "open" and piece.name in only_in)
-                if is_open and self._is_skipped(piece):
+                if is_open and self.is_skipped(piece):
                     # Without an end, the element ends at the next block.
                     is_text = is_text and end > number
                     number = end
@@ -258,7 +270,8 @@ class MarkupReader:
         is_inline = piece.name in vocabulary.inline or piece.name in vocabulary.empty
         return not is_inline and piece.name not in vocabulary.protected
 
-    def _is_skipped(self, piece: Piece) -> bool:
+    def is_skipped(self, piece: Piece) -> bool:
+        """Return True for an element without text to translate."""
         return piece.name in self.vocabulary.skipped or self.is_untranslated(piece)
 
     def is_untranslated(self, piece: Piece) -> bool:
@@ -276,7 +289,7 @@ class MarkupReader:
         element = piece.begin, self.pieces[end].end
         if piece.name not in vocabulary.inline and piece.name not in vocabulary.protected:
             self.builder.add_empty([element], is_space=piece.name in vocabulary.spaces)
-            if not self._is_skipped(piece):
+            if not self.is_skipped(piece):
                 self.inner.append(range(number + 1, end))
             return end
         if piece.name in vocabulary.protected or self.is_untranslated(piece):
@@ -307,11 +320,19 @@ class MarkupReader:
     def add_text(self, piece: Piece) -> None:
         """Add text with its references: letters are read, symbols protected as they are written."""
         position = piece.begin
-        for match in REFERENCE.finditer(self.source, piece.begin, piece.end):
+        pattern = _KEPT if self.keeps_spaces else REFERENCE
+        for match in pattern.finditer(self.source, piece.begin, piece.end):
             self.builder.add_text(self.source[position : match.start()], (position, match.start()))
             position = match.end()
-            add_reference(self.builder, match)
+            if match[0].isspace():
+                self.add_space(match)
+            else:
+                add_reference(self.builder, match)
         self.builder.add_text(self.source[position : piece.end], (position, piece.end))
+
+    def add_space(self, match: re.Match[str]) -> None:
+        """Add white space that stays as it is."""
+        self.builder.add_empty([match.span()], is_space=True)
 
     def text_attributes(self, piece: Piece) -> frozenset[str]:
         """Return the names of the attributes of a tag that are text."""

@@ -65,23 +65,24 @@ class Placed:
     is_inside: bool = False
 
 
-def word_spans(text: str, protected: Sequence[str] = ()) -> list[Span]:
-    """Return the places of words and marks. Each protected text is one word.
+def word_spans(text: str) -> list[Span]:
+    """Return the places of words and marks.
 
     Example:
         >>> word_spans("Ein T-Shirt.")
         [(0, 3), (4, 11), (11, 12)]
     """
-    if not protected:
-        return _words_around(text, [])
-    pattern = "|".join(map(literal_pattern, sorted(set(protected), key=len, reverse=True)))
-    return _words_around(text, [match.span() for match in re.finditer(pattern, text)])
+    return _words_around(text, [])
 
 
-def literal_pattern(text: str) -> str:
-    """Return a pattern of a protected text that is no part of a longer word."""
-    before = r"(?<!\w)" if text[0].isalnum() else ""
-    behind = r"(?!\w)" if text[-1].isalnum() else ""
+def literal_pattern(text: str, around: Sequence[str] = ("", "")) -> str:
+    """Return a pattern of a text that is no part of a longer word.
+
+    ``around`` are the characters before and behind it in the source. Where one of them is a letter,
+    the text may be part of a word, such as the code in ``<code>dict</code>s``.
+    """
+    before = r"(?<!\w)" if text[0].isalnum() and not around[0].isalnum() else ""
+    behind = r"(?!\w)" if text[-1].isalnum() and not around[1].isalnum() else ""
     return before + re.escape(text) + behind
 
 
@@ -119,8 +120,7 @@ def proportional_links(source: str, target: str) -> list[Link]:
 def aligned_words(segment: Segment, translation: Translation) -> list[Word]:
     """Return the words of a translation, with their source words and each protected text once."""
     source = source_spans(segment)
-    protected_texts = [segment.text[entry.begin : entry.end] for entry in segment.protected]
-    target = word_spans(translation.text, protected_texts)
+    target = _target_spans(segment, translation.text)
     # Let each link vote for the source word of a target word.
     votes: list[Counter[int]] = [Counter() for _ in target]
     for source_span, target_span in translation.links:
@@ -137,6 +137,18 @@ def aligned_words(segment: Segment, translation: Translation) -> list[Word]:
     return _with_protected(segment, source, words)
 
 
+def _target_spans(segment: Segment, text: str) -> list[Span]:
+    """Return the places of the words of a translation. Each protected text is one word."""
+    patterns: dict[str, None] = {}
+    for entry in sorted(segment.protected, key=lambda entry: entry.begin - entry.end):
+        around = segment.text[: entry.begin][-1:], segment.text[entry.end :][:1]
+        pattern = literal_pattern(segment.text[entry.begin : entry.end], around)
+        patterns[pattern] = None
+    if not patterns:
+        return _words_around(text, [])
+    return _words_around(text, [match.span() for match in re.finditer("|".join(patterns), text)])
+
+
 def _overlapping(spans: Sequence[Span], span: Span) -> range:
     """Return the numbers of the sorted spans that overlap a span."""
     begin, end = span
@@ -148,25 +160,56 @@ def _overlapping(spans: Sequence[Span], span: Span) -> range:
 
 def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Word]) -> list[Word]:
     """Return the words with each protected text of the source once: kept, copied or left out."""
-    waiting: dict[str, list[Word]] = {}
+    entries: dict[str, list[Word]] = defaultdict(list)
     for entry in segment.protected:
         text = segment.text[entry.begin : entry.end]
         number = bisect_left(source, (entry.begin, entry.end))
-        waiting.setdefault(text, []).append(Word(" ", text, number, entry))
-    # Take those that the translation has. Leave out those that it has too often.
+        entries[text].append(Word(" ", text, number, entry))
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, word in enumerate(words):
+        places[word.text].append(place)
+    kept: dict[int, Word] = {}
+    missing = []
+    left_out: set[int] = set()
+    for text, waiting in entries.items():
+        free = places[text]
+        ordinary = _ordinary_words(segment, source, text)
+        unsure = []
+        for entry_word in waiting:
+            aligned = [place for place in free if words[place].source == entry_word.source]
+            if aligned:
+                kept[aligned[0]] = entry_word
+                free.remove(aligned[0])
+            else:
+                unsure.append(entry_word)
+        for entry_word in unsure:
+            likely = [place for place in free if words[place].source not in ordinary]
+            if likely:
+                kept[likely[0]] = entry_word
+                free.remove(likely[0])
+            else:
+                missing.append(entry_word)
+        # The same text may also be an ordinary word. More of them are too many.
+        left_out.update(free[len(ordinary) :])
     remaining = []
-    for word in words:
-        if word.text in waiting:
-            if not waiting[word.text]:
-                continue
-            protected = waiting[word.text].pop(0)
-            protected.before = word.before
-            word = protected
-        remaining.append(word)
-    for missing in waiting.values():
-        for copied in missing:
-            _copy_protected(remaining, copied, len(source))
+    for place, word in enumerate(words):
+        if place in kept:
+            kept[place].before = word.before
+        if place not in left_out:
+            remaining.append(kept.get(place, word))
+    for entry_word in missing:
+        _copy_protected(remaining, entry_word, len(source))
     return remaining
+
+
+def _ordinary_words(segment: Segment, source: Sequence[Span], text: str) -> set[int]:
+    """Return the numbers of the source words with a text that is protected only elsewhere."""
+    protected = [(entry.begin, entry.end) for entry in segment.protected]
+    ordinary: set[int] = set()
+    for match in re.finditer(literal_pattern(text), segment.text):
+        if not _overlapping(protected, match.span()):
+            ordinary.update(_overlapping(source, match.span()))
+    return ordinary
 
 
 def _copy_protected(words: list[Word], copied: Word, num_source: int) -> None:
@@ -245,6 +288,7 @@ class _Placer:
     def __init__(self, spans: Sequence[Span], words: Sequence[Word], text: str) -> None:
         self._spans = spans
         self._begins = [begin for begin, _ in spans]
+        self._middles = [(begin + end) / 2 for begin, end in spans]
         self._words = words
         self._text = text
 
@@ -265,12 +309,12 @@ class _Placer:
                 kept.append(number)
                 free = [other for other in free if other != number]
                 continue
-            source = range(bisect_left(self._begins, tag.begin), bisect_left(self._begins, tag.end))
+            source = self._source_words(tag)
             if not source:
                 empties.append(tag)
                 continue
             runs = [allowed]
-            if source != inside:
+            if source != inside or len(free) < len(allowed):
                 runs = self._runs(tag, source, free) or [self._share(source, inside, allowed, free)]
             pairs.append(self._pair(tag, source, runs[0]))
             for run in runs[1:]:
@@ -279,10 +323,19 @@ class _Placer:
                 free = [number for number in free if number not in run]
         return pairs + [self._empty(tag, inside, allowed, pairs) for tag in empties]
 
+    def _source_words(self, tag: Tag) -> range:
+        """Return the numbers of the words of a tag: the whole word for a part of a word."""
+        first = bisect_left(self._middles, tag.begin)
+        words = range(first, bisect_left(self._middles, tag.end))
+        if not words and self._text[tag.begin : tag.end].strip():
+            first = max(0, bisect_right(self._begins, tag.begin) - 1)
+            words = range(first, first + 1)
+        return words
+
     def _word_around(self, tag: Tag, allowed: Iterable[int]) -> int | None:
         """Return the word that has a tag inside, such as H<sub>2</sub>O, if it was kept."""
         source = bisect_right(self._begins, tag.begin) - 1
-        if source < 0 or tag.children:
+        if source < 0:
             return None
         begin, end = self._spans[source]
         is_at_edge = (tag.begin, tag.end) in ((begin, begin), (begin, end), (end, end))
@@ -355,6 +408,14 @@ def is_attached(tag: Tag, text: str) -> bool:
 # ------------------------------------------------------------------------- the marked text
 
 
+def _begins_with_space(placed: Placed) -> bool:
+    """Return True for a pair that begins with a tag that stands for a space."""
+    for child in placed.children:
+        if child.begin == placed.begin and (child.tag.is_space or _begins_with_space(child)):
+            return True
+    return False
+
+
 @dataclass
 class PlainText:
     """Text of a translation, and the style of the tag around it."""
@@ -378,6 +439,7 @@ class _Page:
         self._source_text = segment.text
         self._source_spans = source_spans(segment)
         self._words = words
+        self._is_behind_space = False
 
     def write(self, placed: Sequence[Placed], run: range, style: str) -> None:
         """Write a run of words with the tags in it. The first word's space is written before."""
@@ -393,7 +455,8 @@ class _Page:
                 empties[tag.begin].append(tag)
         number = run.start
         while number < run.stop:
-            self._write_gap(empties[number], number, run, style)
+            is_spaced = number in pairs and _begins_with_space(pairs[number])
+            self._write_gap(empties[number], number, run, style, is_spaced)
             if number in pairs:
                 self._write_tag(pairs[number], style)
                 number = pairs[number].end
@@ -402,10 +465,21 @@ class _Page:
                 number += 1
         self._write_gap(empties[run.stop], run.stop, run, style)
 
-    def _write_gap(self, empties: Sequence[Placed], number: int, run: range, style: str) -> None:
-        """Write the empty tags before a word, and the space there, which a tag may stand for."""
+    def _write_gap(
+        self,
+        empties: Sequence[Placed],
+        number: int,
+        run: range,
+        style: str,
+        is_spaced: bool = False,
+    ) -> None:
+        """Write the empty tags before a word, and the space there, which a tag may stand for.
+
+        With ``is_spaced`` the tag stands in the pair that begins here.
+        """
         space = ""
-        if run.start < number < run.stop:
+        is_spaced = is_spaced or self._is_behind_space
+        if run.start < number < run.stop and not is_spaced:
             space = self._words[number].before
         has_space = number == run.start or space != ""
         behind = []
@@ -421,6 +495,7 @@ class _Page:
         self._write_text(space, style)
         for placed in behind:
             self._write_tag(placed, style)
+            self._is_behind_space = placed.tag.is_space
             if placed.tag.is_spaced and has_space and number < run.stop:
                 self._write_text(" ", style)
 
@@ -436,21 +511,26 @@ class _Page:
         if word.protected is not None and word.protected.source is not None:
             self.parts.append(word.protected.source)
             return
-        position = 0
-        for tag in inside:
-            assert word.source is not None, "the word was kept"
-            word_begin, _ = self._source_spans[word.source]
-            begin = tag.begin - word_begin
-            end = tag.end - word_begin
-            self._write_text(word.text[position:begin], style)
+        if not inside:
+            self._write_text(word.text, style)
+            return
+        assert word.source is not None, "the word was kept"
+        self._write_letters(self._source_spans[word.source], inside, style)
+
+    def _write_letters(self, span: Span, tags: Sequence[Tag], style: str) -> None:
+        """Write characters of the source with the tags in them."""
+        position, end = span
+        for tag in tags:
+            self._write_text(self._source_text[position : tag.begin], style)
             self.parts += tag.opening
-            self._write_text(word.text[begin:end], tag.style or style)
+            self._write_letters((tag.begin, tag.end), tag.children, tag.style or style)
             self.parts += tag.closing
-            position = end
-        self._write_text(word.text[position:], style)
+            position = tag.end
+        self._write_text(self._source_text[position:end], style)
 
     def _write_text(self, text: str, style: str) -> None:
         """Write text, which continues a text of the same style."""
+        self._is_behind_space = self._is_behind_space and not text
         last = self.parts[-1] if self.parts else None
         if isinstance(last, PlainText) and last.style == style:
             last.text += text

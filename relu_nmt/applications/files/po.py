@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.document import ReadSource, TextFormat
 from relu_nmt.applications.files.placing import Translation
-from relu_nmt.applications.files.segments import SPACE_RUN, Segment, Span, tagged_segment
+from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -16,9 +16,7 @@ _FIELD = re.compile(
 )
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _FLAGS = re.compile(r"^#,.*", re.M)
-_INLINE = re.compile(
-    r"<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|\n[ \t\n]*|" + SPACE_RUN.pattern
-)
+_INLINE = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|" + KEPT_SPACE.pattern)
 _CHARSET = re.compile(rb"charset=([\w.-]+)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 

@@ -16,8 +16,8 @@ MOST_NESTED = 50
 Span = tuple[int, int]
 """Characters ``begin`` to ``end - 1`` of a text."""
 _SPACE = re.compile(r"[ \t\r\n\f]+")
-SPACE_RUN = re.compile(r"[ \t]{2,}|\t")
-"""White space that a format shows as it is."""
+KEPT_SPACE = re.compile(r"\r?\n[ \t\r\n]*|[ \t]{2,}|\t")
+"""White space that is more than a space, where a format shows it as it is."""
 _BEFORE_NOTE = re.compile(r"(?:[^\W\d_]{4}|[^\w\s])\Z")
 """A text before a number of a note. Units have up to three letters, as in m<sup>2</sup>."""
 _PROTECTED = re.compile(
@@ -213,6 +213,16 @@ class SegmentBuilder:
         return Segment(text, (self._begin, end), self._tags, protected, note)
 
     @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._text
+
+    @property
+    def is_behind_word(self) -> bool:
+        """True where white space divides words, and does not follow another space."""
+        return self._text[-1:].strip() != "" or self._last_empty is not None
+
+    @property
     def _siblings(self) -> list[Tag]:
         """The tags of the innermost pair that has begun."""
         return self._open[-1][1].children if self._open else self._tags
@@ -307,23 +317,28 @@ def plain_segment(text: str, span: Span, note: str = "") -> Segment | None:
     return builder.finish(note)
 
 
-def tagged_segment(source: str, span: Span, tags: re.Pattern[str]) -> Segment | None:
+def tagged_segment(
+    source: str, span: Span, tags: re.Pattern[str], note: str = ""
+) -> Segment | None:
     """Return a text with tags as a segment, or None without a letter.
 
-    Matches of ``tags`` with a group ``name`` are tags of a pair, closing ones with a ``slash``. All
-    other matches are empty tags, and white space stands for a space.
+    Matches of ``tags`` with a group ``name`` are tags of a pair, closing ones with a ``slash``. A
+    group ``letter`` is text. All other matches are empty tags, and white space stands for a space.
     """
     builder = SegmentBuilder()
     position, end = span
     for match in tags.finditer(source, position, end):
         builder.add_text(source[position : match.start()], (position, match.start()))
         position = match.end()
-        name = match.groupdict().get("name")
-        if not name or match[0].endswith("/>"):
+        groups = match.groupdict()
+        name = groups.get("name")
+        if groups.get("letter"):
+            builder.add_text(groups["letter"], match.span())
+        elif not name or match[0].endswith("/>"):
             builder.add_empty([match.span()], is_space=match[0].isspace())
         elif match["slash"]:
             builder.close(name, [match.span()])
         else:
             builder.open(name, [match.span()])
     builder.add_text(source[position:end], (position, end))
-    return builder.finish()
+    return builder.finish(note)

@@ -13,10 +13,10 @@ from relu_nmt.applications.files.placing import Translation, Word, aligned_words
 from relu_nmt.applications.files.segments import Protected, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 
-_TIME = r"(?:\d+:)?\d+:\d\d[.,]\d+"
-_CUE = re.compile(
-    rf"^{_TIME}[ \t]*-->[ \t]*{_TIME}[^\r\n]*(?:\r?\n|\Z)((?:[^\r\n]+(?:\r?\n|\Z))*)", re.M
-)
+_TIME = r"(?:\d+:)?\d+:\d+(?:[.,]\d+)?"
+_LINE = r"(?!(?:\d+[ \t]*\r?\n)?[^\r\n]*-->)[^\r\n]+(?:\r?\n|\Z)"
+"""A line of text. The next cue may follow without a blank line."""
+_CUE = re.compile(rf"^[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}[^\r\n]*(?:\r?\n|\Z)((?:{_LINE})*)", re.M)
 _TAG = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z]*)[^<>\n]*>|\{\\[^{}\n]*\}")
 _TOKEN = re.compile(r"\s*(?:<[^<>\n]*>|\{\\[^{}\n]*\}|[^\s\u3040-\u30ff\u3400-\u9fff])+|\s*\S")
 _SPEAKER = re.compile(r"^[ \t]*[-–—][ \t]*(?=\S)", re.M)
@@ -48,7 +48,7 @@ class SubtitleFormat(TextFormat):
     def segments(self, source: str) -> Iterator[Segment]:
         """Return the sentences in order. The note of each is the list of its parts."""
         cues = list(_CUE.finditer(source))
-        if not cues and source.strip():
+        if not cues and source.strip() and not source.startswith("WEBVTT"):
             raise DataError("it has no times of subtitles")
         texts = []
         for cue in cues:

@@ -4,9 +4,13 @@ import re
 from collections.abc import Iterator
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.document import TextFormat
-from relu_nmt.applications.files.segments import Segment, Span, plain_segment
+from relu_nmt.applications.files.document import ReadSource, TextFormat
+from relu_nmt.applications.files.placing import Translation
+from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
+
+_QUOTED_NOTE = "quoted"
+_QUOTED = re.compile(rf'"(?P<letter>")|{KEPT_SPACE.pattern}')
 
 
 @formats.register("table")
@@ -33,19 +37,20 @@ class TableFormat(TextFormat):
         for row in rows:
             if number < len(row):
                 begin, end = row[number]
-                text = source[begin:end]
-                if _is_quoted(text):
-                    begin += 1
-                    end -= 1
-                yield plain_segment(_value(text), (begin, end), f"{text[:1]}{separator}")
+                if _is_quoted(source[begin:end]):
+                    yield tagged_segment(source, (begin + 1, end - 1), _QUOTED, _QUOTED_NOTE)
+                else:
+                    yield tagged_segment(source, (begin, end), KEPT_SPACE, separator)
 
     def text(self, text: str, style: str, segment: Segment) -> str:
-        """Return translated text with doubled quotes, and in quotes where it needs them."""
-        separator = segment.note[-1]
-        doubled = text.replace('"', '""')
-        if segment.note == f'"{separator}':
-            return doubled
-        if separator in text or text.startswith('"'):
+        """Return translated text with doubled quotes in a cell with quotes."""
+        return text.replace('"', '""') if segment.note == _QUOTED_NOTE else text
+
+    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+        """Return the text of a cell, in quotes where it needs them."""
+        text = super().rendered(segment, translation, source)
+        if segment.note != _QUOTED_NOTE and (segment.note in text or text.startswith('"')):
+            doubled = text.replace('"', '""')
             return f'"{doubled}"'
         return text
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.document import TextFormat
-from relu_nmt.applications.files.segments import SPACE_RUN, Segment, tagged_segment
+from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, tagged_segment
 
 
 @formats.register("text")
@@ -15,4 +15,4 @@ class PlainTextFormat(TextFormat):
     def segments(self, source: str) -> Iterator[Segment | None]:
         """Yield the lines of a text."""
         for line in re.finditer(r"[^\n]+", source):
-            yield tagged_segment(source, line.span(), SPACE_RUN)
+            yield tagged_segment(source, line.span(), KEPT_SPACE)

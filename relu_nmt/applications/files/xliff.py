@@ -22,13 +22,10 @@ _CLOSING = names("ept ex ec")
 _FINAL = names("final signed-off")
 _UNTRANSLATED = names("new needs-translation initial")
 _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[^']*')""")
-_LINE_END = re.compile(r"\r?\n\s*")
 
 
 class _Reader(MarkupReader):
     """Finds the units of a file."""
-
-    _keeps_lines = False
 
     def units(self, retranslate: bool) -> Iterator[Segment | None]:
         """Yield the units to translate."""
@@ -55,7 +52,7 @@ class _Reader(MarkupReader):
         first, last = parts["source"]
         opening = self.pieces[first]
         spaces = [attribute(self.source, piece, "xml:space") for piece in (tag, opening)]
-        self._keeps_lines = "preserve" in spaces
+        self.keeps_spaces = "preserve" in spaces
         self.found_segments = []
         self.read(range(first + 1, last), is_text=True)
         segment = next(filter(None, self.found_segments), None)
@@ -129,16 +126,6 @@ class _Reader(MarkupReader):
             if value:
                 return f"pair {value}"
         return "pair"
-
-    def add_text(self, piece: Piece) -> None:
-        """Add text. The lines of a unit that preserves its spaces stay lines."""
-        position = piece.begin
-        if self._keeps_lines:
-            for match in _LINE_END.finditer(self.source, piece.begin, piece.end):
-                super().add_text(Piece("text", position, match.start()))
-                self.builder.add_empty([match.span()], is_space=True)
-                position = match.end()
-        super().add_text(Piece("text", position, piece.end))
 
 
 @formats.register("xliff")

@@ -1,4 +1,5 @@
 import io
+import re
 import zipfile
 
 import pytest
@@ -215,3 +216,18 @@ def test_a_field_in_a_text_does_not_end_the_paragraph():
 def test_a_book_without_a_package_is_refused():
     with pytest.raises(DataError, match="no file of this format"):
         parts_after({**BOOK, "META-INF/container.xml": "<container/>"}, "epub", upper)
+
+
+def test_spaces_that_word_keeps_stay():
+    bold = "<w:r><w:rPr><w:b/></w:rPr><w:t>{}</w:t></w:r>"
+    note = '<w:r><w:footnoteRef w:id="1"/></w:r>'
+    body = f"<w:p>{note}{RUN.format(' Ein  Haus ')}{bold.format('mit')}{RUN.format('   Tür, ')}"
+    body += f"{RUN.format(' da ')}</w:p>"
+    written = word(body)
+    texts = re.findall(r"<w:t[^>]*>([^<]*)", written)
+    assert "".join(texts) == " EIN  HAUS MIT   TÜR,  DA "
+    assert written.startswith(f"<w:p>{note}{RUN.format(' ')}{RUN.format('EIN')}{RUN.format('  ')}")
+    assert "".join(re.findall(r"<w:t[^>]*>([^<]*)", word(body, backward))).count("   ") == 1
+    # Without xml:space they count as one.
+    body = "<w:p><w:r><w:t> Ein   Haus </w:t></w:r></w:p>"
+    assert word(body) == f"<w:p>{RUN.format('EIN HAUS')}</w:p>"

@@ -197,3 +197,12 @@ def test_runs_of_spaces_in_plain_text_stay_before_their_words():
     assert translate(source, "text", identity) == source
     assert translate(source, "text") == source.upper()
     assert translate("eins    zwei drei\n", "text", backward) == "DREI    ZWEI EINS\n"
+
+
+def test_cells_keep_their_spaces_and_lines():
+    table = 'a,"Zwei  Wörter\r\n\r\nund ""eins"" mehr"\nb,ein   Wort\n'
+    assert translate(table, "table", column="2") == table.upper().replace("A,", "a,").replace(
+        "B,", "b,"
+    )
+    source = "a  b c,x\n"
+    assert translate(source, "table", lambda s: [*map(comma, s)]) == '"a,  b, c",x\n'

@@ -11,7 +11,7 @@ PAGE = """<!DOCTYPE html>
 <body>
  <p title='Ein "Haus"'> <img src=x alt="ein Bild"> Das <b>große <i>rote</i> Haus</b> ist
     <a href="x&y" title=rot>sch&ouml;n</a>,<br>und <code>ls <var>x</var></code> auch. </p>
- <!-- kein Text --><pre>Code <b>x</b></pre>
+ <!-- kein Text --><pre class="code">Code <b>x</b></pre>
  <ul><li>Eins<li>Zwei<li translate=no>Nein<li>Drei</ul>
  <p><b><i>Alles fett</i></b> <span translate="no">nicht</span> &copy; 5&nbsp;km</p>
  <table><tr><td>Zelle<td>Zelle <sup>2</sup></table><input type=submit value="Los"> <b>offen
@@ -33,7 +33,7 @@ def test_only_text_changes():
         '<script>if (a<b) "x" </script>',
         "<p title='EIN &quot;HAUS&quot;'> <img src=x alt=\"EIN BILD\"> DAS <b>",
         '<a href="x&y" title="ROT">SCHÖN</a>,<br>UND <code>ls <var>x</var></code> AUCH. </p>',
-        "<!-- kein Text --><pre>Code <b>x</b></pre>",
+        '<!-- kein Text --><pre class="code">Code <b>x</b></pre>',
         "<li>EINS<li>ZWEI<li translate=no>Nein<li>DREI</ul>",
         '<p><b><i>ALLES FETT</i></b> <span translate="no">nicht</span> &copy; 5&nbsp;KM</p>',
         "<td>ZELLE<td>ZELLE <sup>2</sup></table>",
@@ -163,3 +163,27 @@ def test_the_number_of_a_note_is_no_part_of_the_word_before_it(source, text, wri
     assert text in texts
     assert written is None or result == f"<p>{written}</p>"
     assert translate(f"<p>{source}</p>", "html", identity) == f"<p>{source}</p>"
+
+
+@pytest.mark.parametrize("name", ["pre", "PRE"])
+def test_preformatted_text_keeps_its_lines_and_spaces(name):
+    page = f"<{name}>\n  Eins <b>zwei</b>\n   drei  <code>x  y</code>\n\n\tvier\n</{name}>"
+    expected = page.replace("Eins", "EINS").replace("zwei", "ZWEI").replace("drei", "DREI")
+    assert translate(page, "html") == expected.replace("vier", "VIER")
+    assert translate(f"{page}<p>fünf\n sechs", "html").endswith("<p>FÜNF SECHS")
+    lines = "eins zwei\n" * 9_000
+    assert translate(f"<{name}>{lines}</{name}>", "html") == f"<{name}>{lines.upper()}</{name}>"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<pre><code>eins\n  zwei</code></pre>",
+        '<pre class="programlisting">eins</pre>',
+        '<div class="highlight-sh"><div class=highlight><pre><span></span>eins</pre></div></div>',
+        '<div class="x">\n<pre translate="no">eins</pre></div>',
+        "<textarea>eins</textarea>",
+    ],
+)
+def test_code_and_contents_of_forms_stay(page):
+    assert translate(page, "html") == page

@@ -85,7 +85,11 @@ def one_by_one(text, links):
             [(0, 2), (1, 1), (2, 0)],
             "B <i>m<sup>2</sup> A</i>",
         ),
-        ("<b>aa H</b><i>2O</i> b", "b aa H2O", [(0, 1), (1, 2), (2, 0)], "<i></i>b <b>aa H2O</b>"),
+        ("<b>aa H</b><i>2O</i> b", "b aa H2O", [(0, 1), (1, 2), (2, 0)], "b <b>aa</b> H<i>2O</i>"),
+        ("x <i><b>H</b></i>2O", "the H2O", [(0, 0), (1, 1)], "the <i><b>H</b></i>2O"),
+        # A part of another word goes around the whole word.
+        ("Aus<b>gangstür da</b>", "exit there", [(0, 0), (1, 1)], "<b>exit there</b>"),
+        ("Haus<b>tor</b> da", "there gate", [(0, 1), (1, 0)], "there <b>gate</b>"),
         ("Das Wort<wbr>teil", "the part", [(0, 0), (1, 1)], "the part<wbr>"),
         # Texts without spaces.
         ("ein <b>Haus</b> da", "那房子", [(1, 1), (1, 2)], "那<b>房子</b>"),
@@ -105,6 +109,16 @@ def test_tags_go_to_the_words_that_they_meant(source, text, links, expected):
         ("Nimm <code>ls</code> da", "take ls ls", [], "take <code>ls</code>"),
         ("Nimm {x} und {x} da", "take {x} there", [(2, 1)], "take {x} {x} there"),
         ("a &copy; b", "B A", [(0, 1), (2, 0)], "B A &copy;"),
+        # The same text may be an ordinary word, too.
+        (
+            "Der <code>ls</code> Teil von ls",
+            "ls is of the part ls",
+            [(1, 5), (2, 4), (4, 0)],
+            "ls is of the part <code>ls</code>",
+        ),
+        ("Der <code>ls</code> Teil von ls", "ls of ls", [(3, 1)], "<code>ls</code> of ls"),
+        # Letters may touch it.
+        ("ein <code>ls</code>da", "a lsda", [(0, 0)], "a <code>ls</code>da"),
     ],
 )
 def test_protected_texts_are_there_once_each(source, text, links, expected):

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relu_nmt.applications.files import FileOptions, translated
 from relu_nmt.applications.files.placing import Translation, Word, word_spans
 from relu_nmt.applications.files.subtitles import divided, wrapped
 from relu_nmt.errors import DataError
-from tests.unit.applications.files.translators import identity, translate
+from tests.unit.applications.files.translators import identity, translate, upper
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500
@@ -126,3 +127,23 @@ def test_a_line_before_the_first_speaker_is_translated():
 def test_a_cue_of_many_words_does_not_take_long():
     source = "1\n00:00:01,000 --> 00:00:02,000\n" + "ab " * 20_000 + "\n"
     assert translate(source, "subtitles").count("AB") == 20_000
+
+
+def test_a_cue_may_follow_without_a_blank_line():
+    times = "0:0:7.2 --> 0:0:9"
+    source = f"WEBVTT\n\n{times}\neins da\n{times} align:start\nzwei\n2\n{times}\ndrei\n"
+    written = translate(source, "subtitles")
+    assert written == source.replace("eins da", "EINS DA").replace("zwei", "ZWEI").replace(
+        "drei", "DREI"
+    )
+
+
+def test_a_file_without_cues_stays():
+    assert translate("WEBVTT\n\nNOTE nichts\n", "subtitles") == "WEBVTT\n\nNOTE nichts\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_byte_order_marks_tell_the_encoding(encoding):
+    content = SRT.encode(encoding)
+    assert translated(content, "subtitles", identity, FileOptions()) == content
+    assert "WER IST DA?" in translated(content, "subtitles", upper, FileOptions()).decode(encoding)
