@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from measuring import peak_resident
+from measuring import benchmark_parser, peak_resident
 
 BACKENDS = ("reference", "blockwise", "triton", "sdpa")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -187,7 +187,7 @@ def _print_row(row: dict, by_backend: dict[str, float]) -> None:
     texts.append(_aligned(row["seconds"], 1e-3, 10, 2))
     for backend in ("sdpa", "reference"):
         base = by_backend.get(backend)
-        texts.append(_aligned(row["seconds"] if base else None, base, 8, 2))
+        texts.append(_aligned(row["seconds"], base, 8, 2))
     texts.append(_aligned(row["peak_bytes"], MEGABYTE, 10, 1))
     print(*texts, flush=True)
 
@@ -230,9 +230,7 @@ def plot(rows: list[dict], path: Path) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """Return the flags."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     lengths = [512, 1024, 2048, 4096, 8192]
     parser.add_argument("--lengths", type=int, nargs="+", default=lengths, help="tokens")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
@@ -247,8 +245,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, metavar="PNG")
     arguments = parser.parse_args()
     if arguments.backends is None:
-        skipped = () if arguments.device == "cuda" else ("triton",)
-        arguments.backends = [b for b in BACKENDS if b not in skipped]
+        arguments.backends = list(BACKENDS)
+        if arguments.device == "cpu":
+            arguments.backends.remove("triton")
     return arguments
 
 

@@ -12,13 +12,13 @@ two layers of width 64. Prints BLEU and perplexity on held-out sequences.
 import argparse
 import random
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from measuring import output_of
 
 SYMBOLS = "abcdefghijklmnop"
 LONGEST = 12
@@ -49,13 +49,15 @@ def write_data(folder: Path, task: str) -> Path:
         for _ in range(size):
             symbols = rng.choices(SYMBOLS, k=rng.randint(1, LONGEST))
             sources += " ".join(symbols) + "\n"
-            targets += " ".join(sorted(symbols) if task == "sort" else symbols) + "\n"
+            if task == "sort":
+                symbols.sort()
+            targets += " ".join(symbols) + "\n"
         (folder / f"{split}.src").write_text(sources, "utf-8")
         (folder / f"{split}.tgt").write_text(targets, "utf-8")
-    prefixes = [f"--{split}pref={folder / split}" for split in SIZES]
     data = folder / "data"
     flags = ["-s", "src", "-t", "tgt", "--joined-dictionary", "--workers", "1"]
-    _run("preprocess", *flags, *prefixes, "--destdir", str(data))
+    flags += [f"--{split}pref={folder / split}" for split in SIZES]
+    output_of("preprocess", [*flags, "--destdir", str(data)])
     return data
 
 
@@ -69,19 +71,11 @@ def learn(data: Path, run: Path, updates: int, flags: Sequence[str] = ()) -> Lea
         flags: further flags of relu-nmt-train.
     """
     steps = ["--max-update", str(updates), "--total-num-update", str(updates)]
-    log = _run("train", str(data), *MODEL.split(), *steps, "--save-dir", str(run), *flags)
+    log = output_of("train", [str(data), *MODEL.split(), *steps, "--save-dir", str(run), *flags])
     perplexity = float(re.findall(r"valid on .* ppl=?\s*([\d.]+)", log)[-1])
     checkpoint = str(run / "checkpoint_best.safetensors")
-    output = _run("generate", str(data), "--path", checkpoint, "--beam", "5", "--cpu")
+    output = output_of("generate", [str(data), "--path", checkpoint, "--beam", "5", "--cpu"])
     return Learned(float(re.search(r"BLEU = ([\d.]+)", output)[1]), perplexity)
-
-
-def _run(command: str, *flags: str) -> str:
-    module = [sys.executable, "-m", f"relu_nmt.cli.{command}"]
-    done = subprocess.run([*module, *flags], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"relu-nmt-{command} {' '.join(flags)}:\n{done.stderr}")
-    return done.stdout
 
 
 def slot_of(name: str) -> str:

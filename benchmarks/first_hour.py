@@ -27,7 +27,7 @@ from typing import Any
 import corpus
 import report
 import sacrebleu
-from measuring import FailedCommand, Run, run
+from measuring import FailedCommand, Run, benchmark_parser, run
 from peers import JoeyNMT
 from programs import (
     PEER_ENVIRONMENT,
@@ -59,13 +59,13 @@ class Budgeted(Ours):
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
         """See :meth:`Program.train`."""
-        flags = ["--arch", "reluformer", "--budget", f"{task.seconds}s"]
-        return self.command("train", str(self.data), *flags, "--save-dir", str(destination))
+        words = [str(self.data), "--arch", "reluformer", "--budget", f"{task.seconds}s"]
+        return self.command("train", [*words, "--save-dir", str(destination)])
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
-        model = str(self.models / "checkpoint_best.safetensors")
-        return self.command("generate", str(self.data), "--path", model, *self.generate_flags(task))
+        words = [str(self.data), "--path", str(self.models / "checkpoint_best.safetensors")]
+        return self.command("generate", [*words, *self.generate_flags(task)])
 
 
 class PublishedFairseq(Fairseq):
@@ -208,9 +208,7 @@ class FirstHour:
 
 def parse_arguments() -> argparse.Namespace:
     """Return the flags."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     add = parser.add_argument
     add("--folder", type=Path, default=Path("benchmark-run"), help="environments, data, models")
     add("--text", type=Path, required=True, help="folder of the text")

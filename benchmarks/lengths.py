@@ -35,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import peak_resident
+from measuring import benchmark_parser, peak_resident
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import using_backend
@@ -157,8 +157,10 @@ def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], No
     """Return a function that runs the case once, and its number of target tokens."""
     model = make_model(arguments, case)
     device = torch.device(arguments.device)
-    share = 1 if case.what == "training" else DECODED_SHARE
-    batch = collate(documents(case.length, arguments.tokens // share), [0]).to(device)
+    tokens = arguments.tokens
+    if case.what == "decoding":
+        tokens //= DECODED_SHARE
+    batch = collate(documents(case.length, tokens), [0]).to(device)
     autocast = torch.autocast(
         device.type,
         torch.bfloat16,
@@ -198,7 +200,9 @@ def training_step(
             output = loss_of(batch)
         output.loss.backward()
 
-    return recorded(train) if case.step == "graph" else train
+    if case.step == "graph":
+        return recorded(train)
+    return train
 
 
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
@@ -240,8 +244,9 @@ def measure(arguments: argparse.Namespace, case: Case) -> Figures:
             seconds.append(time.perf_counter() - started)
     except (RuntimeError, MemoryError) as error:  # PyTorch's errors when memory runs out
         return Figures(problem=(str(error) or "out of memory").splitlines()[0][:200])
-    peak = torch.cuda.max_memory_allocated() if on_gpu else peak_resident() - before
-    return Figures(tokens, seconds[-1], peak)
+    if on_gpu:
+        return Figures(tokens, seconds[-1], torch.cuda.max_memory_allocated())
+    return Figures(tokens, seconds[-1], peak_resident() - before)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
@@ -254,12 +259,13 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         arguments.positions,
     )
     for length, what, attention, documents_by, positions in variants:
-        training = what == "training"
-        for backend, recompute, step in itertools.product(
-            backends_of(attention, arguments),
-            arguments.checkpointing if training else (False,),
-            arguments.steps if training else ("plain",),
-        ):
+        checkpointing = [False]
+        steps = ["plain"]
+        if what == "training":
+            checkpointing = arguments.checkpointing
+            steps = arguments.steps
+        backends = backends_of(attention, arguments)
+        for backend, recompute, step in itertools.product(backends, checkpointing, steps):
             if recompute and step == "compiled":
                 continue  # torch.compile takes no checkpoint with hooks
             yield Case(what, length, attention, backend, recompute, documents_by, step, positions)
@@ -288,7 +294,9 @@ def table(arguments: argparse.Namespace) -> dict[Case, Figures]:
     measurements = read_csv(arguments)
     for number in range(arguments.rounds):
         in_turn = list(cases(arguments))
-        for case in in_turn if number % 2 == 0 else reversed(in_turn):
+        if number % 2:
+            in_turn.reverse()
+        for case in in_turn:
             rounds = measurements.setdefault(case, [])
             if len(rounds) > number or any(figures.problem for figures in rounds):
                 continue
@@ -355,9 +363,10 @@ def read_csv(arguments: argparse.Namespace) -> dict[Case, list[Figures]]:
                 sys.exit(2)
             case = {field.name: row[field.name] for field in fields(Case)}
             case |= {"length": int(row["length"]), "recompute": row["recompute"] == "True"}
-            seconds = float(row["seconds"]) if row["seconds"] else None
-            peak = int(row["peak_bytes"]) if row["peak_bytes"] else None
-            figures = Figures(int(row["tokens"]), seconds, peak, row["problem"])
+            figures = Figures(int(row["tokens"]), problem=row["problem"])
+            if not figures.problem:
+                figures.seconds = float(row["seconds"])
+                figures.peak_bytes = int(row["peak_bytes"])
             measurements.setdefault(Case(**case), []).append(figures)
     return measurements
 
@@ -415,9 +424,7 @@ def markdown(figures_of: dict[Case, Figures]) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     """Return the flags."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     add = parser.add_argument
     lengths = [64, 128, 256, 512, 1024, 2048, 4096, 8192]
     add("--what", nargs="+", choices=("training", "decoding"), default=["training", "decoding"])

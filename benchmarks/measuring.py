@@ -1,9 +1,11 @@
 """Run a command and measure it: its lines with their times, processor time, memory."""
 
+import argparse
 import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,12 @@ from pathlib import Path
 SECONDS_BETWEEN_SAMPLES = 0.1
 SHARE_OF_SAMPLES = 0.01
 """Largest share of a command's time for memory readings: each one visits all its pages."""
+
+
+def benchmark_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help shows the description as it is written."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=description, formatter_class=formatter)
 
 
 class FailedCommand(Exception):
@@ -105,10 +113,19 @@ def run(
         ended.set()
         watcher.join()
     if process.returncode:
-        printed = [line.strip() for _, line in done.lines if line.strip()]
-        last = printed[-1] if printed else "no word why"
-        raise FailedCommand(f"{Path(command[0]).name} ended with {process.returncode}: {last}")
+        printed = [line.strip() for _, line in done.lines if line.strip()] or ["no word why"]
+        program = Path(command[0]).name
+        raise FailedCommand(f"{program} ended with {process.returncode}: {printed[-1]}")
     return done
+
+
+def output_of(name: str, words: Sequence[str], stdin: bytes = b"") -> str:
+    """Run a command of this toolkit and return its standard output. Stop if it fails."""
+    call = [sys.executable, "-m", f"relu_nmt.cli.{name}", *words]
+    process = subprocess.run(call, capture_output=True, check=False, input=stdin)
+    if process.returncode:
+        sys.exit(f"{' '.join(call)}: {process.stderr.decode()}")
+    return process.stdout.decode()
 
 
 def peak_resident() -> int:

@@ -56,7 +56,7 @@ class OpenNMT(Program):
         for split in ("train", "valid"):
             source = str(self.text / f"{split}.de")
             texts[split] = {"path_src": source, "path_tgt": str(self.text / f"{split}.en")}
-        return {
+        settings = {
             "data": texts,
             "src_vocab": str(vocabulary),
             "tgt_vocab": str(vocabulary),
@@ -94,8 +94,10 @@ class OpenNMT(Program):
             "train_steps": task.updates,
             "seed": 1,
             "save_model": str(model),
-            **({"world_size": 1, "gpu_ranks": [0]} if task.device == "cuda" else {}),
         }
+        if task.device == "cuda":
+            settings |= {"world_size": 1, "gpu_ranks": [0]}
+        return settings
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
         """See :meth:`Program.updates`. ``bsz`` has source and target tokens, and sentences."""
@@ -193,7 +195,12 @@ class JoeyNMT(Program):
         if not vocabulary.is_file():
             vocabulary.write_text("\n".join(words_of(self.text)) + "\n", "utf-8")
         side = {"max_length": LONGEST, "level": "word", "voc_file": str(vocabulary)}
-        length = fixed_length(self.text, decoding) if decoding else MOST_TOKENS
+        batch_size = 64
+        shortest = 1
+        longest = MOST_TOKENS
+        if decoding:
+            batch_size = decoding.batch_size
+            shortest = longest = fixed_length(self.text, decoding)
         return {
             "name": "benchmark",
             "joeynmt_version": "2.3.0",
@@ -210,10 +217,10 @@ class JoeyNMT(Program):
             "testing": {
                 "beam_size": BEAM,
                 "beam_alpha": 1.0,
-                "batch_size": decoding.batch_size if decoding else 64,
+                "batch_size": batch_size,
                 "batch_type": "sentence",
-                "min_output_length": length if decoding else 1,
-                "max_output_length": length,
+                "min_output_length": shortest,
+                "max_output_length": longest,
                 "eval_metrics": [],
             },
             "training": _joeynmt_training(task),

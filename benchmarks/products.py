@@ -7,13 +7,13 @@ take turns. Figures are medians over rounds. The time of 8-bit integers includes
 float32. Plain PyTorch has no such product.
 """
 
-import argparse
 import copy
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
+from measuring import benchmark_parser
 from torch import Tensor, nn
 
 from relu_nmt.engine import native
@@ -60,9 +60,7 @@ def microseconds(functions: dict[str, Callable[[Tensor], Tensor]], x: Tensor, ro
 @torch.no_grad()
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     add = parser.add_argument
     add("--types", nargs="+", choices=list(TYPES), default=list(TYPES), help="of numbers")
     shapes = ["256x256", "256x768", "256x1024", "1024x256", "256x7880"]

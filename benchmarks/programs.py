@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = "torch==" + torch.__version__.split("+")[0]
 BEAM = 5
 MOST_TOKENS = 200
+DEVICE_FLAGS = {"cpu": ["--cpu"], "cuda": []}
 WORKERS = "workers"
 """Ending of the names of decodings with a worker of one thread for each thread."""
 TRANSLATED = re.compile(
@@ -202,7 +203,7 @@ class FairseqLike(Program):
             f"--save-interval-updates {task.save_every} --keep-interval-updates 1 "
             "--max-source-positions 16384 --max-target-positions 16384"
         )
-        device = ["--cpu"] if task.device == "cpu" else []
+        device = DEVICE_FLAGS[task.device]
         return [*sides, *flags.split(), *device, *end_flags(task), "--save-dir", str(destination)]
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
@@ -216,12 +217,12 @@ class FairseqLike(Program):
 
     def generate_flags(self, task: Decoding) -> list[str]:
         """Return the flags of a decoding."""
-        limits = f"--min-len {task.tokens} " if task.tokens else ""
-        limits += f"--max-len-a 0 --max-len-b {task.tokens or task.most_tokens}"
-        device = ["--cpu"] if task.device == "cpu" else []
-        size = ["--batch-size", str(task.batch_size), "--max-tokens", "1000000"]
-        flags = ["--gen-subset", task.subset, "--beam", str(BEAM), "--lenpen", "1", *size]
-        return [*flags, *limits.split(), *device]
+        flags = ["--gen-subset", task.subset, "--beam", str(BEAM), "--lenpen", "1"]
+        flags += ["--batch-size", str(task.batch_size), "--max-tokens", "1000000"]
+        if task.tokens:
+            flags += ["--min-len", str(task.tokens)]
+        flags += ["--max-len-a", "0", "--max-len-b", str(task.tokens or task.most_tokens)]
+        return [*flags, *DEVICE_FLAGS[task.device]]
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
         """See :meth:`Program.translated`. Read the lines ``Translated`` and ``H-``."""
@@ -277,7 +278,7 @@ class Ours(FairseqLike):
         except (FailedCommand, OSError):
             return "unknown revision"
 
-    def command(self, name: str, *words: str, processes: int = 1) -> Command:
+    def command(self, name: str, words: Sequence[str], processes: int = 1) -> Command:
         """Return a command of the package, perhaps in several processes."""
         python = [sys.executable]
         if processes > 1:
@@ -289,16 +290,17 @@ class Ours(FairseqLike):
     def preprocess(self, destination: Path, workers: int) -> Command:
         """See :meth:`Program.preprocess`."""
         flags = ["--overwrite", *_preprocess_flags(self.text, destination, workers)]
-        return self.command("preprocess", *flags)
+        return self.command("preprocess", flags)
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
         """See :meth:`Program.train`. The variant may end with a number of processes."""
         attention, dtype, *in_processes = variant.split(", ")
         arch = {"softmax": "transformer", "reluformer": "reluformer"}[attention]
-        precision = ["--bf16"] if dtype == "bfloat16" else []
-        flags = [*self.flags(task, destination), "--arch", f"{arch}_tiny", *precision]
+        words = [str(self.data), *self.flags(task, destination), "--arch", f"{arch}_tiny"]
+        if dtype == "bfloat16":
+            words.append("--bf16")
         processes = int(in_processes[0].split()[0]) if in_processes else 1
-        return self.command("train", str(self.data), *flags, processes=processes)
+        return self.command("train", words, processes)
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
@@ -312,10 +314,11 @@ class Ours(FairseqLike):
             "threshold": ["--beam-threshold", "2"],
         }
         workers = task.threads if with_workers else 1
-        flags = [*self.generate_flags(task), "--workers", str(workers)]
+        words = [str(self.data), "--path", str(model), *self.generate_flags(task)]
+        words += ["--workers", str(workers)]
         for option in options.split(" and "):
-            flags += flags_of[option]
-        return self.command("generate", str(self.data), "--path", str(model), *flags)
+            words += flags_of[option]
+        return self.command("generate", words)
 
 
 # Allow the peers' pickled checkpoints. PyTorch 2.6 and later refuse them by default.
@@ -371,9 +374,11 @@ class CTranslate2(Program):
         output = self.folder / "translations"
         words = [str(self.bin / "python"), str(ROOT / "benchmarks/ctranslate2_decoding.py")]
         dtype, *with_workers = variant.split(", ")
-        workers, threads = (task.threads, 1) if with_workers else (1, task.threads)
+        workers_and_threads = [1, task.threads]
+        if with_workers:
+            workers_and_threads.reverse()
         words += [str(self.models / "converted"), str(source), str(output), dtype, task.device]
-        sizes = (workers, threads, task.batch_size, BEAM, task.tokens or 0, MOST_TOKENS)
+        sizes = (*workers_and_threads, task.batch_size, BEAM, task.tokens or 0, MOST_TOKENS)
         return Command([*words, *map(str, sizes)], {"PYTHONPATH": ""})
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:

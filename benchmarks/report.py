@@ -45,11 +45,12 @@ class Machine:
     def lines(self) -> list[str]:
         """Return the facts about the machine, one per line."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        is_busy = self.load > BUSY_LOAD * self.cores
         gpus = []
         if self.device == "cuda":
-            gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
-        state = "; **a busy machine**: compare ratios, not figures" if is_busy else ""
+            gpus = list(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
+        state = ""
+        if self.load > BUSY_LOAD * self.cores:
+            state = "; **a busy machine**: compare ratios, not figures"
         return [
             f"{self.started:%Y-%m-%d %H:%M} UTC",
             f"{_processor()}, {self.cores} cores, {memory / 1e9:.0f} GB of memory, "

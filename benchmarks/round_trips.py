@@ -8,13 +8,12 @@ has for each side the number of given lines, of translated lines, and the share 
 encoding and decoding change.
 """
 
-import argparse
 import itertools
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from measuring import benchmark_parser, output_of
 
 from relu_nmt.io.text_lines import iterate_lines, write_lines
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -24,15 +23,6 @@ TEXT_STEPS = {
     "moses": ["--tokenizer", "moses", "--subword", "subword-nmt"],
     "sentencepiece": ["--subword", "sentencepiece"],
 }
-
-
-def command(name: str, words: Sequence[str], stdin: bytes = b"") -> str:
-    """Run a command with standard input. Return its standard output."""
-    call = [sys.executable, "-m", f"relu_nmt.cli.{name}", *words]
-    process = subprocess.run(call, capture_output=True, check=False, input=stdin)
-    if process.returncode:
-        sys.exit(f"{' '.join(call)}: {process.stderr.decode()}")
-    return process.stdout.decode()
 
 
 def changed(text: TextPipeline, lines: Sequence[str]) -> float:
@@ -67,13 +57,13 @@ def cells_of(table: Path, text_steps: str, size: int, max_lines: int, folder: Pa
     pair = ["--source-lang", source, "--target-lang", target]
     texts = ["--trainpref", str(folder / "all"), "--validpref", str(folder / "few")]
     steps = [*TEXT_STEPS[text_steps], "--subword-size", str(size), "--joined-dictionary"]
-    command("preprocess", [*pair, *texts, "--destdir", data, *steps])
+    output_of("preprocess", [*pair, *texts, "--destdir", data, *steps])
     shape = ["--arch", "reluformer_tiny", "--max-tokens", "2000", "--max-update", "20"]
-    command("train", [data, *shape, "--lr", "1e-3", "--save-dir", save])
+    output_of("train", [data, *shape, "--lr", "1e-3", "--save-dir", save])
     typed = (folder / f"few.{source}").read_bytes()
     checkpoint = str(Path(save, "checkpoint_last.safetensors"))
     limits = ["--path", checkpoint, "--beam", "2", "--max-len-a", "0", "--max-len-b", "20"]
-    translations = command("interactive", [*limits, "--format", "json"], typed)
+    translations = output_of("interactive", [*limits, "--format", "json"], typed)
     task = TranslationTask.from_data_folder(data, source, target)
     num_translated = translations.count("\n")
     return [
@@ -88,9 +78,7 @@ def cells_of(table: Path, text_steps: str, size: int, max_lines: int, folder: Pa
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="NAME.SOURCE-TARGET.tsv")
     parser.add_argument("--lines", type=int, default=2000, help="lines of each (default: 2000)")
     parser.add_argument("--subword-size", type=int, default=4000, help="subwords (default: 4000)")

@@ -20,16 +20,19 @@ A small run to test everything in minutes:
 import argparse
 import filecmp
 import itertools
+import operator
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import corpus
 import report
-from measuring import FailedCommand, Run, run
+from measuring import FailedCommand, Run, benchmark_parser, run
 from peers import PEERS
 from programs import (
     ROOT,
@@ -72,7 +75,9 @@ class Measurement:
     def measure(self, round_number: int) -> None:
         """Run every row once. Leave out a failed row from then on."""
         names = [name for name in self.rows if name not in self.problems]
-        for name in names if round_number % 2 == 0 else reversed(names):
+        if round_number % 2:
+            names.reverse()
+        for name in names:
             try:
                 figures = self.rows[name]()
             except FailedCommand as problem:
@@ -98,7 +103,6 @@ class Benchmark:
         self.problems: dict[str, str] = {}
         self.ours = self._ours(ROOT, "relu_nmt")
         self.programs = self._programs()
-        self.translations: dict[str, dict[str, list[str]]] = {}
 
     def _ours(self, checkout: Path, name: str) -> Ours:
         return Ours(name, self.folder / name.replace(" ", "-"), self.text, self.data, checkout)
@@ -134,86 +138,75 @@ class Benchmark:
 
     def preprocessing(self) -> Measurement:
         """Return the table of preprocessing."""
-        lines = len(read_lines(self.text / "train.de"))
-
-        def row(program: Program) -> Callable[[], dict[str, float]]:
-            def measure() -> dict[str, float]:
-                destination = self.folder / "made-again"
-                shutil.rmtree(destination, ignore_errors=True)
-                command = program.preprocess(destination, self.arguments.threads)
-                assert command is not None
-                done = self.call(command)
-                same = {"same %": same_files(self.data, destination)}
-                return {"pairs/s": lines / done.seconds, **same, **_used(done)}
-
-            return measure
-
         rows = {}
         for program in self.programs:
             if program.preprocess(self.folder, 1) is not None:
-                rows[program.name] = row(program)
+                rows[program.name] = partial(self._preprocess, program)
         return Measurement("Preprocessing", ["pairs/s", "same %", "CPU s", "peak MB"], rows)
+
+    def _preprocess(self, program: Program) -> dict[str, float]:
+        destination = self.folder / "made-again"
+        shutil.rmtree(destination, ignore_errors=True)
+        command = program.preprocess(destination, self.arguments.threads)
+        assert command is not None
+        done = self.call(command)
+        rate = len(read_lines(self.text / "train.de")) / done.seconds
+        return {"pairs/s": rate, "same %": same_files(self.data, destination), **_used(done)}
 
     def training(self) -> Measurement:
         """Return the table of training: rate, start, checkpoints."""
-        task = self._training(self.arguments.updates)
-
-        def row(program: Program, variant: str) -> Callable[[], dict[str, float]]:
-            def measure() -> dict[str, float]:
-                destination = self.folder / "training"
-                shutil.rmtree(destination, ignore_errors=True)
-                command = program.train(task, variant, destination)
-                assert command is not None
-                return training_figures(program, self.call(command))
-
-            return measure
-
         rows = {}
         for program in self.programs:
             for variant in self._chosen(program.training_variants):
-                rows[f"{program.name}, {variant}"] = row(program, variant)
+                rows[f"{program.name}, {variant}"] = partial(self._train, program, variant)
         if self.arguments.processes > 1:
             for variant in self._chosen(self.ours.training_variants):
-                in_processes = f"{variant}, {self.arguments.processes} processes"
-                rows[f"{self.ours.name}, {in_processes}"] = row(self.ours, in_processes)
+                variant += f", {self.arguments.processes} processes"
+                rows[f"{self.ours.name}, {variant}"] = partial(self._train, self.ours, variant)
         columns = ["tokens/s", "first update s", "checkpoint s", "CPU s", "peak MB"]
         return Measurement("Training", columns, rows)
 
+    def _train(self, program: Program, variant: str) -> dict[str, float]:
+        destination = self.folder / "training"
+        shutil.rmtree(destination, ignore_errors=True)
+        command = program.train(self._training(self.arguments.updates), variant, destination)
+        assert command is not None
+        return training_figures(program, self.call(command))
+
     def _chosen(self, variants: Iterable[str]) -> list[str]:
         """Return the variants that have one of the words of --variants."""
-        words = self.arguments.variants
-        return [v for v in variants if not words or any(word in v for word in words)]
+        words = map(re.escape, self.arguments.variants or [""])
+        return list(filter(re.compile("|".join(words)).search, variants))
 
     def decoding(self, title: str, task: Decoding) -> Measurement:
         """Return the table of a decoding."""
-        base = f"{self.ours.name}, {self.ours.decoding_variants[0]}"
-        translations = self.translations.setdefault(title, {})
-
-        def row(program: Program, variant: str) -> Callable[[], dict[str, float]]:
-            def measure() -> dict[str, float]:
-                command = program.decode(task, variant)
-                assert command is not None
-                done = self.call(command)
-                seconds, lines = program.translated(task, done)
-                tokens = len(" ".join(lines).split())
-                translations[f"{program.name}, {variant}"] = lines
-                figures = {"tokens/s": tokens / seconds, "sentences/s": len(lines) / seconds}
-                if shares_model(program, variant) and not task.tokens and base in translations:
-                    pairs = zip(lines, translations[base], strict=True)
-                    same = sum(line == base_line for line, base_line in pairs)
-                    figures["same %"] = 100 * same / len(lines)
-                return {**figures, **_used(done)}
-
-            return measure
-
         rows = {}
+        translations: dict[str, list[str]] = {}
         takes_workers = task.device == "cpu" and not task.tokens  # documents are one batch
         for program in self.programs:
             for variant in self._chosen(program.decoding_variants):
                 if takes_workers or not variant.endswith(WORKERS):
-                    rows[f"{program.name}, {variant}"] = row(program, variant)
+                    row = partial(self._decode, program, variant, task, translations)
+                    rows[f"{program.name}, {variant}"] = row
         columns = ["tokens/s", "sentences/s", "same %", "CPU s", "peak MB"]
         return Measurement(title, columns, rows)
+
+    def _decode(
+        self, program: Program, variant: str, task: Decoding, translations: dict[str, list[str]]
+    ) -> dict[str, float]:
+        """Return the figures of a decoding, and add its lines to the rows' translations."""
+        command = program.decode(task, variant)
+        assert command is not None
+        done = self.call(command)
+        seconds, lines = program.translated(task, done)
+        tokens = len(" ".join(lines).split())
+        translations[f"{program.name}, {variant}"] = lines
+        figures = {"tokens/s": tokens / seconds, "sentences/s": len(lines) / seconds}
+        base = translations.get(f"{self.ours.name}, {self.ours.decoding_variants[0]}")
+        if shares_model(program, variant) and not task.tokens and base is not None:
+            same = sum(map(operator.eq, lines, base))
+            figures["same %"] = 100 * same / len(lines)
+        return {**figures, **_used(done)}
 
     def measurements(self) -> Iterable[Measurement]:
         """Make the models, and return the tables, one section after the other."""
@@ -274,7 +267,7 @@ class Benchmark:
             softmax = self.ours.models / "softmax/checkpoint_last.safetensors"
             folder = by_name["ctranslate2"].models
             words = [str(softmax), "--to", "ctranslate2", "--output", str(folder / "converted")]
-            command = self.ours.command("convert", *words)
+            command = self.ours.command("convert", words)
             self._make("ctranslate2", folder, lambda: command)
 
     def _make_ours(self, program: Ours, fairseq: Path | None) -> None:
@@ -284,14 +277,17 @@ class Benchmark:
             softmax.mkdir(parents=True, exist_ok=True)
             output = ["--output", str(softmax / "checkpoint_last.safetensors")]
             words = [str(fairseq), "--data", str(self.data), *output, "--trust-pickle"]
-            command = program.command("import_fairseq", *words)
+            command = program.command("import_fairseq", words)
             imported = self._make(f"{program.name}, fairseq's model", softmax, lambda: command)
         shortlist = program.models / "shortlist"
         words = [str(self.data), "--output", str(shortlist / "shortlist.txt")]
-        shortlist_command = program.command("shortlist", *words)
+        shortlist_command = program.command("shortlist", words)
         self._make(f"{program.name}, shortlist", shortlist, lambda: shortlist_command)
         task = self._training(self.arguments.model_updates)
-        for attention in ("reluformer",) if imported else ("reluformer", "softmax"):
+        attentions = ["reluformer"]
+        if not imported:
+            attentions.append("softmax")
+        for attention in attentions:
             model = program.models / attention
             trained = program.train(task, f"{attention}, float32", model)
             self._make(f"{program.name}, {attention}", model, lambda c=trained: c)
@@ -351,9 +347,7 @@ def _used(done: Run) -> dict[str, float]:
 
 def parse_arguments() -> argparse.Namespace:
     """Return the flags."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     add = parser.add_argument
     add("--folder", type=Path, default=Path("benchmark-run"), help="environments, data, models")
     add("--text", type=Path, help="folder of the text; the examples' corpus by default")

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from measuring import benchmark_parser
 from telemetry import VOCABULARY, made_batch, made_objective
 from torch import Tensor, nn
 
@@ -109,9 +110,7 @@ def table(seconds: dict[str, np.ndarray]) -> list[dict[str, str]]:
 
 def main() -> None:
     """Run the benchmark, print its table and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("attentions", nargs="+", metavar="ATTENTION")
     parser.add_argument("--images", action="store_true", help="ViT-Ti in place of a translator")
     parser.add_argument(

@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import torch
+from measuring import benchmark_parser
 
 from relu_nmt.data.translation_batches import TranslationBatch, collate
 from relu_nmt.modules.config import AttentionRegularizerConfig
@@ -55,9 +56,7 @@ def made_objective(arguments: argparse.Namespace) -> TranslationObjective:
 
 def main() -> None:
     """Run the benchmark and print its result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--attention", default="reluformer:gamma=2", help="of all slots")
     parser.add_argument("--layers", type=int, default=3, help="of encoder and decoder each")
     parser.add_argument("--sentences", type=int, default=48, help="in the batch")

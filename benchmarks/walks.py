@@ -13,7 +13,6 @@ number that occurs nowhere else, or a rare word, as text or as token id. The nam
 are counted too. All modules are imported before, so that code that runs on import does not count.
 """
 
-import argparse
 import inspect
 import io
 import itertools
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from measuring import benchmark_parser
 
 import relu_nmt
 from relu_nmt.cli import preprocess, train
@@ -147,7 +147,9 @@ def write_text(folder: Path) -> None:
             text += " ".join([*rng.choices(words, k=5), word])
             if number == 7:
                 text += f" {RARE_WORD}"
-            text += "\n\n" if number % 4 == 3 else "\n"
+            text += "\n"
+            if number % 4 == 3:
+                text += "\n"
         (folder / f"text.{language}").write_text(text, encoding="utf-8")
 
 
@@ -205,9 +207,7 @@ def walk_all(folder: Path) -> dict[str, Walk]:
 
 def main() -> None:
     """Print a line for each walk."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--list", action="store_true", help="the files, and the names")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from benchmarks import round_trips
 from relu_nmt.io.text_lines import write_lines
+from tests.example_modules import example_modules
 
 
 @pytest.mark.slow
@@ -15,7 +15,8 @@ def test_every_line_comes_out_and_changed_lines_are_counted(
     pairs += [f"l’homme: 10:30 {n}\tein »Wort« {n}" for n in range(50)]
     write_lines(table := tmp_path / "made.fr-de.tsv", pairs)
     monkeypatch.setattr(sys, "argv", ["round_trips.py", str(table), "--subword-size", "60"])
-    round_trips.main()
+    with example_modules("../benchmarks", "measuring", "round_trips") as modules:
+        modules.round_trips.main()
     head, _, *rows = capsys.readouterr().out.splitlines()
     assert head.startswith("| text | text steps | lines |")
     cells = [row.strip("| ").split(" | ") for row in rows]
