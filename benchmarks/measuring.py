@@ -88,15 +88,7 @@ def run(
         except OSError as error:
             raise FailedCommand(f"{command[0]}: {error.strerror}") from error
 
-        def watch() -> None:
-            pause = SECONDS_BETWEEN_SAMPLES
-            while not ended.wait(pause):
-                began = time.perf_counter()
-                done.peak_bytes = max(done.peak_bytes or 0, _memory_of_tree(process.pid)) or None
-                took = time.perf_counter() - began
-                pause = max(SECONDS_BETWEEN_SAMPLES, took / SHARE_OF_SAMPLES)
-
-        watcher = threading.Thread(target=watch)
+        watcher = threading.Thread(target=_watch, args=(process.pid, done, ended))
         watcher.start()
         timer = threading.Timer(
             interrupt_after or threading.TIMEOUT_MAX, process.send_signal, [signal.SIGINT]
@@ -117,6 +109,16 @@ def run(
         program = Path(command[0]).name
         raise FailedCommand(f"{program} ended with {process.returncode}: {printed[-1]}")
     return done
+
+
+def _watch(process: int, done: Run, ended: threading.Event) -> None:
+    """Note the peak memory of a process and its descendants until the command has ended."""
+    pause = SECONDS_BETWEEN_SAMPLES
+    while not ended.wait(pause):
+        began = time.perf_counter()
+        done.peak_bytes = max(done.peak_bytes or 0, _memory_of_tree(process)) or None
+        took = time.perf_counter() - began
+        pause = max(SECONDS_BETWEEN_SAMPLES, took / SHARE_OF_SAMPLES)
 
 
 def output_of(name: str, words: Sequence[str], stdin: bytes = b"") -> str:
