@@ -92,6 +92,14 @@ def run_forked(work, cwd, environment=os.environ, seconds=300):
     return Done(code, *texts)
 
 
+def wait_for(process, text):
+    """Read the output of a process up to a line with this text."""
+    for line in process.stdout:
+        if text in line:
+            return
+    raise AssertionError(process.stderr.read())
+
+
 def seconds_of_children():
     """Return the processor time of all processes that ended. A busy machine takes no more."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -133,3 +133,10 @@ def tensors(folder, name="checkpoint_last"):
     """Return all tensors in a checkpoint by name: weights, and the state of the optimizer."""
     checkpoint = load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
     return {**checkpoint.model_tensors, **checkpoint.training_tensors}
+
+
+def assert_same_tensors(first, second):
+    """Assert that tensors by name are the same to the bit."""
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name

@@ -6,6 +6,7 @@ Only front doors are used here: the commands' ``main`` and :class:`Translator`.
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import os
 import re
@@ -153,7 +154,7 @@ def translate(path: str, **search: bool) -> list[list]:
     translations = Translator.from_checkpoint(paths, "cpu").translate_nbest(
         LINES, beam=4, nbest=2, **search
     )
-    return [[t.text, t.score] for of_line in translations for t in of_line]
+    return [[t.text, t.score] for t in itertools.chain.from_iterable(translations)]
 
 
 LIMITS = "--max-len-b 40 --max-len-a 1"
@@ -182,7 +183,8 @@ def outputs_of_model(name: str, count_freely: bool = False) -> dict[str, list]:
         name: of the checkpoint.
         count_freely: ask for what the old code did with the number of sentences.
     """
-    case, path = CASES.get(name, Case("")), checkpoint(name)
+    case = CASES.get(name, Case(""))
+    path = checkpoint(name)
     search = {"free_sentence_count": True} if count_freely else {}
     flags = f"{LIMITS} --beam 5 --nbest 2 {case.generate} {FREE_COUNT if count_freely else ''}"
     return {

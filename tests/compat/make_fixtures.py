@@ -54,8 +54,10 @@ def write_text(folder: Path) -> None:
         for _ in range(count):
             lines = [rng.choices(range(13), k=rng.randint(1, 4)) for _ in range(rng.randint(1, 5))]
             for language, words, and_word in (("de", GERMAN, "und"), ("en", ENGLISH, "and")):
-                sentences = [joined([words.split()[n] for n in line], and_word) for line in lines]
-                texts[language].append("\n".join(sentences) + "\n")
+                text = ""
+                for line in lines:
+                    text += joined([words.split()[n] for n in line], and_word) + "\n"
+                texts[language].append(text)
         for language, documents in texts.items():
             (folder / f"{split}.{language}").write_text("\n".join(documents), encoding="utf-8")
     for language, words in (("de", GERMAN), ("en", ENGLISH)):
@@ -96,7 +98,8 @@ def train(command: str, flags: str, max_update: int, name: str) -> None:
 def average_with_earlier(name: str) -> None:
     """Store the mean of a model with the one it was before."""
     train("train", cases.CASES[name].training_flags(), cases.UPDATES - 50, "earlier")
-    earlier, averaged = cases.checkpoint("earlier"), cases.checkpoint(cases.AVERAGED)
+    earlier = cases.checkpoint("earlier")
+    averaged = cases.checkpoint(cases.AVERAGED)
     inputs = f"{earlier} {cases.checkpoint(name)}"
     cases.run_command("average", f"--inputs {inputs} --output {averaged}")
     (FILES / earlier).unlink()

@@ -5,6 +5,7 @@ norms before the sublayers, Fan et al. 2021 for the codes of languages, fairseq'
 """
 
 import io
+import itertools
 import json
 import math
 
@@ -39,7 +40,8 @@ CONFIG = {
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
-END, UNKNOWN = 2, 3
+END = 2
+UNKNOWN = 3
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 UNUSED = 5
 
@@ -54,7 +56,7 @@ class PlainM2M100:
     def __init__(self, codes):
         content = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([text for pair in PAIRS for text in pair] * 3),
+            sentence_iterator=itertools.chain.from_iterable(PAIRS * 3),
             model_writer=content,
             vocab_size=60,
             model_type="bpe",
@@ -64,7 +66,8 @@ class PlainM2M100:
         self.pieces = content.getvalue()
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.pieces)
         learned = [self.processor.id_to_piece(i) for i in range(3, len(self.processor))]
-        self.codes, self.vocabulary = codes, [*SPECIAL, *learned]
+        self.codes = codes
+        self.vocabulary = [*SPECIAL, *learned]
         self.ids = {symbol: i for i, symbol in enumerate([*self.vocabulary, *codes])}
         torch.manual_seed(1)
         self.size = len(self.ids) + UNUSED
@@ -126,7 +129,8 @@ class PlainM2M100:
 
     def stack(self, side, ids, memory=None):
         """Return the states [N, D] of token ids."""
-        x, heads = self.embedded(ids), CONFIG[f"{side}_attention_heads"]
+        x = self.embedded(ids)
+        heads = CONFIG[f"{side}_attention_heads"]
         for layer in range(CONFIG[f"{side}_layers"]):
             name = f"model.{side}.layers.{layer}"
             y = self.norm(f"{name}.self_attn_layer_norm", x)
@@ -172,7 +176,8 @@ class PlainM2M100:
         ``forced_bos_token_id``). It ends with as many ended hypotheses as beams. Behind the longest
         output comes the end.
         """
-        live, ended = [(0.0, [self.ids[code]])], []
+        live = [(0.0, [self.ids[code]])]
+        ended = []
         while len(ended) < beams and live:
             longer = []
             for total, tokens in live:
@@ -196,7 +201,7 @@ class PlainM2M100:
     # ------------------------------------------------------------------- the folder
 
     def save(self, folder, nllb=False):
-        """Write the folder. That of NLLB has no vocab.json, and lists its codes elsewhere."""
+        """Write the folder. NLLB's folder has no vocab.json, and lists its codes elsewhere."""
         folder.mkdir()
         config = CONFIG | {"vocab_size": self.size}
         (folder / "config.json").write_text(json.dumps(config))
@@ -214,3 +219,13 @@ class PlainM2M100:
             added = {"added_tokens_decoder": contents}
         (folder / "tokenizer_config.json").write_text(json.dumps(added))
         save_file(self.weights, folder / "model.safetensors")
+
+
+def changed(name, **values):
+    """Return a function that changes values in a JSON file of a folder."""
+
+    def change(folder):
+        content = json.loads((folder / name).read_text("utf-8"))
+        (folder / name).write_text(json.dumps({**content, **values}), "utf-8")
+
+    return change

@@ -56,7 +56,8 @@ def test_a_model_of_fairseq_translates_as_there(name, tmp_path):
 
 def as_of_old(saved):
     """Return a checkpoint as fairseq 0.6 wrote it, and the module of a class in it."""
-    tensors, old = saved["model"], {"encoder.embed_positions._float_tensor": torch.zeros(1)}
+    tensors = saved["model"]
+    old = {"encoder.embed_positions._float_tensor": torch.zeros(1)}
     for name, tensor in tensors.items():
         if "k_proj" in name or "v_proj" in name:
             continue

@@ -10,7 +10,8 @@ from relu_nmt.errors import DataError
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
-from tests.compat.plain_m2m100 import CONFIG, END, LINES, PAIRS, PlainM2M100
+from tests.compat.plain_m2m100 import CONFIG, END, LINES, PAIRS, PlainM2M100, changed
+from tests.tiny import assert_same_tensors
 
 KINDS = {
     "m2m": (("de", "en"), ["__de__", "__en__", "__fr__"]),
@@ -35,7 +36,8 @@ def models(request, tmp_path_factory):
 
 def test_ids_and_logits_are_the_same(models):
     plain, _, _, translator = models
-    [model], (source, target) = translator.models, plain.codes[:2]
+    [model] = translator.models
+    source, target = plain.codes[:2]
     for number, line in enumerate(LINES):
         ids = plain.encode(source, line)
         assert translator.sources.sentence(line).ids.tolist() == ids
@@ -81,9 +83,11 @@ def test_ctranslate2_translates_the_same_behind_the_code(models, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     plain, _, path, translator = models
     run_here("convert", path, "--to", "ctranslate2", "--output", tmp_path / "ct2")
-    text, model = translator.task, ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
+    text = translator.task
+    model = ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
     for line, expected in PAIRS:
-        tokens, code = text.source_text.encode(line), plain.codes[1]
+        tokens = text.source_text.encode(line)
+        code = plain.codes[1]
         [result] = model.translate_batch([tokens], target_prefix=[[code]], beam_size=1)
         assert text.target_text.decode(result.hypotheses[0]) == expected
 
@@ -110,14 +114,6 @@ def test_data_and_training_like_the_model(models, tmp_path):
     words = ["--path", tmp_path / "new/checkpoint_last.safetensors", "--cpu", "--beam", 2]
     done = run_here("generate", tmp_path / "data", *words, "--gen-subset", "valid")
     assert "BLEU = 100.00" in done.stdout
-
-
-def changed(name, **values):
-    def change(folder):
-        content = json.loads((folder / name).read_text("utf-8"))
-        (folder / name).write_text(json.dumps({**content, **values}), "utf-8")
-
-    return change
 
 
 def with_fewer_rows(folder):
@@ -230,8 +226,7 @@ def test_weights_in_several_files(name, tmp_path):
         output = tmp_path / f"{len(models)}.safetensors"
         run_here("import_marian", tmp_path / "theirs", "-s", "de", "-t", "en", "--output", output)
         models.append(load_file(output))
-    assert models[0].keys() == models[1].keys()
-    assert all(torch.equal(models[0][key], models[1][key]) for key in models[0])
+    assert_same_tensors(*models)
 
 
 def test_codes_keep_their_ids_behind_a_gap(tmp_path):

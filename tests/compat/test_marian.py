@@ -18,6 +18,7 @@ from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.translator.spans import token_spans
 from tests.commands import run_here
+from tests.compat.plain_m2m100 import changed
 
 FILES = Path(__file__).parent / "marian_files"
 CASES = [json.loads(line) for line in (FILES / "outputs.jsonl").read_text("utf-8").splitlines()]
@@ -56,7 +57,8 @@ def our_ids(translator):
 
 
 def test_ids_and_logits_are_the_same(translator, our_ids):
-    logits, [model] = load_file(FILES / "logits.safetensors"), translator.models
+    logits = load_file(FILES / "logits.safetensors")
+    [model] = translator.models
     for number, case in enumerate(CASES):
         source = translator.sources.sentence(case["line"]).ids
         assert source.tolist() == our_ids[case["ids"]].tolist()
@@ -198,7 +200,8 @@ def test_ctranslate2_translates_the_same(tmp_path, translator):
     ctranslate2 = pytest.importorskip("ctranslate2")
     path, _ = imported(FILES, tmp_path)
     run_here("convert", path, "--to", "ctranslate2", "--output", tmp_path / "ct2")
-    text, model = translator.task, ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
+    text = translator.task
+    model = ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
     for case in CASES:
         tokens = text.source_text.encode(case["line"])
         [result] = model.translate_batch([tokens], beam_size=1, max_decoding_length=28)
@@ -237,14 +240,6 @@ def test_no_checkpoint_of_a_training_is_replaced(tmp_path):
     _, done = imported(FILES, tmp_path, check=False)
     assert done.returncode == 2 and "holds the state that a training goes on from" in done.stderr
     assert path.read_bytes() == before
-
-
-def changed(name, **values):
-    def change(folder):
-        content = json.loads((folder / name).read_text("utf-8"))
-        (folder / name).write_text(json.dumps({**content, **values}), "utf-8")
-
-    return change
 
 
 def written(name, content):

@@ -54,7 +54,8 @@ def assert_same_log(log, stored, close=CLOSE):
 @pytest.mark.parametrize("name", [*cases.CASES, cases.AVERAGED, cases.ENSEMBLE])
 def test_translations_and_scores_are_those_of_the_old_code(name):
     has_separators = "--sentence-separator" in cases.CASES.get(name, cases.Case("")).train
-    outputs, stored = cases.outputs_of_model(name, has_separators), expected(name)
+    outputs = cases.outputs_of_model(name, has_separators)
+    stored = expected(name)
     assert [text for text, _ in outputs["translate"]] == [text for text, _ in stored["translate"]]
     for (_, score), (text, old) in zip(outputs["translate"], stored["translate"], strict=True):
         assert math.isclose(score, old, rel_tol=CLOSE), text
@@ -64,7 +65,8 @@ def test_translations_and_scores_are_those_of_the_old_code(name):
 
 @pytest.mark.parametrize("name", cases.CASES)
 def test_a_resumed_training_goes_on_as_with_the_old_code(name, tmp_path):
-    resumed, stored = cases.resume(name, tmp_path), expected(f"{name}-resumed")
+    resumed = cases.resume(name, tmp_path)
+    stored = expected(f"{name}-resumed")
     close = ILL_CONDITIONED.get(name, CLOSE)
     assert_same_log(resumed["log"], stored["log"], close)
     assert_same_lines(resumed["references"], stored["references"], close)

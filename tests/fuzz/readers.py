@@ -74,7 +74,7 @@ VOCABULARY = 10
 
 @dataclass(frozen=True)
 class Reader:
-    """How one kind of file is read.
+    """Description of how one kind of file is read.
 
     Args:
         file: name that the file has.

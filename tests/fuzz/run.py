@@ -38,7 +38,8 @@ def fuzz(folder: Path, flags: list[str], chosen: list[str]) -> None:
 
     with atheris.instrument_imports(include=["relu_nmt"]):
         from tests.fuzz.readers import READERS, read_or_refuse
-    names, counts = list(READERS), Counter()
+    names = list(READERS)
+    counts = Counter()
     corpus = folder / "corpus"
     corpus.mkdir()
     paths = {}

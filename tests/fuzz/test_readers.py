@@ -161,7 +161,8 @@ def test_metadata_of_a_checkpoint_with_any_value(tmp_path, data):
     """Behind the checksums."""
     path = tmp_path / "checkpoint_last.safetensors"
     model = load_checkpoint(OLD_FILES / "checkpoints/ema.safetensors", with_training_state=True)
-    inner, name = model.metadata, data.draw(st.sampled_from(sorted(model.metadata)))
+    inner = model.metadata
+    name = data.draw(st.sampled_from(sorted(model.metadata)))
     while isinstance(inner[name], dict) and inner[name] and data.draw(st.booleans()):
         inner = inner[name]
         name = data.draw(st.sampled_from(sorted(inner)))

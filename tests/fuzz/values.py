@@ -5,6 +5,7 @@ parses, with some values of other types, sizes or depths.
 """
 
 import copy
+import itertools
 import json
 import random
 import zlib
@@ -14,8 +15,7 @@ from safetensors.torch import save
 
 DEEP = {
     f"@deep {depth} {opening}@": (opening, depth)
-    for depth in (9, 40, 900, 20_000)
-    for opening in ("[", '{"a":')
+    for depth, opening in itertools.product((9, 40, 900, 20_000), ("[", '{"a":'))
 }
 STRANGE = (
     *(None, True, False, 0, 1, -1, 2, 0.5, -1.5, 1e308, -1e308, 10**15, 10**16, 10**400, 2**63),

@@ -26,10 +26,12 @@ from types import FrameType
 import torch
 
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
+from tests.tiny import assert_same_tensors
 from tests.unit.training.toy import Toy, ToyModel, ToyObjective, ToySource
 
 LAST = "checkpoint_last.safetensors"
-FIRST_CALLS, CALLS = 60, 2000
+FIRST_CALLS = 60
+CALLS = 2000
 """About as many calls of functions are in writing one file, and in three times saving."""
 DELAY = 0.03
 
@@ -69,7 +71,9 @@ class KilledFolder:
     """
 
     def __init__(self, write: Callable[..., None], calls: int, delay: float) -> None:
-        self.write, self.calls, self.delay = write, calls, delay
+        self.write = write
+        self.calls = calls
+        self.delay = delay
 
     def __call__(self, *arguments: object) -> None:
         """Write, perhaps not to the end."""
@@ -155,7 +159,9 @@ def killed_at_each_file(parent: Path, write: Callable[[Path], None]) -> Iterator
     for number in itertools.count(1):
         folder = parent / str(number)
         folder.mkdir()
-        process, paths, ended = child(write, folder), set(), 0
+        process = child(write, folder)
+        paths = set()
+        ended = 0
         while not ended:
             for directory, folders, files in os.walk(folder):
                 paths.update(os.path.join(directory, name) for name in (*folders, *files))
@@ -187,7 +193,8 @@ def run(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
     """
     begun = mmap.mmap(-1, 8)
     counts = {"within a file": 0, "between two": 0}
-    parts, num_made = folder / "parts", 0
+    parts = folder / "parts"
+    num_made = 0
     for done in range(kills):
         if done and done % 5 == 0:
             print(f"{done} kills: {counts}", flush=True)
@@ -207,9 +214,7 @@ def run(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
         for part in ("parts", "whole")
     )
     for kind in ("model_tensors", "training_tensors"):
-        first, second = getattr(left, kind), getattr(right, kind)
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[name], second[name]) for name in first)
+        assert_same_tensors(getattr(left, kind), getattr(right, kind))
     return {**counts, "updates": num_made}
 
 

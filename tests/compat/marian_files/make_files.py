@@ -19,7 +19,9 @@ TEXT = {
     "target": ["this is a house", "the dog sees the red house", "where is a red dog ?"],
 }
 LINES = [*TEXT["source"], "das Haus", "Hund Hund Hund", "ein großer Xaver"]
-BEAMS, LONGEST, STEPS = 4, 30, 450
+BEAMS = 4
+LONGEST = 30
+STEPS = 450
 
 
 def write_model() -> None:
@@ -84,7 +86,9 @@ def write_outputs() -> None:
 
     model = MarianMTModel.from_pretrained(HERE).eval()
     tokenizer = MarianTokenizer.from_pretrained(HERE)
-    pad, cases, logits = model.config.pad_token_id, [], {}
+    pad = model.config.pad_token_id
+    cases = []
+    logits = {}
     for number, line in enumerate(LINES):
         ids = torch.tensor([tokenizer.encode(line)])
         case = {"line": line, "ids": ids[0].tolist()}

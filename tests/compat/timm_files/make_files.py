@@ -75,7 +75,7 @@ MODELS = {
     "swin": {
         "class": "SwinTransformer",
         "image": 48,
-        # Of 12 x 12 patches. Windows are shifted but in the last stage.
+        # 12 x 12 patches. Windows are shifted but in the last stage.
         "others": [(48, 96)],
         "ours": {
             **{"family": "swin", "embed_dim": 4, "patch_size": 4, "window_size": 3},
@@ -88,7 +88,7 @@ MODELS = {
         },
     },
 }
-"""By name: the class of timm, the size of the images, other sizes, the settings here and there."""
+"""Class of timm, size of the images, other sizes, and the settings here and there, by name."""
 CLASSES = 3
 
 

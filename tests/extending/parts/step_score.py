@@ -19,7 +19,7 @@ class Preferred(StepScore):
         """Options of the bonus."""
 
         words: str = option("", "tokens, joined by +")
-        bonus: float = option(1.0, "nats for each of them; below 0 for a penalty")
+        bonus: float = option(1.0, "nats for each of them, below 0 for a penalty")
 
     def __init__(self, config: Config, symbols: Dictionary) -> None:
         super().__init__(config, symbols)

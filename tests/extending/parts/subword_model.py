@@ -9,7 +9,7 @@ from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_model
 
 @subword_models.register("characters")
 class Characters(SubwordModel):
-    """Splits all words but the most frequent ones into characters; @@ marks where one goes on."""
+    """Splits all words but the most frequent ones into characters. @@ marks where one goes on."""
 
     file_name = "characters.json"
 

@@ -18,7 +18,7 @@ class CausalStack(TransformerStack):
 
 
 class Cache:
-    """Keys and values [R, H, N, d] of one layer; R is the number of hypotheses."""
+    """Keys and values [R, H, N, d] of one layer. R is the number of hypotheses."""
 
     def __init__(self) -> None:
         self.heads: list[Tensor] = []

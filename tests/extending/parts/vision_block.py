@@ -26,7 +26,8 @@ class ConvolutionBlock(nn.Module):
         """Map [B, N, D] to [B, N, D]. The last height * width tokens are the patches."""
         x = x + self.attention(self.norm(x), visibility)
         number = grid.height * grid.width
-        extra, patches = x[:, :-number], x[:, -number:]
+        extra = x[:, :-number]
+        patches = x[:, -number:]
         picture = patches.transpose(1, 2).unflatten(2, tuple(grid))  # [B, D, height, width]
         patches = patches + self.convolution(picture).flatten(2).transpose(1, 2)
         return torch.cat([extra, patches], dim=1)
