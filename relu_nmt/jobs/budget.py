@@ -1,5 +1,6 @@
 """What all trainings share of ``--budget``: the pace, and settings where none are given."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,6 +29,8 @@ from relu_nmt.training.update import Update
 GAIN = 0.95
 """The share of the time in float32 that bfloat16 has to fall below."""
 TIMED_UPDATES = 8
+MOST_TRYING = 0.03
+"""The share of a budget of time that ends a trial before all of its updates."""
 UNTIMED_UPDATES = 1
 """Updates before those that are timed, in which kernels are compiled and memory is found."""
 
@@ -81,6 +84,8 @@ def measured_pace(
     objective: nn.Module, source: BatchSource, config: TrainerConfig, process: ProcessGroup
 ) -> Pace:
     """Return the pace of a training, after some updates at rate 0 of a model for this purpose."""
+    assert config.budget is not None
+    most_seconds = MOST_TRYING * (Budget.parse(config.budget).seconds or math.inf)
     # Schedules that end with the training have no end yet.
     config = replace(config, schedule=ScheduleConfig(lr_scheduler="fixed"))
     wrapped = process.wrap(objective.to(process.device).train(), config.ddp_backend)
@@ -92,6 +97,8 @@ def measured_pace(
     count = UNTIMED_UPDATES + TIMED_UPDATES
     indices = np.linspace(0, num_batches - 1, count * update_freq).astype(int).tolist()
     seconds = 0.0
+    num_timed = 0
+    begun = time.monotonic()
     with torch.random.fork_rng():
         for number in range(count):
             chosen = indices[number * update_freq : (number + 1) * update_freq]
@@ -102,8 +109,11 @@ def measured_pace(
             update.read(parts)
             if number >= UNTIMED_UPDATES:
                 seconds += time.monotonic() - start
+                num_timed += 1
+                if max(process.gather(time.monotonic() - begun)) > most_seconds:
+                    break
     # Give every process the pace of the slowest.
-    slowest = max(process.gather(seconds / TIMED_UPDATES))
+    slowest = max(process.gather(seconds / num_timed))
     weights = sum(parameter.numel() for parameter in objective.get_submodule("model").parameters())
     return Pace(slowest, -(-num_batches // per_update), weights=weights)
 

@@ -1,6 +1,7 @@
 """--budget: a training that chooses what is not given, ends with rate 0, and goes on."""
 
 import random
+import time
 
 import pytest
 
@@ -132,6 +133,25 @@ def test_the_same_command_goes_on_and_a_larger_budget_too(data, tmp_path):
     assert rates[7] == pytest.approx(0.001 * 16 * (12 - 7) / (12 - 1), rel=1e-3)
     model = stored(tmp_path)["model"]
     assert model["encoder_embed_dim"] == 16
+
+
+def test_a_trial_takes_a_small_share_of_the_time(data, tmp_path, monkeypatch):
+    trials = []
+
+    class Slow(budget.Update):
+        def run(self, parts, batches):
+            trials.append(self.num_updates)
+            time.sleep(0.1)
+            super().run(parts, batches)
+
+    monkeypatch.setattr(budget, "TIMED_UPDATES", 8)
+    monkeypatch.setattr(budget, "Update", Slow)
+    monkeypatch.setattr(budget, "has_fast_bfloat16", lambda: False)
+    train(data, tmp_path, *SMALL, "--budget", "2s")
+    assert trials == [1, 2]
+    trials.clear()
+    train(data, tmp_path / "more", *SMALL, "--budget", "2u")
+    assert len(trials) == 9
 
 
 def test_a_share_of_an_epoch(data, tmp_path):
