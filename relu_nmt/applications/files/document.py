@@ -78,12 +78,16 @@ class TextFormat(FileFormat):
             if content.startswith(known_mark):
                 mark = known_mark
         encoding = BYTE_ORDER_MARKS[mark] if mark else self.encoding(content)
+        body = content.removeprefix(mark)
         try:
-            source = content.removeprefix(mark).decode(encoding)
+            source = body.decode(encoding)
+            is_kept = self.encoded(source, encoding) == body
         except (UnicodeError, LookupError) as error:
             raise DataError(
                 f"it is not in the encoding {encoding} ({error}); convert it to UTF-8"
             ) from error
+        if not is_kept:
+            raise DataError(f"its encoding {encoding} would change its bytes; convert it to UTF-8")
         segments = [segment for segment in self.segments(source) if segment is not None]
 
         def written(translations: Sequence[Translation]) -> bytes:

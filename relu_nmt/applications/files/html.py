@@ -89,6 +89,9 @@ class HtmlFormat(MarkupFormat):
         match = _CHARSET.search(content[:4096])
         declared = match[1].decode() if match else "utf-8"
         # Browsers read Latin 1 as the code page of Windows, which has all its letters.
+        # A declaration that can be read is not in UTF-16.
+        if declared.lower().startswith("utf-16"):
+            return "utf-8"
         if declared.lower() in _LATIN_1 and not _UNUSED.search(content):
             return "cp1252"
         return declared

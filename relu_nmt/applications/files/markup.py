@@ -5,10 +5,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import ClassVar
 from xml.parsers import expat
 
-from relu_nmt.applications.files.document import Document, TextFormat
+from relu_nmt.applications.files.document import TextFormat
 from relu_nmt.applications.files.segments import (
     KEPT_SPACE,
     Segment,
@@ -18,6 +19,8 @@ from relu_nmt.applications.files.segments import (
 )
 from relu_nmt.errors import DataError
 
+MOST_PIECES = 2_000_000
+"""Most tags and texts of a file."""
 MOST_DEPTH = 200
 """Most elements within each other. More are no document."""
 KNOWN_DOCTYPES = ("-//W3C//", "-//NISO//DTD ncx", "-//OASIS//DTD XLIFF", "-//OpenOffice.org//")
@@ -38,7 +41,7 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A piece of the source. Its kind is text, cdata, open, close, empty or other."""
 
@@ -186,7 +189,7 @@ def check_xml(content: bytes | str) -> None:
     parser.EntityDeclHandler = refuse_entity
     try:
         parser.Parse(content, True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, ValueError) as error:  # a ValueError is about the encoding
         raise DataError(f"it is not well-formed XML: {error}") from error
 
 
@@ -201,7 +204,9 @@ class MarkupReader:
     def __init__(self, source: str, vocabulary: Vocabulary) -> None:
         self.source = source
         self.vocabulary = vocabulary
-        self.pieces = list(pieces(source, vocabulary.raw))
+        self.pieces = list(islice(pieces(source, vocabulary.raw), MOST_PIECES + 1))
+        if len(self.pieces) > MOST_PIECES:
+            raise DataError(f"it has more than {MOST_PIECES:,} tags and texts; divide it")
         if vocabulary.is_html:
             self.pieces = [replace(piece, name=piece.name.lower()) for piece in self.pieces]
         self.partners = partners(self.pieces)
@@ -392,10 +397,10 @@ class MarkupFormat(TextFormat):
 class XmlFormat(MarkupFormat):
     """A format of XML, which must be well formed."""
 
-    def read(self, content: bytes) -> Document:
-        """Return the document in a file (DataError: it is damaged)."""
-        check_xml(content)
-        return super().read(content)
+    def segments(self, source: str) -> Iterable[Segment | None]:
+        """Return the segments of a file in reading order."""
+        check_xml(source)
+        return super().segments(source)
 
     def encoding(self, content: bytes) -> str:
         """Return the encoding of the declaration, by default UTF-8."""

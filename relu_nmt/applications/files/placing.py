@@ -9,7 +9,7 @@ the tags in it, such as H<sub>2</sub>O. Pairs nest as they did.
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relu_nmt.applications.files.segments import Protected, Segment, Span, Tag
@@ -225,7 +225,9 @@ def _copy_protected(words: list[Word], copied: Word, num_source: int) -> None:
             scores.append(INSIDE if word.source == copied.source else ELSEWHERE)
     begin, end = best_run(scores)
     if begin == end:
-        begin = end = gap_before(words, range(len(words)), copied.source, num_source)
+        begin = end = gap_before(
+            places_by_source(words), range(len(words)), copied.source, num_source
+        )
     if begin < len(words):
         copied.before = words[begin].before
     if begin == end == 0 and words:
@@ -258,16 +260,29 @@ def best_run(scores: Sequence[float]) -> tuple[int, int]:
     return best
 
 
+def places_by_source(words: Sequence[Word]) -> dict[int | None, list[int]]:
+    """Return the numbers of the words that are aligned to each source word."""
+    places: dict[int | None, list[int]] = defaultdict(list)
+    for number, word in enumerate(words):
+        places[word.source].append(number)
+    return places
+
+
 def gap_before(
-    words: Sequence[Word], run: range, source: int, num_source: int, is_behind: bool = False
+    places: Mapping[int | None, Sequence[int]],
+    run: range,
+    source: int,
+    num_source: int,
+    is_behind: bool = False,
 ) -> int:
     """Return the number of the word before which a tag stands that preceded a source word.
 
     Without an aligned word the tag stands behind the source word before it, or else at its share
-    of the text. With ``is_behind`` that word comes first. ``run`` are the words around the tag.
+    of the text. With ``is_behind`` that word comes first. ``run`` are the words around the tag, and
+    ``places`` the words of each source word.
     """
-    before = [number for number in run if words[number].source == source]
-    behind = [number + 1 for number in run if words[number].source == source - 1]
+    before = [number for number in places.get(source, ()) if number in run]
+    behind = [number + 1 for number in places.get(source - 1, ()) if number in run]
     if behind and (is_behind or not before):
         return behind[-1]
     if before:
@@ -290,6 +305,7 @@ class _Placer:
         self._begins = [begin for begin, _ in spans]
         self._middles = [(begin + end) / 2 for begin, end in spans]
         self._words = words
+        self._places = places_by_source(words)
         self._text = text
 
     def place(self, tags: Sequence[Tag], inside: range, allowed: range) -> list[Placed]:
@@ -391,7 +407,7 @@ class _Placer:
             gap = allowed.stop
         else:
             is_behind = is_attached(tag, self._text)
-            gap = gap_before(self._words, allowed, source, inside.stop, is_behind)
+            gap = gap_before(self._places, allowed, source, inside.stop, is_behind)
         for sibling in siblings:
             if sibling.begin < gap < sibling.end:
                 gap = sibling.begin

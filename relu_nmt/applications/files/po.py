@@ -11,10 +11,12 @@ from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagg
 from relu_nmt.errors import DataError
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_CONTENT = r'[^"\\\n]*(?:\\.[^"\\\n]*)*'
+"""Content of a string. A choice for each character would take much memory."""
 _FIELD = re.compile(
-    r'^(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*((?:"(?:[^"\\\n]|\\.)*"\s*)+)', re.M
+    rf'^(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*((?:"{_CONTENT}"\s*)+)', re.M
 )
-_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+_STRING = re.compile(f'"({_CONTENT})"')
 _FLAGS = re.compile(r"^#,.*", re.M)
 _INLINE = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|" + KEPT_SPACE.pattern)
 _CHARSET = re.compile(rb"charset=([\w.-]+)")

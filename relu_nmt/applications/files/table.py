@@ -65,7 +65,7 @@ def _value(cell: str) -> str:
 
 def _rows(source: str, separator: str) -> Iterator[list[Span]]:
     """Yield the places of the cells of each row. Quotes may contain line ends."""
-    cell = re.compile(rf'(?:"(?:[^"]|"")*"(?=[{separator}\r\n]|\Z)|[^{separator}\r\n]*)')
+    cell = re.compile(rf'(?:"[^"]*(?:""[^"]*)*"(?=[{separator}\r\n]|\Z)|[^{separator}\r\n]*)')
     row: list[Span] = []
     position = 0
     while position <= len(source):

@@ -12,6 +12,7 @@ from relu_nmt.applications.files.markup import (
     Vocabulary,
     XmlFormat,
     attribute,
+    check_xml,
     names,
 )
 from relu_nmt.applications.files.placing import Translation
@@ -138,6 +139,7 @@ class XliffFormat(XmlFormat):
 
     def segments(self, source: str) -> Iterator[Segment | None]:
         """Yield the units that are not translated, in order."""
+        check_xml(source)
         return _Reader(source, self.vocabulary).units(self.options.retranslate)
 
     def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:

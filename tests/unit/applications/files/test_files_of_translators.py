@@ -206,3 +206,12 @@ def test_cells_keep_their_spaces_and_lines():
     )
     source = "a  b c,x\n"
     assert translate(source, "table", lambda s: [*map(comma, s)]) == '"a,  b, c",x\n'
+
+
+def test_xml_keeps_its_encoding():
+    source = (
+        '<?xml version="1.0" encoding="shift_jis"?><xliff version="1.2"><file><body>'
+        "<trans-unit id='1'><source>猫 cat</source></trans-unit></body></file></xliff>"
+    )
+    written = translated(source.encode("shift_jis"), "xliff", upper, FileOptions())
+    assert ">猫 CAT</target>" in written.decode("shift_jis")

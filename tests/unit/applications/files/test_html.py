@@ -1,6 +1,6 @@
 import pytest
 
-from relu_nmt.applications.files import FileOptions, translated
+from relu_nmt.applications.files import FileOptions, markup, translated
 from relu_nmt.errors import DataError
 from tests.unit.applications.files.translators import backward, identity, translate, upper
 
@@ -187,3 +187,15 @@ def test_preformatted_text_keeps_its_lines_and_spaces(name):
 )
 def test_code_and_contents_of_forms_stay(page):
     assert translate(page, "html") == page
+
+
+def test_a_page_that_can_be_read_is_not_in_utf_16():
+    page = '<meta charset="utf-16"><p>eins'
+    assert translate(page, "html") == page.replace("eins", "EINS")
+
+
+def test_a_page_of_too_many_tags_is_refused(monkeypatch):
+    monkeypatch.setattr(markup, "MOST_PIECES", 10)
+    assert translate("<p>a" * 5, "html") == "<p>A" * 5
+    with pytest.raises(DataError, match="more than 10 tags and texts"):
+        translate("<p>a" * 6, "html")

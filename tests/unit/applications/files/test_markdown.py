@@ -109,3 +109,8 @@ def test_references_to_notes_stay_at_their_words():
     source = "Das Haus[^1]. Ein Wort<sup>2</sup>, ja"
     written = "JA , WORT<sup>2</sup> EIN . HAUS[^1] DAS"
     assert translate(source, "markdown", backward) == written
+
+
+def test_a_tag_of_html_may_have_two_lines():
+    source = 'Text <a href="x"\n   class="y">Hier</a> da.\n'
+    assert translate(source, "markdown") == 'TEXT <a href="x"\n   class="y">HIER</a> DA.\n'
