@@ -32,5 +32,5 @@ WORKDIR /tmp
 EXPOSE 8000
 HEALTHCHECK --start-period=60s CMD \
     ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health')"]
-ENTRYPOINT ["relu-nmt-serve", "--host", "0.0.0.0", "--allowed-hosts", "localhost,127.0.0.1"]
+ENTRYPOINT ["relu-nmt-serve", "--host", "0.0.0.0", "--allowed-hosts", "localhost"]
 CMD ["/model/checkpoint_best.safetensors"]

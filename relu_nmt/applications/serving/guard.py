@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.applications.serving import LOOPBACK, ServerOptions
 from relu_nmt.errors import is_out_of_memory
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -187,9 +187,10 @@ def _check_head(scope: Scope, allowed_hosts: Sequence[str]) -> None:
             "Transfer-Encoding beside Content-Length, or in HTTP/1.0: the length of the body is "
             "not certain; send Content-Length alone",
         )
-    names = {name.lower() for name in allowed_hosts}
+    # Names of this machine, as a health check has, are no page's elsewhere.
+    names = {name.lower() for name in (*allowed_hosts, *LOOPBACK)}
     host = _HOST.fullmatch("".join(headers["host"][-1:]))
-    if names and (host is None or (host[1] or host[2]) not in names):
+    if allowed_hosts and (host is None or (host[1] or host[2]) not in names):
         raise HTTPException(
             400, "the Host header is not a name of this server; --allowed-hosts lists its names"
         )
