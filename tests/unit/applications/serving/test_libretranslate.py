@@ -100,10 +100,10 @@ def test_a_file_is_uploaded_translated_and_downloaded(client):
 
 
 def test_a_text_is_unicode_whatever_encoding_it_declares(client):
-    page = '<meta charset="ascii"><pre>Übung</pre><p>ein Haus</p>'
+    page = '<meta charset="ascii"><code>Übung</code><p>ein Haus</p>'
     body = {"q": page, "source": "de", "target": "en", "format": "html"}
     answer = client.post("/translate", json=body)
-    assert "<pre>Übung</pre>" in answer.json()["translatedText"]
+    assert "<code>Übung</code>" in answer.json()["translatedText"]
 
 
 def test_the_boundary_of_a_form_may_have_a_parameter_behind_it():
@@ -114,11 +114,24 @@ def test_the_boundary_of_a_form_may_have_a_parameter_behind_it():
     assert written == ({}, "a.txt", b"ja")
 
 
-def bomb():
+def packed(*parts):
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/document.xml", b" " * 15_000_000)
+        for name, content in parts:
+            archive.writestr(name, content)
     return target.getvalue()
+
+
+def bomb():
+    return packed(("word/document.xml", b" " * 15_000_000))
+
+
+def lying_bomb():
+    """Return a zip file whose directory tells a small size."""
+    content = bytearray(bomb())
+    size = content.rindex(b"PK\x01\x02") + 24
+    content[size : size + 4] = b"\x64\0\0\0"
+    return bytes(content)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +151,58 @@ def test_attacks_on_the_upload_are_refused(client, name, content, status):
     assert client.post("/translate_file", data={"a": "b"}).status_code in (400, 415)
 
 
+PARAMETER_ENTITY = b'<!DOCTYPE a [<!ENTITY % p SYSTEM "file:///etc/passwd"> %p;]><a/>'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.docx", lying_bomb(), "damaged"),
+        ("a.docx", packed(*[(f"{number}", b"") for number in range(20_000)]), "much larger"),
+        ("a.epub", packed(("META-INF/container.xml", PARAMETER_ENTITY)), "entity p"),
+        ("a.odt", packed(("content.xml", b'<!DOCTYPE a SYSTEM "http://a/b"><a/>')), "outside"),
+        ("a.html", b"<p>" + b"wort " * 1_000_000, "a paragraph has more than 100,000 characters"),
+        ("a.docx", packed(("word/document.xml", b"<a>" * 10**5 + b"</a>" * 10**5)), "200 elements"),
+        ("a.html", b"<b>" * 10**5 + b"x", "2,000 tags"),
+        ("a.xlf", b'<?xml version="1.0" encoding="ascii"?><x>\xfc</x>', "encoding ascii"),
+        ("a.xlf", b'<?xml version="1.0" encoding="utf-7"?><x>+ADw-</x>', "utf-7 would change"),
+        ("a.html", b'<meta charset="idna"><p>x', "encoding idna"),
+        ("a.html", b'<meta charset="utf-8"><p>\xff', "not in the encoding utf-8"),
+        ("a.html", b'<meta charset="rot13"><p>x', "not in the encoding rot13"),
+        ("a.html", b'<meta charset="zlib"><p>x', "not in the encoding zlib"),
+        ("a.po", b'msgid ""\nmsgstr "charset=hex\\n"\n', "not in the encoding hex"),
+    ],
+)
+def test_large_attacks_have_one_line_and_leave_nothing(
+    tmp_path, monkeypatch, name, content, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with client_of(max_request_bytes=2**24, max_request_tokens=10**6) as client:
+        answer = client.post("/translate_file", files={"file": (name, content)})
+    assert answer.status_code == 422
+    assert message in answer.json()["error"]
+    assert "\n" not in answer.json()["error"]
+    assert not any(tmp_path.iterdir())
+
+
+def test_names_in_an_archive_are_no_paths(tmp_path, client, monkeypatch):
+    body = '<w:document xmlns:w="w"><w:p><w:r><w:t>ein Haus</w:t></w:r></w:p></w:document>'
+    outside = ("../evil", b"x"), (f"{tmp_path}/evil", b"y")
+    content = packed(("word/document.xml", body), *outside)
+    monkeypatch.chdir(tmp_path)
+    answer = client.post("/translate_file", files={"file": ("../../a.docx", content)})
+    url = answer.json()["translatedFileUrl"]
+    download = client.get(url[url.index("/download_file") :])
+    assert download.headers["content-disposition"].endswith("''a.en.docx")
+    with zipfile.ZipFile(io.BytesIO(download.content)) as archive:
+        assert [(part, archive.read(part)) for part in archive.namelist()[1:]] == [*outside]
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_client_of_libretranslate_speaks_to_a_real_server():
     libretranslatepy = pytest.importorskip("libretranslatepy")
+    import httpx
     import uvicorn
 
     app = make_app(make_translator(), GenerationConfig(**SEARCH), limits=ServerOptions())
@@ -155,6 +218,12 @@ def test_a_client_of_libretranslate_speaks_to_a_real_server():
             assert isinstance(api.translate("ein Haus & Hof", "de", "en"), str)
             assert api.detect("ein Haus")[0]["language"] == "de"
             assert [language["code"] for language in api.languages()] == ["de", "en"]
+            # The client uploads no files.
+            files = {"file": ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nein Haus\n")}
+            form = {"source": "de", "target": "en"}
+            answer = httpx.post(f"{api.url}translate_file", data=form, files=files, timeout=60)
+            translation = httpx.get(answer.json()["translatedFileUrl"])
+            assert translation.text.startswith("1\n00:00:01,000 --> 00:00:02,000\n")
         finally:
             server.should_exit = True
             thread.join()
