@@ -19,8 +19,8 @@ from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import Curve, Panel, csv_text, draw_panels, number, render_page
 from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.jobs.analyze.curves import read_curves
 from relu_nmt.training.config import RESULTS_FILE
-from relu_nmt.training.log import read_curves
 
 MODELS = {
     "softmax": "softmax",

@@ -16,8 +16,15 @@ from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import LEAST_SEEDS, Curve, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.jobs.analyze.curves import (
+    TELEMETRY,
+    TRAIN,
+    Curves,
+    add_point,
+    curve_rows,
+    read_curves,
+)
 from relu_nmt.training.config import RESULTS_FILE
-from relu_nmt.training.log import TELEMETRY, TRAIN, Curves, add_point, curve_rows, read_curves
 from relu_nmt.training.save_dir import TrainingResult
 
 REPORT = "report.html"

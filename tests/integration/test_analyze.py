@@ -18,8 +18,8 @@ from relu_nmt.applications.layer_statistics import LayerStatistics
 from relu_nmt.applications.statistics import ANALYZED
 from relu_nmt.applications.weight_statistics import PERCENTS
 from relu_nmt.jobs.analyze import job as analyze
+from relu_nmt.jobs.analyze.analyzed_model import without_heads
 from relu_nmt.jobs.analyze.job import distinct_names
-from relu_nmt.jobs.analyze.quality import without_heads
 from relu_nmt.modules import feed_forwards
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.training.checkpoint import load_checkpoint, save_checkpoint

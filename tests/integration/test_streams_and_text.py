@@ -15,7 +15,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import progress_bar
-from relu_nmt.training.log import read_curves
+from relu_nmt.jobs.analyze.curves import read_curves
 from tests.commands import run_here
 from tests.tiny import preprocessed, save_tiny_model, tiny_task
 

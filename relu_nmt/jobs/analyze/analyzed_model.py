@@ -1,10 +1,13 @@
 """A checkpoint that is analyzed: what it reads, and the results."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from relu_nmt.applications.layer_statistics import LayerStatistics
 from relu_nmt.applications.weight_statistics import (
@@ -19,12 +22,13 @@ from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.io.work import progress_bar
 from relu_nmt.jobs.analyze.answers import Losses, Removal, weak_heads
-from relu_nmt.jobs.analyze.quality import best_translations, reference_losses, without_heads
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence, check_lengths
 from relu_nmt.translator import Translator
-from relu_nmt.translator.attention_maps import SLOT_NAMES, AttentionMap, single_model
+from relu_nmt.translator.attention_maps import SLOT_NAMES, AttentionMap, layers_of, single_model
 
 AT_ONCE = 1000  # most sentences or groups to read, sort by length and analyze together
 
@@ -181,3 +185,55 @@ def _with_added_variance(records: Records, heads: Records) -> Records:
         known = {} if variance is None else {"added_variance": variance}
         completed.append({**record, **known})
     return completed
+
+
+def reference_losses(
+    translator: Translator, sources: Sequence[SourceSentence], left_out: Sequence[int], label: str
+) -> Losses:
+    """Return the losses of the references of sources, without the tokens of these ids.
+
+    ``label`` names the progress bar.
+    """
+    bits: list[float] = []
+    tokens: list[int] = []
+    generator = translator.generator(GenerationConfig(score_reference=True))
+    with progress_bar(label, len(sources), "sources", only_if_slow=True) as advance:
+        references = generator.translate(sources, on_progress=advance)
+    for [reference] in references:
+        is_counted = ~np.isin(reference.tokens, left_out)
+        log_probs = reference.positional_scores[is_counted]
+        bits.append(-float(log_probs.sum(dtype=np.float64)) / math.log(2))
+        tokens.append(int(is_counted.sum()))
+    return Losses(np.array(bits), np.array(tokens))
+
+
+def best_translations(
+    translator: Translator,
+    sources: Sequence[SourceSentence],
+    of_documents: bool,
+    advance: Callable[[int], object],
+) -> list[str]:
+    """Return the texts of the best translations, as ``relu-nmt-generate`` finds them."""
+    config = GenerationConfig().resolved(of_documents, workers=0)
+    translations = translator.searcher(config, on_progress=advance)(sources)
+    return [nbest[0].text for nbest in translations]
+
+
+@contextmanager
+def without_heads(model: EncoderDecoder, places: Sequence[AttentionPlace]) -> Iterator[None]:
+    """Let the heads at these places add nothing inside the block."""
+    with ExitStack() as hooks:
+        for place in places:
+            layer = layers_of(model, place.slot)[place.layer]
+            module = layer.cross_attention if place.slot == "cross" else layer.self_attention
+            assert module is not None and place.head is not None
+            width = module.embed_dim // module.num_heads
+            channels = slice(place.head * width, (place.head + 1) * width)
+
+            def empty(_: Any, inputs: tuple[Tensor], channels: slice = channels) -> tuple[Tensor]:
+                values = inputs[0].clone()
+                values[..., channels] = 0
+                return (values,)
+
+            hooks.enter_context(module.out_proj.register_forward_pre_hook(empty))
+        yield

@@ -24,8 +24,8 @@ from relu_nmt.jobs.analyze.answers import (
     which_heads_could_go,
     which_translates_better,
 )
+from relu_nmt.jobs.analyze.curves import GROWTH, TELEMETRY, TRAIN, Curves
 from relu_nmt.modules.config import SLOTS
-from relu_nmt.training.log import GROWTH, TELEMETRY, TRAIN, Curves
 
 DRAWN_TELEMETRY = (
     *("entropy", "sum", "zero_fraction", "null_fraction"),

@@ -70,21 +70,18 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         training.settings = settings = within_budget(settings, task, training, trial)
         # Build the model and the loss.
         model = new_model(settings, task, training)
-        say_differences(training, earlier, task, folders[0])
+        if checkpoint is not None and earlier is not None:
+            notes = compare_with_data(
+                checkpoint, earlier, task, folders[0], training.goes_on, training.fresh_start
+            )
+            for note in notes:
+                training.say(f"note: {note}")
         teachers = load_teachers(settings, task, training)
         objective = new_objective(settings, model, teachers)
         # Open the batches. The numbers of --max-tokens auto and --update-tokens depend on them.
-        stored = stored_tokens(settings, training)
-        corpora = Corpora(
-            with_tokens(settings, stored), task, folders, [model, *teachers], training.say
-        )
-        train = ShardedBatches(folders, corpora.training_batches)
-        settings, notes = with_numbers(settings, stored, objective, train, training)
-        if notes:
-            training.say("; ".join(notes))
-        corpora.settings = settings
-        if settings.batching.max_tokens is not None:
-            train.batches = train.batches.within(settings.batching.max_tokens)
+        corpora = Corpora(settings, task, folders, [model, *teachers], training.say)
+        train = training_batches(corpora, folders, objective, training)
+        settings = corpora.settings
         valid = corpora.validation_batches()
         if training.process.is_first and not settings.trainer.no_save:
             corpora.write_lengths([train.batches, *valid.values()])
@@ -109,19 +106,6 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         return trainer.train()
 
 
-def say_differences(
-    training: TrainingRun, earlier: TranslationTask | None, task: TranslationTask, folder: str
-) -> None:
-    """Print how the data differ from the task ``earlier`` of the checkpoint."""
-    checkpoint = training.checkpoint
-    if checkpoint is None or earlier is None:
-        return
-    for note in compare_with_data(
-        checkpoint, earlier, task, folder, training.goes_on, training.fresh_start
-    ):
-        training.say(f"note: {note}")
-
-
 def pace_of(
     settings: Settings, task: TranslationTask, folders: list[str], training: TrainingRun
 ) -> Pace:
@@ -129,15 +113,9 @@ def pace_of(
     training.settings = settings
     model = training.new_model(lambda: build_model(settings.model, task))
     objective = new_objective(settings, model, [])
-    stored = stored_tokens(settings, training)
-    corpora = Corpora(
-        with_tokens(settings, stored), task, folders[:1], [model], say=lambda text: None
-    )
-    train = ShardedBatches(folders[:1], corpora.training_batches)
-    settings, _ = with_numbers(settings, stored, objective, train, training)
-    if settings.batching.max_tokens is not None:
-        train.batches = train.batches.within(settings.batching.max_tokens)
-    pace = measured_pace(objective, train, settings.trainer, training.process)
+    corpora = Corpora(settings, task, folders[:1], [model], say=lambda text: None)
+    train = training_batches(corpora, folders[:1], objective, training)
+    pace = measured_pace(objective, train, corpora.settings.trainer, training.process)
     valid = corpora.validation_batches()
     validation_batches = sum(source.begin_epoch(1) for source in valid.values())
     return replace(pace, samples=len(train.batches.split), validation_batches=validation_batches)
@@ -257,11 +235,23 @@ def stored_tokens(settings: Settings, training: TrainingRun) -> int | None:
     return tokens
 
 
-def with_tokens(settings: Settings, max_tokens: int | None) -> Settings:
-    """Return settings with this limit of a batch, or as they are for None."""
-    if max_tokens is None:
-        return settings
-    return replace(settings, batching=replace(settings.batching, max_tokens=max_tokens))
+def training_batches(
+    corpora: Corpora, folders: list[str], objective: nn.Module, training: TrainingRun
+) -> ShardedBatches:
+    """Return the batches of the training, and give the settings of ``corpora`` their numbers."""
+    settings = corpora.settings
+    stored = stored_tokens(settings, training)
+    if stored is not None:
+        batching = replace(settings.batching, max_tokens=stored)
+        corpora.settings = replace(settings, batching=batching)
+    train = ShardedBatches(folders, corpora.training_batches)
+    settings, notes = with_numbers(settings, stored, objective, train, training)
+    if notes:
+        corpora.say("; ".join(notes))
+    corpora.settings = settings
+    if settings.batching.max_tokens is not None:
+        train.batches = train.batches.within(settings.batching.max_tokens)
+    return train
 
 
 def with_numbers(

@@ -11,11 +11,16 @@ import numpy as np
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, some_of
-from relu_nmt.jobs.budget import measured_pace
+from relu_nmt.jobs.budget import (
+    continued,
+    faster_dtype,
+    measured_pace,
+    refuse_limits,
+    with_length,
+)
 from relu_nmt.jobs.budget_policy import Pace
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.jobs.vision_evaluate.job import check_images
-from relu_nmt.jobs.vision_train.budget import within_budget
 from relu_nmt.jobs.vision_train.settings import RECIPES, VisionTrainerConfig
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
@@ -51,6 +56,8 @@ SAMPLED_IMAGES = 8
 """Number of images whose size is read before the training."""
 ENLARGED = 2
 """Warn if the sides of images grow by this factor or more."""
+CHOICES = frozenset({"bf16"})
+"""The settings that a budget chooses besides the length."""
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -125,6 +132,34 @@ def validation_batches(
     for name, images in valid_sets.items():
         batches[name] = ImageBatches(images, transform, batch_size, damaged=report)
     return batches
+
+
+def within_budget(
+    settings: Settings, training: TrainingRun, trial: Callable[[Settings], Pace]
+) -> Settings:
+    """Return the settings of a training that ends within ``--budget``, if it is given.
+
+    Model, batch, rates and augmentation are those of flags and ``--recipe``, whose epochs and
+    warm-up give way to those of the budget. A training that goes on keeps its choices.
+    """
+    budget = settings.trainer.budget
+    if budget is None:
+        return settings
+    refuse_limits(settings)
+    if training.goes_on:
+        return continued(settings, training, CHOICES, trial)
+    if settings.trainer.max_epoch:
+        training.say(
+            f"budget {budget}: in place of the {settings.trainer.max_epoch} epochs of --recipe "
+            f"{settings.recipe}"
+        )
+    chosen, pace = faster_dtype(settings, training.process, trial)
+    training.say(
+        f"budget {budget}: batches of {settings.batch_size} images in "
+        f"{'bfloat16' if chosen.get('bf16') else 'float32'}; a tenth of warm-up, then "
+        f"--lr-scheduler {settings.trainer.schedule.lr_scheduler} to the end"
+    )
+    return with_length(settings, training, pace, chosen)
 
 
 def pace_of(

@@ -5,8 +5,8 @@ import base64
 import pytest
 
 from relu_nmt.applications.weight_statistics import by_layer, by_rank
+from relu_nmt.jobs.analyze.curves import TELEMETRY, TRAIN
 from relu_nmt.jobs.analyze.page import course_panels, of_courses, page_text
-from relu_nmt.training.log import TELEMETRY, TRAIN
 
 
 def svg_of(source):
