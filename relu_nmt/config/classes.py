@@ -26,7 +26,7 @@ from relu_nmt.config.fields import (
     with_part_options,
 )
 from relu_nmt.config.registry import Files, Registry, Spec, refuse_shared_files
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, reporting
 
 ClassT = TypeVar("ClassT", bound=type)
 ConfigT = TypeVar("ConfigT")
@@ -416,10 +416,8 @@ def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
 
     Errors in the options name flag and spec.
     """
-    try:
+    with reporting(f"{flag} {spec}", ConfigError, ConfigError):
         return kind(kind.Config.of(**spec.options), *arguments)
-    except ConfigError as error:
-        raise ConfigError(f"{flag} {spec}: {error}") from error
 
 
 def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
@@ -443,7 +441,5 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
         is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
         if is_set and option_name in options_of(part_class):
             values[option_name] = value[index] if other.is_sequence else value
-    try:
+    with reporting(entry.with_value(str(spec)), ConfigError, ConfigError):
         return part, part_class.of(**values)
-    except ConfigError as error:
-        raise ConfigError(f"{entry.with_value(str(spec))}: {error}") from error

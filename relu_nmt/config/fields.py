@@ -443,9 +443,7 @@ def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
     part_class = getattr(cast(Registry[Any], entry.choices).get(spec.name), "Config", None)
     if part_class is None:
         raise ConfigError(f"{text}: {spec.name} has no options")
-    try:
+    with reporting(text, ConfigError, ConfigError):
         options = options_of(part_class)
         typed_values = known_fields(part_class, spec.options)
         return {name: options[name].read(value) for name, value in typed_values.items()}
-    except ConfigError as error:
-        raise ConfigError(f"{text}: {error}") from error

@@ -10,7 +10,7 @@ from relu_nmt.errors import ConfigError
 RIGHT_PADDING = "padding stands on the right, and changes no translation"
 VALIDATES = ("disable_validation", False)  # the condition of options that only a validation reads
 AUTO_TOKENS = 10**15  # the value of --max-tokens auto: the memory is the limit
-
+_valid = partial(option, None, least=1, needs=VALIDATES)
 
 # Options of several commands, which change their defaults or help texts by keywords.
 _lang_option = partial(option, default=None)
@@ -113,15 +113,9 @@ class BatchingConfig:
     required_batch_size_multiple: int = option(
         1, "make the size of larger batches a multiple of N", least=1
     )
-    max_tokens_valid: int | None = option(
-        None, "--max-tokens for validation, if another", least=1, needs=VALIDATES
-    )
-    batch_size_valid: int | None = option(
-        None,
-        "--batch-size for validation, if another",
-        least=1,
-        needs=VALIDATES,
-        flags=("--max-sentences-valid",),
+    max_tokens_valid: int | None = _valid("--max-tokens for validation, if another")
+    batch_size_valid: int | None = _valid(
+        "--batch-size for validation, if another", flags=("--max-sentences-valid",)
     )
     skip_invalid_size_inputs: bool = option(
         False,

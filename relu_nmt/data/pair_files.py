@@ -18,14 +18,7 @@ from xml.parsers import expat
 from relu_nmt.data import Unit, pair_formats
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS
 from relu_nmt.errors import DataError, counted
-from relu_nmt.io.text_lines import (
-    CHUNK_BYTES,
-    DECOMPRESSORS,
-    TextFile,
-    iterate_lines,
-    open_text,
-    reading,
-)
+from relu_nmt.io import text_lines
 
 Pair = tuple[str, ...]  # the text of each language, one line each
 LEFT_OUT = "pairs left out, as a side is missing or empty"
@@ -47,7 +40,7 @@ def pair_format(path: str | os.PathLike[str]) -> str | None:
         ('.tmx', None)
     """
     name = Path(path)
-    if name.suffix in DECOMPRESSORS:
+    if name.suffix in text_lines.DECOMPRESSORS:
         name = name.with_suffix("")
     ending = name.suffix.lower()
     return ending if ending in pair_formats.names() else None
@@ -176,9 +169,9 @@ def read_tmx(path: str, languages: Sequence[str]) -> Iterator[Unit]:
     Reference: TMX 1.4b Specification, LISA/OSCAR 2005.
     """
     units = _TmxUnits(path)
-    with reading(path), open_text(path) as file:
+    with text_lines.reading(path), text_lines.open_text(path) as file:
         while True:
-            block = file.read(4 * CHUNK_BYTES)
+            block = file.read(4 * text_lines.CHUNK_BYTES)
             try:
                 units.parser.Parse(block, not block)
             except expat.ExpatError as error:
@@ -226,7 +219,7 @@ def read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
     blocks = 0
     document: int | None = None
     text_columns: list[int] = []
-    for number, line in enumerate(iterate_lines(path), 1):
+    for number, line in enumerate(text_lines.iterate_lines(path), 1):
         cells = line.split("\t")
         if not line.strip():
             blocks += 1
@@ -311,7 +304,7 @@ def _blocks(
         block.append(pair)
         counts["pairs"] += 1
         size += sum(map(len, pair))
-        if size >= CHUNK_BYTES:
+        if size >= text_lines.CHUNK_BYTES:
             yield block
             block = []
             size = 0
@@ -321,7 +314,7 @@ def _blocks(
 
 def scan_pairs(
     path: str, languages: Sequence[str], separator: str, new_file: Callable[[], BinaryIO]
-) -> tuple[list[TextFile], str]:
+) -> tuple[list[text_lines.TextFile], str]:
     """Parse a file of pairs, and write each side to another file from ``new_file``.
 
     Returns the sides, as :func:`relu_nmt.io.text_lines.scan_text` does, and their counts in one
@@ -329,7 +322,7 @@ def scan_pairs(
     """
     counts: Counter[str] = Counter()
     files = [new_file() for _ in languages]
-    sides = [TextFile(path, copy=file) for file in files]
+    sides = [text_lines.TextFile(path, copy=file) for file in files]
     digests = [hashlib.sha256() for _ in languages]
     for block in _blocks(path, languages, separator, counts):
         columns = zip(*block, strict=True)

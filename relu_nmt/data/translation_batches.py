@@ -120,6 +120,7 @@ def collate(
     )
 
 
+@dataclass(eq=False)
 class TranslationBatches:
     """The batches of a split, epoch by epoch, each loaded by its number.
 
@@ -140,35 +141,27 @@ class TranslationBatches:
             a fraction each epoch draws documents.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        limits: BatchLimits,
-        lengths: tuple[int, ...] = (),
-        seed: int | None = None,
-        skip_too_long: bool = False,
-        longest: Longest = (None, None),
-        longest_sentences: Longest = (None, None),
-        weights: Sequence[float] = (),
-    ) -> None:
-        assert seed is not None or len(lengths) <= 1, "dealing needs a seed"
-        self.split = split
-        self._limits = limits
-        self._lengths = lengths
-        self._seed = seed
-        self._longest = longest
-        self._longest_sentences = longest_sentences
-        self._skip_too_long = skip_too_long
-        self._weights = np.array(weights)
+    split: Split
+    limits: BatchLimits
+    lengths: tuple[int, ...] = ()
+    seed: int | None = None
+    skip_too_long: bool = False
+    longest: Longest = (None, None)
+    longest_sentences: Longest = (None, None)
+    weights: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        assert self.seed is not None or len(self.lengths) <= 1, "dealing needs a seed"
+        self._weights = np.array(self.weights)
         self._plan: list[np.ndarray] = []
-        if not skip_too_long:
+        if not self.skip_too_long:
             self._refuse_unreadable()
         self._divide(FIRST_EPOCH)
 
     def within(self, max_tokens: int) -> "TranslationBatches":
         """Return the same groups in batches of at most ``max_tokens``."""
         other = copy.copy(self)
-        other._limits = replace(self._limits, max_tokens=max_tokens)
+        other.limits = replace(self.limits, max_tokens=max_tokens)
         other._plan = []
         return other
 
@@ -186,11 +179,11 @@ class TranslationBatches:
     def _refuse_unreadable(self) -> None:
         """Refuse groups, of any epoch, that are longer than the model accepts."""
         # Try each length for all documents, as any epoch may draw it.
-        for i in range(max(1, len(self._lengths))):
-            groups = self._usable(self.split.groups(self._lengths[i : i + 1]))
+        for i in range(max(1, len(self.lengths))):
+            groups = self._usable(self.split.groups(self.lengths[i : i + 1]))
             sizes_of_sides = self.split.group_sizes(groups)
             sides = ("source", "target")
-            for side, longest, sizes in zip(sides, self._longest, sizes_of_sides, strict=True):
+            for side, longest, sizes in zip(sides, self.longest, sizes_of_sides, strict=True):
                 if longest is None or sizes is None or sizes.max(initial=0) <= longest:
                     continue
                 first, others_in_words = first_of(sizes > longest)
@@ -218,7 +211,7 @@ class TranslationBatches:
         """Return a mask of the groups whose sentences fit the model one by one, bool [groups]."""
         fits = np.ones(len(groups), dtype=bool)
         sides = self.split.source_sizes, self.split.target_sizes
-        for sizes, longest in zip(sides, self._longest_sentences, strict=True):
+        for sizes, longest in zip(sides, self.longest_sentences, strict=True):
             if sizes is not None and longest is not None:
                 before = np.append(0, np.cumsum(sizes > longest))
                 own_sizes = sizes[groups.first] - self.split.unread_separators(groups)
@@ -229,13 +222,13 @@ class TranslationBatches:
 
     def _usable(self, groups: Groups) -> Groups:
         """Return the groups. In training, without those that exceed their limit."""
-        return groups if self._seed is None else groups.select(~groups.over_long)
+        return groups if self.seed is None else groups.select(~groups.over_long)
 
     def _drawn(self, groups: Groups, epoch: int) -> Groups:
         """Repeat or drop the groups by the weights of their corpora, whole documents at a time."""
         if not len(self._weights) or len(self.split.corpus_ends) == 1:
             return groups
-        seeds = np.random.SeedSequence((self._seed or 0, epoch, DRAW))
+        seeds = np.random.SeedSequence((self.seed or 0, epoch, DRAW))
         draws = np.random.Generator(np.random.PCG64(seeds)).random(len(self.split))
         weights = self._weights[self.split.corpus_of(groups.first)]
         times = np.floor(weights) + (draws[groups.document] < weights % 1)
@@ -245,19 +238,19 @@ class TranslationBatches:
         """Divide the split into the groups of an epoch, and leave out too long ones."""
         self._epoch = epoch
         # Keep all groups of the epoch, those that are left out included.
-        self.groups = used = self.split.groups(self._lengths, (self._seed or 0, epoch))
+        self.groups = used = self.split.groups(self.lengths, (self.seed or 0, epoch))
         used = self._usable(used)
         if len(self.groups) and not len(used):
             raise DataError(
                 f"{self.split.source.prefix}: every sentence is longer than "
-                f"{max(self._lengths)} tokens; raise --max-doc-tokens"
+                f"{max(self.lengths)} tokens; raise --max-doc-tokens"
             )
         used = self._drawn(used, epoch)
         self.num_skipped = 0
-        if self._skip_too_long:
+        if self.skip_too_long:
             fits = self._readable(used)
-            in_batch = None if self._seed is None else self._limits.max_tokens
-            for sizes, longest in zip(self.split.group_sizes(used), self._longest, strict=True):
+            in_batch = None if self.seed is None else self.limits.max_tokens
+            for sizes, longest in zip(self.split.group_sizes(used), self.longest, strict=True):
                 limit = least_limit([longest, in_batch])
                 if sizes is not None and limit is not None:
                     fits &= sizes <= limit
@@ -275,19 +268,19 @@ class TranslationBatches:
     def describe_lengths(self) -> list[dict[str, Any]]:
         """Return the realized lengths of the planned epoch for each limit, as JSON values."""
         return [
-            describe_lengths(self.groups, limit, keep_over_long=self._seed is None)
-            for limit in sorted(set(self._lengths))
+            describe_lengths(self.groups, limit, keep_over_long=self.seed is None)
+            for limit in sorted(set(self.lengths))
         ]
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
-        changes = len(self._lengths) > 1 or bool((self._weights % 1).any())
+        changes = len(self.lengths) > 1 or bool((self._weights % 1).any())
         if epoch != self._epoch and changes:
             self._divide(epoch)
             self._plan = []
-        if not self._plan or self._seed is not None:
-            shuffle_seed = None if self._seed is None else (self._seed, epoch)
-            self._plan = batches_by_length(*self._sizes, self._limits, shuffle_seed)
+        if not self._plan or self.seed is not None:
+            shuffle_seed = None if self.seed is None else (self.seed, epoch)
+            self._plan = batches_by_length(*self._sizes, self.limits, shuffle_seed)
         return len(self._plan)
 
     def largest(self) -> int:

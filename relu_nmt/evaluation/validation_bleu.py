@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ SAMPLES = 3
 CHECKED_SENTENCES = 2
 
 
+@dataclass
 class ValidationBleu:
     """Translates a split and scores it against its references.
 
@@ -31,65 +32,57 @@ class ValidationBleu:
     ``prints_samples``, some translations.
     """
 
-    def __init__(
-        self,
-        generator: Generator,
-        task: TranslationTask,
-        batches: TranslationBatches,
-        scoring: ScoringConfig,
-        process: ProcessGroup,
-        say: Callable[[str], None],
-        of_documents: bool,
-        longest: int | None,
-        prints_samples: bool,
-    ) -> None:
-        self._longest = longest
-        self._generator = generator
-        self._task = task
-        self._split = batches.split
-        self._groups = batches.groups
+    generator: Generator
+    task: TranslationTask
+    batches: TranslationBatches
+    scoring: ScoringConfig
+    process: ProcessGroup
+    say: Callable[[str], None]
+    of_documents: bool
+    longest: int | None
+    prints_samples: bool
+
+    def __post_init__(self) -> None:
+        self.split = self.batches.split
+        self.groups = self.batches.groups
         # Numbers of the sentences or groups, the shortest first.
-        self._lengths = batches.split.group_sizes(batches.groups)[0]
-        self._by_length: list[int] = np.argsort(self._lengths, kind="stable").tolist()
-        self.scorer = SplitScorer(task, batches.split, scoring)
+        self.lengths = self.split.group_sizes(self.groups)[0]
+        self.by_length: list[int] = np.argsort(self.lengths, kind="stable").tolist()
+        self.scorer = SplitScorer(self.task, self.split, self.scoring)
         self.signatures = {"bleu": self.scorer.signature}
-        self._process = process
-        self._say = say
-        self._prints_samples = prints_samples
-        self._of_documents = of_documents
 
     def score(self) -> dict[str, float]:
         """Return ``bleu``, 0 to 100."""
-        process = self._process
+        process = self.process
         # Deal out sources in order of length, so that all shares take equally long.
-        mine = self._by_length[process.rank :: process.world_size]
+        mine = self.by_length[process.rank :: process.world_size]
         everyones = process.gather(list(zip(mine, self._translate(mine), strict=True)))
         score = None
         if process.is_first:
             # Restore the order of the split from the shares of all processes.
             lines = []
             for _, tokens in sorted(itertools.chain.from_iterable(everyones)):
-                lines.append(Line(self._task.target_text.decode(tokens), tokens))
+                lines.append(Line(self.task.target_text.decode(tokens), tokens))
             score = self._score(lines).value
-            if self._prints_samples:
+            if self.prints_samples:
                 self._print_samples(lines)
         # Share the score, since only the first process computes it.
         return {"bleu": process.gather(score)[0]}
 
     def _score(self, lines: list[Line]) -> Score:
         """Score the translations of all sentences or groups, and print it."""
-        if not self._of_documents:
+        if not self.of_documents:
             score = self.scorer.score(lines)
-            self._say(f"{score}")
+            self.say(f"{score}")
             return score
-        groups = np.bincount(self._groups.document)
+        groups = np.bincount(self.groups.document)
         documents: list[Line] = []
-        for part in cut_by_counts(lines, groups, self._split.name):
-            [text] = join_lines([[line.text for line in part]], self._task.target_lang)
+        for part in cut_by_counts(lines, groups, self.split.name):
+            [text] = join_lines([[line.text for line in part]], self.task.target_lang)
             tokens = itertools.chain.from_iterable(line.tokens for line in part)
             documents.append(Line(text, list(tokens)))
-        score = self.scorer.score(documents, self._split.documents)
-        self._say(f"{counted(len(documents), 'document')}: d-{score}")
+        score = self.scorer.score(documents, self.split.documents)
+        self.say(f"{counted(len(documents), 'document')}: d-{score}")
         return score
 
     def check(self, largest: bool) -> None:
@@ -98,12 +91,12 @@ class ValidationBleu:
         Its translations get about as many tokens. An untrained model would go on to the limit.
         """
         # First a small batch, then the one that needs most memory.
-        self._translate(self._by_length[:CHECKED_SENTENCES])
+        self._translate(self.by_length[:CHECKED_SENTENCES])
         if largest:
-            longest = self._by_length[-self._generator.first_batch(self._lengths) :]
-            config = self._generator.config
+            longest = self.by_length[-self.generator.first_batch(self.lengths) :]
+            config = self.generator.config
             short = replace(config, max_len_a=1.0, max_len_b=config.min_len)
-            self._translate(longest, self._generator.with_config(short))
+            self._translate(longest, self.generator.with_config(short))
 
     def _translate(
         self, numbers: Sequence[int], generator: Generator | None = None
@@ -111,26 +104,26 @@ class ValidationBleu:
         """Return the best translation of each sentence or group, as dictionary tokens."""
         sources = []
         for number in numbers:
-            ids, _ = self._split.joined(self._groups.sentences(number))
+            ids, _ = self.split.joined(self.groups.sentences(number))
             # A source that is too long keeps its end symbol only.
-            if self._longest is not None and len(ids) > self._longest:
+            if self.longest is not None and len(ids) > self.longest:
                 ids = ids[-1:]
             sources.append(SourceSentence(ids))
-        unit = "groups" if self._of_documents else "sentences"
-        label = f"BLEU: translate {self._split.name}"
+        unit = "groups" if self.of_documents else "sentences"
+        label = f"BLEU: translate {self.split.name}"
         with progress_bar(
-            label, len(sources), unit, shows_waiting=True, only_if_slow=True, say=self._say
+            label, len(sources), unit, shows_waiting=True, only_if_slow=True, say=self.say
         ) as advance:
-            results = (generator or self._generator).translate(sources, 0, advance)
-        return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in results]
+            results = (generator or self.generator).translate(sources, 0, advance)
+        return [self.task.target_dictionary.symbols_of(best.tokens) for best, *_ in results]
 
     def _print_samples(self, lines: Sequence[Line]) -> None:
-        references = self._task.references(self._split)
-        if self._of_documents:
-            cut = cut_by_counts(references, self._groups.count, self._split.name)
-            references = join_lines(cut, self._task.target_lang)
+        references = self.task.references(self.split)
+        if self.of_documents:
+            cut = cut_by_counts(references, self.groups.count, self.split.name)
+            references = join_lines(cut, self.task.target_lang)
         # Spread the samples over the split.
         step = max(1, len(lines) // SAMPLES)
         for number in range(0, len(lines), step)[:SAMPLES]:
-            self._say(f"example hypothesis: {lines[number].text}")
-            self._say(f"example reference: {references[number]}")
+            self.say(f"example hypothesis: {lines[number].text}")
+            self.say(f"example reference: {references[number]}")

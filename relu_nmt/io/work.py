@@ -64,18 +64,20 @@ def bars_are_drawn() -> bool:
     return sys.stderr.isatty() and not _hidden.get()
 
 
+@dataclass
 class _Progress:
     """The progress of some work: a bar, or else lines."""
 
-    def __init__(self, label: str, total: int, unit: str, write: Callable[[str], object]) -> None:
-        self.label = label
-        self.total = total
-        self.unit = unit
-        self.write = write
-        self.done = 0
+    label: str
+    total: int
+    unit: str
+    write: Callable[[str], object]
+    done: int = 0
+    bar: "tqdm[Any] | None" = None
+
+    def __post_init__(self) -> None:
         self.started = self.last_line = time.monotonic()
         self.is_hidden = _hidden.get()
-        self.bar: tqdm[Any] | None = None
         self.ended = threading.Event()
 
     def draw(self) -> None:

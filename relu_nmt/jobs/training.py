@@ -15,13 +15,8 @@ from relu_nmt.config import flag_of, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import TrainingError
 from relu_nmt.io.process import peak_gpu_bytes, require_memory
+from relu_nmt.training import changes
 from relu_nmt.training.batches import BatchMemoryError
-from relu_nmt.training.changes import (
-    change_note,
-    refuse_other_model,
-    refuse_other_optimizer,
-    refuse_unrelated,
-)
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
@@ -105,9 +100,9 @@ class TrainingRun:
             # A training that goes on needs the same model.
             if self.goes_on:
                 model = stored.get("model_config") or {}
-                refuse_other_model(path, model, settings.model, self.fresh_start)
-                refuse_other_optimizer(path, arguments, config, self.fresh_start)
-            if note := change_note(arguments, settings, self.goes_on):
+                changes.refuse_other_model(path, model, settings.model, self.fresh_start)
+                changes.refuse_other_optimizer(path, arguments, config, self.fresh_start)
+            if note := changes.change_note(arguments, settings, self.goes_on):
                 self.say(note)
         return {
             "model_config": to_dict(settings.model),
@@ -131,7 +126,7 @@ def training_run(settings: Any, progress: bool) -> Iterator[TrainingRun]:
         folder = CheckpointFolder(config)
         note = ""
         if process.is_first:
-            note = refuse_unrelated(folder, settings)
+            note = changes.refuse_unrelated(folder, settings)
         with (
             folder.owned() if process.is_first else nullcontext(),
             closing(TrainingLog(config, quiet=not process.is_first, shown=progress)) as log,

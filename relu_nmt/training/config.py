@@ -14,16 +14,10 @@ from relu_nmt.config import (
     group,
     option,
     settings,
+    shared,
     shown,
 )
 from relu_nmt.config.budgets import BUDGET_EXAMPLES, Budget
-from relu_nmt.config.shared import (
-    AUTO_TOKENS,
-    VALIDATES,
-    PrecisionOptions,
-    no_progress_bar_option,
-    seed_option,
-)
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.schedules import ScheduleConfig
@@ -49,7 +43,7 @@ SAVES = ("no_save", False)
 _number = partial(option, least=0, metavar="N")
 _ema = partial(option, least=0, needs="store_ema")
 _fp16 = partial(option, needs="fp16")
-_validating = partial(option, needs=VALIDATES)
+_validating = partial(option, needs=shared.VALIDATES)
 _saving = partial(option, needs=SAVES)
 # Metrics that are better when larger. All others are losses.
 MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
@@ -130,17 +124,17 @@ class OptimizerConfig:
 
 
 @settings
-class TrainerConfig(PrecisionOptions):
+class TrainerConfig(shared.PrecisionOptions):
     """All settings of a :class:`~relu_nmt.training.trainer.Trainer`."""
 
-    seed: int = seed_option()
+    seed: int = shared.seed_option()
     budget: str | None = option(
         None,
         f"train this long, well: all that no flag gives is chosen; {BUDGET_EXAMPLES}",
         metavar="N[u|s|m|h|e]",
         parse=checked_by(Budget.parse),
         brings={
-            "max_tokens": AUTO_TOKENS,
+            "max_tokens": shared.AUTO_TOKENS,
             "skip_invalid_size_inputs": True,
             "lr_scheduler": "polynomial_decay",
             "store_ema": True,
@@ -153,7 +147,7 @@ class TrainerConfig(PrecisionOptions):
         0.0, "stop after this many hours, resumed ones included; 0: no limit", metavar="H"
     )
     patience: int = _number(
-        -1, "end after N validations without progress; -1: never", least=-1, needs=VALIDATES
+        -1, "end after N validations without progress; -1: never", least=-1, needs=shared.VALIDATES
     )
     update_freq: tuple[int, ...] = _number(
         (1,), "batches per update and process; per epoch: N1,N2,...", least=1
@@ -210,7 +204,10 @@ class TrainerConfig(PrecisionOptions):
         needs=[SAVES, ("no_epoch_checkpoints", False)],
     )
     keep_best_checkpoints: int = _number(
-        -1, "keep the N best as checkpoint.best_METRIC_VALUE", least=-1, needs=[SAVES, VALIDATES]
+        -1,
+        "keep the N best as checkpoint.best_METRIC_VALUE",
+        least=-1,
+        needs=[SAVES, shared.VALIDATES],
     )
     no_save: bool = option(False, "write no checkpoint")
     no_epoch_checkpoints: bool = _saving(False, "keep only checkpoint_last and checkpoint_best")
@@ -218,7 +215,7 @@ class TrainerConfig(PrecisionOptions):
     no_save_optimizer_state: bool = _saving(
         False, "leave out the optimizer's state; training cannot go on exactly"
     )
-    no_progress_bar: bool = no_progress_bar_option(heading="log")
+    no_progress_bar: bool = shared.no_progress_bar_option(heading="log")
     log_interval: int = _number(100, "updates between two log lines", least=1)
     log_format: str | None = option(
         None, "form of the log (default: tqdm on a terminal, else simple)", choices=LOG_FORMATS

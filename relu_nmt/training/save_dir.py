@@ -15,15 +15,8 @@ from typing import Any
 
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.errors import IN_BRACKETS, CheckpointError, ConfigError, DataError, reporting
+from relu_nmt.io import safe_write
 from relu_nmt.io.process import SIGNAL_EXIT_CODE, peak_gpu_bytes, peak_resident_bytes
-from relu_nmt.io.safe_write import (
-    acquire_lock,
-    copy_file,
-    plain_file,
-    remove_abandoned,
-    temporary_folder,
-    write_text,
-)
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import LAST, RESULTS_FILE, TrainerConfig
 from relu_nmt.training.log import json_number
@@ -182,7 +175,7 @@ class TrainingResult:
             values[name] = getattr(self, name)
         with reporting(f"{path}: cannot be written", form=IN_BRACKETS):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+            safe_write.write_text(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
     @classmethod
     def _stored(cls) -> list[str]:
@@ -196,7 +189,7 @@ class TrainingResult:
         """Read the ``results.json`` of a folder (DataError: none, or one of another format)."""
         path = Path(folder) / RESULTS_FILE
         with reporting(f"{path}: cannot be read", form=IN_BRACKETS):
-            text = plain_file(path).read_bytes()
+            text = safe_write.plain_file(path).read_bytes()
         try:
             values = parse_json(text)
             if values["format"] != FORMAT:
@@ -312,7 +305,7 @@ class CheckpointFolder:
         save_checkpoint(first, checkpoint)
         for path in further_paths:
             try:
-                copy_file(first, path)
+                safe_write.copy_file(first, path)
             except OSError as error:
                 raise CheckpointError(
                     f"{path}: cannot write the checkpoint ({error.strerror}); it is stored as "
@@ -346,10 +339,8 @@ class CheckpointFolder:
             yield
             return
         is_new = not self.path.exists()
-        try:
-            lock = acquire_lock(self.path / LOCK)
-        except DataError as error:
-            raise ConfigError(f"--save-dir {error}") from error
+        with reporting("--save-dir", ConfigError, DataError, form="{} {}"):
+            lock = safe_write.acquire_lock(self.path / LOCK)
         if lock is None:
             raise ConfigError(
                 f"--save-dir {self.path}: another training is writing to it; stop that one, or "
@@ -357,7 +348,7 @@ class CheckpointFolder:
             )
         try:
             # Remove files of killed trainings only under the lock, which keeps others out.
-            remove_abandoned(self.path)
+            safe_write.remove_abandoned(self.path)
             yield
         finally:
             # Remove the folder while it is locked. A failure hides no error of the training.
@@ -400,7 +391,7 @@ class CheckpointFolder:
 
     def try_out(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint to a temporary file and remove it."""
-        with temporary_folder(self.path / "checkpoint_trial") as folder:
+        with safe_write.temporary_folder(self.path / "checkpoint_trial") as folder:
             save_checkpoint(folder / f"trial{SUFFIX}", checkpoint)
 
     def _prune(self, written: list[str]) -> None:

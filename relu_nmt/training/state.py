@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from relu_nmt.config.stored import checked
 from relu_nmt.errors import CheckpointError, TrainingError, reporting
 from relu_nmt.modules.objective import LossOutput
+from relu_nmt.training import distributed
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.checkpoint import (
     Checkpoint,
@@ -24,14 +25,7 @@ from relu_nmt.training.checkpoint import (
     without_prefix,
 )
 from relu_nmt.training.config import OptimizerConfig, TrainerConfig
-from relu_nmt.training.distributed import (
-    ProcessGroup,
-    give_back,
-    is_sharded,
-    local_part,
-    part_like,
-    whole_tensors,
-)
+from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters
 from relu_nmt.training.optimizers import build_optimizer
 from relu_nmt.training.precision import autocast_dtype
@@ -146,8 +140,8 @@ class WeightAverage:
         elif config.ema_start_update == 0:
             count = num_updates // config.ema_update_freq
             decay = min(decay, (1 + count) / (10 + count))
-        averages = [local_part(tensor) for tensor in self._averages.values()]
-        weights = [local_part(tensor) for tensor in self._parameters.values()]
+        averages = [distributed.local_part(tensor) for tensor in self._averages.values()]
+        weights = [distributed.local_part(tensor) for tensor in self._parameters.values()]
         torch._foreach_lerp_(averages, weights, weight=1 - decay)
 
     @contextmanager
@@ -169,8 +163,8 @@ class WeightAverage:
     def _swap(self) -> None:
         """Exchange weights and averages in place: sharding gathers from the same memory."""
         for name, parameter in self._parameters.items():
-            weights = local_part(parameter)
-            average = local_part(self._averages[name])
+            weights = distributed.local_part(parameter)
+            average = distributed.local_part(self._averages[name])
             copy = weights.clone()
             weights.copy_(average)
             average.copy_(copy)
@@ -251,12 +245,12 @@ class Components:
         """Divide summed gradients by the sample size and clip them. Return the norm before."""
         # Undo the loss scale, so that norms are comparable.
         self.scaler.unscale_(self.optimizer)
-        gradients = [local_part(p.grad) for p in self.parameters if p.grad is not None]
+        gradients = [distributed.local_part(p.grad) for p in self.parameters if p.grad is not None]
         # Keep the factor on the device, without a wait for the GPU. Its world_size undoes the mean
         # of DistributedDataParallel over the processes.
         factor = (self.process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        if is_sharded(self.objective):
+        if distributed.is_sharded(self.objective):
             # Add the squares of all parts, since each process has only its own.
             norm = self.process.sum(norm.square()).sqrt()
         norm = norm * factor
@@ -299,7 +293,7 @@ class Components:
         self.objective.eval()
         yield
         self.objective.train()
-        give_back(self.objective)
+        distributed.give_back(self.objective)
 
     @contextmanager
     def snapshot(
@@ -319,8 +313,8 @@ class Components:
             training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
             # Keep parameters as they are, so that tied ones stay one tensor.
             is_first = self.process.is_first
-            model = whole_tensors(self.model.state_dict(keep_vars=True), is_first)
-            yield Checkpoint(model, metadata, whole_tensors(training, is_first))
+            model = distributed.whole_tensors(self.model.state_dict(keep_vars=True), is_first)
+            yield Checkpoint(model, metadata, distributed.whole_tensors(training, is_first))
 
     def restore(
         self, path: Path | None, say: Callable[[str], None], start: StartWeights | None = None
@@ -438,7 +432,7 @@ def _load_optimizer(
     for name, parameter in trained.items():
         values = state[index_of[parameter]] = {}
         for key, tensor in stored[name].items():
-            values[key] = part_like(tensor, parameter)
+            values[key] = distributed.part_like(tensor, parameter)
     # load_state_dict copies the tensors to the parameters' devices.
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.training import validation
 from relu_nmt.training.batches import Batch, TrainingData, batches_of_process, load_ahead
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, noting_signals
@@ -19,12 +20,6 @@ from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult, entry
 from relu_nmt.training.state import Components, StartWeights, TrainingState
 from relu_nmt.training.update import Update, first_not_finite
-from relu_nmt.training.validation import (
-    check_before_start,
-    forget_other_measure,
-    patience_is_over,
-    validate,
-)
 
 
 class Trainer:
@@ -85,7 +80,7 @@ class Trainer:
             self.state = self.parts.restore(path, say, self._start)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
-            forget_other_measure(self.state, metric, self._data, say)
+            validation.forget_other_measure(self.state, metric, self._data, say)
             if self.state.best_score is None:
                 self.parts.schedule.forget_best()
             self.result.set_best(metric, self.state.best_score, self.state.best_subset)
@@ -96,13 +91,15 @@ class Trainer:
             # Train, unless a limit is reached already.
             self._started = time.monotonic() - self.state.seconds
             self._votes = (False, config.share_of_time(self.state.seconds))
-            over = patience_is_over(config, self.state, self.result)
+            over = validation.patience_is_over(config, self.state, self.result)
             self._reason = self._limit_reached(self.state.epoch) or over
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
             # Go on after an interruption even at a limit, to make up for it.
             if self._reason is None or self.state.interrupted:
-                check_before_start(self.parts, self._data, self.log, self.state, self._description)
+                validation.check_before_start(
+                    self.parts, self._data, self.log, self.state, self._description
+                )
                 self.log.begin(self.state.num_updates)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
@@ -296,13 +293,13 @@ class Trainer:
         if self._validation_is_due(end_of_epoch, save):
             # Read the pending numbers first, so that they stand before the scores.
             self._read_launched()
-            score = validate(self.parts, self._data, self.log, state, self.result)
+            score = validation.validate(self.parts, self._data, self.log, state, self.result)
             self._lap = time.monotonic()
             metric = config.best_checkpoint_metric
             is_best = state.add_score(score, config.maximize)
             is_kept = self._process.gather(self._process.is_first and self._folder.keeps(score))[0]
             self.result.set_best(metric, state.best_score, state.best_subset)
-            self._reason = patience_is_over(config, state, self.result) or self._reason
+            self._reason = validation.patience_is_over(config, state, self.result) or self._reason
         # Move to the next epoch, and save.
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)

@@ -32,6 +32,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 _share = partial(option, above=0, most=1, metavar="P")
 _beta = partial(option, least=0, metavar="A")
+_rand = partial(option, needs="rand_augment")
 SIDES = "expected one number, or height and width, as 16x8"
 
 
@@ -285,21 +286,16 @@ class AugmentationConfig:
     rand_augment: int = option(
         0, "number of random changes of each image (RandAugment, 0: none)", least=0, most=1000
     )
-    rand_augment_magnitude: float = option(
-        9.0,
-        "strength of these changes (10: to the ends of their ranges)",
-        least=0,
-        needs="rand_augment",
-        metavar="M",
+    rand_augment_magnitude: float = _rand(
+        9.0, "strength of these changes (10: to the ends of their ranges)", least=0, metavar="M"
     )
-    rand_augment_std: float = option(
-        0.5, "standard deviation of their strength", least=0, needs="rand_augment", metavar="S"
+    rand_augment_std: float = _rand(
+        0.5, "standard deviation of their strength", least=0, metavar="S"
     )
-    rand_augment_form: str = option(
+    rand_augment_form: str = _rand(
         "increasing",
         "increasing (timm's inc1, DeiT), or original (Big Vision)",
         choices=("increasing", "original"),
-        needs="rand_augment",
     )
     color_jitter: float = option(
         0.0, "change brightness, contrast and saturation by up to this share", least=0, metavar="F"

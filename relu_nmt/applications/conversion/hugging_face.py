@@ -22,16 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relu_nmt.applications.conversion.fairseq import (
-    FEED_FORWARDS,
-    joined_projections,
-    our_name,
-    read_config,
-)
+from relu_nmt.applications.conversion import fairseq
 from relu_nmt.config.registry import close_names
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.data.dictionary import BOS, EOS, FILLER, PAD, SPECIAL_SYMBOLS, UNK, Dictionary
-from relu_nmt.errors import CheckpointError, ConfigError, reporting
+from relu_nmt.errors import IN_BRACKETS, CheckpointError, ConfigError, reporting
 from relu_nmt.io.safe_write import plain_file
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -185,8 +180,8 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
                 f"{path}: {name} is {theirs[name]!r}; only models with {expected!r} are read"
             )
     function = theirs.get("activation_function")
-    if function not in FEED_FORWARDS:
-        names = ", ".join(FEED_FORWARDS)
+    if function not in fairseq.FEED_FORWARDS:
+        names = ", ".join(fairseq.FEED_FORWARDS)
         raise CheckpointError(f"{path}: activation_function {function!r}; known are {names}")
     ours = {name: theirs[name] for name in (*DROPOUTS, *LAYERDROPS) if name in theirs}
     ours |= KIND_SETTINGS[kind]
@@ -204,11 +199,11 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
         if kind == MARIAN:
             ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
     ours |= {
-        "feed_forward": FEED_FORWARDS[function],
+        "feed_forward": fairseq.FEED_FORWARDS[function],
         "share_all_embeddings": True,
         "no_scale_embedding": not theirs.get("scale_embedding"),
     }
-    config = read_config(ours, path)
+    config = fairseq.read_config(ours, path)
     # Refuse a size from a damaged file before memory is reserved for it.
     if config.max_positions_of("encoder") > MOST_POSITIONS:
         raise CheckpointError(f"{path}: more than {MOST_POSITIONS:,} positions; damaged")
@@ -233,13 +228,12 @@ def _our_tensors(
             f"{folder}: no weights and biases of {number:,} symbols, which its vocabulary has; "
             "the files are damaged or of different models"
         )
-    try:
-        named = joined_projections(theirs)
-    except (RuntimeError, IndexError) as error:  # from tensors of a wrong shape
-        raise CheckpointError(f"{folder}: damaged weights ({error})") from error
+    unfit = (RuntimeError, IndexError)  # from tensors of a wrong shape
+    with reporting(f"{folder}: damaged weights", CheckpointError, unfit, IN_BRACKETS):
+        named = fairseq.joined_projections(theirs)
     # Drop copies of the table, and positions, which are computed.
     computed = (*TABLES, "embed_positions.weight", "embed_positions.weights")
-    ours = {our_name(name): t for name, t in named.items() if not name.endswith(computed)}
+    ours = {fairseq.our_name(name): t for name, t in named.items() if not name.endswith(computed)}
     # Reorder table and bias, with zeros for the padding symbol.
     table = table.float()[order].masked_fill((order < 0)[:, None], 0.0)
     for side in ("encoder", "decoder"):

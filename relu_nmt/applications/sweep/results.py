@@ -24,14 +24,9 @@ from relu_nmt.applications.sweep.steps import (
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.data.split import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError, reporting
+from relu_nmt.evaluation import significance
 from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
-from relu_nmt.evaluation.significance import (
-    SegmentStatistics,
-    mean_interval,
-    p_value,
-    resampled_scores,
-    resampling_interval,
-)
+from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.io.safe_write import plain_file
 from relu_nmt.training.save_dir import TrainingResult
 
@@ -379,15 +374,15 @@ def _add_means(average: Average) -> None:
         elif name not in ("seed", *SHARED):
             with suppress(TypeError):  # a text, or a number that is unknown for a seed
                 record[name] = sum(values) / len(values)
-    record |= _known({"d_bleu_seed_interval": mean_interval(average.values("d_bleu"))})
+    record |= _known({"d_bleu_seed_interval": significance.mean_interval(average.values("d_bleu"))})
     # Resample the documents of all seeds together, if they evaluated the same ones.
     statistics = [cell.statistics for cell in converged if cell.statistics is not None]
     sizes = {len(of_seed.counts) for of_seed in statistics}
     if len(statistics) == len(converged) and len(sizes) == 1:
-        scores = resampled_scores(statistics)
+        scores = significance.resampled_scores(statistics)
         for cell, scores_of_seed in zip(converged, scores, strict=True):
             average.resampled[cell.model.seed] = scores_of_seed
-        record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
+        record["d_bleu_document_interval"] = significance.resampling_interval(scores.mean(0))
 
 
 def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
@@ -406,9 +401,9 @@ def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
     other_resampled = np.mean([other.resampled[seed] for seed in seeds], axis=0)
     record = {
         "gain": gain,
-        "gain_seed_interval": mean_interval(gains),
-        "gain_document_interval": resampling_interval(resampled - other_resampled),
-        "p_value": p_value(resampled, other_resampled, gain),
+        "gain_seed_interval": significance.mean_interval(gains),
+        "gain_document_interval": significance.resampling_interval(resampled - other_resampled),
+        "p_value": significance.p_value(resampled, other_resampled, gain),
         "gain_seeds": ",".join(map(str, seeds)),
     }
     return _known(record), gains

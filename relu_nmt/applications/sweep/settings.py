@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from relu_nmt.modules.config import ATTENTION_PRESETS
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
 TOKENIZER = "--sacrebleu-tokenizer"
+_flags = partial(option, (), metavar="'FLAGS'", parse=shlex.split)
 PUBLISHED_FIELDS = {"title": str, "source": str, "columns": dict, "rows": dict}
 PUBLISHED_FORM = (
     "expected title and source (texts), columns ('COLUMN of results.csv' or 'COLUMN@LENGTH': its "
@@ -169,17 +171,9 @@ class SweepSettings:
     published: str | None = option(
         None, "YAML file of published figures to show beside the measured ones", files=READ
     )
-    train_flags: tuple[str, ...] = option(
-        (),
-        "flags of relu-nmt-train in one text, or behind --",
-        metavar="'FLAGS'",
-        parse=shlex.split,
-    )
-    generate_flags: tuple[str, ...] = option(
-        (),
-        "flags of relu-nmt-generate, as --generate-flags='--beam 4 --bf16'",
-        metavar="'FLAGS'",
-        parse=shlex.split,
+    train_flags: tuple[str, ...] = _flags("flags of relu-nmt-train in one text, or behind --")
+    generate_flags: tuple[str, ...] = _flags(
+        "flags of relu-nmt-generate, as --generate-flags='--beam 4 --bf16'"
     )
     sacrebleu_tokenizer: str | None = tokenizer_option()
     contrastive: str | None = option(
@@ -248,22 +242,18 @@ class SweepSettings:
         return parse_budget(self.budget)
 
     @property
-    def seconds(self) -> float | None:
-        """The budget in seconds, or None if it counts updates or epochs."""
-        return self.length.seconds
-
-    @property
     def time_flags(self) -> tuple[str, str]:
         """The flag of relu-nmt-train for the budget, and its value."""
-        if self.seconds is not None:
-            return ("--stop-time-hours", f"{self.seconds / SECONDS['h']:.6g}")
+        seconds = self.length.seconds
+        if seconds is not None:
+            return ("--stop-time-hours", f"{seconds / SECONDS['h']:.6g}")
         flag = "--max-epoch" if self.length.epochs else "--max-update"
         return (flag, f"{self.length.number:.0f}")
 
     @property
     def time_in_words(self) -> str:
         """The budget in words."""
-        seconds = self.seconds
+        seconds = self.length.seconds
         if seconds is None:
             unit = "epochs" if self.length.epochs else "updates"
             return f"{self.length.number:,.0f} {unit}"

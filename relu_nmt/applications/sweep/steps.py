@@ -282,22 +282,20 @@ def read_description(folder: Path) -> SweepDescription | None:
         published = content.get("published")
         if published is not None:
             published = checked_published(published)
+        task = {}
+        for name, text in (content.get("task") or {}).items():
+            task[name.replace("tokeniser", "tokenizer")] = text  # as earlier versions spelled it
         return SweepDescription(
             settings=replace(settings, user_modules=user_modules, command=command),
             environment=content["environment"],
             attentions=content["attentions"],
             published=published,
-            task={_present_name(name): text for name, text in (content.get("task") or {}).items()},
+            task=task,
         )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
         raise DataError(f"{path}: cannot read it ({error}); delete it and start again") from error
-
-
-def _present_name(name: str) -> str:
-    """Return the name of a step of the text, of which earlier versions wrote some otherwise."""
-    return name.replace("tokeniser", "tokenizer")
 
 
 def write_description(folder: Path, description: SweepDescription) -> SweepDescription:

@@ -87,11 +87,6 @@ def interval(values: np.ndarray) -> Interval:
     return Interval(float(values[0]), *resampling_bounds(values[1:]))
 
 
-def resampled_bleu(translations: SegmentStatistics) -> np.ndarray:
-    """Return the score of the translations and, behind it, of each resample."""
-    return np.append(translations.score(), resampled_scores([translations])[0])
-
-
 # ------------------------------------------------------------------- quality
 
 
@@ -114,7 +109,10 @@ def which_translates_better(
     sentences = _compared("loss", "bits per token", resampled, -1, 3)
     sentences[-1] = f"{sentences[-1][:-1]}, on {where}."
     if bleu:
-        scores = {name: resampled_bleu(of_model) for name, of_model in bleu.items()}
+        scores = {}
+        for name, translations in bleu.items():
+            resampled_bleu = resampled_scores([translations])[0]
+            scores[name] = np.append(translations.score(), resampled_bleu)
         sentences += _compared("BLEU", "BLEU", scores, 1, 1)
     elif bleu_of_training:
         values = [f"{name} {number(value, 1)}" for name, value in bleu_of_training.items()]

@@ -10,23 +10,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from relu_nmt.applications.conversion import fairseq
 from relu_nmt.applications.conversion.exports import save_ctranslate2, save_image_onnx, save_onnx
-from relu_nmt.applications.conversion.fairseq import (
-    read_fairseq,
-    transformer_config,
-    transformer_tensors,
-)
 from relu_nmt.applications.conversion.hugging_face import read_hub_model
 from relu_nmt.config import to_dict
 from relu_nmt.data.data_folder import pair_name
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, printable, reporting
-from relu_nmt.io.safe_write import (
-    check_writable,
-    remove_abandoned,
-    replacing,
-    target_of,
-    write_file,
-)
+from relu_nmt.io import safe_write
 from relu_nmt.jobs.convert.settings import (
     AverageSettings,
     ImportFairseqSettings,
@@ -72,7 +62,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         output = output_path(settings.output, _kind(settings.checkpoint))
         checkpoint = load_checkpoint(settings.checkpoint)
         checkpoint.metadata.pop("training_state", None)
-        save_checkpoint(target_of(output), checkpoint)
+        save_checkpoint(safe_write.target_of(output), checkpoint)
     else:
         with new_folder(output) as folder:
             if settings.to == "ctranslate2":
@@ -95,12 +85,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to ``path`` when the block succeeds."""
     # Remove temporary folders of killed runs.
     if path.parent.is_dir():
-        remove_abandoned(path.parent)
+        safe_write.remove_abandoned(path.parent)
     if path.exists():
         raise ConfigError(f"--output {path}: is there already; give the name of a new folder")
     with reporting(f"--output {path}: cannot write it"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
+        with safe_write.replacing(path) as temporary:
             temporary.mkdir()
             yield temporary
 
@@ -114,7 +104,7 @@ def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) ->
         DataError: a dictionary or a subword model is missing or damaged.
     """
     output = output_path(settings.output)
-    arguments, tensors = read_fairseq(settings.checkpoint)
+    arguments, tensors = fairseq.read_fairseq(settings.checkpoint)
     task = TranslationTask.from_data_folder(
         settings.data, arguments.get("source_lang"), arguments.get("target_lang")
     )
@@ -123,9 +113,9 @@ def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) ->
         source_text=_pipeline(task.source_text, settings),
         target_text=_pipeline(task.target_text, settings),
     )
-    config = transformer_config(arguments, settings.checkpoint)
+    config = fairseq.transformer_config(arguments, settings.checkpoint)
     try:
-        weights = transformer_tensors(tensors, config)
+        weights = fairseq.transformer_tensors(tensors, config)
     except (RuntimeError, IndexError, ValueError) as error:  # from tensors of a wrong shape
         raise CheckpointError(f"{settings.checkpoint}: damaged weights ({error})") from error
     return save_model(output, config, task, weights, settings.checkpoint, progress)
@@ -199,7 +189,7 @@ def save_model(
     # default --arch would add the weights of a regularizer.
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
     metadata["args"] = {"model": to_dict(config), "task": {"arch": "transformer"}}
-    save_checkpoint(target_of(path), Checkpoint(dict(model.state_dict()), metadata))
+    save_checkpoint(safe_write.target_of(path), Checkpoint(dict(model.state_dict()), metadata))
     if progress:
         pair = f"{task.source_lang}-{task.target_lang}"
         print(printable(f"written: {path} ({pair}, {path.stat().st_size:,} bytes)"))
@@ -216,7 +206,7 @@ def output_path(text: str, kind: str | None = TRANSLATION) -> Path:
 
 def check_replaceable(path: str, kind: str | None) -> None:
     """Check that ``--output`` can be written and replaces at most weights of this kind."""
-    check_writable("--output", path)
+    safe_write.check_writable("--output", path)
     if not Path(path).exists():
         return
     try:
@@ -248,7 +238,7 @@ def average(settings: AverageSettings, *, progress: bool = True) -> Path:
         CheckpointError: a checkpoint is missing, damaged or of another model.
         DataError: the output cannot be written, is one of the inputs, or is a foreign file.
     """
-    check_writable("--output", settings.output)  # before anything is read
+    safe_write.check_writable("--output", settings.output)  # before anything is read
     inputs = [Path(path) for path in settings.inputs]
     for count, pattern in (
         (settings.num_epoch_checkpoints, BY_EPOCHS),
@@ -259,7 +249,9 @@ def average(settings: AverageSettings, *, progress: bool = True) -> Path:
     check_replaceable(settings.output, _kind(inputs[0]))
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
-    save_checkpoint(target_of(settings.output), average_checkpoints(inputs, require_same_model))
+    save_checkpoint(
+        safe_write.target_of(settings.output), average_checkpoints(inputs, require_same_model)
+    )
     if progress:
         print(f"written: {settings.output}")
     return Path(settings.output)
@@ -299,7 +291,7 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
     Raises:
         DataError: the folder is missing, damaged or without target side, or the file not written.
     """
-    check_writable("--output", settings.output)
+    safe_write.check_writable("--output", settings.output)
     task = TranslationTask.from_data_folder(
         settings.data, settings.source_lang, settings.target_lang
     )
@@ -317,7 +309,7 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
     learned = Shortlist.learn(ends_off, sizes, settings.candidates, settings.common)
     pair = pair_name(task.source_lang, task.target_lang)
     text = learned.to_text(task.source_dictionary, task.target_dictionary, pair)
-    write_file("--output", settings.output, text)
+    safe_write.write_file("--output", settings.output, text)
     if progress:
         print(f"written: {settings.output}")
     return Path(settings.output)

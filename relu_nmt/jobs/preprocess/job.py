@@ -15,20 +15,9 @@ from typing import Any
 
 import relu_nmt
 from relu_nmt.config import flag_of, to_dict
+from relu_nmt.data import data_folder
 from relu_nmt.data.binarize import IndexedDataset, binarize, binarize_alignments, count_words
-from relu_nmt.data.data_folder import (
-    MANIFEST_NAME,
-    WORK_FOLDER,
-    Journal,
-    alignment_path,
-    dictionary_path,
-    file_record,
-    manifest_content,
-    paths_of,
-    read_manifest,
-    remove_files,
-    write_manifest,
-)
+from relu_nmt.data.data_folder import Journal
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.documents import SEPARATOR_TESTS
 from relu_nmt.errors import DataError, printable
@@ -126,7 +115,7 @@ def _make_folder(job: Job) -> dict[str, Any]:
 
 def _build(job: Job, key: str) -> dict[str, Any]:
     """Do all unfinished steps. The journal skips finished ones."""
-    journal = Journal(job.folder / WORK_FOLDER, key, _given_files(job).values())
+    journal = Journal(job.folder / data_folder.WORK_FOLDER, key, _given_files(job).values())
     texts = job.tokens(journal)
     # Test on a sample that tokens decode to the original text.
     for language, pipeline in job.pipelines().items():
@@ -141,7 +130,7 @@ def _build(job: Job, key: str) -> dict[str, Any]:
         sides = _binarize(job, journal, texts, dictionaries)
         alignments = _binarize_alignments(job, journal)
         content = _describe(job, journal, key, sides, alignments, dictionaries)
-        manifest = write_manifest(job.folder, content)
+        manifest = data_folder.write_manifest(job.folder, content)
     journal.close()
     return manifest
 
@@ -166,7 +155,7 @@ def _key(job: Job) -> str:
         if not path.is_file():
             reason = "is a folder" if path.is_dir() else "no such file"
             raise DataError(f"{getattr(job.config, name)}: {reason} ({flag_of(name)})")
-        contents[name] = file_record(path)["sha256"]
+        contents[name] = data_folder.file_record(path)["sha256"]
     # Add versions, on which tokens depend.
     hashed: dict[str, Any] = {"settings": settings, "contents": contents}
     hashed["versions"] = _versions(job)
@@ -200,19 +189,19 @@ def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
     # Read the manifest. Remove a damaged one only with --overwrite.
     advice = "give another --destdir, or --overwrite to replace it"
     try:
-        manifest = manifest_content(job.folder, advice)
+        manifest = data_folder.manifest_content(job.folder, advice)
     except DataError:
         if not job.config.overwrite:
             raise
-        (job.folder / MANIFEST_NAME).unlink()
+        (job.folder / data_folder.MANIFEST_NAME).unlink()
         return None
     # A complete folder of the same job needs no work, unless a file was damaged.
     if manifest is not None and manifest.get("key") == key:
         try:
-            return read_manifest(job.folder, with_checksums=True)
+            return data_folder.read_manifest(job.folder, with_checksums=True)
         except DataError as damage:
             job.say(f"{damage}: making the folder again")
-            (job.folder / MANIFEST_NAME).unlink()
+            (job.folder / data_folder.MANIFEST_NAME).unlink()
             return None
     if manifest is not None:
         if not job.config.overwrite:
@@ -220,13 +209,13 @@ def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
                 f"{job.config.destdir}: holds data made from other text or settings; {advice}"
             )
         # Remove all files of the old folder, so that none is mistaken for a new one.
-        (job.folder / MANIFEST_NAME).unlink()
-        remove_files(job.folder, manifest["files"], _given_files(job).values())
-    elif not job.config.overwrite and Journal.read(job.folder / WORK_FOLDER) is None:
+        (job.folder / data_folder.MANIFEST_NAME).unlink()
+        data_folder.remove_files(job.folder, manifest["files"], _given_files(job).values())
+    elif not job.config.overwrite and Journal.read(job.folder / data_folder.WORK_FOLDER) is None:
         # Refuse to replace present dictionaries, since no unfinished run explains them.
         dictionaries = (job.config.srcdict, job.config.tgtdict)
         for language, given_path in zip(job.config.languages, dictionaries, strict=False):
-            path = dictionary_path(job.config.destdir, language)
+            path = data_folder.dictionary_path(job.config.destdir, language)
             if path.exists() and not given_path:
                 raise DataError(
                     f"{path}: exists already; give another --destdir, --overwrite to replace "
@@ -239,7 +228,7 @@ def _make_dictionaries(
     job: Job, journal: Journal, texts: Mapping[SideKey, TextFile]
 ) -> dict[str, Dictionary]:
     """Build the dictionaries of all languages in the folder, or copy given ones."""
-    paths = {la: dictionary_path(job.folder, la) for la in job.config.languages}
+    paths = {la: data_folder.dictionary_path(job.folder, la) for la in job.config.languages}
 
     def make() -> None:
         for languages, side in zip(job.config.sharing, ("src", "tgt"), strict=False):
@@ -296,7 +285,7 @@ def _binarize(
         with progress_bar("binarize", sum(text.num_bytes for _, _, text in todo)) as advance:
             yield from binarize(todo, dictionaries, job.workers, advance)
 
-    files = {name: paths_of(prefix) for name, (_, prefix, _) in sides.items()}
+    files = {name: data_folder.paths_of(prefix) for name, (_, prefix, _) in sides.items()}
     results = journal.finish_all(files, write, SIDE_COUNTS)
     finished = dict(zip(texts, results.values(), strict=True))
     for (split, language), result in finished.items():
@@ -312,11 +301,11 @@ def _binarize_alignments(job: Job, journal: Journal) -> dict[str, dict[str, int]
     """Write the word alignments. Return the counts of each split with alignments."""
     finished = {}
     for split, text in job.alignments.items():
-        prefix = alignment_path(job.folder, split, job.config.pair)
+        prefix = data_folder.alignment_path(job.folder, split, job.config.pair)
         counts = journal.finish(
             f"{split} alignments binarized",
             partial(_align, job, split, prefix),
-            paths_of(prefix),
+            data_folder.paths_of(prefix),
             {"sentences": int, "pairs": int},
         )
         finished[split] = counts
@@ -346,7 +335,7 @@ def _describe(
     config = job.config
     symbols = {}
     for language, dictionary in dictionaries.items():
-        name = dictionary_path("", language).name
+        name = data_folder.dictionary_path("", language).name
         symbols[language] = {"file": name, "symbols": len(dictionary)}
     splits = {}
     for split in config.splits():
@@ -420,16 +409,18 @@ def _described_split(
 
 def _written_files(job: Job, sides: Iterable[SideKey], alignments: Iterable[str]) -> list[Path]:
     """Return the files that the manifest lists with size and checksum."""
-    files = [dictionary_path(job.folder, language) for language in job.config.languages]
+    files = [data_folder.dictionary_path(job.folder, language) for language in job.config.languages]
     files += job.model_paths.values()
     files += [job.path(split, "documents") for split in job.num_documents]
     for split, language in job.inputs:
         if split != "train":
             files.append(job.path(split, f"{language}.raw"))
     for split, language in sides:
-        files += paths_of(job.path(split, language))
+        files += data_folder.paths_of(job.path(split, language))
     for split in alignments:
-        files += paths_of(alignment_path(job.folder, split, job.config.pair))
+        files += data_folder.paths_of(
+            data_folder.alignment_path(job.folder, split, job.config.pair)
+        )
     return files
 
 

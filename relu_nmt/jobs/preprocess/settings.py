@@ -5,16 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from relu_nmt.config import READ, Files, like, option, settings, split_paths
+from relu_nmt.config import READ, Files, like, option, settings, shared, split_paths
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.shared import (
-    ClusterOptions,
-    FairseqOptions,
-    no_progress_bar_option,
-    seed_option,
-    source_lang_option,
-    target_lang_option,
-)
 from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
@@ -36,11 +28,15 @@ GIVEN = Files(part_of=("destdir",))
 
 
 @settings
-class PreprocessSettings(ClusterOptions):
+class PreprocessSettings(shared.ClusterOptions):
     """All settings of :mod:`relu_nmt.jobs.preprocess.job`."""
 
-    source_lang: str | None = source_lang_option(help="source language, the ending of its files")
-    target_lang: str | None = target_lang_option(help="target language, the ending of its files")
+    source_lang: str | None = shared.source_lang_option(
+        help="source language, the ending of its files"
+    )
+    target_lang: str | None = shared.target_lang_option(
+        help="target language, the ending of its files"
+    )
     trainpref: str | None = _texts(
         "training text without its language ending; several are shards (a,b,c)"
     )
@@ -126,15 +122,15 @@ class PreprocessSettings(ClusterOptions):
         needs=[("only_source", False), ("dict_only", False)],
     )
     workers: int = option(0, "processes (0: one per core)", least=0, most=1024)
-    no_progress_bar: bool = no_progress_bar_option()
-    seed: int = seed_option(
+    no_progress_bar: bool = shared.no_progress_bar_option()
+    seed: int = shared.seed_option(
         help="seed of the sample on which a subword model is learned",
         needs=SPLIT,
         no_effect="no subword model is learned",
     )
     overwrite: bool = option(False, "replace a data folder that was made in another way")
-    task: str = like(FairseqOptions, "task", "translation")
-    dataset_impl: str = like(FairseqOptions, "dataset_impl", "mmap")
+    task: str = like(shared.FairseqOptions, "task", "translation")
+    dataset_impl: str = like(shared.FairseqOptions, "dataset_impl", "mmap")
     # Declared last, since its name hides the function that declares the options above.
     like: str | None = option(
         None,

@@ -36,6 +36,7 @@ COMET_MODEL = "Unbabel/wmt22-comet-da"
 OF_BLEU = ("metrics", "bleu")
 OF_COMET = ("metrics", COMET)
 _read = partial(option, files=READ)
+_buckets = partial(option, (), metavar="N,N,...")
 DOCUMENTS = (
     *("document_separator", "documents", "sentence_separator"),
     *("baseline", "paired_bs_n", "length_buckets", "position_buckets"),
@@ -104,16 +105,12 @@ class ScoreSettings:
         most=1_000_000,
         needs="baseline",
     )
-    length_buckets: tuple[int, ...] = option(
-        (),
+    length_buckets: tuple[int, ...] = _buckets(
         f"score by reference length too, in tokens (without a value: {shown(DEFAULT_EDGES)})",
-        metavar="N,N,...",
         bare=DEFAULT_EDGES,
     )
-    position_buckets: tuple[int, ...] = option(
-        (),
+    position_buckets: tuple[int, ...] = _buckets(
         f"score by position in the document too (without a value: {shown(DEFAULT_POSITIONS)})",
-        metavar="N,N,...",
         bare=DEFAULT_POSITIONS,
     )
     # The contrastive test of a model.

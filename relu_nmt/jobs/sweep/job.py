@@ -121,7 +121,9 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
         steps = plan_steps(settings, [name for name in used if used[name] & without])
     environment = describe_environment(gpu_names())
     # Make the runner first: it compares the steps with earlier runs before any file is written.
-    runner = StepRunner(steps, settings.running, environment, folder, settings.seconds, progress)
+    runner = StepRunner(
+        steps, settings.running, environment, folder, settings.length.seconds, progress
+    )
     description = SweepDescription(settings, environment, published=published, task=task)
     description = write_description(folder, description)
     runner.run(lambda: write_report(folder, description))
@@ -243,10 +245,8 @@ def _refuse(
     settings_class: type[SettingsT], where: str, typed: Sequence[str], own_flags: Mapping[str, str]
 ) -> None:
     """Refuse flags that do not exist, or that the sweep sets: the fields in ``own_flags``."""
-    try:
+    with reporting(where, ConfigError, ConfigError):
         arguments = _parser(settings_class).parse_args(typed)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
     for name, setter in own_flags.items():
         if getattr(arguments, name, None) not in (None, []):
             raise ConfigError(f"{flag_of(name)} {where}: it is set by {setter}")

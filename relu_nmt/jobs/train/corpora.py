@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from relu_nmt.config.shared import BatchLimits
@@ -18,6 +19,7 @@ from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask
 
 
+@dataclass
 class Corpora:
     """Opens training and validation data, and prints their sizes with ``say``.
 
@@ -27,22 +29,17 @@ class Corpora:
         models: the model that learns, and its teachers. Batches have only what all can read.
     """
 
-    def __init__(
-        self,
-        settings: TranslationTrainingSettings,
-        task: TranslationTask,
-        folders: Sequence[str],
-        models: Sequence[TranslationModel],
-        say: Callable[[str], None],
-    ) -> None:
-        self.settings = settings
-        self._task = task
-        self._folders = folders
-        self._say = say
-        self.longest = longest_of(settings.model, models)
-        self._longest_sentences = (
-            least_limit(model.most_tokens("source", True) for model in models),
-            least_limit(model.most_tokens("target", True) for model in models),
+    settings: TranslationTrainingSettings
+    task: TranslationTask
+    folders: Sequence[str]
+    models: Sequence[TranslationModel]
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.longest = longest_of(self.settings.model, self.models)
+        self.longest_sentences = (
+            least_limit(model.most_tokens("source", True) for model in self.models),
+            least_limit(model.most_tokens("target", True) for model in self.models),
         )
 
     def training_batches(self, folder: str) -> TranslationBatches:
@@ -75,7 +72,7 @@ class Corpora:
         if settings.documents.active:
             lengths = (settings.documents.validation_length,)
         for name in settings.valid_subset.split(","):
-            corpus = self._checked([self._task.load_split(name, settings.load_alignments)])
+            corpus = self._checked([self.task.load_split(name, settings.load_alignments)])
             limits = settings.batching.validation_limits
             batches[name] = self._batches_of(self._prepared(corpus), limits, lengths)
         return batches
@@ -96,7 +93,7 @@ class Corpora:
             seed,
             self.settings.batching.skip_invalid_size_inputs,
             self.longest,
-            self._longest_sentences,
+            self.longest_sentences,
             weights,
         )
         descriptions = batches.describe_lengths()
@@ -104,9 +101,9 @@ class Corpora:
         if len(descriptions) > 1:
             name += " (first epoch; another mixture in each)"
         for description in descriptions:
-            self._say(f"{name}: {lengths_in_words(description)}")
+            self.say(f"{name}: {lengths_in_words(description)}")
         if batches.num_skipped:
-            self._say(
+            self.say(
                 f"{batches.num_skipped:,} of them are longer than --max-tokens or than the model "
                 "can take, and left out (--skip-invalid-size-inputs-valid-test)"
             )
@@ -115,13 +112,13 @@ class Corpora:
     def _training_split(self, folder: str) -> Split:
         """Return the training split of a data folder joined with the splits of further folders."""
         settings = self.settings
-        first_folder = self._folders[0]
-        tasks = [self._task]
+        first_folder = self.folders[0]
+        tasks = [self.task]
         if folder != first_folder:
-            tasks = [at_folder(self._task, folder, first_folder)]
+            tasks = [at_folder(self.task, folder, first_folder)]
         # The dictionaries of further folders must equal the dictionaries of the first.
         for path in settings.extra_data:
-            tasks.append(at_folder(self._task, path, first_folder))
+            tasks.append(at_folder(self.task, path, first_folder))
         corpora = []
         for task in tasks:
             parts = task.load_chained(settings.train_subset, settings.load_alignments)
@@ -137,7 +134,7 @@ class Corpora:
         without = [corpus for corpus in corpora if corpus.documents is None]
         if settings.documents.active and len(without) < len(corpora):
             for corpus in without:
-                self._say(f"{corpus.stem}: no document boundaries, so that each sentence is one")
+                self.say(f"{corpus.stem}: no document boundaries, so that each sentence is one")
         return self._prepared(Split.chained(corpora, tags), has_tags=settings.tag_extra_data)
 
     def _tags(self, num_corpora: int) -> list[int]:
@@ -145,7 +142,7 @@ class Corpora:
         tags = [-1] * num_corpora
         if self.settings.tag_extra_data:
             count = len(self.settings.extra_data)
-            dictionary = self._task.source_dictionary
+            dictionary = self.task.source_dictionary
             fillers = dictionary.fillers
             if len(fillers) < count:
                 raise ConfigError(
@@ -161,7 +158,7 @@ class Corpora:
         for part in splits:
             if part.target is None:
                 raise DataError(f"{part.source.prefix}: has no target side to learn from")
-            self._say(f"{part.source.prefix}: {counted(len(part), 'sentence pair')}")
+            self.say(f"{part.source.prefix}: {counted(len(part), 'sentence pair')}")
         return Split.chained(splits)
 
     def _prepared(self, split: Split, has_tags: bool = False) -> Split:
@@ -182,7 +179,7 @@ class Corpora:
             # Leave room for the tag, if sources have one.
             split.longest_source = longest - has_tags
             if split.num_truncated:
-                self._say(
+                self.say(
                     f"{split.name}: {counted(split.num_truncated, 'source')} cut at "
                     f"{split.longest_source} tokens (--truncate-source)"
                 )

@@ -30,17 +30,10 @@ from relu_nmt.training.preflight import fitting_tokens
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Components
 from relu_nmt.training.trainer import Trainer
+from relu_nmt.translation import calibration
 from relu_nmt.translation.agreement import LIKE, WITH_SEPARATOR, compare_with_data
 from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel
 from relu_nmt.translation.building import build_model, start_weights, stored_task
-from relu_nmt.translation.calibration import (
-    SAMPLE_TOKENS,
-    calibrate,
-    changed_slots,
-    describe,
-    fit_mechanisms,
-    scale_queries,
-)
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
@@ -359,7 +352,7 @@ def initial_weights(
 ) -> Mapping[str, Tensor]:
     """Return initial weights from another model, calibrated for mechanisms that it lacks."""
     weights = start_weights(model, checkpoint)
-    slots = changed_slots(checkpoint.metadata.get("model_config", {}), settings.model)
+    slots = calibration.changed_slots(checkpoint.metadata.get("model_config", {}), settings.model)
     if not slots:
         return weights
 
@@ -369,17 +362,17 @@ def initial_weights(
 
     # Calibrate a copy on the CPU, as the model itself may be sharded.
     copy = training.new_model(build)
-    weights = fit_mechanisms(copy, weights, slots)
+    weights = calibration.fit_mechanisms(copy, weights, slots)
     origin = settings.trainer.finetune_from_model or ""
     load_weights(copy, weights, origin, advice=same_model_advice(training.fresh_start))
     measured = None
     if training.process.is_first:
-        measured = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots)
+        measured = calibration.calibrate(copy, batches.sample(calibration.SAMPLE_TOKENS), slots)
     # Give every process the same factors, since sums may differ in their last digits.
     factors = training.process.gather(measured)[0]
     for factors_of_slot in factors.values():
         for name, factor in factors_of_slot.items():
-            scale_queries(weights, name, factor)
-    for line in describe(slots, factors):
+            calibration.scale_queries(weights, name, factor)
+    for line in calibration.describe(slots, factors):
         training.say(line)
     return weights

@@ -3,14 +3,7 @@
 from functools import partial
 from typing import Any
 
-from relu_nmt.config import REQUIRED, checked_by, from_flat, group, option, settings
-from relu_nmt.config.shared import (
-    VALIDATES,
-    BatchingConfig,
-    FairseqOptions,
-    source_lang_option,
-    target_lang_option,
-)
+from relu_nmt.config import REQUIRED, checked_by, from_flat, group, option, settings, shared
 from relu_nmt.config.stored import parse_json
 from relu_nmt.data.data_folder import DATA_FILES, data_option
 from relu_nmt.data.documents import DocumentConfig
@@ -47,7 +40,7 @@ def detokenizer_settings(text: str) -> dict[str, Any]:
 
 
 @settings
-class TranslationTrainingSettings(FairseqOptions):
+class TranslationTrainingSettings(shared.FairseqOptions):
     """All settings of the training of a translation model.
 
     Example:
@@ -59,8 +52,8 @@ class TranslationTrainingSettings(FairseqOptions):
     """
 
     data: str = data_option(REQUIRED, "data folder; of several shards, a:b:c, each epoch reads one")
-    source_lang: str | None = source_lang_option(heading="task and loss")
-    target_lang: str | None = target_lang_option()
+    source_lang: str | None = shared.source_lang_option(heading="task and loss")
+    target_lang: str | None = shared.target_lang_option()
     arch: str = arch_option("reluformer", architectures, "transformer* or reluformer*")
     attention_preset: str = attention_preset_option()
     criterion: str = option(
@@ -111,12 +104,12 @@ class TranslationTrainingSettings(FairseqOptions):
         "valid",
         "splits to validate on, of which the first decides which is best",
         metavar="SPLITS",
-        needs=VALIDATES,
+        needs=shared.VALIDATES,
     )
     eval_bleu: bool = option(
         False,
         "translate the first validation set and report BLEU",
-        needs=VALIDATES,
+        needs=shared.VALIDATES,
         heading="BLEU in validation",
     )
     eval_bleu_args: str = _of_bleu(
@@ -144,7 +137,7 @@ class TranslationTrainingSettings(FairseqOptions):
         "attention regularizer", AttentionRegularizerConfig
     )
     teacher: TeacherConfig = group("teacher", TeacherConfig)
-    batching: BatchingConfig = group("batches", BatchingConfig)
+    batching: shared.BatchingConfig = group("batches", shared.BatchingConfig)
     documents: DocumentConfig = group("documents", DocumentConfig)
     trainer: TrainerConfig = group("updates, limits and processes", TrainerConfig)
 

@@ -1,5 +1,6 @@
 """Settings of relu-nmt-vision-evaluate and relu-nmt-vision-classify."""
 
+from functools import partial
 from pathlib import Path
 
 from relu_nmt.config import READ, REQUIRED, WRITTEN, group, like, option, settings
@@ -18,6 +19,7 @@ CHECKPOINT = option(
     flags=("--path",),
     files=READ,
 )
+_data = partial(option, REQUIRED, several=True, positional=True, flags=("--data",))
 
 
 @settings
@@ -25,15 +27,7 @@ class ClassifyImagesSettings(PrecisionOptions):
     """All settings of ``relu-nmt-vision-classify``."""
 
     path: str = CHECKPOINT
-    images: tuple[str, ...] = option(
-        REQUIRED,
-        "image files",
-        metavar="PHOTO",
-        positional=True,
-        several=True,
-        flags=("--data",),
-        files=READ,
-    )
+    images: tuple[str, ...] = _data("image files", metavar="PHOTO", files=READ)
     top_k: int = option(5, "number of classes to print for each picture", least=1)
     json: bool = option(False, "print JSON")
     attention_maps: str | None = option(
@@ -81,13 +75,9 @@ class EvaluateImagesSettings:
     skip_damaged_images: bool = option(
         False, "leave out images that cannot be decoded, with a warning"
     )
-    data: tuple[str, ...] = option(
-        REQUIRED,
+    data: tuple[str, ...] = _data(
         "images, as for relu-nmt-vision-train (of its sets those other than train)",
-        several=True,
         metavar="DATA",
-        positional=True,
-        flags=("--data",),
         files=IMAGES,
     )
     image_size: tuple[str, ...] = option(

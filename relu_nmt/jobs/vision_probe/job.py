@@ -24,16 +24,9 @@ from relu_nmt.jobs.vision_evaluate.job import (
 from relu_nmt.jobs.vision_evaluate.settings import EVALUATION_BATCH
 from relu_nmt.jobs.vision_probe.settings import JOINED_BLOCKS
 from relu_nmt.jobs.vision_probe.settings import ProbeImagesSettings as Settings
+from relu_nmt.vision import probes
 from relu_nmt.vision.images import ImageBatches, ImageSet, open_images, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
-from relu_nmt.vision.probes import (
-    TOP,
-    choose_shots,
-    joined_features,
-    neighbor_scores,
-    percent_right,
-    ridge_scores,
-)
 from relu_nmt.vision.transforms import ImageTransform
 
 LINEAR_BATCH = 1024
@@ -74,7 +67,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
                     "train_images": len(train),
                     "test_images": len(test),
                     "top1": top1,
-                    "top5": top5 if len(train.classes) > TOP else None,
+                    "top5": top5 if len(train.classes) > probes.TOP else None,
                     "by_seed": [top for top, _ in accuracies] if settings.method == "ridge" else [],
                 }
             )
@@ -129,7 +122,7 @@ def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) ->
     # Request the last blocks, or all of a smaller model.
     count = classifier.model.config.num_blocks
     last = range(max(0, count - JOINED_BLOCKS), count)
-    return joined_features(classifier.outputs(images, last))
+    return probes.joined_features(classifier.outputs(images, last))
 
 
 def features_of(
@@ -164,10 +157,10 @@ def _knn(
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     neighbors, labels, _ = features_of(classifier, train, transform, "train", options)
     queries, right, _ = features_of(classifier, test, transform, "test", options)
-    scores = neighbor_scores(
+    scores = probes.neighbor_scores(
         neighbors, labels, queries, len(train.classes), options.neighbours, options.temperature
     )
-    return [percent_right(scores, right)]
+    return [probes.percent_right(scores, right)]
 
 
 def _ridge(
@@ -176,7 +169,7 @@ def _ridge(
     num_classes = len(train.classes)
     chosen = []
     for seed in options.seeds:
-        chosen.append(choose_shots(train.labels, num_classes, options.shots, seed))
+        chosen.append(probes.choose_shots(train.labels, num_classes, options.shots, seed))
     used = np.unique(np.concatenate(chosen))
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio, squeeze=True)
     shots = train.subset(used, "train")
@@ -187,8 +180,8 @@ def _ridge(
     for numbers in chosen:
         undamaged = [row_of[number] for number in numbers.tolist() if number in row_of]
         rows = torch.tensor(undamaged, device=features.device)
-        scores = ridge_scores(features[rows], labels[rows], queries, num_classes, options.l2)
-        accuracies.append(percent_right(scores, right))
+        scores = probes.ridge_scores(features[rows], labels[rows], queries, num_classes, options.l2)
+        accuracies.append(probes.percent_right(scores, right))
     return accuracies
 
 
@@ -231,4 +224,4 @@ def _linear(
         scores = head(queries.clone())
     if not scores.isfinite().all():
         raise TrainingError(f"--lr {options.lr:g}: scores are not finite; lower it")
-    return [percent_right(scores, right)]
+    return [probes.percent_right(scores, right)]

@@ -1,5 +1,7 @@
 """Settings of relu-nmt-vision-probe."""
 
+from functools import partial
+
 from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option
 from relu_nmt.errors import ConfigError
@@ -16,6 +18,7 @@ JOINED_BLOCKS = 4
 KNN = ("method", "knn")
 RIDGE = ("method", "ridge")
 LINEAR = ("method", "linear")
+_images = partial(option, REQUIRED, several=True, metavar="PATH", files=IMAGES)
 
 
 @settings
@@ -24,20 +27,8 @@ class ProbeImagesSettings:
 
     path: str = CHECKPOINT
     no_progress_bar: bool = no_progress_bar_option()
-    train: tuple[str, ...] = option(
-        REQUIRED,
-        "images to learn from (several data sets are averaged)",
-        several=True,
-        metavar="PATH",
-        files=IMAGES,
-    )
-    test: tuple[str, ...] = option(
-        REQUIRED,
-        "images to test on, for each path of --train",
-        several=True,
-        metavar="PATH",
-        files=IMAGES,
-    )
+    train: tuple[str, ...] = _images("images to learn from (several data sets are averaged)")
+    test: tuple[str, ...] = _images("images to test on, for each path of --train")
     method: str = option(
         REQUIRED,
         "nearest neighbours, ridge regression of few images, or linear classifier",
