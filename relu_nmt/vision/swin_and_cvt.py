@@ -24,24 +24,8 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
 from relu_nmt.modules.recompute import run_layer
-from relu_nmt.vision import vision_models
-from relu_nmt.vision.base import (
-    Block,
-    Convolutions,
-    Grid,
-    VisionModel,
-    convolved,
-    exempt_from_decay,
-    grid_of,
-    growing,
-    initialize,
-    initialize_linears,
-    map_of,
-    mechanism,
-    new_feed_forward,
-    pre_norm,
-    resize_positions,
-)
+from relu_nmt.vision import base, vision_models
+from relu_nmt.vision.base import Block, Convolutions, Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
 from relu_nmt.vision.vision_transformer import PatchEmbedding
 
@@ -144,13 +128,13 @@ class WindowAttention(SelfAttention):
     """
 
     def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
-        attention = mechanism(config, layer, config.stage_heads[stage], config.stage_head_dim)
+        attention = base.mechanism(config, layer, config.stage_heads[stage], config.stage_head_dim)
         super().__init__(config.stage_dims[stage], attention)
         self.position_bias = None
         if self.attention.capabilities.scores:
             differences = (2 * config.window_size - 1) ** 2
             self.position_bias = nn.Parameter(torch.empty(differences, self.num_heads))
-            initialize(self.position_bias)
+            base.initialize(self.position_bias)
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:  # type: ignore[override]
         """Map [B, N, D] to [B, N, D]."""
@@ -176,10 +160,10 @@ def build_stages(
         blocks = nn.ModuleList()
         for layer, rate in itertools.islice(rates, count):
             attention = make_attention(config, stage, layer)
-            placement = pre_norm(config, attention.embed_dim, rate, STAGE_NORM_EPS)
-            feed_forward = new_feed_forward(config, placement)
+            placement = base.pre_norm(config, attention.embed_dim, rate, STAGE_NORM_EPS)
+            feed_forward = base.new_feed_forward(config, placement)
             # Only direct children of the attention: a mechanism draws its own weights.
-            initialize_linears((*attention.children(), *feed_forward.modules()))
+            base.initialize_linears((*attention.children(), *feed_forward.modules()))
             blocks.append(Block(placement, attention, feed_forward))
         stages.append(blocks)
     return cast(Sequence[Sequence[Block]], stages)
@@ -194,7 +178,7 @@ def patch_merging(config: VisionTransformerConfig, stage: int) -> nn.Sequential:
     """Return the norm and the linear map of joined patches [B, N, 4 D] behind a stage."""
     dim, next_dim = config.stage_dims[stage : stage + 2]
     reduction = nn.Linear(4 * dim, next_dim, bias=False)
-    initialize(reduction.weight)
+    base.initialize(reduction.weight)
     return nn.Sequential(OrderedDict(norm=stage_norm(config, 4 * dim), reduction=reduction))
 
 
@@ -235,20 +219,20 @@ class SwinTransformer(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dims = config.stage_dims
-        self.num_tokens = grid_of(config.image_sides, config.patch_sides).num_patches
+        self.num_tokens = base.grid_of(config.image_sides, config.patch_sides).num_patches
         self.patches = PatchEmbedding(config.patch_sides, dims[0])
         self.patches_norm = stage_norm(config, dims[0])
         self.dropout = Dropout(config.dropout)
         self.mergings = nn.ModuleList(patch_merging(config, i) for i in range(len(dims) - 1))
         count = sum(config.stage_layers)
-        rates = [growing(config.drop_path, layer, count) for layer in range(count)]
+        rates = [base.growing(config.drop_path, layer, count) for layer in range(count)]
         self.stages = build_stages(config, WindowAttention, rates)
         self.norm = stage_norm(config, dims[-1])
         self.head = nn.Linear(dims[-1], num_classes)
-        initialize(self.head.weight)
+        base.initialize(self.head.weight)
         nn.init.zeros_(self.head.bias)
         attentions_here = [m for m in self.modules() if isinstance(m, WindowAttention)]
-        exempt_from_decay(self, *(module.position_bias for module in attentions_here))
+        base.exempt_from_decay(self, *(module.position_bias for module in attentions_here))
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """See :meth:`VisionModel.encode`."""
@@ -283,7 +267,7 @@ def fit_position_biases(weights: dict[str, Tensor], initial: Mapping[str, Tensor
             side = math.isqrt(len(tensor))
             model_side = math.isqrt(len(initial[name]))
             model_grid = Grid(model_side, model_side)
-            weights[name] = resize_positions(tensor, Grid(side, side), model_grid)
+            weights[name] = base.resize_positions(tensor, Grid(side, side), model_grid)
             # Derive the side M of a window from 2 M - 1.
             size = side // 2 + 1
             notes[f"its position biases of windows of {size} patches are interpolated"] = None
@@ -304,7 +288,7 @@ class ConvolutionalAttention(MultiheadAttention):
     def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
         dim = config.stage_dims[stage]
         head_dim = config.stage_head_dim
-        attention = mechanism(config, layer, config.stage_heads[stage], head_dim)
+        attention = base.mechanism(config, layer, config.stage_heads[stage], head_dim)
         able = attention.capabilities
         if not (able.cross or able.fewer_keys):
             fitting = []
@@ -325,7 +309,7 @@ class ConvolutionalAttention(MultiheadAttention):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map [B, N, D] to [B, N, D]. The last height * width of the N are the patches."""
         first = x[:, : x.size(1) - grid.num_patches]
-        image = map_of(x, grid)
+        image = base.map_of(x, grid)
 
         def heads(convolution: nn.Module, linear: nn.Module) -> Tensor:
             tokens = convolution(image).flatten(2).transpose(1, 2)  # [B, N or N / 4, D]
@@ -392,22 +376,22 @@ class ConvolutionalTransformer(VisionModel):
         self.embeddings = cast(Sequence[nn.ModuleDict], nn.ModuleList(embeddings))
         self.dropout = Dropout(config.dropout)
         # Drop branches in the last stage only, at growing rates.
-        rates = [growing(config.drop_path, index, layers[-1]) for index in range(layers[-1])]
+        rates = [base.growing(config.drop_path, index, layers[-1]) for index in range(layers[-1])]
         rates = [0.0] * sum(layers[:-1]) + rates
         self.stages = build_stages(config, ConvolutionalAttention, rates)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.norm = stage_norm(config, dim)
         self.head = nn.Linear(dim, num_classes)
-        initialize(self.class_token, self.head.weight)
+        base.initialize(self.class_token, self.head.weight)
         nn.init.zeros_(self.head.bias)
-        exempt_from_decay(self, self.class_token)
+        base.exempt_from_decay(self, self.class_token)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """See :meth:`VisionModel.encode`. Raise a ConfigError if the images are too small."""
         # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
-            images = convolved(embedding["convolution"], images)  # [B, D, height, width]
+            images = base.convolved(embedding["convolution"], images)  # [B, D, height, width]
             grid = Grid(images.size(2), images.size(3))
             x = embedding["norm"](images.flatten(2).transpose(1, 2))  # [B, N, D]
             if stage is self.stages[-1]:
@@ -417,7 +401,7 @@ class ConvolutionalTransformer(VisionModel):
             for block in stage:
                 x = run_layer(block, (x, grid), self.config.checkpoint_activations)
                 yield x, grid
-            images = map_of(x, grid)
+            images = base.map_of(x, grid)
 
     def features(self, tokens: Tensor) -> Tensor:
         """See :meth:`VisionModel.features`."""

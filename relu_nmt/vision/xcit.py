@@ -15,21 +15,8 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.modules.recompute import run_layer
-from relu_nmt.vision import vision_models
-from relu_nmt.vision.base import (
-    NORM_EPS,
-    Block,
-    Convolutions,
-    Grid,
-    VisionModel,
-    exempt_from_decay,
-    grid_of,
-    initialize,
-    initialize_linears,
-    mechanism,
-    new_feed_forward,
-    pre_norm,
-)
+from relu_nmt.vision import base, vision_models
+from relu_nmt.vision.base import Block, Convolutions, Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
 
 WAVES = 32
@@ -61,7 +48,7 @@ class XCiT(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dim = config.embed_dim
-        self.num_tokens = grid_of(config.image_sides, config.patch_sides).num_patches
+        self.num_tokens = base.grid_of(config.image_sides, config.patch_sides).num_patches
         self.stem = convolutional_stem(config)
         self.positions = nn.Linear(2 * WAVES, dim)
         self.dropout = Dropout(config.dropout)
@@ -70,11 +57,11 @@ class XCiT(VisionModel):
         self.class_blocks = nn.ModuleList(
             ClassBlock(config, config.layers + i) for i in range(config.class_layers)
         )
-        self.norm = norms.get(config.norm)(dim, NORM_EPS)
+        self.norm = norms.get(config.norm)(dim, base.NORM_EPS)
         self.head = nn.Linear(dim, num_classes)
-        initialize(self.class_token, self.head.weight)
+        base.initialize(self.class_token, self.head.weight)
         nn.init.zeros_(self.head.bias)
-        exempt_from_decay(self, self.class_token)
+        base.exempt_from_decay(self, self.class_token)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """See :meth:`VisionModel.encode`."""
@@ -171,12 +158,12 @@ def local_patch_interaction(config: VisionTransformerConfig) -> Convolutions:
 
 def xcit_block(config: VisionTransformerConfig, index: int) -> Block:
     """Return a new block. All have the same rate of stochastic depth."""
-    placement = pre_norm(config, config.embed_dim, config.drop_path)
-    attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
-    initialize(attention.qkv.weight, attention.out_proj.weight)
+    placement = base.pre_norm(config, config.embed_dim, config.drop_path)
+    attention = SelfAttention(config.embed_dim, base.mechanism(config, index, config.heads))
+    base.initialize(attention.qkv.weight, attention.out_proj.weight)
     local = local_patch_interaction(config) if config.local_patch_interaction else None
-    feed_forward = new_feed_forward(config, placement)
-    initialize_linears(feed_forward.modules())
+    feed_forward = base.new_feed_forward(config, placement)
+    base.initialize_linears(feed_forward.modules())
     return Block(placement, attention, feed_forward, local)
 
 
@@ -223,10 +210,10 @@ class ClassBlock(Block):
             "--class-attention",
         )
         class_attention = ClassAttention(config.embed_dim, attention)
-        initialize(class_attention.qkv.weight, class_attention.out_proj.weight)
-        placement = pre_norm(config, config.embed_dim, drop_path=0.0)
-        feed_forward = new_feed_forward(config, placement)
-        initialize_linears(feed_forward.modules())
+        base.initialize(class_attention.qkv.weight, class_attention.out_proj.weight)
+        placement = base.pre_norm(config, config.embed_dim, drop_path=0.0)
+        feed_forward = base.new_feed_forward(config, placement)
+        base.initialize_linears(feed_forward.modules())
         super().__init__(placement, class_attention, feed_forward)
         self.norms_patches = config.class_layers_norm_patches
 

@@ -15,7 +15,9 @@ TEXT_STEPS = ["--tokenizer", "moses", "--subword", "subword-nmt", "--subword-siz
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
     """Plain files without empty lines, of 7 lines a document, and the same in other formats."""
-    monkeypatch.setattr(pair_files, "CHUNK_BYTES", 500)  # so that a file has several chunks
+    monkeypatch.setattr(
+        pair_files.text_lines, "CHUNK_BYTES", 500
+    )  # so that a file has several chunks
     for split, count, seed in (("train", 300, 1), ("valid", 30, 2)):
         write_corpus(tmp_path, "raw", count, seed)
         raw = [(tmp_path / f"raw.{la}").read_text("utf-8").split("\n") for la in ("de", "en")]

@@ -29,6 +29,7 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
+from relu_nmt.vision import loading
 from relu_nmt.vision.base import ImageObjective, VisionModel, build_vision_model
 from relu_nmt.vision.config import shown_sides
 from relu_nmt.vision.image_files import composed
@@ -41,12 +42,6 @@ from relu_nmt.vision.images import (
     open_images,
     reporter_of_damaged,
     with_classes_of,
-)
-from relu_nmt.vision.loading import (
-    classifier_metadata,
-    describe_task,
-    load_timm_weights,
-    start_weights,
 )
 from relu_nmt.vision.transforms import ImageTransform
 
@@ -104,7 +99,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.process.world_size,
             training.say,
         )
-        task = describe_task(train_set.classes, settings.preprocessing, settings.criterion)
+        task = loading.describe_task(train_set.classes, settings.preprocessing, settings.criterion)
         trainer = Trainer(
             objective,
             TrainingData(train, valid),
@@ -112,7 +107,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.describe(settings, config, task),
             training.process,
             training.log,
-            start=lambda checkpoint: start_weights(
+            start=lambda checkpoint: loading.start_weights(
                 model, checkpoint, train_set.classes, training.say
             ),
         )
@@ -267,7 +262,7 @@ def new_model(settings: Settings, num_classes: int, training: TrainingRun) -> Vi
     training.say_size(model)
     # Load public weights, except into a training that is resumed.
     if settings.init and training.checkpoint is None:
-        notes = load_timm_weights(model, settings.init)
+        notes = loading.load_timm_weights(model, settings.init)
         training.say("; ".join([f"start from the weights of {settings.init}", *notes]))
     return model
 
@@ -294,7 +289,7 @@ def numbered_as_before(settings: Settings, images: ImageSet, training: TrainingR
     if path is None:
         return images
     # Read the classes in any case, to refuse a model of another task.
-    classes = classifier_metadata(read_metadata(path), path)["task"]["classes"]
+    classes = loading.classifier_metadata(read_metadata(path), path)["task"]["classes"]
     # Keep the new numbers if the checkpoint only gives weights to start from.
     if not training.goes_on:
         return images
