@@ -56,31 +56,21 @@ def make_parser(
 
 @dataclass(frozen=True)
 class Command:
-    """The ``main`` of a command that runs a job and returns the exit code.
-
-    Args:
-        description: first text of ``--help``, most often the module's docstring.
-        settings_class: settings whose flags the command has.
-        job: function of the settings, or ``module:function``, imported when the flags are read and
-            right. A name with a dot in front is of a module beside that of the settings. The result
-            may have an exit code.
-        user_modules: let the user add parts of their own.
-        computes: warn if other processes use the same cores.
-        most_used: names of the settings with which ``--help`` begins, with spaces between them.
-        usage: first line of ``--help``, if another than the usual one.
-        remainder: a setting that takes the words behind ``--``, flags of the processes that the
-            command starts. The fields ``command`` and ``user_modules`` get all words, and the
-            user's files.
-    """
+    """The ``main`` of a command that runs a job and returns the exit code."""
 
     prog: str
-    description: str | None
-    settings_class: type[Any]
+    description: str | None  # first text of ``--help``, most often the module's docstring
+    settings_class: type[Any]  # settings whose flags the command has
+    # Function of the settings, or ``module:function``, imported when the flags are read and right.
+    # A name with a dot in front is of a module beside that of the settings. The result may have an
+    # exit code.
     job: str | Callable[[Any], Any] = ".job:run"
-    user_modules: bool = True
-    computes: bool = True
-    most_used: str = ""
-    usage: str = ""
+    user_modules: bool = True  # let the user add parts of their own
+    computes: bool = True  # warn if other processes use the same cores
+    most_used: str = ""  # the settings with which ``--help`` begins, with spaces between them
+    usage: str = ""  # first line of ``--help``, if another than the usual one
+    # A setting that takes the words behind ``--``, flags of the processes that the command starts.
+    # The fields ``command`` and ``user_modules`` get all words, and the user's files.
     remainder: str = ""
 
     def __post_init__(self) -> None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 UPDATES = "u"
 EPOCHS = "e"
-SECONDS = {"s": 1, "m": 60, "h": 3600}
-"""Seconds of the units of time."""
+SECONDS = {"s": 1, "m": 60, "h": 3600}  # seconds of the units of time
 TIME_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
 BUDGET_EXAMPLES = f"{TIME_EXAMPLES}, 3e or 0.5e for epochs"
 LIMITS = (

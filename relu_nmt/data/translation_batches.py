@@ -125,29 +125,22 @@ class TranslationBatches:
     """The batches of a split, epoch by epoch, each loaded by its number.
 
     ``seed`` and the epoch determine groups and batches, so that a resumed training plans the same.
-
-    Args:
-        split: the sentence pairs, and document boundaries if sentences are joined.
-        limits: most tokens and sentences of a batch.
-        lengths: limits of a group in tokens. Of several, each epoch draws one for each document.
-        seed: shuffles batches and draws lengths. Sentences over the limit of their group are left
-            out. None (validation) sorts batches by length and keeps such sentences.
-        skip_too_long: leave out groups that are longer than the model accepts, and in training
-            those longer than ``limits.max_tokens``. Otherwise the former are an error, and each of
-            the latter is a batch.
-        longest: longest source and target that the model accepts.
-        longest_sentences: the same of each sentence, if positions restart there.
-        weights: number of times that an epoch reads each corpus of the split, by default once. For
-            a fraction each epoch draws documents.
     """
 
-    split: Split
+    split: Split  # the sentence pairs, and document boundaries if sentences are joined
     limits: BatchLimits
+    # Limits of a group in tokens. Of several, each epoch draws one for each document.
     lengths: tuple[int, ...] = ()
+    # Shuffles batches and draws lengths. Sentences over the limit of their group are left out. None
+    # (validation) sorts batches by length and keeps such sentences.
     seed: int | None = None
+    # Leave out groups that are longer than the model accepts, and in training those longer than
+    # ``limits.max_tokens``. Otherwise the former are an error, and each of the latter is a batch.
     skip_too_long: bool = False
-    longest: Longest = (None, None)
-    longest_sentences: Longest = (None, None)
+    longest: Longest = (None, None)  # longest source and target that the model accepts
+    longest_sentences: Longest = (None, None)  # of each sentence, if positions restart there
+    # Number of times that an epoch reads each corpus of the split, by default once. For a fraction
+    # each epoch draws documents.
     weights: Sequence[float] = ()
 
     def __post_init__(self) -> None:

@@ -32,28 +32,16 @@ FORM = {
 
 @dataclass(frozen=True)
 class Contrast:
-    """A sentence with its right and its wrong translations.
+    """A sentence with its right and its wrong translations."""
 
-    Args:
-        source_language: language of the sentence. The test leaves out sentences in another
-            language than the model's.
-        source: the sentence.
-        reference: the right translation.
-        contrasts: the wrong translations, at least one.
-        source_context: the sentences before, the nearest last.
-        reference_context: their translations.
-        phenomenon: kind of information that the context gives, a category of the result.
-        distance: number of sentences back to this information, also a category.
-    """
-
-    source_language: str
-    source: str
-    reference: str
-    contrasts: tuple[str, ...]
-    source_context: tuple[str, ...] = ()
-    reference_context: tuple[str, ...] = ()
-    phenomenon: str = ""
-    distance: int | None = None
+    source_language: str  # the test leaves out sentences in another language than the model's
+    source: str  # the sentence
+    reference: str  # the right translation
+    contrasts: tuple[str, ...]  # the wrong translations, at least one
+    source_context: tuple[str, ...] = ()  # the sentences before, the nearest last
+    reference_context: tuple[str, ...] = ()  # their translations
+    phenomenon: str = ""  # kind of information that the context gives, a category of the result
+    distance: int | None = None  # sentences back to this information, also a category
 
 
 def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:

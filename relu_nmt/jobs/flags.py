@@ -12,10 +12,8 @@ from relu_nmt.config.registry import close_names
 from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import ConfigError
 
-ADVICE = Path(__file__).with_name("advice.yaml")
-"""Advice on flags that a command does not have."""
-MOST_NAMED = 3
-"""Most commands that an error message names."""
+ADVICE = Path(__file__).with_name("advice.yaml")  # advice on flags that a command does not have
+MOST_NAMED = 3  # most commands that an error message names
 
 
 class Parser(argparse.ArgumentParser):

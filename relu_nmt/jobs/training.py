@@ -44,20 +44,13 @@ def require_training_memory(model: nn.Module, config: TrainerConfig, world_size:
 
 @dataclass
 class TrainingRun:
-    """A running training: its process, its log, and the checkpoint that it begins with.
+    """A running training: its process, its log, and the checkpoint that it begins with."""
 
-    Args:
-        settings: settings with the groups ``model`` and ``trainer``.
-        checkpoint: the checkpoint of this training, or the one whose weights alone it takes.
-        goes_on: ``checkpoint`` is of this training.
-        started: time at which it began, of ``time.monotonic``.
-    """
-
-    settings: Any
+    settings: Any  # with the groups ``model`` and ``trainer``
     process: ProcessGroup
     log: TrainingLog
-    checkpoint: Path | None
-    goes_on: bool
+    checkpoint: Path | None  # of this training, or the one whose weights alone it takes
+    goes_on: bool  # ``checkpoint`` is of this training
     started: float = field(default_factory=lambda: time.monotonic())
 
     def say(self, text: str) -> None:

@@ -40,8 +40,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 MOST_PROCESSES = 1_000_000
 MOST_WAITING, QUIET_WAITING = 300.0, 3.0
 """Seconds that a process waits for other processes, and seconds before it says so."""
-LOST_PEER = "Connection closed by peer"
-"""The message of gloo after another process has ended."""
+LOST_PEER = "Connection closed by peer"  # the message of gloo after another process has ended
 
 
 @dataclass

@@ -16,19 +16,15 @@ from relu_nmt.training.batches import Batch, naming_batch, shapes_of
 from relu_nmt.training.distributed import ProcessGroup, local_part
 from relu_nmt.training.state import Components
 
-BYTES_OF_GRADIENT = 4
-"""Bytes of the gradient per parameter."""
-BYTES_OF_MOMENTS = 2 * 4
-"""Bytes of Adam's moments per parameter."""
+BYTES_OF_GRADIENT = 4  # bytes of the gradient per parameter
+BYTES_OF_MOMENTS = 2 * 4  # bytes of Adam's moments per parameter
 MEMORY_TO_FILL = 0.8
 """The share of the memory that ``--max-tokens auto`` fills. The rest is a margin."""
-FIRST_TOKENS = 256
-"""Tokens of the first trial batch."""
+FIRST_TOKENS = 256  # tokens of the first trial batch
 LARGEST_STEP = 4
 SMALLEST_STEP = 1.1
 """Factors between the sizes of two trial batches."""
-TOKENS_UNIT = 64
-"""Sizes of trial batches are multiples of it."""
+TOKENS_UNIT = 64  # sizes of trial batches are multiples of it
 MOST_TOKENS = {"cpu": 4096, "cuda": 65_536}
 """The limits of ``--max-tokens auto``: larger batches are not faster, and make fewer updates."""
 

@@ -53,24 +53,6 @@ class TrainingResult:
 
     The file has all fields but ``save_dir`` and ``log_lost``.
 
-    Args:
-        save_dir: folder of the file and of the checkpoints. None if none are written.
-        ended: the reason of the end, for the user. None while it runs or if it was killed.
-        signal: number of the signal that interrupted it, if one did.
-        diverged: loss or gradient were not finite, or no loss scale of float16 worked.
-        epoch: epoch of the last update, from 1.
-        seconds: time of running, validation and saving included.
-        parameters: number of the model's parameters, frozen ones included.
-        train: averages by name since the log interval before, each with ``epoch`` and
-            ``num_updates``: losses in bits, ``lr``, ``wps`` (tokens per second) and so on, as in
-            the log.
-        epochs: the same for each finished epoch.
-        valid: by validation set, its metrics at each validation, and the signatures of scores.
-        best: ``metric``, ``value`` and ``num_updates`` of the best validation so far.
-        memory: most bytes over all runs: ``resident_bytes`` of the first process,
-            ``gpu_bytes`` of tensors on its GPU. None where they are not counted.
-        log_lost: the error that ended a part of the log, if one did.
-
     Example:
         >>> result = TrainingResult(num_updates=20)
         >>> for updates, wps, seconds in ((10, 100.0, 5.0), (20, 200.0, 2.5)):
@@ -80,21 +62,26 @@ class TrainingResult:
         (200.0, 4.0)
     """
 
-    save_dir: Path | None = None
-    ended: str | None = None
-    signal: int | None = None
-    diverged: bool = False
-    epoch: int = 1
+    save_dir: Path | None = None  # of the file and of the checkpoints. None if none are written
+    ended: str | None = None  # the reason of the end. None while it runs or if it was killed
+    signal: int | None = None  # number of the signal that interrupted it, if one did
+    diverged: bool = False  # loss or gradient were not finite, or no loss scale of float16 worked
+    epoch: int = 1  # of the last update
     num_updates: int = 0
-    seconds: float = 0.0
-    parameters: int = 0
+    seconds: float = 0.0  # time of running, validation and saving included
+    parameters: int = 0  # number of the model's parameters, frozen ones included
+    # Averages by name since the log interval before, each with ``epoch`` and ``num_updates``:
+    # losses in bits, ``lr``, ``wps`` (tokens per second) and so on, as in the log.
     train: list[Stats] = field(default_factory=list)
-    epochs: list[Stats] = field(default_factory=list)
+    epochs: list[Stats] = field(default_factory=list)  # the same for each finished epoch
+    # By validation set, its metrics at each validation, and the signatures of scores.
     valid: dict[str, list[Stats]] = field(default_factory=dict)
-    best: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None  # metric, value and num_updates of the best validation
+    # Most bytes over all runs: ``resident_bytes`` of the first process, ``gpu_bytes`` of tensors
+    # on its GPU. None where they are not counted.
     memory: dict[str, int | None] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    log_lost: OSError | None = None
+    log_lost: OSError | None = None  # the error that ended a part of the log, if one did
 
     @property
     def best_score(self) -> float | None:

@@ -38,35 +38,23 @@ RAW_PREFIX = "train.model."
 
 @dataclass
 class TrainingState:
-    """The position and counts of a training: all that an exact resume needs besides tensors.
-
-    Args:
-        batch_offset: batches of this epoch that are done, over all processes.
-        num_batches: batches of this epoch. 0 before it is planned.
-        seconds: time of running, over all resumes.
-        best_subset: validation set of the best score. None in earlier checkpoints.
-        best_signature: signature of the best score. None for losses, and in earlier checkpoints.
-        bad_validations: validations since a better score, for early stopping.
-        precision: state of the loss scale.
-        inner: meters since the last log line.
-        interrupted: a signal came with the last update, so validation and saving that were due
-            after it were left out.
-    """
+    """The position and counts of a training: all that an exact resume needs besides tensors."""
 
     epoch: int = 1
-    batch_offset: int = 0
-    num_batches: int = 0
+    batch_offset: int = 0  # batches of this epoch that are done, over all processes
+    num_batches: int = 0  # batches of this epoch. 0 before it is planned
     num_updates: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # time of running, over all resumes
     best_metric: str | None = None
     best_score: float | None = None
-    best_subset: str | None = None
-    best_signature: str | None = None
-    bad_validations: int = 0
+    best_subset: str | None = None  # validation set of the best score. None in earlier checkpoints
+    best_signature: str | None = None  # None for losses, and in earlier checkpoints
+    bad_validations: int = 0  # validations since a better score, for early stopping
     schedule: dict[str, Any] = field(default_factory=dict)
-    precision: dict[str, float] = field(default_factory=dict)
-    inner: Meters = field(default_factory=Meters)
+    precision: dict[str, float] = field(default_factory=dict)  # state of the loss scale
+    inner: Meters = field(default_factory=Meters)  # meters since the last log line
     epoch_meters: Meters = field(default_factory=Meters)
+    # A signal came with the last update. Validation and saving that were due were left out.
     interrupted: bool = False
 
     def begin_epoch(self, num_batches: int) -> bool:

@@ -20,26 +20,18 @@ SHOWN_IDS = 20
 
 @dataclass
 class Update:
-    """An update. After :meth:`run` its numbers may still be on their way from the device.
+    """An update. After :meth:`run` its numbers may still be on their way from the device."""
 
-    Args:
-        num_updates: number of the update, from 1.
-        seed: seed of the forward pass.
-        batches: batches of this process.
-        names: names of the metrics.
-        values: float64 [6 + 2 * metrics + batches] on the device: the gradient's norm before
-            clipping, sums over all processes, and the loss of each batch.
-        skipped: gradients overflowed and the optimizer made no step.
-    """
-
-    num_updates: int
+    num_updates: int  # number of the update, from 1
     epoch: int
     lr: float
-    seed: int
-    batches: Sequence[Batch] = ()
-    names: Sequence[str] = ()
+    seed: int  # of the forward pass
+    batches: Sequence[Batch] = ()  # of this process
+    names: Sequence[str] = ()  # of the metrics
+    # Float64 [6 + 2 * metrics + batches] on the device: the gradient's norm before clipping, sums
+    # over all processes, and the loss of each batch.
     values: Tensor = field(default_factory=lambda: torch.empty(0))
-    skipped: bool = False
+    skipped: bool = False  # gradients overflowed and the optimizer made no step
     loss_scale: float | None = None
     telemetry: dict[str, float] = field(default_factory=dict)
 

@@ -19,8 +19,7 @@ from relu_nmt.training.save_dir import CheckpointFolder, Stats, TrainingResult, 
 from relu_nmt.training.state import Components, TrainingState
 from relu_nmt.training.update import all_metrics
 
-PRINTED_AS_ZERO = 0.005
-"""Scores below it are printed as 0.00."""
+PRINTED_AS_ZERO = 0.005  # scores below it are printed as 0.00
 ADVICE = {
     "bleu": "--eval-bleu-print-samples shows translations; if the target language has no spaces "
     "between words, --sacrebleu-tokenizer char counts characters"

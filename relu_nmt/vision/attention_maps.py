@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 PANEL_INCHES = 1.9
 COLUMNS = 4
 TITLE_SIZE = 8.5
-BRIGHTEST = 0.99
-"""Quantile of the weights from which on all have the darkest color."""
+BRIGHTEST = 0.99  # quantile of the weights from which on all have the darkest color
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 SKIP_FLAG = "--skip-damaged-images"
 TRAIN_FOLDER = "train"
 VALID_FOLDERS = ("val", "valid", "validation", "test")
-MOST_DAMAGED = 50
-"""Damaged images in a row that stop a training."""
+MOST_DAMAGED = 50  # damaged images in a row that stop a training
 NO_AUGMENTATION = AugmentationConfig()
 
 

@@ -33,8 +33,7 @@ STAGE_NORM_EPS = 1e-5
 FIRST_EMBEDDING = (7, 4, 2)
 """Width, stride and padding of the convolution before the first stage, in pixels."""
 NEXT_EMBEDDING = (3, 2, 1)
-SMALLEST_IMAGE = 3
-"""Pixels a side that the first convolution needs."""
+SMALLEST_IMAGE = 3  # pixels a side that the first convolution needs
 KEY_STRIDE = 2
 
 

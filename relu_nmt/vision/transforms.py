@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 RATIO_LIMITS = (3 / 4, 4 / 3)
 CROP_TRIALS = 10
-BYTES_OF_PIXEL = 12
-"""Size of three colors in float32."""
+BYTES_OF_PIXEL = 12  # size of three colors in float32
 Box = tuple[float, float, float, float]
-FULL_LEVEL = 10
-"""The level at which RandAugment's operations reach the ends of their ranges."""
+FULL_LEVEL = 10  # the level at which RandAugment's operations reach the ends of their ranges
 PIXELS_OF_CONSTANTS = 224
 """The image size that the original form's shifts and holes, in pixels, refer to."""
 ERASED_AREAS = (0.02, 1 / 3)

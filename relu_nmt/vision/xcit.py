@@ -19,8 +19,7 @@ from relu_nmt.vision import base, vision_models
 from relu_nmt.vision.base import Block, Convolutions, Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
 
-WAVES = 32
-"""Sines and cosines of the position on each axis."""
+WAVES = 32  # sines and cosines of the position on each axis
 ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
 
 

@@ -44,8 +44,7 @@ from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.loading import TASK_NAME, ImageClassifier
 
 ONE_MODEL = "only checkpoints of one model on one data folder can be averaged"
-MOST_SHOWN = 60
-"""Characters of a value that a message repeats."""
+MOST_SHOWN = 60  # characters of a value that a message repeats
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:

@@ -23,8 +23,7 @@ OF_DICTIONARIES = (
 )
 OF_MODEL = (*OF_DICTIONARIES, "subword_size", "subword_model", "target_subword_model")
 """Settings that contradict ``--like``."""
-GIVEN = Files(part_of=("destdir",))
-"""Files that the data folder may contain already, and keeps."""
+GIVEN = Files(part_of=("destdir",))  # files that the data folder may contain already, and keeps
 
 
 @settings

@@ -21,8 +21,7 @@ from relu_nmt.jobs.score.settings import ScoreSettings as Settings
 
 FEW_SEGMENTS = 20
 """With fewer segments, resamples differ so little that the p-value of a bootstrap says little."""
-Entry = tuple[str, dict[str, Any]]
-"""One result: the line to print, and the same for JSON."""
+Entry = tuple[str, dict[str, Any]]  # one result: the line to print, and the same for JSON
 
 
 def run(settings: Settings, *, progress: bool = True) -> dict[str, float]:

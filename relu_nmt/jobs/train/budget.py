@@ -45,8 +45,7 @@ MODEL = SHAPE | {
 CHOICES = MODEL | {"max_tokens", "bf16", "lr"}
 """The settings that a training keeps when its budget grows."""
 
-Trial = Callable[[Settings], Pace]
-"""Measures the pace of a training with such settings."""
+Trial = Callable[[Settings], Pace]  # measures the pace of a training with such settings
 
 
 def within_budget(

@@ -21,17 +21,13 @@ from relu_nmt.translation.task import TranslationTask
 
 @dataclass
 class Corpora:
-    """Opens training and validation data, and prints their sizes with ``say``.
+    """Opens training and validation data, and prints their sizes with ``say``."""
 
-    Args:
-        settings: the flags. A later assignment holds for all batches that are opened after it.
-        task: the task of the first of the data folders ``folders``.
-        models: the model that learns, and its teachers. Batches have only what all can read.
-    """
-
+    # The flags. A later assignment holds for all batches that are opened after it.
     settings: TranslationTrainingSettings
-    task: TranslationTask
+    task: TranslationTask  # of the first of the data folders
     folders: Sequence[str]
+    # The model that learns, and its teachers. Batches have only what all can read.
     models: Sequence[TranslationModel]
     say: Callable[[str], None]
 

@@ -47,12 +47,9 @@ from relu_nmt.vision.transforms import ImageTransform
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
 """The rates that ``--lr-batch-size`` scales besides ``--lr``."""
-SAMPLED_IMAGES = 8
-"""Number of images whose size is read before the training."""
-ENLARGED = 2
-"""Warn if the sides of images grow by this factor or more."""
-CHOICES = frozenset({"bf16"})
-"""The settings that a budget chooses besides the length."""
+SAMPLED_IMAGES = 8  # number of images whose size is read before the training
+ENLARGED = 2  # warn if the sides of images grow by this factor or more
+CHOICES = frozenset({"bf16"})  # the settings that a budget chooses besides the length
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
