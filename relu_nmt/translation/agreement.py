@@ -107,11 +107,7 @@ def require_same(
 def at_folder(
     task: TranslationTask, path: str | os.PathLike[str], task_place: str = "the checkpoint"
 ) -> TranslationTask:
-    """Return a task with the splits of a data folder, whose token ids must mean the same.
-
-    Raises:
-        DataError: the folder's dictionaries, or steps of its text, differ from the task's.
-    """
+    """Return a task with the splits of a data folder, whose token ids must mean the same."""
     manifest = read_manifest(path)
     if not dictionary_path(path, task.source_lang).exists():
         infer_languages(path)  # raises the error of a folder without data
@@ -165,13 +161,10 @@ def compare_with_data(
 ) -> list[str]:
     """Compare the stored task of a checkpoint with the present one of a data folder.
 
-    Return notes for the user.
+    Refuse other dictionaries or preparation of text. Return notes for the user.
 
     If the training itself ``goes_on``, the languages must be the same. ``fresh_start`` is the
     advice of :meth:`TrainerConfig.fresh_start`.
-
-    Raises:
-        CheckpointError: languages, dictionaries or preparation of text differ.
     """
     stored_pair = f"{stored.source_lang}-{stored.target_lang}"
     present_pair = f"{present.source_lang}-{present.target_lang}"

@@ -249,9 +249,6 @@ class Ensemble:
             None: any length, here and below.
         max_source_positions: longest source that every model can read.
         max_sentence_positions, max_source_sentence_positions: the same of a sentence.
-
-    Raises:
-        ConfigError: no model at all.
     """
 
     def __init__(self, decoders: Sequence[StepDecoder], dtype: torch.dtype | None = None) -> None:

@@ -78,10 +78,6 @@ def load_model(
 
     The length is the number of tokens of the longest groups of sentences in training. 1 stands for
     single sentences. ``overrides`` are settings of the model instead of the stored ones.
-
-    Raises:
-        ConfigError: a setting does not exist.
-        CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
     """
     # Check that it is the checkpoint of a translation model.
     checkpoint = load_checkpoint(path)

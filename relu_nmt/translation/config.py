@@ -30,11 +30,7 @@ LEARNED_POSITIONS = 1024
 
 @settings
 class TransformerConfig(TransformerOptions):
-    """Shape of a translation model. The defaults are the Transformer base model.
-
-    Raises:
-        ConfigError: settings that contradict each other.
-    """
+    """Shape of a translation model. The defaults are the Transformer base model."""
 
     translation_model: str = option(
         "encoder_decoder",

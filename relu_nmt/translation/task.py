@@ -85,9 +85,6 @@ class TranslationTask:
         """Load the task of a data folder from relu-nmt-preprocess or fairseq-preprocess.
 
         The languages are the folder's by default.
-
-        Raises:
-            DataError: the folder, a dictionary or the manifest is missing or damaged.
         """
         manifest = read_manifest(path)
         if source_lang is None or target_lang is None:
@@ -221,9 +218,6 @@ class TranslationTask:
         """Return the target sentences of a split, to compare translations with.
 
         They are raw if the folder has raw text, and joined as translations if it is segmented.
-
-        Raises:
-            DataError: the split is damaged or source-only.
         """
         raw = split.raw_target
         text = self.target_text

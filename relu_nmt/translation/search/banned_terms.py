@@ -52,9 +52,6 @@ class BannedTerms:
         terms: terms of one or more words.
         match_case: a term in other capitals is allowed.
         inside_words: parts of words are banned too.
-
-    Raises:
-        DataError: a term is no text.
     """
 
     def __init__(

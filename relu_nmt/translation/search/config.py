@@ -30,9 +30,6 @@ class GenerationConfig:
     The length limit of each sentence depends on its own source only, so the result does not depend
     on the other sentences of the batch. Options that are None depend on the use:
     :meth:`resolved` sets them.
-
-    Raises:
-        ConfigError: a value is out of range, or two settings contradict each other.
     """
 
     batch_size: int | None = batch_size_option()

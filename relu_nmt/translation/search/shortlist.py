@@ -123,10 +123,6 @@ class Shortlist:
         """Read a file with text from :meth:`to_text`, for a model with these dictionaries.
 
         ``pair`` are the model's languages, such as ``de-en``. None: do not compare them.
-
-        Raises:
-            DataError: the file cannot be read, is empty, is for other languages, has symbols that
-                the dictionaries lack, or has two lists of one symbol.
         """
         lines = read_lines(path)
         if not lines:
