@@ -8,12 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.data.data_folder import (
-    dictionary_path,
-    infer_languages,
-    manifest_content,
-    read_manifest,
-)
+from relu_nmt.data import data_folder
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.base import JOINED, tokenizers
@@ -45,7 +40,7 @@ def describe_task(task: TranslationTask, with_decoding: bool = True) -> dict[str
         symbols = fingerprint([dictionary[i] for i in range(len(dictionary))])
         description[f"{side} dictionary"] = f"{len(dictionary):,} symbols {symbols}"
     # Describe the steps of the text. A folder of fairseq does not record them.
-    if task.folder is not None and manifest_content(task.folder) is None:
+    if task.folder is not None and data_folder.manifest_content(task.folder) is None:
         return description
     for side, text in texts.items():
         for name, step in _describe_text(text).items():
@@ -108,15 +103,15 @@ def at_folder(
     task: TranslationTask, path: str | os.PathLike[str], task_place: str = "the checkpoint"
 ) -> TranslationTask:
     """Return a task with the splits of a data folder, whose token ids must mean the same."""
-    manifest = read_manifest(path)
-    if not dictionary_path(path, task.source_lang).exists():
-        infer_languages(path)  # raises the error of a folder without data
+    manifest = data_folder.read_manifest(path)
+    if not data_folder.dictionary_path(path, task.source_lang).exists():
+        data_folder.infer_languages(path)  # raises the error of a folder without data
     # Compare the dictionaries.
     for expected, language, flag in (
         (task.source_dictionary, task.source_lang, "--srcdict"),
         (task.target_dictionary, task.target_lang, "--tgtdict"),
     ):
-        file = dictionary_path(path, language)
+        file = data_folder.dictionary_path(path, language)
         if language == task.target_lang and not file.exists():  # source-only data
             continue
         dictionary = Dictionary.load(file)

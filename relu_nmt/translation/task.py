@@ -9,18 +9,9 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.config.stored import checked
+from relu_nmt.data import data_folder
 from relu_nmt.data.binarize import AlignmentDataset, IndexedDataset
-from relu_nmt.data.data_folder import (
-    NO_LANGUAGE,
-    alignment_path,
-    dictionary_path,
-    find_pair,
-    infer_languages,
-    pair_name,
-    paths_of,
-    read_manifest,
-    split_path,
-)
+from relu_nmt.data.data_folder import NO_LANGUAGE
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.data.split import Split
@@ -86,9 +77,9 @@ class TranslationTask:
 
         The languages are the folder's by default.
         """
-        manifest = read_manifest(path)
+        manifest = data_folder.read_manifest(path)
         if source_lang is None or target_lang is None:
-            first, second = infer_languages(path)
+            first, second = data_folder.infer_languages(path)
             if second == NO_LANGUAGE:
                 raise DataError(
                     f"{path}: holds source text only, in {first}; run relu-nmt-preprocess with "
@@ -108,7 +99,7 @@ class TranslationTask:
             else:
                 texts.append(load_pipeline(path, manifest, language))
         for language in (source_lang, target_lang):
-            file = dictionary_path(path, language)
+            file = data_folder.dictionary_path(path, language)
             dictionaries.append(Dictionary.load(file))
             if not dictionaries[-1].num_words:
                 raise DataError(
@@ -156,7 +147,7 @@ class TranslationTask:
             text = getattr(self, f"{side}_text")
             dictionary = getattr(self, f"{side}_dictionary")
             if SENTENCE_SEPARATOR in dictionary:
-                file = dictionary_path(self.folder or "", text.language)
+                file = data_folder.dictionary_path(self.folder or "", text.language)
                 raise DataError(
                     f"{file}: '{SENTENCE_SEPARATOR}' is a word of the text, so it cannot separate "
                     "sentences; replace it in the text and run relu-nmt-preprocess again, or leave "
@@ -183,16 +174,16 @@ class TranslationTask:
         if folder is None:
             raise DataError("this task comes from a checkpoint and has no data folder; give one")
         # Open both sides. Data may be source-only.
-        pair = find_pair(folder, split, self.source_lang, self.target_lang)
-        source = IndexedDataset(split_path(folder, split, pair, self.source_lang))
+        pair = data_folder.find_pair(folder, split, self.source_lang, self.target_lang)
+        source = IndexedDataset(data_folder.split_path(folder, split, pair, self.source_lang))
         target = None
-        if pair != pair_name(self.source_lang, None):
-            target = IndexedDataset(split_path(folder, split, pair, self.target_lang))
+        if pair != data_folder.pair_name(self.source_lang, None):
+            target = IndexedDataset(data_folder.split_path(folder, split, pair, self.target_lang))
         # Open the alignments, swapped if the folder has the other direction.
         alignments = None
-        prefix = alignment_path(folder, split, pair)
-        if with_alignments and paths_of(prefix)[0].exists():
-            swapped = pair == pair_name(self.target_lang, self.source_lang)
+        prefix = data_folder.alignment_path(folder, split, pair)
+        if with_alignments and data_folder.paths_of(prefix)[0].exists():
+            swapped = pair == data_folder.pair_name(self.target_lang, self.source_lang)
             alignments = AlignmentDataset(prefix, swapped)
         return Split(
             source,
@@ -210,7 +201,7 @@ class TranslationTask:
         pair = Path(splits[0].stem).suffix
         while True:
             stem = f"{split}{len(splits)}{pair}.{self.source_lang}"
-            if not paths_of(Path(self.folder or "") / stem)[0].exists():
+            if not data_folder.paths_of(Path(self.folder or "") / stem)[0].exists():
                 return splits
             splits.append(self.load_split(f"{split}{len(splits)}", with_alignments))
 

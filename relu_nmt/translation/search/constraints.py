@@ -11,28 +11,15 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.search import step_scores
+from relu_nmt.translation.search import step_rules, step_scores
 from relu_nmt.translation.search.banned_terms import TermBans
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import TermTracker
-from relu_nmt.translation.search.step_rules import (
-    LongestOutput,
-    NoRepeatedNgrams,
-    NoUnknownWords,
-    Prefixes,
-    SentenceCount,
-    SentenceLength,
-    ShortestOutput,
-    SingleSentences,
-    SpecialSymbols,
-    StepRule,
-    StepScore,
-    Written,
-)
+from relu_nmt.translation.search.step_rules import StepRule
 from relu_nmt.translation.search.translations import SourceSentence
 
 
-def build_step_score(config: GenerationConfig, symbols: Dictionary) -> StepScore:
+def build_step_score(config: GenerationConfig, symbols: Dictionary) -> step_rules.StepScore:
     """Return the bonus or penalty that ``--step-score`` names (ConfigError: a wrong option)."""
     spec = Spec.parse(str(config.step_score))
     return build_part(step_scores.get(spec.name), spec, "--step-score", symbols)
@@ -73,7 +60,7 @@ class TokenConstraints:
         if has_terms:
             config.check_terms()
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
-        self._written = written = Written(
+        self._written = written = step_rules.Written(
             symbols,
             separators,
             limits=config.length_limits(lengths, most_tokens),
@@ -92,9 +79,9 @@ class TokenConstraints:
         if has_terms:
             self.terms = TermTracker([source.forced for source in sources], written)
         # Make the scores of the model, before tokens are forbidden and forced.
-        self._scores: list[StepRule] = [SpecialSymbols(symbols, config.unkpen)]
+        self._scores: list[StepRule] = [step_rules.SpecialSymbols(symbols, config.unkpen)]
         if written.single is not None:
-            self._scores.append(SingleSentences(written))
+            self._scores.append(step_rules.SingleSentences(written))
         if config.step_score is not None:
             self._scores.append(build_step_score(config, symbols))
         self._rules = self._make_rules(config, symbols, sources, prefixes, num_free)
@@ -113,22 +100,24 @@ class TokenConstraints:
         pad_index = symbols.pad_index
         rules: list[StepRule] = []
         if config.unkpen == math.inf:
-            rules.append(NoUnknownWords(symbols.unk_index))
+            rules.append(step_rules.NoUnknownWords(symbols.unk_index))
         banned = [source.banned for source in sources]
         if any(banned):
             num_forced = (prefixes != pad_index).sum(1).tolist()
             rules.append(TermBans(banned, num_forced, written, self.terms))
         if config.no_repeat_ngram_size:
-            rules.append(NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, written))
-        rules.append(ShortestOutput(config.min_len, written))
+            rules.append(
+                step_rules.NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, written)
+            )
+        rules.append(step_rules.ShortestOutput(config.min_len, written))
         if self.terms is not None:
             rules.append(self.terms)
-        rules.append(Prefixes(prefixes, pad_index, num_free, written))
+        rules.append(step_rules.Prefixes(prefixes, pad_index, num_free, written))
         if written.left is not None:
-            rules.append(SentenceCount(written))
+            rules.append(step_rules.SentenceCount(written))
         if written.length is not None:
-            rules.append(SentenceLength(written))
-        rules.append(LongestOutput(written))
+            rules.append(step_rules.SentenceLength(written))
+        rules.append(step_rules.LongestOutput(written))
         return rules
 
     @property
@@ -177,7 +166,7 @@ class TokenConstraints:
 
 
 def _make_room(
-    written: Written,
+    written: step_rules.Written,
     sources: Sequence[SourceSentence],
     prefixes: Tensor,
     pad_index: int,
