@@ -38,33 +38,26 @@ COMPRESSED_BYTES = 4 * 1024
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines of a file, the bytes from ``start`` to ``end`` of its (decompressed) text.
-
-    ``first_line`` counts from 1. ``data`` has the bytes where workers cannot read them themselves.
-    """
+    """Whole lines of a file, the bytes from ``start`` to ``end`` of its (decompressed) text."""
 
     path: str
     start: int
     end: int
-    first_line: int
-    data: bytes | None = None
+    first_line: int  # from 1
+    data: bytes | None = None  # the bytes, where workers cannot read them themselves
 
 
 @dataclass
 class TextFile:
-    """Size and checksum of a text file, decompressed, and the file in chunks.
-
-    ``num_blank`` counts lines without words. ``copy`` is an open file that has the text, if
-    ``path`` has another format.
-    """
+    """Size and checksum of a text file, decompressed, and the file in chunks."""
 
     path: str
     num_bytes: int = 0
     num_lines: int = 0
-    num_blank: int = 0
+    num_blank: int = 0  # lines without words
     sha256: str = ""
     chunks: list[Chunk] = field(default_factory=list)
-    copy: BinaryIO | None = None
+    copy: BinaryIO | None = None  # an open file that has the text, if ``path`` has another format
 
     @property
     def is_sent(self) -> bool:

@@ -60,10 +60,6 @@ _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x
 class Checkpoint:
     """The contents of a checkpoint.
 
-    ``model_tensors`` is the model's ``state_dict`` for decoding. Entries that are one tensor (tied
-    weights) are stored once and come back as one tensor. ``metadata`` has values for JSON, and
-    ``training_tensors`` those that only training needs, by their full names.
-
     Example:
         >>> import tempfile, torch
         >>> path = Path(tempfile.mkdtemp()) / "checkpoint_last.safetensors"
@@ -72,8 +68,10 @@ class Checkpoint:
         {'lr': 0.5}
     """
 
+    # The ``state_dict`` for decoding. Tied weights are stored once and come back as one tensor.
     model_tensors: dict[str, Tensor]
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)  # values for JSON
+    # Tensors that only training needs, by their full names.
     training_tensors: dict[str, Tensor] = field(default_factory=dict)
 
 

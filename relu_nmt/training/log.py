@@ -37,19 +37,15 @@ Stats = Mapping[str, float]
 
 @dataclass
 class Meters:
-    """Sums over some updates: since the last log line, or since the start of the epoch.
+    """Sums over some updates: since the last log line, or since the start of the epoch."""
 
-    ``sums`` has (sum, count) by metric. Tokens are without padding, sentences may be images,
-    ``clips`` counts the updates whose gradient was clipped, and ``seconds`` are of training alone.
-    """
-
-    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
-    tokens: float = 0.0
-    sentences: float = 0.0
+    sums: dict[str, tuple[float, float]] = field(default_factory=dict)  # (sum, count) by metric
+    tokens: float = 0.0  # without padding
+    sentences: float = 0.0  # or images
     updates: int = 0
     gradient_norms: float = 0.0
-    clips: int = 0
-    seconds: float = 0.0
+    clips: int = 0  # updates whose gradient was clipped
+    seconds: float = 0.0  # of training alone
 
     def add(self, other: "Meters") -> None:
         """Add the sums over further updates."""

@@ -231,9 +231,7 @@ def how_many_zeros(series: Mapping[str, Records]) -> Answer:
 
 
 def which_heads_could_go(
-    records: Mapping[str, Records],
-    losses: Mapping[str, Losses],
-    removals: Mapping[str, "Removal"],
+    records: Mapping[str, Records], losses: Mapping[str, Losses], removals: Mapping[str, "Removal"]
 ) -> Answer:
     """Name dead heads, and weak heads with the loss without them, by model."""
     sentences = []

@@ -357,10 +357,7 @@ def _train_commands(settings: Settings, model: SweepModel) -> tuple[Command, ...
     words.append("--doc-mixture" if model.is_mixture else "--max-doc-tokens")
     words += [model.trained_on, *settings.time_flags]
     if settings.start_from is not None:
-        words += [
-            "--finetune-from-model",
-            _checkpoint(settings, _sentence_model(settings, model)),
-        ]
+        words += ["--finetune-from-model", _checkpoint(settings, _sentence_model(settings, model))]
     words += ["--seed", str(model.seed), "--save-dir", checkpoints]
     train = tool("train", words, settings.running.training_processes)
     if settings.averaged is None:

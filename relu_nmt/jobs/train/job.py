@@ -200,11 +200,7 @@ def new_objective(
     if teachers:
         make = partial(TaughtObjective, teachers, settings.teacher)
     return make(
-        model,
-        settings.smoothing,
-        settings.regularizer,
-        settings.report_accuracy,
-        alignment_lambda,
+        model, settings.smoothing, settings.regularizer, settings.report_accuracy, alignment_lambda
     )
 
 

@@ -11,13 +11,7 @@ import numpy as np
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, some_of
-from relu_nmt.jobs.budget import (
-    continued,
-    faster_dtype,
-    measured_pace,
-    refuse_limits,
-    with_length,
-)
+from relu_nmt.jobs.budget import continued, faster_dtype, measured_pace, refuse_limits, with_length
 from relu_nmt.jobs.budget_policy import Pace
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.jobs.vision_evaluate.job import check_images
@@ -80,12 +74,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         )
         # Make the batches.
         train = ImageBatches(
-            train_set,
-            transform,
-            settings.batch_size,
-            settings.trainer.seed,
-            augmentation,
-            report,
+            train_set, transform, settings.batch_size, settings.trainer.seed, augmentation, report
         )
         valid = validation_batches(settings, valid_sets, transform, report)
         # Train, at rates that depend on the number of batches.

@@ -111,9 +111,7 @@ class ImageTrainingSettings:
         files=replace(IMAGES, separator=","),
     )
     valid_fraction: float = probability_option(
-        0.0,
-        "hold out this share of the training images to validate on",
-        needs=VALIDATES,
+        0.0, "hold out this share of the training images to validate on", needs=VALIDATES
     )
     skip_damaged_images: bool = option(
         False, "replace images that cannot be decoded, with a warning"
