@@ -34,14 +34,7 @@ MEMORY_STATISTICS = ("tokens", "size", "variance_ratio", "anisotropy", "null_fra
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
-    """Analyze checkpoints on sentences or documents, and write the page and its CSV files.
-
-    Raises:
-        ConfigError: a place that a model does not have, or a setting that does not fit.
-        CheckpointError: a checkpoint is missing, damaged, or not a translation model.
-        DataError: the split is missing, source-only, or without document boundaries, a log cannot
-            be read, or a file cannot be written.
-    """
+    """Analyze checkpoints on sentences or documents, and write the page and its CSV files."""
     # Read the courses of training before the long part.
     check_writable("--output", settings.output)
     names = list(settings.names) or distinct_names(settings.path)

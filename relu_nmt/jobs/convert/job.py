@@ -48,14 +48,7 @@ MOST_SHOWN = 60  # characters of a value that a message repeats
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:
-    """Write a checkpoint in another form. Return the path of the output.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, or the form does not support its model.
-        ConfigError: the output is an existing folder, or has a wrong name.
-        DataError: the output cannot be written, or replaces a checkpoint of another kind.
-        MissingExtraError: the form needs a package that is not installed.
-    """
+    """Write a checkpoint in another form. Return the path of the output."""
     output = Path(settings.output)
     if settings.to == "checkpoint":
         output = output_path(settings.output, _kind(settings.checkpoint))
@@ -95,13 +88,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) -> Path:
-    """Write a checkpoint with the weights, dictionaries and tokenization of a model of fairseq.
-
-    Raises:
-        CheckpointError: the file is damaged or no fairseq checkpoint, or relu_nmt has no such
-            model.
-        DataError: a dictionary or a subword model is missing or damaged.
-    """
+    """Write a checkpoint with the weights, dictionaries and tokenization of a model of fairseq."""
     output = output_path(settings.output)
     arguments, tensors = fairseq.read_fairseq(settings.checkpoint)
     task = TranslationTask.from_data_folder(
@@ -136,14 +123,7 @@ def _pipeline(stored: TextPipeline, settings: ImportFairseqSettings) -> TextPipe
 
 
 def import_marian(settings: ImportMarianSettings, *, progress: bool = True) -> Path:
-    """Write a checkpoint with the weights, dictionary and SentencePiece models of a folder.
-
-    Raises:
-        CheckpointError: a file is damaged or missing, or relu_nmt has no such model.
-        ConfigError: the model lacks the target language, or has several and none is given.
-        DataError: a SentencePiece model is missing or damaged, or the checkpoint cannot be
-            written.
-    """
+    """Write a checkpoint with the weights, dictionary and SentencePiece models of a folder."""
     output = output_path(settings.output)
     config, task, tensors = read_hub_model(
         settings.folder, settings.source_lang, settings.target_lang
@@ -231,12 +211,7 @@ def _kind(path: str | Path) -> str | None:
 
 
 def average(settings: AverageSettings, *, progress: bool = True) -> Path:
-    """Write a checkpoint with the mean weights of several models. Return its path.
-
-    Raises:
-        CheckpointError: a checkpoint is missing, damaged or of another model.
-        DataError: the output cannot be written, is one of the inputs, or is a foreign file.
-    """
+    """Write a checkpoint with the mean weights of several models. Return its path."""
     safe_write.check_writable("--output", settings.output)  # before anything is read
     inputs = [Path(path) for path in settings.inputs]
     for count, pattern in (
@@ -285,11 +260,7 @@ def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
 
 
 def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
-    """Write a shortlist of target symbols for each source symbol. Return its path.
-
-    Raises:
-        DataError: the folder is missing, damaged or without target side, or the file not written.
-    """
+    """Write a shortlist of target symbols for each source symbol. Return its path."""
     safe_write.check_writable("--output", settings.output)
     task = TranslationTask.from_data_folder(
         settings.data, settings.source_lang, settings.target_lang

@@ -49,11 +49,6 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
 
     Returns the manifest, of several shards the first manifest, which has dictionaries and subwords.
     With ``dict_only`` it is empty.
-
-    Raises:
-        DataError: a file is missing, damaged or not parallel to its counterpart, or the folder
-            holds something else already.
-        ConfigError: the settings do not suit the text.
     """
     settings.refuse_idle_limits()
     # Make the first folder, which gives further ones dictionaries and subwords.

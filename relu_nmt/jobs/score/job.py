@@ -29,11 +29,6 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, float]:
 
     Returns:
         The first score of each name, such as ``BLEU``, ``d-BLEU`` or ``accuracy``.
-
-    Raises:
-        ConfigError: the tokenizer is unknown, or buckets do not rise.
-        DataError: lines or documents of the files do not fit, or a file cannot be written.
-        CheckpointError: the model of a contrastive test cannot be read.
     """
     check_writable("--results", settings.results)
     as_lines = progress and settings.format == "text"

@@ -78,11 +78,6 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
 
     Each training and each evaluation is a process of its own. With ``report_only`` no step runs.
     Return the runner of the steps, which has the exit code.
-
-    Raises:
-        ConfigError: the folder holds other files, or none with ``report_only``, a step was run
-            with another command, or flags contradict each other or the sweep's own flags.
-        DataError: the data folder lacks boundaries, or a file is damaged.
     """
     folder = Path(settings.save_dir)
     published = None

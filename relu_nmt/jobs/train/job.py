@@ -42,14 +42,7 @@ from relu_nmt.translator.models import load_models
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
-    """Train up to a limit or a signal, from a checkpoint if the folder has one.
-
-    Raises:
-        ConfigError: settings that contradict each other, the data or the device.
-        DataError: the data folder is damaged, or a sentence does not fit into a batch.
-        CheckpointError: a checkpoint cannot be read or written, or is one of other dictionaries.
-        TrainingError: the loss or the gradient is not finite.
-    """
+    """Train up to a limit or a signal, from a checkpoint if the folder has one."""
     with training_run(settings, progress) as training:
         # Open the task: the languages, the dictionaries, and the way from text to tokens.
         folders = split_paths(settings.data, ":")

@@ -87,14 +87,7 @@ def candidates(
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
-    """Evaluate a classifier on each set at each size.
-
-    Raises:
-        CheckpointError: the checkpoint is missing or damaged, or cannot work at an image size.
-        ConfigError: settings that do not fit the model or the device.
-        DataError: images are missing, damaged or of other classes. A file cannot be read or
-            written.
-    """
+    """Evaluate a classifier on each set at each size."""
     check_writable("--results", settings.results)
     sets = evaluation_sets(settings.data)
     labels = set(itertools.chain.from_iterable(images.classes for images in sets.values()))
@@ -179,10 +172,6 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
     """Classify pictures, and return the probabilities of the likeliest classes of each.
 
     A picture that cannot be read is reported on standard error, and all other pictures classified.
-
-    Raises:
-        CheckpointError: the checkpoint is missing or damaged, or cannot work at this image size.
-        ConfigError: settings that do not fit the model or the device.
     """
     classifier = load_classifier(settings.path, settings, settings.image_size)
     maps = settings.attention_maps

@@ -39,12 +39,6 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
 
     Accuracies are in percent. ``top1`` is a mean over the seeds of ridge regression. ``by_seed``
     has the accuracy of each seed. ``top5`` is None with five classes or fewer.
-
-    Raises:
-        CheckpointError: the checkpoint is missing or damaged.
-        ConfigError: settings that do not fit the model or the device.
-        DataError: images are missing, damaged or of other classes. The results cannot be written.
-        TrainingError: the linear classifier diverges.
     """
     check_writable("--results", settings.results)
     sets = []

@@ -47,14 +47,7 @@ CHOICES = frozenset({"bf16"})  # the settings that a budget chooses besides the 
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
-    """Train until a limit or a signal. Resume from the last checkpoint of the folder, if any.
-
-    Raises:
-        ConfigError: settings that contradict each other, the images or the device.
-        DataError: the images are missing or damaged.
-        CheckpointError: a checkpoint cannot be read or written, or has other classes.
-        TrainingError: the loss or the gradient is not finite.
-    """
+    """Train until a limit or a signal. Resume from the last checkpoint of the folder, if any."""
     with training_run(settings, progress) as training:
         augmentation = settings.augmentation
         transform = ImageTransform(settings.preprocessing, settings.model.image_size, augmentation)
