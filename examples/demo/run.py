@@ -169,20 +169,20 @@ def own_text_run(runs: Path, source: Path, target: Path) -> Run:
             raise DemoError(f"{path}: {error.strerror}") from error
     folder = runs / f"text-{source_lang}-{target_lang}-{digest.hexdigest()[:8]}"
     run = Run(folder, source_lang, target_lang)
-    flags = ["--source-lang", source_lang, "--target-lang", target_lang]
-    command = script("own_text.py", "--src", source, "--tgt", target, *flags)
-    run.step("corpus", "Divide the text", [*command, "--out", str(run.folder / "corpus")])
+    command = script("own_text.py", "--src", source, "--tgt", target, "--source-lang", source_lang)
+    command += ["--target-lang", target_lang, "--out", str(run.folder / "corpus")]
+    run.step("corpus", "Divide the text", command)
     return run
 
 
 def libreoffice_run(runs: Path, language: str) -> Run:
     """Make the corpus from the LibreOffice help."""
     run = Run(runs / f"libreoffice-{language}", language, "en")
-    folders = ["--out", run.folder / "corpus", "--scratch", runs / "packages"]
+    command = script("libreoffice_help.py", "--lang", language, "--out", run.folder / "corpus")
     run.step(
         "corpus",
         f"Fetch the LibreOffice help in English and '{language}', align its paragraphs",
-        script("libreoffice_help.py", "--lang", language, *folders),
+        [*command, "--scratch", str(runs / "packages")],
     )
     return run
 
@@ -276,7 +276,7 @@ def preprocess(run: Run) -> None:
 
 
 def training_flags() -> list[str]:
-    """Return the flags of a training on this machine, without those of the model."""
+    """Return the flags of a training on this machine, apart from the model's shape."""
     return [*TRAINING.split(), *(["--bf16"] if has_fast_bfloat16() else [])]
 
 

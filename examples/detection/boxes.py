@@ -72,7 +72,8 @@ def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float)
 
 def clip(boxes: Tensor, size: tuple[int, int]) -> Tensor:
     """Return boxes [..., 4] cut off at the border of an image of this height and width."""
-    x, y = boxes[..., 0::2].clamp(0, size[1]), boxes[..., 1::2].clamp(0, size[0])
+    x = boxes[..., 0::2].clamp(0, size[1])
+    y = boxes[..., 1::2].clamp(0, size[0])
     return torch.stack([x[..., 0], y[..., 0], x[..., 1], y[..., 1]], -1)
 
 

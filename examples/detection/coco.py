@@ -107,8 +107,10 @@ class CocoSet:
         masks = []
         for annotation in self.annotations.loadAnns(ids):
             x, y, wide, high = annotation["bbox"]
-            left, top = max(0.0, x), max(0.0, y)
-            right, bottom = min(entry["width"], x + wide), min(entry["height"], y + high)
+            left = max(0.0, x)
+            top = max(0.0, y)
+            right = min(entry["width"], x + wide)
+            bottom = min(entry["height"], y + high)
             if right - left >= LEAST_SIDE and bottom - top >= LEAST_SIDE:
                 boxes.append((left, top, right, bottom))
                 labels.append(self.categories.index(annotation["category_id"]) + 1)

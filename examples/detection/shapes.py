@@ -86,7 +86,8 @@ def make_set(folder: Path, name: str, count: int, size: int, seed: int) -> None:
         draw = ImageDraw.Draw(image)
         for kind, outline in place_shapes(size, generator):
             draw.polygon(outline, fill=tuple(generator.integers(100, 256, size=3).tolist()))
-            xs, ys = outline[::2], outline[1::2]
+            xs = outline[::2]
+            ys = outline[1::2]
             box = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
             following = [*zip(xs[1:] + xs[:1], ys[1:] + ys[:1], strict=True)]
             twice_area = 0.0

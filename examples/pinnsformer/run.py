@@ -7,6 +7,7 @@ r"""Solve differential equations with PINNsformer: a training for each equation 
 The same command continues a stopped run. Beside the trainings it writes report.md.
 """
 
+import itertools
 import json
 import math
 import sys
@@ -239,7 +240,7 @@ def run(settings: RunSettings) -> None:
         CheckpointError: a checkpoint is damaged, or has other settings.
     """
     torch.set_num_threads(settings.threads)
-    pairs = [(e, a) for e in settings.equations for a in settings.attentions]
+    pairs = list(itertools.product(settings.equations, settings.attentions))
     if settings.dry_run:
         for equation, attention in pairs:
             folder = folder_of(settings, equation, attention)

@@ -1,5 +1,6 @@
 """The report of a study: report.html with tables and plots, results.csv and curves.csv."""
 
+import itertools
 import json
 import time
 from collections import Counter
@@ -56,8 +57,7 @@ ATTENTION = {
 NORM_KINDS = {"weights": "the weights", "jacobian": "the Jacobian"}
 NORM_PANELS = {
     ("norms", f"{kind} of layer {layer}"): f"norm of {title}, layer {layer}"
-    for kind, title in NORM_KINDS.items()
-    for layer in (2, 7, 12)
+    for (kind, title), layer in itertools.product(NORM_KINDS.items(), (2, 7, 12))
 }
 PLOTS = {"learning": LEARNING, "attention": ATTENTION, "norms": NORM_PANELS}
 MEANING = {
@@ -260,9 +260,11 @@ def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Train
 
 def _mean(curves: Sequence[Mapping[int, float]]) -> dict[float, float]:
     """Return the mean of the curves that have begun, at each update that all have reached."""
-    curves = [curve for curve in curves if curve]
-    shared = sorted(set.intersection(*map(set, curves))) if curves else []
-    return {float(u): sum(curve[u] for curve in curves) / len(curves) for u in shared}
+    begun = list(filter(None, curves))
+    means = {}
+    for update in sorted(set.intersection(*map(set, begun))) if begun else ():
+        means[float(update)] = sum(curve[update] for curve in begun) / len(begun)
+    return means
 
 
 def write_report(folder: Path, study: Study) -> None:

@@ -10,6 +10,7 @@ results.csv and curves.csv. Exit code 1: a training failed (one that diverged is
 """
 
 import argparse
+import itertools
 import shlex
 import sys
 from collections.abc import Sequence
@@ -34,7 +35,8 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.process import describe_environment
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 
-SETTINGS = tuple(dict.fromkeys(name for study in STUDIES.values() for name in study.settings))
+SETTINGS_OF_STUDIES = itertools.chain.from_iterable(study.settings for study in STUDIES.values())
+SETTINGS = tuple(dict.fromkeys(SETTINGS_OF_STUDIES))
 MIXED = ("--arch", "--recipe")
 TESTS = ("test", "val", "valid", "validation")
 
@@ -155,7 +157,7 @@ def _part(settings: StudySettings, names: Sequence[str]) -> str:
         DataError: the folder has no such part.
     """
     data = settings.data
-    paths = [Path(data, f"{name}{ending}") for name in names for ending in ("", ".zip")]
+    paths = [Path(data, name + ending) for name, ending in itertools.product(names, ("", ".zip"))]
     for path in paths:
         if path.exists():
             return str(path)

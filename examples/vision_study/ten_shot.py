@@ -26,7 +26,9 @@ from relu_nmt.config import REQUIRED, add_settings, option, read_settings, setti
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import safe_writer
 
-PARTS = TRAIN, TEST = ("train", "test")
+TRAIN = "train"
+TEST = "test"
+PARTS = (TRAIN, TEST)
 CIFAR_SIDE = 32
 SEED = 0
 """Seed of the division of sets that come undivided."""

@@ -5,7 +5,6 @@ import random
 import struct
 
 from relu_nmt.cli.preprocess import main
-from relu_nmt.io import text_lines
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -24,16 +23,6 @@ def write_corpus(folder, prefix, count, seed, ends="\n"):
     for language, of_language in lines.items():
         text = ends.join(of_language)
         (folder / f"{prefix}.{language}").write_bytes(text.encode())
-
-
-def write_corpora(folder, monkeypatch):
-    """Write four texts, which are read in small pieces, so that every file has several."""
-    write_corpus(folder, "train", 300, 1)
-    write_corpus(folder, "valid", 30, 2, "\r\n")
-    write_corpus(folder, "test", 20, 3)
-    write_corpus(folder, "more", 10, 4)
-    monkeypatch.setattr(text_lines.scan_text, "__defaults__", (1000,))
-    return folder
 
 
 def run(corpus, *flags, dest="data", splits=("train", "valid", "test")):

@@ -31,7 +31,8 @@ from tests.tiny import both_sides, preprocessed, save_tiny_model
 
 SHAPE = both_sides({"layers": 2, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2})
 VISION = Path(__file__).parents[1] / "compat/files/checkpoints/vit-mean.safetensors"
-NUM_DOCUMENTS, NUM_SENTENCES = 6, 3
+NUM_DOCUMENTS = 6
+NUM_SENTENCES = 3
 
 
 def save(path, task, **settings):
@@ -49,18 +50,17 @@ def own_network():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, own_network):
     """A data folder with documents, and checkpoints."""
-    folder, rng = tmp_path_factory.mktemp("analyze"), random.Random(0)
+    folder = tmp_path_factory.mktemp("analyze")
+    rng = random.Random(0)
     words = ["Haus", "Hund", "ist", "ein", ",", ".", "rot", "Brot"]
     for split, documents in (("train", 20), ("test", NUM_DOCUMENTS)):
         for side in ("de", "en"):
-            texts = [
-                "\n".join(
-                    " ".join(rng.choice(words) for _ in range(rng.randint(2, 9)))
-                    for _ in range(NUM_SENTENCES)
-                )
-                for _ in range(documents)
-            ]
-            (folder / f"{split}.{side}").write_text("\n\n".join(texts) + "\n", "utf-8")
+            text = ""
+            for number in range(documents * NUM_SENTENCES):
+                if number and number % NUM_SENTENCES == 0:
+                    text += "\n"
+                text += " ".join(rng.choice(words) for _ in range(rng.randint(2, 9))) + "\n"
+            (folder / f"{split}.{side}").write_text(text, "utf-8")
     options = {"joined_dictionary": True, "document_separator": "blank"}
     preprocessed(folder, "data-bin", ("train", "test"), **options)
     task = TranslationTask.from_data_folder(folder / "data-bin")
@@ -122,7 +122,7 @@ def test_the_page_and_its_csv_files_are_written(analyzed):
     for text in ("Entropy by layer", "exactly zero", "Row sums", "Mean distance"):
         assert text in captions
     assert "outside the own sentence" not in captions  # of single sentences
-    # Of up to ten keys the largest 1.5 % are one: lines without anything to see.
+    # The largest 1.5 % of up to ten keys are one key: lines without anything to see.
     assert "Figure 4" not in captions and "there is no curve to draw" in page
     assert "memory" in captions and "Averages since" in captions
     assert page.count("encoder self-attention, last layer, mean of the heads.</fig") == 2
@@ -164,9 +164,9 @@ def test_a_model_without_heads_is_one_whose_heads_are_cut_from_the_last_matrix(f
     translator = Translator.from_checkpoint(path, "cpu")
     model = translator.ensemble.models[0]
     tokens = torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6, 7]])
-    places = [AttentionPlace("cross", 1, 0), AttentionPlace("encoder", 0, 1)]
+    heads = [AttentionPlace("cross", 1, 0), AttentionPlace("encoder", 0, 1)]
     with torch.no_grad():
-        with without_heads(model, places):
+        with without_heads(model, heads):
             states = model(*tokens)
         assert not torch.allclose(model(*tokens), states)
         width = model.config.decoder_embed_dim // 2
@@ -204,7 +204,8 @@ def test_the_numbers_agree_with_the_attention_maps(analyzed, folder):
     [path] = checkpoints(folder, "relu")
     translator = Translator.from_checkpoint(path, "cpu")
     task = at_folder(translator.task, folder / "data-bin")
-    split, values = task.load_split("test"), []
+    split = task.load_split("test")
+    values = []
     for number in range(len(split)):
         source, target = (task.source_tokens(ids) for ids in split.pair(number))
         attention_map = translator.attention(source, target, slot="cross", layer=1, head=0)
@@ -260,7 +261,8 @@ def test_models_with_and_without_separators_are_compared(folder, tmp_path):
 
 def test_single_sentences_are_read_without_separators_as_in_a_search(folder, tmp_path):
     task = TranslationTask.from_data_folder(folder / "data-bin")
-    model, data = tmp_path / "started.safetensors", folder / "data-bin"
+    model = tmp_path / "started.safetensors"
+    data = folder / "data-bin"
     save(model, task.with_sentence_separator(task), attention="softmax")
     # Groups of several sentences, and others of one.
     flags = ["--path", model, "--cpu", "--max-doc-tokens"]
@@ -422,6 +424,7 @@ def test_bfloat16_changes_little(folder, tmp_path):
     done = command(folder, tmp_path / "r.html", "--bf16", "--sample", "6", names=("relu",))
     rough = table(tmp_path / "r_attention.csv")
     assert "analyze relu" in done.stderr
-    sums = [[float(row["sum"]) for row in rows] for rows in (exact, rough)]
-    assert sums[0] != sums[1]
-    np.testing.assert_allclose(*sums, rtol=0.1)
+    exact_sums = [float(row["sum"]) for row in exact]
+    rough_sums = [float(row["sum"]) for row in rough]
+    assert exact_sums != rough_sums
+    np.testing.assert_allclose(exact_sums, rough_sums, rtol=0.1)

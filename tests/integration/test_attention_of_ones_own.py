@@ -1,5 +1,6 @@
 """--user-module, --attention-stats and --print-attention, by the example that users copy."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def test_the_example_trains_and_translates(trained):
     assert "BLEU = " in output.splitlines()[-1]
     report = json.loads((folder / "attention.json").read_text())
     assert report["attention"] == dict.fromkeys(SLOTS, "cosine_relu:gamma=2")
-    assert report["modules"].keys() == {f"{slot}.{layer}" for slot in SLOTS for layer in (0, 1)}
+    names = map("".join, itertools.product(SLOTS, (".0", ".1")))
+    assert report["modules"].keys() == set(names)
     assert 0 < report["overall"]["entropy"] < report["overall"]["mean_log_n"]
     assert abs(report["modules"]["decoder.0"]["by_visible_keys"]["1"]["entropy"]) < 1e-6
     sentences = (folder / "text/test.de").read_text().splitlines()
@@ -77,7 +79,9 @@ def test_weights_are_printed_for_every_sentence(trained, registered, capsys):
     flags = [*arguments_of(folder), *registered, "--print-attention"]
     assert generate.main(flags) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = {kind: [line for line in lines if line.startswith(f"{kind}-")] for kind in "SHA"}
+    rows = {}
+    for kind in "SHA":
+        rows[kind] = [line for line in lines if line.startswith(f"{kind}-")]
     assert len(rows["S"]) == len(rows["H"]) == len(rows["A"]) > 0
     for source, hypothesis, attention in zip(*rows.values(), strict=True):
         number, record = attention.split("\t")

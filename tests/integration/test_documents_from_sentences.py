@@ -15,6 +15,7 @@ from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import TranslationRequest, Translator
 from tests.commands import run_here
 from tests.tiny import (
+    assert_same_tensors,
     digit_documents,
     preprocessed,
     save_tiny_model,
@@ -47,7 +48,8 @@ SEARCH = {"beam": 3, "max_len_a": 1, "max_len_b": 5}
 
 def document_model(path, folder, **form):
     """Write the model with which training on documents would start and return its path."""
-    checkpoint, (sentences, task, _) = load_checkpoint(path), load_model(path)
+    checkpoint = load_checkpoint(path)
+    sentences, task, _ = load_model(path)
     task = task.with_sentence_separator(task)
     model = build_model(replace(sentences.config, **form), task)
     load_weights(model, start_weights(model, checkpoint), path)
@@ -59,8 +61,10 @@ def document_model(path, folder, **form):
 
 def assert_same(sentences, documents, lines, **search):
     """Compare tokens and scores of all hypotheses."""
-    free = [{"free_sentence_count": True}] * (documents.task.separators is not None)
-    for settings in ({"beam": 1}, {"nbest": 3}, *free):
+    searches = [{"beam": 1}, {"nbest": 3}]
+    if documents.task.separators is not None:
+        searches.append({"free_sentence_count": True})
+    for settings in searches:
         options = {**SEARCH, **search, **settings}
         translations = documents.translate_nbest(lines, **options)
         options.pop("free_sentence_count", None)
@@ -75,14 +79,18 @@ def assert_same(sentences, documents, lines, **search):
 
 def reference_scores(translator, lines):
     """Return the scores of lines as translations of themselves, by token."""
-    task, config = translator.task, GenerationConfig(score_reference=True)
+    task = translator.task
+    config = GenerationConfig(score_reference=True)
     sources = translator.sources.sentences(TranslationRequest(lines))
     sentences = [
         replace(source, reference=task.encode_target(line))
         for source, line in zip(sources, lines, strict=True)
     ]
     translations = translator.searcher(config)(sentences)
-    return [score for [best] in translations for score in best.hypothesis.positional_scores]
+    scores = []
+    for [best] in translations:
+        scores.extend(best.hypothesis.positional_scores)
+    return scores
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -183,13 +191,12 @@ def test_going_on_from_a_started_training_changes_no_bit(folder, tmp_path):
     run_here("train", *command(folder, flags, tmp_path / "whole", 6))
     for last in (2, 6):
         run_here("train", *command(folder, flags, tmp_path / "parts", last))
-    full, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert full.keys() == parts.keys()
-    assert all(torch.equal(full[name], parts[name]) for name in full)
+    assert_same_tensors(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
 
 
 def test_an_imported_model_starts_documents(tmp_path):
-    path, data = tmp_path / "imported.safetensors", COMPAT / "files/data-fairseq"
+    path = tmp_path / "imported.safetensors"
+    data = COMPAT / "files/data-fairseq"
     words = [COMPAT / "fairseq_files/pre_norm.pt", "--data", data, "--trust-pickle"]
     run_here("import_fairseq", *words, "--output", path)
     flags = f"{data} --cpu --config {path} --finetune-from-model {path} --max-tokens 300 --lr 1e-9"
@@ -232,7 +239,8 @@ def test_the_separator_comes_behind_all_symbols_and_cannot_be_chosen(tmp_path):
     path = tmp_path / "sentences.safetensors"
     save_tiny_model(path, tiny_task([*WORDS, "madeupword0000"]), output_bias=True)
     model, task, _ = load_model(document_model(path, tmp_path, **FORMS["aligned"]))
-    separator, words = len(WORDS) + 5, task.target_dictionary
+    separator = len(WORDS) + 5
+    words = task.target_dictionary
     assert words.index(SENTENCE_SEPARATOR) == separator == len(words) - 1
     assert task.separators == (separator, separator, False)
     for name, tensor in model.state_dict().items():

@@ -16,7 +16,9 @@ CACHES = (".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 
 def files():
     """Return the files of the folders, by their names in the repository."""
-    paths = (path for folder in SCRIPT_FOLDERS for path in (ROOT / folder).rglob("*"))
+    paths = []
+    for folder in SCRIPT_FOLDERS:
+        paths += (ROOT / folder).rglob("*")
     return {
         path.relative_to(ROOT).as_posix(): path
         for path in sorted(paths)

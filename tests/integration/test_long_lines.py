@@ -15,9 +15,11 @@ SHORT = ("--max-len-b", "4", "--cpu")
 @pytest.fixture(scope="module", params=["plain", "separated", "unread"])
 def model(tmp_path_factory, request):
     """An untrained model that reads at most MOST tokens, and a separator if it is read."""
-    task, limit = tiny_task("12345"), MOST
+    task = tiny_task("12345")
+    limit = MOST
     if request.param == "separated":
-        task, limit = task.with_sentence_separator(), MOST + 1
+        task = task.with_sentence_separator()
+        limit = MOST + 1
     if request.param == "unread":  # a model that starts from one without the symbol
         task = task.with_sentence_separator(task)
     path = tmp_path_factory.mktemp("long") / "model.safetensors"

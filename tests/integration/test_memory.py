@@ -15,7 +15,7 @@ from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.training import preflight
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from tests.tiny import digits, preprocessed, tensors, train, write_lines
+from tests.tiny import assert_same_tensors, digits, preprocessed, tensors, train, write_lines
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,8 @@ def messages(done):
 @pytest.fixture
 def shapes(monkeypatch):
     """The source shapes that the model is given, in order. Memory ends at a call."""
-    sizes, forward = [], EncoderDecoder.forward
+    sizes = []
+    forward = EncoderDecoder.forward
 
     def limited(self, src_tokens, prev_output_tokens):
         sizes.append(tuple(src_tokens.shape))
@@ -72,7 +73,8 @@ def test_the_largest_batch_comes_first(data, tmp_path, shapes, limits):
 def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path, monkeypatch):
     from relu_nmt.translation.search.generator import Generator
 
-    sources, translate = [], Generator.translate
+    sources = []
+    translate = Generator.translate
 
     def noted(self, sentences, *args, **kwargs):
         translations = translate(self, sentences, *args, **kwargs)
@@ -85,7 +87,7 @@ def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path
     train(data, tmp_path, *flags)
     (shortest, _), (longest, written), (full, most_written) = sources
     assert len(shortest) == 2 and longest[-1] == 25 == full[-1]
-    # What has learned nothing goes on to the limit: of the trial to about the source's length.
+    # An untrained model goes on to the limit. In the trial that is about the source's length.
     assert written <= 25 + 1 + 1 < most_written  # at least one word, and the end symbol
     sources.clear()
     train(data, tmp_path / "off", *flags, "--no-preflight")
@@ -130,7 +132,7 @@ def test_the_largest_is_the_one_that_costs_most(data, documents):
 
     for epoch in (1, 2):
         count = batches.begin_epoch(epoch)
-        # Of joined sentences each side has one end instead of several.
+        # Each side of joined sentences has one end instead of several.
         assert cost(batches.largest()) >= max(map(cost, range(count))) * (0.9 if documents else 1)
 
 
@@ -171,8 +173,7 @@ def test_the_largest_batch_that_fits_is_told_stored_and_the_same_on_resume(data,
     assert line == f"--max-tokens auto: {tokens}" and 256 <= tokens <= 336
     # The training is the same as with the number.
     train(data, tmp_path / "typed", "--max-tokens", tokens, *FITTED)
-    chosen, typed = tensors(tmp_path), tensors(tmp_path / "typed")
-    assert all(torch.equal(chosen[name], typed[name]) for name in typed)
+    assert_same_tensors(tensors(tmp_path), tensors(tmp_path / "typed"))
     # More memory, another machine: the number stays.
     sized(10**9)
     done = train(data, tmp_path, *flags, "--max-epoch", 3)

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import hashlib
+import itertools
 import json
 import lzma
 from collections import Counter
@@ -12,13 +13,7 @@ import sentencepiece
 
 from relu_nmt.cli.preprocess import main
 from relu_nmt.translation.task import TranslationTask
-from tests.integration.spoken_digits import contents, run, sentences_of, write_corpora
-
-
-@pytest.fixture
-def corpus(tmp_path, monkeypatch):
-    return write_corpora(tmp_path, monkeypatch)
-
+from tests.integration.spoken_digits import contents, run, sentences_of
 
 GIVEN = ("de", "en")
 
@@ -39,7 +34,9 @@ def test_prepared_text_gives_the_files_of_fairseq(corpus, capsys):
         numbers = {word: i for i, word in enumerate(words, 4)}
         for split in ("train", "valid", "test"):
             lines = (corpus / f"{split}.{language}").read_text("utf-8").split("\n")
-            expected_ids = [[numbers[word] for word in line.split()] + [2] for line in lines]
+            expected_ids = []
+            for line in lines:
+                expected_ids.append([*(numbers[word] for word in line.split()), 2])
             assert sentences_of(corpus / f"data/{split}.de-en.{language}") == expected_ids
     task = TranslationTask.from_data_folder(corpus / "data")
     assert task.load_split("valid").raw_source == (
@@ -48,7 +45,8 @@ def test_prepared_text_gives_the_files_of_fairseq(corpus, capsys):
 
 
 def test_text_comes_back_and_old_folders_keep_their_words(corpus, capsys):
-    line, words = "»Eins« um 10:30", ["»", "eins", "«", "um", "10", ":", "30"]
+    line = "»Eins« um 10:30"
+    words = ["»", "eins", "«", "um", "10", ":", "30"]
     for language in ("de", "en"):
         lines = f"{line}\n" * 10 + "zwei @@ @@ -1,3 @@\n"
         (corpus / f"train.{language}").write_text(lines, "utf-8")
@@ -179,7 +177,8 @@ def zst(data):
 def test_compressed_text_gives_the_same_files(corpus, flags, workers, capsys):
     assert run(corpus, *flags, dest="plain") == 0
     compressors = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zst}
-    paths = [corpus / f"{split}.{lang}" for split in ("train", "valid", "test") for lang in GIVEN]
+    names = itertools.product(("train", "valid", "test"), GIVEN)
+    paths = [corpus / f"{split}.{language}" for split, language in names]
     # Each side in another format: the texts are parallel all the same.
     for path, (ending, compress) in zip(paths, 2 * list(compressors.items()), strict=False):
         path.with_name(path.name + ending).write_bytes(compress(path.read_bytes()))

@@ -7,12 +7,7 @@ from relu_nmt.data.data_folder import WORK_FOLDER, Journal, read_manifest
 from relu_nmt.errors import DataError
 from relu_nmt.jobs.preprocess import job
 from relu_nmt.jobs.preprocess import text as preprocess_text
-from tests.integration.spoken_digits import contents, fail_after, run, write_corpora
-
-
-@pytest.fixture
-def corpus(tmp_path, monkeypatch):
-    return write_corpora(tmp_path, monkeypatch)
+from tests.integration.spoken_digits import contents, fail_after, run
 
 
 def test_a_run_after_dict_only_makes_the_rest(corpus):

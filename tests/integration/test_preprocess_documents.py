@@ -10,12 +10,7 @@ from relu_nmt.cli.preprocess import main
 from relu_nmt.data import binarize as binarize_module
 from relu_nmt.data.binarize import AlignmentDataset
 from relu_nmt.translation.task import TranslationTask
-from tests.integration.spoken_digits import contents, fail_after, run, write_corpora
-
-
-@pytest.fixture
-def corpus(tmp_path, monkeypatch):
-    return write_corpora(tmp_path, monkeypatch)
+from tests.integration.spoken_digits import contents, fail_after, run
 
 
 @pytest.mark.parametrize("separator", ["blank", "tag"])
@@ -45,15 +40,16 @@ def test_document_boundaries_are_stored(corpus, separator):
 def write_alignments(corpus, split, separator="none"):
     """Align each word with the one at its place. The source has the same lines."""
     lines = (corpus / f"{split}.de").read_text("utf-8").split("\n")
-    counts = [0 if line.strip() == "<d>" else len(line.split()) for line in lines]
-    pairs = [[f"{i}-{i}" for i in range(count)] for count in counts]
-    (corpus / f"{split}.align").write_text("\n".join(" ".join(links) for links in pairs))
     is_apart = {"none": lambda line: False, "blank": lambda line: not line, "tag": "<d>".__eq__}
-    return [
-        [(i, i) for i in range(count)]
-        for line, count in zip(lines, counts, strict=True)
-        if not is_apart[separator](line)
-    ]
+    texts = []
+    pairs = []
+    for line in lines:
+        count = 0 if line.strip() == "<d>" else len(line.split())
+        texts.append(" ".join(f"{i}-{i}" for i in range(count)))
+        if not is_apart[separator](line):
+            pairs.append([(i, i) for i in range(count)])
+    (corpus / f"{split}.align").write_text("\n".join(texts))
+    return pairs
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])

@@ -260,7 +260,8 @@ def test_what_is_no_translation_model_is_refused(texts, tmp_path):
 
 
 def test_a_tokenizer_that_is_missing_here_is_told(texts, tmp_path):
-    task, path = tiny_task(["a"]), tmp_path / "model.safetensors"
+    task = tiny_task(["a"])
+    path = tmp_path / "model.safetensors"
     state = task.to_state()
     state["source_text"]["tokenizer"] = "of-another-machine"
     save_tiny_model(path, task, metadata={"task": state})

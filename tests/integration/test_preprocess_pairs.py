@@ -29,11 +29,13 @@ def corpus(tmp_path, monkeypatch):
 
 def write_formats(folder, split, documents):
     for side, language in enumerate(("de", "en")):
-        lines = [[pair[side] for pair in document] for document in documents]
+        texts = []
+        for document in documents:
+            texts.append("\n".join(pair[side] for pair in document))
         for name, between in ((split, "\n"), (f"{split}-documents", "\n\n")):
-            text = between.join("\n".join(document) for document in lines)
-            (folder / f"{name}.{language}").write_text(text + "\n", "utf-8")
-    units, rows = [], []
+            (folder / f"{name}.{language}").write_text(between.join(texts) + "\n", "utf-8")
+    units = []
+    rows = []
     for number, document in enumerate(documents):
         for position, (source, target) in enumerate(document):
             units.append(

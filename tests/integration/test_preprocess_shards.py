@@ -6,13 +6,7 @@ from relu_nmt.cli.preprocess import main
 from relu_nmt.io.work import cluster_queue
 from relu_nmt.jobs.preprocess import job
 from relu_nmt.translation.task import TranslationTask
-from tests.integration.spoken_digits import contents, run, write_corpora
-
-
-@pytest.fixture
-def corpus(tmp_path, monkeypatch):
-    return write_corpora(tmp_path, monkeypatch)
-
+from tests.integration.spoken_digits import contents, run
 
 SHARDED = ("--joined-dictionary", "--tokenizer", "moses", "--subword", "subword-nmt")
 SHARDED += ("--workers", "1")
@@ -106,11 +100,10 @@ def test_each_shard_of_one_text_has_its_own_random_split(corpus):
     for language in ("de", "en"):
         assert len({shard[f"train.de-en.{language}.bin"] for shard in shards}) == 3
     assert len({shard["dict.de.txt"] for shard in shards}) == 1
-    tasks = list(map(TranslationTask.from_data_folder, folders))
-    first, *later = [
-        [task.decode_target(ids) for ids in task.load_split("train").targets()] for task in tasks
-    ]
-    assert all(shard == first for shard in later)
+    texts = []
+    for task in map(TranslationTask.from_data_folder, folders):
+        texts.append(list(map(task.decode_target, task.load_split("train").targets())))
+    assert texts[0] == texts[1] == texts[2]
     # Without draws the folders are the same, whatever their number.
     words[-1] = str(corpus / "usual-shards")
     assert main([*words, *flags]) == 0

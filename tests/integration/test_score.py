@@ -69,8 +69,8 @@ def test_compounds_of_tokenized_text_are_split(files, capsys):
 
 @pytest.mark.parametrize("system", ["sys", "groups", "sep"])
 def test_document_scores_do_not_depend_on_the_form_of_boundaries(files, capsys, system):
-    joined = [[" ".join(lines) for lines in side] for side in (SENTENCES, REFERENCES)]
-    expected = MetricConfig().score(joined[0], [joined[1]])
+    hypotheses = list(map(" ".join, SENTENCES))
+    expected = MetricConfig().score(hypotheses, [list(map(" ".join, REFERENCES))])
     separator = ["--sentence-separator"] if system == "sep" else []
     for kind, flags in (
         ("blank", ["--document-separator", "blank"]),
@@ -122,20 +122,14 @@ def test_sentences_are_scored_by_position(files, capsys, system):
     arguments += ["--sentence-separator"] if system == "sep" else []
     arguments += ["--metrics", "bleu,chrf", "--position-buckets"]
     printed = lines_of(capsys, *arguments, "1,3,9")
-    assert [line.split(" = ")[0].split(": ")[0] for line in printed] == [
-        f"{prefix}{name}{positions}"
-        for name in ("BLEU", "chrF2")
-        for prefix, ranges in (
-            ("d-", [""]),
-            ("s-", ["", *(f"[position {bucket}]" for bucket in ("1", "2-3", "4-9", ">9"))]),
-        )
-        for positions in ranges
-    ]
-    firsts, later = (
-        [[line for lines in side for line in lines[part]] for side in (SENTENCES, REFERENCES)]
-        for part in (slice(0, 1), slice(1, 3))
-    )
-    for text, (hypotheses, references) in zip(printed[2:4], (firsts, later), strict=True):
+    expected = []
+    for name in ("BLEU", "chrF2"):
+        expected += [f"d-{name}", f"s-{name}"]
+        expected += [f"s-{name}[position {bucket}]" for bucket in ("1", "2-3", "4-9", ">9")]
+    assert [line.split(" = ")[0].split(": ")[0] for line in printed] == expected
+    for text, part in zip(printed[2:4], (slice(0, 1), slice(1, 3)), strict=True):
+        hypotheses = list(itertools.chain.from_iterable(lines[part] for lines in SENTENCES))
+        references = list(itertools.chain.from_iterable(lines[part] for lines in REFERENCES))
         expected = sacrebleu.corpus_bleu(hypotheses, [references])
         assert str(expected).removeprefix("BLEU") in text
         assert f" sentences = {len(hypotheses)} signature: nrefs:1" in text

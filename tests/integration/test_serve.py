@@ -144,11 +144,37 @@ def weights_of(words, tokens, weights):
     return totals + free
 
 
+def see_the_attention_of_haus(browser, server):
+    """Point at a word, which shows its attention by layer and head. Choose a slot and a head."""
+    word = "[...document.querySelectorAll('.source .word')].find(own => own.textContent === 'Haus')"
+    shaded = "[...document.querySelectorAll('.word')].filter(own => own.style.backgroundColor)"
+    x, y = browser.run(f"(at => [at.x + 4, at.y + 4])(({word}).getBoundingClientRect())")
+    browser.point(x, y)
+    browser.until("!document.getElementById('found').hidden")
+    assert browser.run("document.getElementById('word').textContent") == "Haus"
+    assert browser.run("document.querySelectorAll('#heads canvas').length") == 4
+    browser.point(x, y, click=True)
+    browser.run("document.querySelector('[data-slot=self]').click()")
+    browser.until(f"{shaded}.length && {shaded}.every(own => own.closest('.source'))")
+    browser.run("document.querySelectorAll('#heads button')[3].click()")
+    browser.until("document.getElementById('where').textContent.endsWith('layer 2, head 2')")
+    request, line = browser.run("[current.row.shared, current.row.number]")
+    _, answer = server.ask("attention", {**request, "slot": "encoder", "line": line})
+    query = [token["text"] for token in answer["queries"]].index("Haus")
+    row = answer["weights"][1][1][query]
+    words = browser.run(
+        "rows.filter(row => row.shared === current.row.shared).flatMap("
+        "row => row.sides.source.map(own => [own.line, own.begin, own.end]))"
+    )
+    weight = browser.run("document.querySelector('#top dd').textContent")
+    assert float(weight) == pytest.approx(max(weights_of(words, answer["keys"], row)), abs=2e-3)
+    browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
+    assert browser.run(f"{shaded}.length") == 0
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed")
 def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path):
-    word = "[...document.querySelectorAll('.source .word')].find(own => own.textContent === 'Haus')"
-    shaded = "[...document.querySelectorAll('.word')].filter(own => own.style.backgroundColor)"
     with Chromium(tmp_path / "profile") as browser:
         browser.open(server.url)
         browser.until("model !== null")
@@ -168,29 +194,7 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         assert [target for _, target in pairs] == server.ask("translate", {"lines": sources})[1][
             "lines"
         ]
-        # Pointing at a word shows its attention by layer and head. Then choose a slot and a head.
-        x, y = browser.run(f"(at => [at.x + 4, at.y + 4])(({word}).getBoundingClientRect())")
-        browser.point(x, y)
-        browser.until("!document.getElementById('found').hidden")
-        assert browser.run("document.getElementById('word').textContent") == "Haus"
-        assert browser.run("document.querySelectorAll('#heads canvas').length") == 4
-        browser.point(x, y, click=True)
-        browser.run("document.querySelector('[data-slot=self]').click()")
-        browser.until(f"{shaded}.length && {shaded}.every(own => own.closest('.source'))")
-        browser.run("document.querySelectorAll('#heads button')[3].click()")
-        browser.until("document.getElementById('where').textContent.endsWith('layer 2, head 2')")
-        request, line = browser.run("[current.row.shared, current.row.number]")
-        _, answer = server.ask("attention", {**request, "slot": "encoder", "line": line})
-        query = [token["text"] for token in answer["queries"]].index("Haus")
-        row = answer["weights"][1][1][query]
-        words = browser.run(
-            "rows.filter(row => row.shared === current.row.shared).flatMap("
-            "row => row.sides.source.map(own => [own.line, own.begin, own.end]))"
-        )
-        weight = browser.run("document.querySelector('#top dd').textContent")
-        assert float(weight) == pytest.approx(max(weights_of(words, answer["keys"], row)), abs=2e-3)
-        browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
-        assert browser.run(f"{shaded}.length") == 0
+        see_the_attention_of_haus(browser, server)
         # A dropped file, on a phone: nothing is wider than it.
         browser.resize(390, 844, touch=True)
         browser.run("open(new File(['klein\\rund\\r\\nEin Garten.\\n'], 'text.txt'))")

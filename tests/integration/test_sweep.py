@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import random
 import re
@@ -93,9 +94,10 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys, monkeypatch):
     references = tmp_path / "reference.en"
     raw = iter((data / "test.de-en.en.raw").read_text().split("\n"))
     counts = map(int, (data / "test.de-en.documents").read_text().split())
-    references.write_text(
-        "".join("<d>\n" + "".join(f"{next(raw)}\n" for _ in range(n)) for n in counts)
-    )
+    text = ""
+    for count in counts:
+        text += "\n".join(["<d>", *itertools.islice(raw, count)]) + "\n"
+    references.write_text(text)
     capsys.readouterr()
     command = ["--sys", str(folder / "evaluate-32.txt"), "--ref", str(references)]
     command += ["--document-separator", "tag", "--tokenize", "none", "--format", "json"]
@@ -173,7 +175,8 @@ def test_two_processes_train_a_model_and_memories_are_measured(data, tmp_path):
 @pytest.mark.slow
 def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monkeypatch):
     run_steps_in_forks(monkeypatch)
-    sentences, documents = tmp_path / "sentences", tmp_path / "documents"
+    sentences = tmp_path / "sentences"
+    documents = tmp_path / "documents"
     flags = "--attentions softmax --budget 4u --lengths"
     assert sweep.main(words(data, sentences, f"{flags} 1", "--lr-scheduler fixed --lr 0.01")) == 0
     # With a rate of 0 the model does not change, and translates like the first one.
@@ -268,7 +271,8 @@ def test_a_foreign_report_is_not_overwritten(data, tmp_path, capsys, name):
 
 
 def test_results_of_another_task_are_not_mixed(data, tmp_path, capsys, monkeypatch):
-    folder, flags = tmp_path / "sweep", "--lengths 32 --attentions softmax --budget 4u"
+    folder = tmp_path / "sweep"
+    flags = "--lengths 32 --attentions softmax --budget 4u"
     monkeypatch.setattr(StepRunner, "run", lambda self, after_step: None)
     assert sweep.main(words(data, folder, flags)) == 0
     step = plan_steps(sweep_settings(data, folder, flags))[0]

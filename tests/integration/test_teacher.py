@@ -11,6 +11,7 @@ from relu_nmt.training import validation
 from relu_nmt.translation.teacher import TaughtObjective
 from tests import tiny
 from tests.tiny import (
+    assert_same_tensors,
     digit_documents,
     digits,
     json_lines,
@@ -66,9 +67,7 @@ def test_an_ensemble_teaches_and_the_training_resumes_exactly(data, teachers, tm
         done = train(data, tmp_path / name, *options, "--max-update", 5)
         assert f"teacher: 2 model(s), {teachers[0]}:{teachers[1]}" in done.stdout
         assert all(float(x) > 0 for x in values(json_lines(done.stdout), "teacher_loss"))
-    uninterrupted, resumed = (tensors(tmp_path / name) for name in ("once", "twice"))
-    assert uninterrupted.keys() == resumed.keys()
-    assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
+    assert_same_tensors(tensors(tmp_path / "once"), tensors(tmp_path / "twice"))
 
 
 def test_a_model_that_is_its_own_teacher_has_nothing_to_learn(data, teachers, tmp_path):
@@ -83,7 +82,9 @@ def test_the_preflight_runs_the_teacher_after_the_search_for_a_batch_size(
     data, teachers, tmp_path, monkeypatch
 ):
     """A peak that is read from the cache would lack the teacher's memory."""
-    events, top, try_batch = [], TaughtObjective._best, validation.try_batch
+    events = []
+    top = TaughtObjective._best
+    try_batch = validation.try_batch
     monkeypatch.setattr(
         TaughtObjective, "_best", lambda *args: [events.append("teacher"), top(*args)][1]
     )
@@ -173,7 +174,8 @@ def test_a_teacher_with_another_separator_is_refused(documents, tmp_path):
 
 
 def test_sentences_beyond_the_positions_of_an_aligned_teacher_are_left_out(documents, tmp_path):
-    data, skip = documents[0], "--skip-invalid-size-inputs-valid-test"
+    data = documents[0]
+    skip = "--skip-invalid-size-inputs-valid-test"
     aligned = "--positions learned --max-source-positions 7 --max-target-positions 7"
     aligned += " --document-attention aligned --max-update 1"
     train(data, tmp_path / "short", *aligned.split(), *GROUPS, skip)

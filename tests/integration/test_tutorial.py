@@ -26,7 +26,7 @@ def masked(line):
 
 
 def is_printed(text, lines):
-    """Whether a line of the page is there, with other numbers. ``...`` stands for anything."""
+    """Return whether a line of the page is there, with other numbers. ``...`` is any text."""
     pattern = re.compile(re.escape(masked(text)).replace(r"\.\.\.", ".*"))
     return any(pattern.fullmatch(masked(line)) for line in lines)
 
@@ -35,7 +35,8 @@ def test_the_tutorial_runs_and_prints_what_it_says(tmp_path, quick_python):
     # The test's own environment is what the first block makes.
     install, *blocks = code_blocks(PAGE, "sh", "python", "output")
     assert "pip install -c constraints.txt -e ." in install.text
-    script, expected = "set -e\n", {}
+    script = "set -e\n"
+    expected = {}
     for number, (language, file, text) in enumerate(blocks):
         if language == "output":
             expected[number - 1] = text.splitlines()

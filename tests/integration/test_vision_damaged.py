@@ -5,12 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from relu_nmt.jobs.vision_train import job as train_images
-from relu_nmt.training.checkpoint import load_checkpoint
 from tests.commands import run_here
+from tests.tiny import assert_same_tensors, weights
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 FLAGS = [
@@ -45,10 +44,6 @@ def train(images, folder, *flags, check=True):
     return run_here("vision_train", images, *FLAGS, f"--save-dir={folder}", *flags, check=check)
 
 
-def weights(folder):
-    return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors
-
-
 def test_classify_prints_results_of_undamaged_pictures(trained, images, tmp_path):
     photos = sorted((images / "train").glob("*/*.png"))
     undamaged = run_here("vision_classify", trained / "checkpoint_last.safetensors", *photos)
@@ -76,7 +71,8 @@ def test_classify_prints_results_of_undamaged_pictures(trained, images, tmp_path
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_evaluation_can_skip_damaged_images(trained, images, tmp_path, zipped):
-    model, data = trained / "checkpoint_last.safetensors", images / "val"
+    model = trained / "checkpoint_last.safetensors"
+    data = images / "val"
     for name in ("blue/0000", "red/0003"):
         (data / f"{name}.png").unlink()
     undamaged = run_here("vision_evaluate", model, "--data", data)
@@ -146,8 +142,7 @@ def test_training_can_skip_damaged_images(images, tmp_path, check):
     flags = [*check.split(), "--train-crop=none"]
     done = train(images, tmp_path / "run", "--skip-damaged-images", *flags)
     train(tmp_path / "repaired", tmp_path / "other", *flags)
-    weights_here, other_weights = weights(tmp_path / "run"), weights(tmp_path / "other")
-    assert all(torch.equal(weights_here[name], other_weights[name]) for name in other_weights)
+    assert_same_tensors(weights(tmp_path / "run"), weights(tmp_path / "other"))
     for name in ("train/red/0003", "train/red/0004", "val/blue/0002"):
         assert done.stdout.count(f"{name}.png: cannot be read") == 1
     assert "left out (7 so far, --skip-damaged-images)" in done.stdout
@@ -170,8 +165,7 @@ def test_a_damaged_image_during_training_loses_no_progress(
     assert 0 < done <= 9
     shutil.copy(trained / "images" / path, images / path)
     train(zip_folder(images, data) if zipped else images, tmp_path / "run")
-    resumed, expected = weights(tmp_path / "run"), weights(trained)
-    assert all(torch.equal(resumed[name], expected[name]) for name in expected)
+    assert_same_tensors(weights(tmp_path / "run"), weights(trained))
     results = [json.loads((f / "results.json").read_text()) for f in (tmp_path / "run", trained)]
     assert [result["num_updates"] for result in results] == [18, 18]
     assert [len(result["epochs"]) for result in results] == [2, 2]

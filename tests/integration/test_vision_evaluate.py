@@ -175,7 +175,9 @@ def test_classify_prints_the_likeliest_classes(trained):
 
 
 def test_data_and_checkpoint_are_arguments_or_flags_in_every_command(trained):
-    photo, data, model = trained / "images/test/red/0001.png", trained / "images/val", "--path"
+    photo = trained / "images/test/red/0001.png"
+    data = trained / "images/val"
+    model = "--path"
     for command, images in (("vision_classify", photo), ("vision_evaluate", data)):
         file = checkpoint(trained)
         forms = [(file, images), (images, model, file), (model, file, images)]

@@ -35,7 +35,8 @@ def make_folder(folder):
     for split in ("train", "test"):
         write_documents(folder, split, documents)
         write_documents(folder / "flat-text", split, documents, between="\n")
-    splits, separated = ("train", "test"), {"document_separator": "blank"}
+    splits = ("train", "test")
+    separated = {"document_separator": "blank"}
     preprocessed(folder, "data", splits, joined_dictionary=True, **separated)
     preprocessed(folder / "flat-text", "../flat", splits, joined_dictionary=True)
     task = TranslationTask.from_data_folder(folder / "data")

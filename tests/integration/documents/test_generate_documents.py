@@ -4,6 +4,7 @@ The models are untrained, so that hardly a group has as many sentences as it sho
 translations matter, the search is replaced by one that copies.
 """
 
+import itertools
 import json
 from functools import partial
 from types import SimpleNamespace
@@ -36,7 +37,9 @@ def generate_documents(folder, capsys, model, limit, *flags):
 
 
 def test_the_speed_does_not_include_the_first_sentence(folder, capsys, copying, monkeypatch):
-    sizes, clock, searcher = [], [0.0], Translator.searcher
+    sizes = []
+    clock = [0.0]
+    searcher = Translator.searcher
 
     def slow_at_first(self, sources):
         clock[0] += 1 if sizes else 100
@@ -91,8 +94,8 @@ def test_lines_are_printed_for_each_group(folder, capsys):
         assert [number for number, _ in lines_of(output, kind)] == list(range(results["groups"]))
     task = TranslationTask.from_data_folder(folder / "data").with_sentence_separator()
     raw = (folder / "flat-text/test.de").read_text().splitlines()
-    tokens = [token for _, [source] in lines_of(output, "S") for token in source.split()]
-    assert tokens == [token for line in raw for token in task.source_text.encode(line)]
+    tokens = " ".join(source for _, [source] in lines_of(output, "S")).split()
+    assert tokens == list(itertools.chain.from_iterable(map(task.source_text.encode, raw)))
     for (_, [source]), (_, [target]) in zip(
         lines_of(output, "S"), lines_of(output, "T"), strict=True
     ):
@@ -119,7 +122,9 @@ def test_sentences_are_scored_by_position(folder, capsys, copying, overlap):
     output, results = generate_documents(folder, capsys, "sep", 24, *flags)
     lines = [line for line in path.read_text().splitlines() if line != "<d>"]
     references = (folder / "flat-text/test.en").read_text().splitlines()
-    in_document = [position + 1 for i in range(NUM_DOCUMENTS) for position in range(i + 1)]
+    in_document = []
+    for sentences in range(1, NUM_DOCUMENTS + 1):
+        in_document += range(1, sentences + 1)
     in_group = []
     for (_, [source]), (_, [target]) in zip(
         lines_of(output, "S"), lines_of(output, "T"), strict=True
@@ -147,10 +152,9 @@ def test_sentences_are_scored_by_position(folder, capsys, copying, overlap):
 
 def test_sentences_of_mismatched_groups_have_no_position(folder, capsys):
     _, results = generate_documents(folder, capsys, "sep", 24, "--free-sentence-count")
-    numbers = [
-        sum(bucket["sentences"] for bucket in buckets.values())
-        for buckets in results["s_bleu_by_position"].values()
-    ]
+    numbers = []
+    for buckets in results["s_bleu_by_position"].values():
+        numbers.append(sum(bucket["sentences"] for bucket in buckets.values()))
     assert numbers[0] == numbers[1] < results["sentences"]
 
 
@@ -227,9 +231,8 @@ def test_an_overlap_shows_context_in_the_source_only(folder, capsys, copying):
     assert sources != targets
     for (_, [_, tokens]), target in zip(lines_of(output, "H"), targets, strict=True):
         assert tokens == target.replace("3", "4")
-    tokens = [token for target in targets for token in target.split()]
     raw = (folder / "flat-text/test.en").read_text().split()
-    assert [token for token in tokens if token != "<sep>"] == raw
+    assert [token for token in " ".join(targets).split() if token != "<sep>"] == raw
 
 
 def test_source_only_counting_length_notes_and_results_files_work(folder, capsys):

@@ -219,8 +219,9 @@ def test_wrong_prefixes_and_terms_are_one_line_and_exit_2(folder, capsys, text, 
     (folder / "three").write_text("1\n1\n1\n")
     (folder / "input.txt").write_text(text)
     flags = [flag.format(folder=folder) for flag in flags]
-    path = ["--path", folder / "sep.safetensors"] * ("--path" not in flags)
-    run(translate_document, folder / "input.txt", *path, *flags, "--cpu", expect=2)
+    if "--path" not in flags:
+        flags += ["--path", folder / "sep.safetensors"]
+    run(translate_document, folder / "input.txt", *flags, "--cpu", expect=2)
     error = capsys.readouterr().err.replace("NOTE", "").splitlines()
     assert len(error) == 1 and message in error[0]
 
