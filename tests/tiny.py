@@ -1,11 +1,13 @@
 """Small texts, data folders and models for tests, a short training, and readers of its results."""
 
+import itertools
 import json
 
 import numpy as np
 import torch
 
 from relu_nmt.config import to_dict
+from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.jobs.preprocess import job as preprocess
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -33,6 +35,11 @@ def digit_documents(rng, count):
     return [[digits(rng) for _ in range(1 + i % 6)] for i in range(count)]
 
 
+def numbered_words(count):
+    """Return a dictionary of the words w0, w1 and so on."""
+    return Dictionary([f"w{i}" for i in range(count)])
+
+
 def write_lines(folder, split, lines, target=None):
     """Write the lines of a split in German and English. By default both are the same."""
     for language, side_lines in zip(LANGUAGES, (lines, target or lines), strict=True):
@@ -54,6 +61,19 @@ def preprocessed(folder, name="bin", splits=("train", "valid"), **settings):
     values = {**languages, **paths, "destdir": str(folder / name), "workers": 1, **settings}
     preprocess.run(preprocess.Settings.of(**values), progress=False)
     return folder / name
+
+
+def write_dataset(prefix, sentences, dtype=np.uint16):
+    """Write sentences of ids as binary data and return them."""
+    with indexed_writer(prefix, dtype) as add:
+        sizes = np.fromiter(map(len, sentences), np.int64)
+        add(np.fromiter(itertools.chain.from_iterable(sentences), np.int64), sizes)
+    return IndexedDataset(prefix)
+
+
+def as_lists(arrays):
+    """Return arrays or tensors as lists. None stays."""
+    return [None if array is None else array.tolist() for array in arrays]
 
 
 # ------------------------------------------------------------------- models
@@ -89,6 +109,31 @@ def tiny_model(task, seed=1, shape=(), **settings):
     """Return an untrained model with the weights of a seed."""
     torch.manual_seed(seed)
     return build_model(tiny_config(shape, **settings), task)
+
+
+def num_parameters(model):
+    """Return the number of weights of a model."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def gradients(model):
+    """Return the gradients of a model by the name of the parameter, None for none."""
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def without_gradient(model):
+    """Return the names of the parameters that have no gradient, or one of zeros."""
+    return {name for name, grad in gradients(model).items() if grad is None or not grad.any()}
+
+
+def slots_of(records):
+    """Return the slot and the layer of each record of attention."""
+    return [(record.slot, record.layer) for record in records]
+
+
+def loaded_epoch(source, epoch=1):
+    """Return all batches of an epoch."""
+    return [source.load(index) for index in range(source.begin_epoch(epoch))]
 
 
 def save_tiny_model(path, task, seed=1, shape=(), metadata=(), **settings):
@@ -129,9 +174,14 @@ def weights(folder, name="checkpoint_last"):
     return load_checkpoint(folder / f"{name}.safetensors").model_tensors
 
 
+def last_checkpoint(folder, name="checkpoint_last"):
+    """Return a checkpoint with the state of the training."""
+    return load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
+
+
 def tensors(folder, name="checkpoint_last"):
     """Return all tensors in a checkpoint by name: weights, and the state of the optimizer."""
-    checkpoint = load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
+    checkpoint = last_checkpoint(folder, name)
     return {**checkpoint.model_tensors, **checkpoint.training_tensors}
 
 

@@ -59,7 +59,9 @@ def work(tmp_path):
 
 class Step:
     def __init__(self, path, content="made"):
-        self.path, self.content, self.times = path, content, 0
+        self.path = path
+        self.content = content
+        self.times = 0
 
     def __call__(self):
         self.times += 1

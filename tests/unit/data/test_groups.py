@@ -1,9 +1,10 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.documents import (
     SEPARATOR_TESTS,
     SINGLE_SENTENCES,
@@ -18,6 +19,7 @@ from relu_nmt.data.documents import (
 )
 from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
 from relu_nmt.errors import ConfigError, DataError
+from tests.tiny import as_lists, write_dataset
 
 SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=8)
 """Tokens of each sentence of each document, without </s>. Sentences may be empty."""
@@ -25,9 +27,13 @@ LIMITS = st.integers(1, 70)
 
 
 def arrays(documents):
-    """Sizes with </s> of all sentences, and sentences of each document."""
-    sizes = np.array([n + 1 for document in documents for n in document], dtype=np.int32)
-    return sizes, np.array([len(document) for document in documents], dtype=np.int64)
+    """Return the sizes with </s> of all sentences, and the number of sentences by document."""
+    sizes = np.fromiter(itertools.chain(*documents), np.int32) + 1
+    return sizes, np.fromiter(map(len, documents), np.int64)
+
+
+def sentences_of(groups):
+    return [list(groups.sentences(i)) for i in range(len(groups))]
 
 
 @settings(max_examples=300)
@@ -35,12 +41,12 @@ def arrays(documents):
 def test_groups_have_every_sentence_once_in_order_and_never_cross_documents(documents, limit):
     sizes, counts = arrays(documents)
     groups = plan_groups(sizes, counts, limit)
-    numbers = [number for i in range(len(groups)) for number in groups.sentences(i)]
-    assert numbers == list(range(len(sizes)))
-    assert all(len(groups.sentences(i)) for i in range(len(groups)))
-    owner = [d for d, count in enumerate(counts) for _ in range(count)]
-    for i in range(len(groups)):
-        assert {owner[number] for number in groups.sentences(i)} == {groups.document[i]}
+    sentences = sentences_of(groups)
+    assert list(itertools.chain(*sentences)) == list(range(len(sizes)))
+    assert all(sentences)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    for numbers, document in zip(sentences, groups.document, strict=True):
+        assert set(owner[numbers]) == {document}
 
 
 @settings(max_examples=300)
@@ -48,10 +54,10 @@ def test_groups_have_every_sentence_once_in_order_and_never_cross_documents(docu
 def test_groups_are_within_the_limit_and_as_long_as_possible(documents, limit):
     sizes, counts = arrays(documents)
     groups = plan_groups(sizes, counts, limit)
-    contents = [n for document in documents for n in document]
+    contents = sizes - 1
     for i in range(len(groups)):
         sentences = groups.sentences(i)
-        tokens = sum(contents[number] for number in sentences) + 1
+        tokens = contents[list(sentences)].sum() + 1
         assert groups.tokens[i] == tokens
         if len(sentences) > 1:
             assert tokens <= limit
@@ -81,15 +87,15 @@ def test_a_limit_for_each_document_groups_each_as_on_its_own(documents, limits):
 
 
 def test_the_longer_side_counts():
-    source, target = np.array([6, 2, 2]), np.array([2, 6, 2])
-    sizes = longer_side(source, target)
+    source = np.array([6, 2, 2])
+    sizes = longer_side(source, np.array([2, 6, 2]))
     assert plan_groups(sizes, np.array([3]), 11).count.tolist() == [2, 1]
     assert plan_groups(longer_side(source, None), np.array([3]), 11).count.tolist() == [3]
 
 
 def test_a_sentence_over_the_limit_stands_alone():
     groups = plan_groups(np.array([3, 20, 1, 4]), np.array([4]), 8)
-    assert [list(groups.sentences(i)) for i in range(3)] == [[0], [1], [2, 3]]
+    assert sentences_of(groups) == [[0], [1], [2, 3]]
     assert groups.over_long.tolist() == [False, True, False]
 
 
@@ -120,7 +126,9 @@ def test_lengths_get_equal_shares_of_the_sentences(counts, lengths, epoch):
 
 def test_each_epoch_draws_its_own_lengths():
     counts = np.full(100, 3)
-    first, second, other = (deal_lengths(counts, (1, 64), key) for key in ((1, 1), (1, 2), (2, 1)))
+    first = deal_lengths(counts, (1, 64), (1, 1))
+    second = deal_lengths(counts, (1, 64), (1, 2))
+    other = deal_lengths(counts, (1, 64), (2, 1))
     assert (first != second).any()
     assert (first != other).any()
 
@@ -144,22 +152,16 @@ def test_lengths_are_described():
 def dataset(folder, source, target=None, separators=None):
     sides = []
     for name, sentences in (("de", source), ("en", target)):
-        if sentences is None:
-            sides.append(None)
-            continue
-        with indexed_writer(folder / name, np.uint16) as add:
-            tokens = [token for sentence in sentences for token in (*sentence, 2)]
-            add(np.array(tokens), np.array([len(sentence) + 1 for sentence in sentences]))
-        sides.append(IndexedDataset(folder / name))
+        if sentences is not None:
+            sentences = write_dataset(folder / name, [[*sentence, 2] for sentence in sentences])
+        sides.append(sentences)
     return Split(*sides, 20, 20, separators)
 
 
 def rows(pairs, groups):
-    """The token ids of each group, both sides."""
-    return [
-        [None if ids is None else ids.tolist() for ids in pairs.joined(groups.sentences(i))]
-        for i in range(len(groups))
-    ]
+    """Return the token ids of each group, both sides."""
+    joined = map(pairs.joined, map(groups.sentences, range(len(groups))))
+    return list(map(as_lists, joined))
 
 
 def test_groups_join_both_sides(tmp_path):
@@ -167,13 +169,13 @@ def test_groups_join_both_sides(tmp_path):
     sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
     groups = plan_groups(sizes, np.array([3, 1]), 8)
     assert rows(pairs, groups) == [[[4, 5, 6, 2], [8, 9, 10, 11, 2]], [[7, 2], [12, 2]]]
-    assert [sizes.tolist() for sizes in pairs.group_sizes(groups)] == [[4, 2], [5, 2]]
+    assert as_lists(pairs.group_sizes(groups)) == [[4, 2], [5, 2]]
 
 
 def test_a_sentence_is_a_group_of_one(tmp_path):
     pairs = dataset(tmp_path, [[4, 5], [6], [], [7]], [[8], [9, 10, 11], [], [12]])
     groups = pairs.groups()
-    assert rows(pairs, groups) == [[ids.tolist() for ids in pairs.pair(i)] for i in range(4)]
+    assert rows(pairs, groups) == list(map(as_lists, map(pairs.pair, range(4))))
     assert pairs.group_sizes(groups)[1].tolist() == pairs.target_sizes.tolist()
     assert groups.tokens.tolist() == [3, 4, 1, 2]
     assert not groups.over_long.any()
@@ -191,8 +193,7 @@ def test_groups_of_source_only_data_have_no_target(tmp_path):
 
 
 def test_a_separator_ends_every_sentence_and_counts(tmp_path):
-    source, target = [[4, 5], [], [7]], [[8], [], [12, 13]]
-    pairs = dataset(tmp_path, source, target, separators=(15, 16))
+    pairs = dataset(tmp_path, [[4, 5], [], [7]], [[8], [], [12, 13]], separators=(15, 16))
     sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
     assert sizes.tolist() == [4, 2, 4]
     counts = np.array([3])
@@ -206,8 +207,8 @@ def test_a_separator_ends_every_sentence_and_counts(tmp_path):
 @given(SIZES, LIMITS, st.booleans())
 def test_sizes_are_those_of_the_tokens(tmp_path_factory, documents, limit, separated):
     folder = tmp_path_factory.mktemp("pairs")
-    source = [[5] * n for document in documents for n in document]
-    target = [[6] * (n // 2) for document in documents for n in document]
+    source = [[5] * size for size in itertools.chain(*documents)]
+    target = [[6] * (size // 2) for size in itertools.chain(*documents)]
     assume(source)
     pairs = dataset(folder, source, target, (7, 7) if separated else None)
     sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
@@ -277,7 +278,7 @@ def test_groups_must_fit_into_a_batch():
     ],
 )
 def test_separator_lines_are_recognized(separator, lines, expected):
-    assert [SEPARATOR_TESTS[separator](line) for line in lines] == expected
+    assert list(map(SEPARATOR_TESTS[separator], lines)) == expected
 
 
 def test_a_written_side_file_is_read_back(tmp_path):
@@ -333,8 +334,8 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 20), max_size=7), max_size=5)
 
 
 def plan_of(documents, limit, overlap=0):
-    sizes = np.array([size for document in documents for size in document], dtype=np.int64)
-    counts = np.array([len(document) for document in documents], dtype=np.int64)
+    sizes = np.fromiter(itertools.chain(*documents), np.int64)
+    counts = np.fromiter(map(len, documents), np.int64)
     groups = plan_groups(sizes, counts, limit, overlap if limit > 1 else 0)
     return sizes, counts, groups
 
@@ -343,8 +344,8 @@ def plan_of(documents, limit, overlap=0):
 def test_every_sentence_is_new_once_in_order_and_within_its_document(documents, limit, overlap):
     sizes, counts, groups = plan_of(documents, limit, overlap)
     windows = groups.windows()
-    new = [number for window in windows for number in range(window.first, window.end)]
-    assert new == list(range(len(sizes)))
+    new = [range(window.first, window.end) for window in windows]
+    assert list(itertools.chain(*new)) == list(range(len(sizes)))
     begins = np.append(0, np.cumsum(counts))
     for window in windows:
         begin, end = begins[window.document : window.document + 2]
@@ -368,8 +369,8 @@ def test_windows_are_as_large_as_the_limit_allows(documents, limit, overlap):
         earliest = max(ends[window.document] - counts[window.document], window.first - overlap)
         if window.context > earliest:
             assert 1 + totals[window.first + 1] - totals[window.context - 1] > limit
-        bounds = earliest, window.first, window.end, limit
-        assert first_context(totals, *bounds) == window.context
+        context = first_context(totals, earliest, window.first, window.end, limit)
+        assert context == window.context
 
 
 @pytest.mark.parametrize(

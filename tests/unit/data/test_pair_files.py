@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import subprocess
 import sys
 from collections import Counter
@@ -139,7 +140,8 @@ def test_properties_name_the_documents(tmp_path, kind):
 def test_units_without_a_side_are_counted(tmp_path):
     pair = tuv("de", "d") + tuv("en", "e")
     units = [tuv("de", "d"), tuv("de", "d") + tuv("en", " "), tuv("de", "<ph/>") + tuv("en", "e")]
-    assert read(write(tmp_path, memory(pair, *units, pair))) == ([("", ("d", "e"))] * 2, 3)
+    path = write(tmp_path, memory(*[pair, *units, pair]))
+    assert read(path) == ([("", ("d", "e"))] * 2, 3)
 
 
 BOMB = '<?xml version="1.0"?>\n<!DOCTYPE tmx [\n<!ENTITY a "aaaaaaaaaa">\n' + "".join(
@@ -261,8 +263,8 @@ def test_sides_are_read_as_text_files(tmp_path, separator, lines):
     path = write(tmp_path, text, "table.tsv")
     sides, _ = scan_pairs(str(path), ("de", "en"), separator, io.BytesIO)
     path.unlink()
-    for side, expected in zip(sides, (lines, [line.upper() for line in lines]), strict=True):
-        texts = [line for chunk in side.readable_chunks() for line in read_chunk(chunk)]
+    for side, expected in zip(sides, (lines, list(map(str.upper, lines))), strict=True):
+        texts = list(itertools.chain.from_iterable(map(read_chunk, side.readable_chunks())))
         assert texts == [line.replace("<D>", "<d>") for line in expected]
         assert side.num_lines == len(texts)
 

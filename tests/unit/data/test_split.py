@@ -4,21 +4,19 @@ import numpy as np
 import pytest
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.binarize import AlignmentDataset, IndexedDataset, indexed_writer
+from relu_nmt.data.binarize import AlignmentDataset
 from relu_nmt.data.documents import Separators, join_sentences
 from relu_nmt.data.pair_files import check_parallel
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import DataError
+from tests.tiny import as_lists, write_dataset
 
 
 @pytest.fixture
 def side(tmp_path):
     def make(name, sentences, dtype=np.uint16):
-        with indexed_writer(tmp_path / name, dtype) as add:
-            tokens = [token for s in sentences for token in s]
-            add(np.array(tokens), np.array([len(s) for s in sentences]))
-        return IndexedDataset(tmp_path / name)
+        return write_dataset(tmp_path / name, sentences, dtype)
 
     return make
 
@@ -28,7 +26,7 @@ def test_pairs_and_sizes_are_read(side):
     assert len(data) == 2
     assert data.source_sizes.tolist() == [2, 3]
     assert data.target_sizes.tolist() == [3, 1]
-    assert [ids.tolist() for ids in data.pair(0)] == [[4, 2], [7, 8, 2]]
+    assert as_lists(data.pair(0)) == [[4, 2], [7, 8, 2]]
 
 
 def test_source_only_splits_have_no_target(side):
@@ -107,8 +105,8 @@ def test_separators_are_added_before_the_end(side):
     data = Split(side("de", [[4, 2], [2]]), side("en", [[7, 8, 2], [4, 2]]), 9, 9, (5, 6))
     assert data.source_sizes.tolist() == [3, 2]
     assert data.target_sizes.tolist() == [4, 3]
-    assert [ids.tolist() for ids in data.pair(0)] == [[4, 5, 2], [7, 8, 6, 2]]
-    assert [ids.tolist() for ids in data.pair(1)] == [[5, 2], [4, 6, 2]]
+    assert as_lists(data.pair(0)) == [[4, 5, 2], [7, 8, 6, 2]]
+    assert as_lists(data.pair(1)) == [[5, 2], [4, 6, 2]]
 
 
 def test_a_sentence_must_not_hold_the_separator(side):
@@ -156,8 +154,9 @@ def test_long_sources_are_cut(side, separators):
     ends = [2] if separators is None else [8, 2]
     assert data.pair(0)[0].tolist() == [4, 5, 6][: 4 - len(ends)] + ends
     assert data.pair(1)[0].tolist() == [4, *ends]
-    assert data.source_sizes.tolist() == [len(data.pair(i)[0]) for i in range(2)]
-    assert data.target_sizes.tolist() == [len(data.pair(i)[1]) for i in range(2)]
+    for index in range(2):
+        sizes = (data.source_sizes[index], data.target_sizes[index])
+        assert sizes == tuple(map(len, data.pair(index)))
     assert data.num_truncated == 1
     data.longest_source = 1  # no words are left, only the symbols that end it
     assert data.pair(1)[0].tolist() == ends and data.source_sizes.tolist() == [len(ends)] * 2
@@ -169,9 +168,9 @@ def test_a_sentence_alone_is_counted_without_the_separator_that_it_lacks(side):
     data.documents = np.array([1, 2])
     for lengths in ((), (1,), (3,), (8,)):
         groups = data.groups(lengths)
-        rows = [data.joined(groups.sentences(group)) for group in range(len(groups))]
-        sizes = [numbers.tolist() for numbers in data.group_sizes(groups)]
-        assert sizes == [[len(ids) for ids in pair] for pair in zip(*rows, strict=True)]
+        sizes = np.transpose(data.group_sizes(groups)).tolist()
+        joined = map(data.joined, map(groups.sentences, range(len(groups))))
+        assert sizes == [list(map(len, row)) for row in joined]
         assert not groups.over_long.any()
     data.refuse_too_long(3)
     batches = TranslationBatches(data, BatchLimits(9), (3,), 1, longest_sentences=(3, 3))

@@ -18,6 +18,12 @@ from relu_nmt.data.translation_batches import (
     shift_right,
 )
 from relu_nmt.errors import ConfigError, DataError
+from tests.tiny import loaded_epoch, values
+
+
+def split_in(folder, name):
+    source = IndexedDataset(folder / f"{name}.de-en.de")
+    return Split(source, IndexedDataset(folder / f"{name}.de-en.en"))
 
 
 @pytest.fixture
@@ -33,17 +39,21 @@ def split(tmp_path):
                 ids = np.append(np.full(size, number + 4), 2)
                 add(ids, np.array([len(ids)]))
     write_documents(tmp_path / "train.de-en.documents", counts)
-    return Split(*(IndexedDataset(tmp_path / f"train.de-en.{side}") for side in ("de", "en")))
+    return split_in(tmp_path, "train")
 
 
 def tokens_of(batches, epoch):
-    """The token rows of each batch of an epoch."""
-    return [batches.load(i).src_tokens.tolist() for i in range(batches.begin_epoch(epoch))]
+    """Return the token rows of each batch of an epoch."""
+    return [batch.src_tokens.tolist() for batch in loaded_epoch(batches, epoch)]
+
+
+def words_of(row):
+    return [token for token in row if token > 3]
 
 
 def sentences_of(rows_of_batches):
-    rows = [row for rows in rows_of_batches for row in rows]
-    return sorted({token - 4 for row in rows for token in row if token > 3})
+    words = map(words_of, itertools.chain(*rows_of_batches))
+    return sorted({word - 4 for word in itertools.chain(*words)})
 
 
 def test_all_sentences_but_the_over_long_one_in_every_epoch(split):
@@ -51,7 +61,7 @@ def test_all_sentences_but_the_over_long_one_in_every_epoch(split):
     numbers = set(range(len(split)))
     for epoch in (1, 2, 3, 4):
         sentences = set(sentences_of(tokens_of(batches, epoch)))
-        left_out = {int(batches.groups.first[i]) for i in np.flatnonzero(batches.groups.over_long)}
+        left_out = set(batches.groups.first[batches.groups.over_long])
         assert sentences == numbers - left_out
         assert left_out <= {7}
 
@@ -69,11 +79,12 @@ def test_an_epoch_is_planned_the_same_again_and_others_differ(split):
 
 def test_one_length_keeps_its_groups_and_shuffles_the_batches(split):
     batches = TranslationBatches(split, BatchLimits(max_tokens=48), (24,), seed=1)
-    first, second = tokens_of(batches, 1), tokens_of(batches, 2)
+    first = tokens_of(batches, 1)
+    second = tokens_of(batches, 2)
     assert first != second
 
     def groups(epoch):
-        return sorted(tuple(t for t in row if t > 3) for rows in epoch for row in rows)
+        return sorted(map(words_of, itertools.chain(*epoch)))
 
     assert groups(first) == groups(second)
 
@@ -84,18 +95,18 @@ def test_batches_keep_to_max_tokens(split):
         batch = batches.load(i)
         assert batch.src_tokens.numel() <= 60
         # The ids are the first sentences of the groups.
-        assert batch.ids.tolist() == [row[0] - 4 for row in batch.src_tokens.tolist()]
+        assert torch.equal(batch.ids, batch.src_tokens[:, 0] - 4)
 
 
 def test_validation_keeps_over_long_sentences_whole(split):
     batches = TranslationBatches(split, BatchLimits(max_tokens=32), (16,))
     epoch = tokens_of(batches, 1)
     assert sentences_of(epoch) == list(range(len(split)))
-    assert max(len(row) for rows in epoch for row in rows) == 51
+    assert max(map(len, itertools.chain(*epoch))) == 51
     assert tokens_of(batches, 2) == epoch
     (description,) = batches.describe_lengths()
     assert description["over_long_sentences"] == 1
-    assert description["groups"] == sum(len(rows) for rows in epoch)
+    assert description["groups"] == sum(map(len, epoch))
 
 
 def test_single_sentences_longer_than_a_batch_are_skipped_on_request(split):
@@ -109,9 +120,9 @@ def test_single_sentences_longer_than_a_batch_are_skipped_on_request(split):
 def test_the_mixture_is_described_by_length(split):
     batches = TranslationBatches(split, BatchLimits(max_tokens=64), (1, 16, 32), seed=1)
     descriptions = batches.describe_lengths()
-    assert [d["max_doc_tokens"] for d in descriptions] == [1, 16, 32]
-    assert sum(d["sentences"] for d in descriptions) == len(split)
-    assert sum(d["documents"] for d in descriptions) == 40
+    assert values(descriptions, "max_doc_tokens") == [1, 16, 32]
+    assert sum(values(descriptions, "sentences")) == len(split)
+    assert sum(values(descriptions, "documents")) == 40
 
 
 def test_an_empty_selection_is_an_error(split):
@@ -164,8 +175,8 @@ def test_the_shift_puts_the_end_symbol_first_and_padding_last():
 def test_single_sentences_need_no_documents(split, tmp_path):
     (tmp_path / "train.de-en.documents").unlink()
     batches = TranslationBatches(split, BatchLimits(max_tokens=64), seed=1)
-    batch_ids = [batches.load(i).ids.tolist() for i in range(batches.begin_epoch(2))]
-    assert sorted(number for ids in batch_ids for number in ids) == list(range(len(split)))
+    ids = torch.cat([batch.ids for batch in loaded_epoch(batches, 2)])
+    assert ids.sort().values.tolist() == list(range(len(split)))
     assert batches.describe_lengths() == []
     with pytest.raises(DataError, match=r"train.de-en.documents: no such file, but joining"):
         TranslationBatches(split, BatchLimits(max_tokens=64), (16,), seed=1)
@@ -183,7 +194,7 @@ def test_sentences_longer_than_a_batch_get_their_own(split):
     assert (batches.num_skipped, 7 in sentences_of(tokens_of(batches, 1))) == (0, True)
     skipped = TranslationBatches(split, limits, seed=1, skip_too_long=True)
     assert skipped.num_skipped == 1
-    assert sentences_of(tokens_of(skipped, 1)) == [n for n in range(len(split)) if n != 7]
+    assert sentences_of(tokens_of(skipped, 1)) == [*range(7), *range(8, len(split))]
     with pytest.raises(DataError, match=r"no sentence to use; all [\d,]+ are longer than --max-t"):
         TranslationBatches(split, BatchLimits(max_tokens=1), seed=1, skip_too_long=True)
 
@@ -193,7 +204,9 @@ def test_too_long_sentences_are_refused(split):
     max_tokens = int(np.sort(longest)[-2]) - 1
     split.refuse_too_long(None)
     split.refuse_too_long(int(longest.max()))
-    first, count = int(np.flatnonzero(longest > max_tokens)[0]), int((longest > max_tokens).sum())
+    too_long = np.flatnonzero(longest > max_tokens)
+    first = too_long[0]
+    count = len(too_long)
     message = (
         rf"train.de-en.de: sentence {first} has {longest[first]} tokens \(and {count - 1} more\), "
         rf"but --max-tokens is {max_tokens}; .*--skip-"
@@ -211,10 +224,7 @@ def batches_of(plan):
 
 
 def sides(pairs):
-    return (
-        np.array([p[0] for p in pairs], dtype=np.int32),
-        np.array([p[1] for p in pairs], dtype=np.int32),
-    )
+    return np.array(pairs, dtype=np.int32).reshape(-1, 2).T
 
 
 @settings(max_examples=200, deadline=None)
@@ -223,9 +233,9 @@ def test_every_sentence_once_and_limits_kept(pairs, max_tokens, max_sentences, s
     source, target = sides(pairs)
     plan = batches_by_length(source, target, BatchLimits(max_tokens, max_sentences), seed)
     batches = batches_of(plan)
-    assert sorted(i for batch in batches for i in batch) == list(range(len(pairs)))
+    assert sorted(itertools.chain(*batches)) == list(range(len(pairs)))
     for batch in batches:
-        longest = max(max(source[i], target[i]) for i in batch)
+        longest = np.maximum(source, target)[batch].max()
         assert max_sentences is None or len(batch) <= max_sentences
         assert max_tokens is None or len(batch) == 1 or longest * len(batch) <= max_tokens
 
@@ -255,8 +265,8 @@ def test_sizes_are_multiples_on_request(pairs, multiple, max_tokens):
 def test_the_plan_depends_only_on_seed_and_epoch(pairs, seed, epoch):
     source, target = sides(pairs)
     limits = BatchLimits(max_tokens=90)
-    again = [batches_of(batches_by_length(source, target, limits, (seed, epoch))) for _ in range(2)]
-    assert again[0] == again[1]
+    first = batches_of(batches_by_length(source, target, limits, (seed, epoch)))
+    assert batches_of(batches_by_length(source, target, limits, (seed, epoch))) == first
 
 
 def test_epochs_and_seeds_differ():
@@ -267,7 +277,7 @@ def test_epochs_and_seeds_differ():
     ]
     assert plans[0] != plans[1] != plans[2] != plans[0]
     # Equal lengths change company between epochs, not only the order of the batches.
-    assert {frozenset(b) for b in plans[0]} != {frozenset(b) for b in plans[1]}
+    assert set(map(frozenset, plans[0])) != set(map(frozenset, plans[1]))
 
 
 def test_similar_lengths_share_batches():
@@ -314,7 +324,7 @@ def test_limits_must_be_positive():
 def rows_of(split, weights, epoch, lengths=()):
     limits = BatchLimits(max_tokens=64)
     batches = TranslationBatches(split, limits, lengths, 1, weights=weights)
-    return [row for rows in tokens_of(batches, epoch) for row in rows]
+    return list(itertools.chain(*tokens_of(batches, epoch)))
 
 
 def test_weights_repeat_and_draw_corpora_and_tags_begin_their_sources(split):
@@ -335,7 +345,7 @@ def test_documents_are_drawn_as_a_whole(split):
     chained = Split.chained([split, split], [-1, 3])
     starts = np.append(0, np.cumsum(split.documents))
     rows = rows_of(chained, (1, 0.5), 1, (16,))
-    drawn = {token - 4 for row in rows if row[0] == 3 for token in row[1:] if token > 3}
+    drawn = set(sentences_of([[row[1:] for row in rows if row[0] == 3]]))
     for first, last in itertools.pairwise(starts):
         document = set(range(first, last)) - {7}  # longer than the limit
         assert document <= drawn or not document & drawn
@@ -353,7 +363,7 @@ def test_planned_sizes_count_the_tag(split):
 def test_sentences_without_boundaries_stand_beside_documents(split, tmp_path):
     for file in list(tmp_path.glob("train.*.*.*")):
         file.with_name(file.name.replace("train", "plain")).write_bytes(file.read_bytes())
-    plain = Split(*(IndexedDataset(tmp_path / f"plain.de-en.{side}") for side in ("de", "en")))
+    plain = split_in(tmp_path, "plain")
     assert plain.documents is None
     chained = Split.chained([split, plain])
     assert chained.documents.tolist() == [*split.documents.tolist(), *[1] * len(plain)]

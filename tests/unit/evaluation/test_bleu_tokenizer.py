@@ -61,7 +61,7 @@ def with_mecab(monkeypatch):
     ],
 )
 def test_language_codes_choose_the_tokenizer(tokenizer, codes):
-    assert {recommended_tokenizer(code) for code in codes.split()} == {tokenizer}
+    assert set(map(recommended_tokenizer, codes.split())) == {tokenizer}
     assert recommended_tokenizer("") == "13a"
 
 
@@ -82,18 +82,14 @@ def test_scores_are_those_of_sacrebleu_with_the_recommended_tokenizer(language, 
 def test_scores_of_documents_and_comparisons_use_the_tokenizer():
     hypotheses, references = TEXTS["zh"]
     metric = MetricConfig(tokenize=choose_tokenizer("zh", references)[0])
-    expected = [
-        sacrebleu.corpus_bleu(*texts, tokenize="zh").score
-        for texts in (
-            ([" ".join(hypotheses)], [[" ".join(references)]]),
-            (hypotheses, [references]),
-        )
-    ]
     aligned = AlignedDocuments([hypotheses], [[references]])
-    assert aligned.document_score(metric).value == expected[0]
-    assert aligned.sentence_score(metric).value == expected[1]
+    joined = ([" ".join(hypotheses)], [[" ".join(references)]])
+    d_bleu = sacrebleu.corpus_bleu(*joined, tokenize="zh")
+    assert aligned.document_score(metric).value == d_bleu.score
+    s_bleu = sacrebleu.corpus_bleu(hypotheses, [references], tokenize="zh")
+    assert aligned.sentence_score(metric).value == s_bleu.score
     _, comparison = paired_bootstrap(metric, hypotheses, references, [references], samples=9)
-    assert comparison["system"]["value"] == expected[1] and "|tok:zh|" in comparison["signature"]
+    assert comparison["system"]["value"] == s_bleu.score and "|tok:zh|" in comparison["signature"]
 
 
 def test_the_scores_of_stored_counts_need_no_tokenizer(with_mecab, monkeypatch):

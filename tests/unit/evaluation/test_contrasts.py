@@ -12,7 +12,7 @@ from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
-from tests.tiny import tiny_config
+from tests.tiny import tiny_config, values
 
 WORDS = Dictionary(
     ["it", "is", "red", "here", "a", "hat", "er", "es", "rot", "ist", "ein", "Hut", "hier"]
@@ -57,9 +57,9 @@ def log_prob(model, source, before, target):
     return float(chosen[len(before.split()) :].sum())
 
 
-def scores_of(translator, contrasts, *context, **progress):
+def scores_of(translator, contrasts, context=None, on_progress=None):
     generator = translator.generator(GenerationConfig(score_reference=True))
-    return contrast_scores(translator.task, generator, contrasts, *context, **progress)
+    return contrast_scores(translator.task, generator, contrasts, context, on_progress)
 
 
 @pytest.mark.parametrize("context", [None, 0, 1, 2, 9])
@@ -67,10 +67,11 @@ def test_only_the_tokens_after_the_context_are_scored(translator, context):
     [model] = translator.models
     for contrast, scores in zip(CONTRASTS, scores_of(translator, CONTRASTS, context), strict=True):
         first = {None: 0, 0: None, 1: -1, 2: -2, 9: 0}[context]
-        sides = contrast.source_context, contrast.reference_context
-        before = [" ".join([] if first is None else side[first:]) for side in sides]
+        source_context = " ".join([] if first is None else contrast.source_context[first:])
+        reference_context = " ".join([] if first is None else contrast.reference_context[first:])
+        source = f"{source_context} {contrast.source}"
         expected = [
-            log_prob(model, f"{before[0]} {contrast.source}", before[1], target)
+            log_prob(model, source, reference_context, target)
             for target in (contrast.reference, *contrast.contrasts)
         ]
         np.testing.assert_allclose(scores, expected, atol=1e-4)
@@ -128,8 +129,8 @@ def written(path, *records):
 
 
 def test_records_are_read(tmp_path):
-    optional = {"phenomenon", "distance"}
-    bare = {key: value for key, value in RECORD.items() if key not in optional}
+    bare = {**RECORD}
+    del bare["phenomenon"], bare["distance"]
     first, second = read_contrasts(written(tmp_path / "c.jsonl", RECORD, "", bare))
     assert first == Contrast(
         "en",
@@ -176,15 +177,15 @@ def test_other_files_are_refused(tmp_path):
 
 def test_accuracies_are_given_for_all_and_by_category():
     def contrast(phenomenon, distance, number):
-        wrong = tuple(f"w{i}" for i in range(number))
+        wrong = tuple(map("w{}".format, range(number)))
         return Contrast("en", "s", "r", wrong, phenomenon=phenomenon, distance=distance)
 
     contrasts = [contrast("pronoun", 1, 2), contrast("pronoun", 2, 1), contrast("address", 1, 1)]
     records = accuracies(contrasts, [True, False, True])
     names = ["all", "address", "pronoun", "distance 1", "distance 2"]
-    assert [a["category"] for a in records] == names
-    right, of = [2, 1, 1, 2, 0], [3, 1, 2, 2, 1]
-    assert [(a["right"], a["contrasts"]) for a in records] == list(zip(right, of, strict=True))
+    assert values(records, "category") == names
+    assert values(records, "right") == [2, 1, 1, 2, 0]
+    assert values(records, "contrasts") == [3, 1, 2, 2, 1]
     chances = [100 * 4 / 9, 50, 100 * 5 / 12, 100 * 5 / 12, 50]
-    assert [a["chance"] for a in records] == pytest.approx(chances)
-    assert [a["score"] for a in records] == pytest.approx([200 / 3, 100, 50, 100, 0])
+    assert values(records, "chance") == pytest.approx(chances)
+    assert values(records, "score") == pytest.approx([200 / 3, 100, 50, 100, 0])

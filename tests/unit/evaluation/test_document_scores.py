@@ -1,4 +1,5 @@
 import itertools
+from operator import itemgetter
 
 import pytest
 import sacrebleu
@@ -43,8 +44,8 @@ def in_groups(sentences, limit):
 @given(DOCUMENTS, st.sampled_from(["bleu", "chrf"]))
 def test_document_scores_do_not_depend_on_the_groups(documents, name):
     metric = MetricConfig(name)
-    hypotheses = [[hypothesis for hypothesis, _ in pairs] for pairs in documents]
-    references = [[other for _, other in pairs] for pairs in documents]
+    hypotheses = [list(map(itemgetter(0), pairs)) for pairs in documents]
+    references = [list(map(itemgetter(1), pairs)) for pairs in documents]
     score = AlignedDocuments(hypotheses, [references]).document_score(metric)
     for limit in (1, 3, 7, 1000):
         groups = [in_groups(sentences, limit) for sentences in hypotheses]
@@ -55,8 +56,8 @@ def test_document_scores_do_not_depend_on_the_groups(documents, name):
 
 def test_a_document_is_one_segment():
     score = AlignedDocuments(HYPOTHESES, [REFERENCES]).document_score(MetricConfig())
-    joined = [[" ".join(lines) for lines in side] for side in (HYPOTHESES, REFERENCES)]
-    expected = sacrebleu.corpus_bleu(joined[0], [joined[1]])
+    references = list(map(" ".join, REFERENCES))
+    expected = sacrebleu.corpus_bleu(list(map(" ".join, HYPOTHESES)), [references])
     assert score.value == expected.score
     assert score.text == f"d-{expected} documents = 2"
     by_lines = sacrebleu.corpus_bleu(flat(HYPOTHESES), [flat(REFERENCES)])
@@ -74,17 +75,18 @@ def test_documents_begin_where_preprocessing_has_them(lines):
         ("none", lambda line: False),
     ):
         documents = split_at_separators(lines, separator)
-        sentences = [line for line in lines if not is_separator(line)]
+        sentences = list(itertools.filterfalse(is_separator, lines))
         assert flat(documents) == sentences
         if sentences:
-            boundaries, before = [], 0
+            boundaries = []
+            before = 0
             for number, line in enumerate(lines, 1):
                 if is_separator(line):
                     boundaries.append((before, number))
                 else:
                     before += 1
             sizes = document_sizes([("file", len(sentences), boundaries)])
-            assert [len(document) for document in documents] == sizes.tolist()
+            assert list(map(len, documents)) == sizes.tolist()
 
 
 def test_documents_are_cut_by_their_numbers_of_lines():
@@ -123,16 +125,15 @@ def test_sentences_are_scored_by_their_position():
     references = [*REFERENCES, ["One line too many ."]]
     scores = AlignedDocuments(hypotheses, [references]).position_scores(MetricConfig(), (1, 9, 20))
     for (_, size, score), begin, end in zip(scores, (0, 1), (1, 9), strict=False):
-        own_lines, reference_lines = (
-            [line for document in side for line in document[begin:end]]
-            for side in (HYPOTHESES, REFERENCES)
-        )
+        own_lines = flat(document[begin:end] for document in HYPOTHESES)
+        reference_lines = flat(document[begin:end] for document in REFERENCES)
         assert size == len(own_lines) > 0
         assert score.value == sacrebleu.corpus_bleu(own_lines, [reference_lines]).score
-    assert [name for name, _, _ in scores] == ["1", "2-9", "10-20", ">20"]
-    assert [score for _, _, score in scores[2:]] == [None, None]
+    names, sizes, values = zip(*scores, strict=True)
+    assert names == ("1", "2-9", "10-20", ">20")
+    assert values[2:] == (None, None)
     # The mismatched document has no part.
-    assert sum(size for _, size, _ in scores) == sum(map(len, REFERENCES))
+    assert sum(sizes) == sum(map(len, REFERENCES))
 
 
 def test_without_an_aligned_document_there_is_no_score_of_sentences():

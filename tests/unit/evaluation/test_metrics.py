@@ -8,20 +8,24 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig, split_compounds
 
 
+def ngram_counts(words, n):
+    return collections.Counter(zip(*(words[i:] for i in range(n)), strict=False))
+
+
 def plain_bleu(hypotheses, references):
     """BLEU by its definition: clipped n-gram counts of the corpus and a brevity penalty."""
-    right, total = np.zeros(4), np.zeros(4)
+    right = np.zeros(4)
+    total = np.zeros(4)
     hyp_length = ref_length = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        hypothesis, reference = hypothesis.split(), reference.split()
-        hyp_length, ref_length = hyp_length + len(hypothesis), ref_length + len(reference)
+        hypothesis = hypothesis.split()
+        reference = reference.split()
+        hyp_length += len(hypothesis)
+        ref_length += len(reference)
         for n in range(1, 5):
-            counts = [
-                collections.Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
-                for words in (hypothesis, reference)
-            ]
-            right[n - 1] += sum((counts[0] & counts[1]).values())
-            total[n - 1] += sum(counts[0].values())
+            counts = ngram_counts(hypothesis, n)
+            right[n - 1] += (counts & ngram_counts(reference, n)).total()
+            total[n - 1] += counts.total()
     brevity = min(1.0, math.exp(1 - ref_length / hyp_length))
     return 100 * brevity * math.exp(np.log(right / total).mean())
 
@@ -34,7 +38,7 @@ def random_pairs(count, seed):
         reference = rng.choice(words, rng.integers(4, 15))
         hypothesis = np.where(rng.random(len(reference)) < 0.2, rng.choice(words), reference)
         pairs.append((" ".join(hypothesis[: rng.integers(4, 15)]), " ".join(reference)))
-    return [list(side) for side in zip(*pairs, strict=True)]
+    return list(map(list, zip(*pairs, strict=True)))
 
 
 @pytest.mark.parametrize("smooth", ["exp", "none"])
@@ -69,13 +73,20 @@ def test_compounds_are_split_as_the_script_for_wmt14_does(line, split):
     assert split_compounds(line) == split
 
 
+def replaced(lines, old, new):
+    return [line.replace(old, new) for line in lines]
+
+
 def test_the_bleu_of_split_compounds_is_that_of_lines_split_before():
     hypotheses, references = random_pairs(20, 3)
-    pairs = [[line.replace("a b", "a-b") for line in side] for side in (hypotheses, references)]
-    score = MetricConfig(tokenize="compound", smooth="none").score(pairs[0], [pairs[1]])
-    split = [[line.replace("-", " ##AT##-##AT## ") for line in side] for side in pairs]
-    assert score.value == pytest.approx(plain_bleu(*split), abs=1e-6)
-    assert score.value != pytest.approx(plain_bleu(*pairs), abs=1e-6)
+    hypotheses = replaced(hypotheses, "a b", "a-b")
+    references = replaced(references, "a b", "a-b")
+    score = MetricConfig(tokenize="compound", smooth="none").score(hypotheses, [references])
+    whole = plain_bleu(hypotheses, references)
+    parts = " ##AT##-##AT## "
+    split = plain_bleu(replaced(hypotheses, "-", parts), replaced(references, "-", parts))
+    assert score.value == pytest.approx(split, abs=1e-6)
+    assert score.value != pytest.approx(whole, abs=1e-6)
     assert "tok:compound" in score.signature
 
 

@@ -17,12 +17,11 @@ from relu_nmt.evaluation.significance import (
 def made_systems(count=40):
     """Return references, a system with some words wrong, and one with many."""
     rng = np.random.default_rng(0)
-    words = np.array([f"w{i}" for i in range(30)])
-    references = [rng.choice(words, 20) for _ in range(count)]
-    systems = [
-        [np.where(rng.random(20) < wrong, "x", line) for line in references] for wrong in (0.1, 0.3)
-    ]
-    return [[" ".join(line) for line in side] for side in (references, *systems)]
+    words = np.array(list(map("w{}".format, range(30))))
+    references = rng.choice(words, (count, 20))
+    better = np.where(rng.random((count, 20)) < 0.1, "x", references)
+    worse = np.where(rng.random((count, 20)) < 0.3, "x", references)
+    return [list(map(" ".join, side)) for side in (references, better, worse)]
 
 
 def test_resamples_are_of_whole_segments():
@@ -32,10 +31,10 @@ def test_resamples_are_of_whole_segments():
     )
     lots = np.random.default_rng(12345).choice(6, size=(30, 6), replace=True)
     for lines, estimate in ((better, record["system"]), (worse, record["baseline"])):
-        scores = [
-            MetricConfig().score([lines[i] for i in row], [[references[i] for i in row]]).value
-            for row in lots
-        ]
+        scores = []
+        for row in lots:
+            drawn = np.array([lines, references])[:, row].tolist()
+            scores.append(MetricConfig().score(drawn[0], drawn[1:]).value)
         assert estimate["mean"] == pytest.approx(np.mean(scores), abs=1e-3)
         assert estimate["value"] == pytest.approx(MetricConfig().score(lines, [references]).value)
     assert record["metric"] == "d-BLEU"
@@ -128,13 +127,14 @@ def test_the_interval_of_a_mean_follows_students_t():
     assert mean_interval([30.0, 30.0]) == 0.0
     # t of 2 degrees of freedom is 4.303, the standard error 1 / sqrt(3).
     assert mean_interval([29.0, 30.0, 31.0]) == pytest.approx(4.303 / 3**0.5)
-    many = [float(i % 2) for i in range(100)]
+    many = [0.0, 1.0] * 50
     assert mean_interval(many) == pytest.approx(1.96 * np.std(many, ddof=1) / 10)
 
 
 def test_statistics_come_back_from_json():
-    texts = ["a dog is here .", "it barks"], [["a dog was here .", "it sleeps"]]
-    statistics = SegmentStatistics.of(MetricConfig(smooth="none", lowercase=True), *texts)
+    metric = MetricConfig(smooth="none", lowercase=True)
+    texts = ["a dog is here .", "it barks"]
+    statistics = SegmentStatistics.of(metric, texts, [["a dog was here .", "it sleeps"]])
     again = SegmentStatistics.from_json(json.loads(json.dumps(statistics.to_json())))
     assert again.metric == statistics.metric
     assert again.counts.tolist() == statistics.counts.tolist()

@@ -1,3 +1,4 @@
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,14 +33,14 @@ def folder(corpus, **settings):
 
 
 def scored(task, texts, tokens, config, counts=None):
-    lines = [Line(*line) for line in zip(texts, tokens, strict=True)]
+    lines = list(map(Line, texts, tokens))
     return SplitScorer(task, task.load_split("test"), config).score(lines, counts)
 
 
 def test_raw_text_is_compared_with_the_raw_references(corpus):
     task = folder(corpus, tokenizer="moses", lowercase=True)
-    tokens = [line.split() for line in WORDS]
-    texts = [task.target_text.decode(line) for line in tokens]
+    tokens = list(map(str.split, WORDS))
+    texts = list(map(task.target_text.decode, tokens))
     score = scored(task, texts, tokens, ScoringConfig())
     assert score.value == pytest.approx(100)
     assert "case:lc" in score.signature
@@ -57,7 +58,7 @@ def test_whole_documents_are_compared_with_joined_references(corpus):
     task = folder(corpus, tokenizer="moses", lowercase=True)
     documents = np.array([1, 2])
     texts = [REFERENCES[0], f"{REFERENCES[1]} {REFERENCES[2]}"]
-    tokens = [task.target_text.encode(text) for text in texts]
+    tokens = list(map(task.target_text.encode, texts))
     for scoring in ("sacrebleu", "bleu", "chrf"):
         score = scored(task, texts, tokens, ScoringConfig(scoring=scoring), documents)
         assert score.value == pytest.approx(100)
@@ -65,7 +66,7 @@ def test_whole_documents_are_compared_with_joined_references(corpus):
 
 def test_tokenized_text_is_compared_with_tokenized_references(corpus):
     task = folder(corpus, tokenizer="moses", lowercase=True, subword="subword-nmt", subword_size=9)
-    tokens = [task.target_text.encode(line) for line in REFERENCES]
+    tokens = list(map(task.target_text.encode, REFERENCES))
     tokens[0] = tokens[0][:-1]
     score = scored(task, REFERENCES, tokens, ScoringConfig(scoring="bleu"))
     words = [WORDS[0].removesuffix(" ?"), *WORDS[1:]]
@@ -84,7 +85,7 @@ def test_without_raw_references_unknown_words_never_match(corpus):
     dataset = task.load_split("test")
     tokens = [task.target_dictionary.symbols_of(dataset.pair(i)[1]) for i in range(3)]
     assert "<unk>" in tokens[1]
-    texts = [" ".join(line) for line in tokens]
+    texts = list(map(" ".join, tokens))
     for scoring in ("sacrebleu", "bleu"):
         score = scored(task, texts, tokens, ScoringConfig(scoring=scoring))
         assert "tok:none" in score.signature
@@ -127,17 +128,16 @@ def line(task, text):
 
 
 def scores_of(task, documents, groups, group_counts, **scoring):
-    return SplitScorer(task, task.load_split("test"), ScoringConfig(**scoring)).document_scores(
-        [[line(task, text) for text in texts] for texts in documents],
-        [line(task, text) for text in groups],
-        np.array(group_counts),
-    )
+    scorer = SplitScorer(task, task.load_split("test"), ScoringConfig(**scoring))
+    line_of = partial(line, task)
+    lines = [list(map(line_of, texts)) for texts in documents]
+    return scorer.document_scores(lines, list(map(line_of, groups)), np.array(group_counts))
 
 
 def test_segments_are_documents_sentences_and_groups(task):
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
     scores = scores_of(task, [texts[:2], texts[2:]], texts, [1, 1, 1])
-    lowered = [text.lower() for text in texts]
+    lowered = list(map(str.lower, texts))
     joined = [" ".join(lowered[:2]), lowered[2]]
     references = [" ".join(REFERENCES[:2]), REFERENCES[2]]
     d_bleu = MetricConfig(lowercase=True).score(joined, [references])
@@ -155,10 +155,11 @@ def test_segments_are_documents_sentences_and_groups(task):
 def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
     groups = [" ".join(texts[:2]), texts[2]]
-    cut = ([texts[:2], texts[2:]], texts, [1, 1, 1])
-    uncut = ([groups[:1], groups[1:]], groups, [2, 1])
+    cut = partial(scores_of, task, [texts[:2], texts[2:]], texts, [1, 1, 1])
+    uncut = partial(scores_of, task, [groups[:1], groups[1:]], groups, [2, 1])
     for scoring in ("sacrebleu", "bleu", "chrf"):
-        uncut_scores, other = (scores_of(task, *case, scoring=scoring) for case in (cut, uncut))
+        uncut_scores = cut(scoring=scoring)
+        other = uncut(scoring=scoring)
         assert uncut_scores["d_bleu"] == other["d_bleu"]
         assert uncut_scores["chrf"] == other["chrf"]
         assert ("tok:none" in uncut_scores["d_bleu"].signature) == (scoring == "bleu")
@@ -170,8 +171,7 @@ def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
 def test_sentences_are_scored_by_position_in_document_and_in_group(task, scoring):
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
     scorer = SplitScorer(task, task.load_split("test"), ScoringConfig(scoring=scoring))
-    lines = [line(task, text) for text in texts]
-    aligned = [(number, 1, text) for number, text in enumerate(lines)]
+    aligned = [(number, 1, line(task, text)) for number, text in enumerate(texts)]
     scores = scorer.position_scores(aligned)
     assert list(scores) == ["position", "group position"]
     for name, firsts in (("position", [0, 2]), ("group position", [0, 1, 2])):
