@@ -17,6 +17,8 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.task import TranslationTask
 from tests.commands import run_here
 
+PAD = Dictionary.pad_index
+EOS = Dictionary.eos_index
 LANGUAGES = ("de", "en")
 SHAPE = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
 TRAIN = "--arch transformer_tiny --cpu --log-format json --log-interval 1"

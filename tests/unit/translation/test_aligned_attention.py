@@ -1,15 +1,16 @@
 """Aligned document attention: sentences in lower layers, also the document in upper layers."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from relu_nmt.attention import attentions, sentences
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import attention_sums, record_attention
-from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import collate
 from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
@@ -24,28 +25,31 @@ from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator.attention_maps import AttentionPlace, attention_weights
 from tests.stepping import Generator, Stepping, log_probs
-from tests.tiny import both_sides
+from tests.tiny import (
+    EOS,
+    PAD,
+    both_sides,
+    gradients,
+    numbered_words,
+    pairs_of_ids,
+    without_gradient,
+)
 
-PAD, EOS, SEP, TSEP, VOCAB = 1, 2, 3, 4, 20  # separators differ, as in two dictionaries
+SEP = 3
+TSEP = 4  # separators differ, as in two dictionaries
+VOCAB = 20
 SHAPE = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
 SIDES = both_sides(SHAPE)
 SLOTS = {"encoder": "weights", "decoder": "causal", "cross": "cross"}
+PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 MECHANISMS = [
-    *(pytest.param({"attention": name}, id=name) for name in attentions.names()),
-    *(
-        pytest.param({"attention": "reluformer", "positions": name}, id=f"reluformer-{name}")
-        for name in [*position_schemes.names(), "sinusoidal+t5"]
-    ),
-    pytest.param(
-        {
-            "attention": "softmax",
-            "encoder_normalize_before": True,
-            "decoder_normalize_before": True,
-        },
-        id="pre-norm",
-    ),
-    pytest.param({"attention": "pointwise:gate=silu"}, id="pointwise-gate"),
+    *({"attention": name} for name in attentions.names()),
+    *({"attention": "reluformer", "positions": name} for name in position_schemes.names()),
+    {"attention": "reluformer", "positions": "sinusoidal+t5"},
+    {"attention": "softmax", **PRE_NORM},
+    {"attention": "pointwise:gate=silu"},
 ]
+each_mechanism = pytest.mark.parametrize("choices", MECHANISMS, ids=str)
 SOURCE = [[5, 6, 7, SEP, 8, 9, SEP, 10, SEP, EOS], [11, 12, SEP, 13, 14, 15, SEP, EOS], [9, EOS]]
 TARGET = [[EOS, 5, 6, TSEP, 7, TSEP, 8, 9, 10, TSEP], [EOS, 11, TSEP, 12, 13, TSEP], [EOS, 9, 9, 9]]
 
@@ -69,7 +73,7 @@ def make_model(choices, aligned=True, **options):
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # What starts at 0 or 1 must count, too. What both kinds have is to be the same.
+            # Weights that start at 0 or 1 must count, too. Weights of both kinds are the same.
             seed = sum(map(ord, name.replace("gate.", "g.")))
             generator.manual_seed(seed)
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
@@ -78,8 +82,14 @@ def make_model(choices, aligned=True, **options):
 
 
 def padded(rows):
-    longest = max(map(len, rows))
-    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+    rows = [torch.tensor(row) for row in rows]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+
+
+def batch_of_documents():
+    """Return the documents as a batch of a training."""
+    targets = [[*target[1:], EOS] for target in TARGET]
+    return collate(pairs_of_ids(zip(SOURCE, targets, strict=True)), range(3))
 
 
 def cut(row, separator, read=False):
@@ -91,25 +101,26 @@ def cut(row, separator, read=False):
         parts[-1].append(token)
         if not read and token == separator:
             parts.append([])
-    return [part for part in parts if part]
+    return list(filter(None, parts))
 
 
-@pytest.mark.parametrize("choices", MECHANISMS)
+@each_mechanism
 @pytest.mark.parametrize("global_layers", [0, 1, 2])
 def test_one_sentence_equals_that_of_a_sentence_model(choices, global_layers):
     full = make_model(choices, aligned=False)
     model = make_model(choices, global_layers=global_layers)
-    fitting = {k: v for k, v in model.state_dict().items() if k in full.state_dict()}
-    full.load_state_dict(fitting)
-    source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[EOS, 5, 6], [EOS, 7]])
+    assert not full.load_state_dict(model.state_dict(), strict=False).missing_keys
+    source = padded([[5, 6, 7, EOS], [8, EOS]])
+    target = padded([[EOS, 5, 6], [EOS, 7]])
     real = target != PAD
     torch.testing.assert_close(model(source, target)[real], full(source, target)[real])
 
 
-@pytest.mark.parametrize("choices", MECHANISMS)
+@each_mechanism
 def test_lower_layers_equal_a_sentence_model(choices):
     """Encoder and decoder states of documents equal the states of their single sentences."""
-    full, model = make_model(choices, aligned=False), make_model(choices, global_layers=0)
+    full = make_model(choices, aligned=False)
+    model = make_model(choices, global_layers=0)
     features = model(padded(SOURCE), padded(TARGET))
     states = model.encoder(padded(SOURCE)).states
     for row, (source, target) in enumerate(zip(SOURCE, TARGET, strict=True)):
@@ -129,24 +140,25 @@ def test_lower_layers_equal_a_sentence_model(choices):
 @pytest.mark.parametrize("global_layers", [0, 1])
 def test_only_upper_layers_read_other_sentences(global_layers):
     model = make_model({"attention": "reluformer"}, global_layers=global_layers)
-    source, target = torch.tensor(SOURCE[:1]), torch.tensor(TARGET[:1])
+    source = torch.tensor(SOURCE[:1])
+    target = torch.tensor(TARGET[:1])
     changed = source.clone()
     changed[0, 4] = 15  # in the second sentence
-    before, after = model.encoder(source).states, model.encoder(changed).states
-    assert torch.equal(before[0, [0, 1, 2, 3, 7, 8]], after[0, [0, 1, 2, 3, 7, 8]]) == (
-        global_layers == 0
-    )
+    before = model.encoder(source).states[0, [0, 1, 2, 3, 7, 8]]
+    after = model.encoder(changed).states[0, [0, 1, 2, 3, 7, 8]]
+    assert torch.equal(before, after) == (global_layers == 0)
     unlike = (model(source, target) - model(changed, target)).abs().amax(2)[0] > 0
     assert unlike[3:5].all()  # the second target sentence
     assert unlike[[0, 1, 2, 5, 6, 7]].any() == (global_layers > 0)
 
 
-@pytest.mark.parametrize("choices", MECHANISMS)
+@each_mechanism
 @pytest.mark.parametrize("global_layers", [0, 1, 2])
 def test_steps_equal_the_full_pass_for_every_beam(choices, global_layers):
     """Beams have separators at different positions, and more separators than the source."""
     model = make_model(choices, global_layers=global_layers)
-    source, steps = padded(SOURCE), 7
+    source = padded(SOURCE)
+    steps = 7
     generator = torch.Generator().manual_seed(3)
     beams = torch.randint(5, VOCAB, (3, 4, steps + 1), generator=generator)
     beams[torch.rand(beams.shape, generator=generator) < 0.4] = TSEP
@@ -157,34 +169,38 @@ def test_steps_equal_the_full_pass_for_every_beam(choices, global_layers):
     rows_kept = torch.arange(3)
     for t in range(1, steps):
         step_scores = search.step(beams[:, :, t]).log_probs
-        rows = source.repeat_interleave(4, 0), beams[:, :, : t + 1].flatten(0, 1)
-        full = log_probs(model, *rows)[:, -1].view_as(step_scores)
-        torch.testing.assert_close(step_scores, full, rtol=1e-6, atol=1e-6)
+        previous = beams[:, :, : t + 1].flatten(0, 1)
+        full = log_probs(model, source.repeat_interleave(4, 0), previous)[:, -1]
+        torch.testing.assert_close(step_scores.flatten(0, 1), full, rtol=1e-6, atol=1e-6)
         search.reorder(order.expand(len(rows_kept), -1))
         beams = torch.cat([beams[:, order, : t + 1], beams[:, :, t + 1 :]], 2)
         if t == 3:
             rows_kept = torch.tensor([0, 2])
             search.keep(rows_kept)
-            source, beams = source[rows_kept], beams[rows_kept]
+            source = source[rows_kept]
+            beams = beams[rows_kept]
     assert len((beams == TSEP).sum(2).unique()) > 2
 
 
-@pytest.mark.parametrize("choices", MECHANISMS)
+@each_mechanism
 def test_greedy_steps_equal_the_full_pass(choices):
     model = make_model(choices, global_layers=1)
-    source, target = padded(SOURCE[:2]), torch.tensor([row[:6] for row in TARGET[:2]])
-    full, search = log_probs(model, source, target), Stepping(model, source)
+    source = padded(SOURCE[:2])
+    target = padded(TARGET[:2])[:, :6]
+    full = log_probs(model, source, target)
+    search = Stepping(model, source)
     for t in range(6):
         step_scores = search.step(target[:, t : t + 1]).log_probs[:, 0]
         torch.testing.assert_close(step_scores, full[:, t], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("choices", MECHANISMS)
+@each_mechanism
 @pytest.mark.parametrize("aligned", [False, True])
 def test_searches_that_run_together_equal_single_ones(choices, aligned):
     """The searches differ in the numbers of sentences, beams and tokens."""
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
-    decoder, generator = FastDecoder(model), torch.Generator().manual_seed(3)
+    decoder = FastDecoder(model)
+    generator = torch.Generator().manual_seed(3)
 
     def begin(rows, num_beams, steps):
         beams = torch.randint(4, VOCAB, (len(rows), num_beams, 9), generator=generator)
@@ -196,12 +212,12 @@ def test_searches_that_run_together_equal_single_ones(choices, aligned):
         return beams[:, :, steps:], search
 
     searches = [(SOURCE[:2], 4, 5), (SOURCE[2:], 1, 3), (SOURCE, 2, 1)]
-    beams, apart = map(list, zip(*(begin(*search) for search in searches), strict=True))
+    beams, apart = map(list, zip(*itertools.starmap(begin, searches), strict=True))
     generator.manual_seed(3)
-    _, together = zip(*(begin(*search) for search in searches), strict=True)
+    _, together = zip(*itertools.starmap(begin, searches), strict=True)
     for t in range(4):
         newest = [rows[:, :, t] for rows in beams]
-        steps = [search.next(tokens) for search, tokens in zip(together, newest, strict=True)]
+        steps = list(map(Stepping.next, together, newest))
         for tokens, separate, output in zip(newest, apart, decoder.step(steps), strict=True):
             torch.testing.assert_close(output.log_probs, separate.step(tokens).log_probs)
         if t == 1:
@@ -211,37 +227,38 @@ def test_searches_that_run_together_equal_single_ones(choices, aligned):
             beams[2] = beams[2][[0, 2]]
 
 
-@pytest.mark.parametrize("choices", MECHANISMS)
+@each_mechanism
 @pytest.mark.parametrize("aligned", [False, True])
 def test_live_beams_equal_those_among_all(choices, aligned):
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(4, VOCAB, (len(SOURCE), 4, 7), generator=generator)
-    some, complete = Stepping(FastDecoder(model), padded(SOURCE)), Stepping(model, padded(SOURCE))
-    for search in (some, complete):
+    partial = Stepping(FastDecoder(model), padded(SOURCE))
+    full = Stepping(model, padded(SOURCE))
+    for search in (partial, full):
         search.step(torch.full((len(SOURCE), 1), EOS))
     for t in range(7):
         live = torch.rand(tokens.shape[:2], generator=generator) < 0.4
         live[:, t % 4] = True
-        scores = some.step(tokens[:, :, t], live)
-        expected = complete.step(tokens[:, :, t]).log_probs
+        scores = partial.step(tokens[:, :, t], live)
+        expected = full.step(tokens[:, :, t]).log_probs
         torch.testing.assert_close(scores.of_all(*live.shape).log_probs[live], expected[live])
         # No hypothesis goes on from one that is not computed.
         parents = torch.where(live, torch.arange(4), t % 4)
-        for search in (some, complete):
+        for search in (partial, full):
             search.reorder(parents)
 
 
 @pytest.mark.parametrize("global_layers", [0, 1])
 def test_searches_that_run_together_have_the_same_alignments(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
-    sources, tokens = (SOURCE[:1], SOURCE[1:]), [torch.full((n, 1), EOS) for n in (1, 2)]
+    sources = (padded(SOURCE[:1]), padded(SOURCE[1:]))
+    tokens = (torch.full((1, 1), EOS), torch.full((2, 1), EOS))
     decoder = FastDecoder(model)
-    together = [Stepping(decoder, padded(source_ids)) for source_ids in sources]
-    steps = [search.next(ids) for search, ids in zip(together, tokens, strict=True)]
-    outputs = decoder.step(steps, want_weights=True)
+    together = [Stepping(decoder, source) for source in sources]
+    outputs = decoder.step(list(map(Stepping.next, together, tokens)), want_weights=True)
     for token_ids, source, output in zip(tokens, sources, outputs, strict=True):
-        alone = Stepping(model, padded(source)).step(token_ids, want_weights=True)
+        alone = Stepping(model, source).step(token_ids, want_weights=True)
         torch.testing.assert_close(output.weights, alone.weights)
 
 
@@ -249,23 +266,27 @@ def heads(x):
     return x.unflatten(-1, (2, -1)).transpose(1, 2)
 
 
+def number_vectors(numbers):
+    first = sinusoids(torch.zeros(1, dtype=torch.int64), 16)
+    return sinusoids(numbers.flatten(), 16).view(*numbers.shape, 16) - first
+
+
 def dense(module, x, memory, visible, numbers=None):
     """Return masked softmax attention, with vectors of ``numbers`` added to queries and keys."""
-    queries, keys = x, memory
+    queries = x
+    keys = memory
     if numbers is not None:
-        first = sinusoids(torch.zeros(1, dtype=torch.int64), 16)
-        vectors = [sinusoids(n.flatten(), 16).view(*n.shape, 16) - first for n in numbers]
-        queries = x + vectors[0] * module.gate.number_gain
-        keys = memory + vectors[1] * module.gate.number_gain
+        of_queries, of_keys = numbers
+        queries = x + number_vectors(of_queries) * module.gate.number_gain
+        keys = memory + number_vectors(of_keys) * module.gate.number_gain
     if hasattr(module, "qkv"):
-        (q, _, _), (_, k, _) = module.qkv(queries).chunk(3, -1), module.qkv(keys).chunk(3, -1)
+        q = module.qkv(queries).chunk(3, -1)[0]
+        k = module.qkv(keys).chunk(3, -1)[1]
         v = module.qkv(memory).chunk(3, -1)[2]
     else:
-        q, k, v = (
-            module.q(queries),
-            module.kv(keys).chunk(2, -1)[0],
-            module.kv(memory).chunk(2, -1)[1],
-        )
+        q = module.q(queries)
+        k = module.kv(keys).chunk(2, -1)[0]
+        v = module.kv(memory).chunk(2, -1)[1]
     scores = heads(q) @ heads(k).transpose(-1, -2) / math.sqrt(8)
     weights = scores.masked_fill(~visible[:, None], -math.inf).softmax(-1)
     return (weights @ heads(v)).transpose(1, 2).flatten(2)
@@ -282,9 +303,9 @@ def by_masks(module, x, memory, local, document, numbers):
 
 
 def embedded(stack, tokens, numbers):
-    positions = torch.tensor(
-        [[sum(1 for m in row[:i] if m == n) for i, n in enumerate(row)] for row in numbers.tolist()]
-    )
+    # The position of a token in its sentence: how many before it are of the same one.
+    same = numbers[:, :, None] == numbers[:, None]
+    positions = same.tril(-1).sum(2)
     x = stack.embedding.tokens(tokens.masked_fill(tokens == TSEP, EOS)) * 4
     return x + sinusoids(torch.arange(20), 16).double()[positions]
 
@@ -293,7 +314,8 @@ def embedded(stack, tokens, numbers):
 def test_gathered_sentences_equal_masks_over_the_document(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
     surplus = [*TARGET[1], 14, TSEP, 15, 5]  # which sees the last source sentence
-    source, target = padded(SOURCE[:2]), padded([TARGET[0], surplus])
+    source = padded(SOURCE[:2])
+    target = padded([TARGET[0], surplus])
     ends = (source == SEP).long()
     of_target = (target == TSEP).cumsum(1)  # the sentence of each token
     of_source = ends.cumsum(1) - ends
@@ -305,22 +327,21 @@ def test_gathered_sentences_equal_masks_over_the_document(global_layers):
     # Padding may see anything: nothing reads it.
     eye = torch.eye(source.size(1), dtype=torch.bool)
     for layer in model.encoder.layers:
-        module, residual = layer.self_attention, layer.self_attention_residual
-        y = by_masks(module, x, x, same & real | eye, real | eye, numbers["encoder"])
-        x = residual.norm(x + y)
+        y = by_masks(layer.self_attention, x, x, same & real | eye, real | eye, numbers["encoder"])
+        x = layer.self_attention_residual.norm(x + y)
         x = layer.feed_forward_residual.norm(x + layer.feed_forward(x))
-    memory, read = x, embedded(model.decoder, target, of_target)
+    memory = x
+    read = embedded(model.decoder, target, of_target)
     past = torch.ones(target.size(1), target.size(1), dtype=torch.bool).tril()[None]
     last = of_source.masked_fill(source == PAD, 0).amax(1, keepdim=True)
     alike = of_target[:, :, None] == of_target[:, None]
     across = (of_target.minimum(last)[:, :, None] == of_source[:, None]) & real
     for layer in model.decoder.layers:
-        module, residual = layer.self_attention, layer.self_attention_residual
-        y = by_masks(module, read, read, alike & past, past, numbers["decoder"])
-        read = residual.norm(read + y)
-        module, residual = layer.cross_attention, layer.cross_attention_residual
-        y = by_masks(module, read, memory, across, real.expand_as(across), numbers["cross"])
-        read = residual.norm(read + y)
+        y = by_masks(layer.self_attention, read, read, alike & past, past, numbers["decoder"])
+        read = layer.self_attention_residual.norm(read + y)
+        all_real = real.expand_as(across)
+        y = by_masks(layer.cross_attention, read, memory, across, all_real, numbers["cross"])
+        read = layer.cross_attention_residual.norm(read + y)
         read = layer.feed_forward_residual.norm(read + layer.feed_forward(read))
     mask = target != PAD
     torch.testing.assert_close(model(source, target)[mask], read[mask], rtol=1e-6, atol=1e-6)
@@ -329,19 +350,15 @@ def test_gathered_sentences_equal_masks_over_the_document(global_layers):
 @pytest.mark.parametrize("global_layers", [0, 1])
 def test_weights_are_returned_for_the_whole_document(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
-    source, target = np.array(SOURCE[0]), np.array([*TARGET[0][1:], EOS])
-    maps = {
-        slot: attention_weights(
-            Ensemble([StepDecoder(model)]), [AttentionPlace(slot, 1, 0)], source, target
-        )[0]
-        for slot in ("encoder", "decoder", "cross")
-    }
+    source = np.array(SOURCE[0])
+    target = np.array([*TARGET[0][1:], EOS])
+    ensemble = Ensemble([StepDecoder(model)])
     of_source = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3])
     of_target = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
     numbers = {"encoder": (of_source, of_source), "decoder": (of_target, of_target)}
     numbers["cross"] = of_target, of_source
-    for slot, weights in maps.items():
-        queries, keys = numbers[slot]
+    for slot, (queries, keys) in numbers.items():
+        [weights] = attention_weights(ensemble, [AttentionPlace(slot, 1, 0)], source, target)
         np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
         outside = weights[queries[:, None] != keys]
         assert outside.any() == (global_layers > 0)
@@ -355,8 +372,8 @@ def test_statistics_count_visible_keys():
     model = make_model({"attention": "softmax"}, global_layers=1)
     with record_attention(model.encoder, Need(telemetry=True)) as records:
         model.encoder(padded(SOURCE[:2]))
-    counts = [4, 3, 2, 1, 3, 4, 1]  # of the sentences of both
-    local = sum(n * math.log(n) for n in counts)
+    counts = np.array([4, 3, 2, 1, 3, 4, 1])  # of the sentences of both
+    local = (counts * np.log(counts)).sum()
     document = 10 * math.log(10) + 8 * math.log(8)
     lower, upper = attention_sums(records).values()
     assert len(records) == 3 and (lower.rows, upper.rows) == (18, 36)
@@ -369,15 +386,14 @@ def test_the_regularizer_reads_both_attentions():
     objective = TranslationObjective(
         model, 0.1, AttentionRegularizerConfig(attention_norm_weight=1.0)
     )
-    pairs = [(np.array(s), np.array([*t[1:], EOS])) for s, t in zip(SOURCE, TARGET, strict=True)]
-    output = objective(collate(pairs, range(3)), telemetry=True)
+    output = objective(batch_of_documents(), telemetry=True)
     output.loss.backward()
-    unused = {n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()}
     # Scores of all keys move together with a bias of keys, and ReLU's rows have a scale.
-    assert unused == set() and "attention/cross.1.0/sum" in output.telemetry
+    assert without_gradient(model) == set()
+    assert "attention/cross.1.0/sum" in output.telemetry
 
 
-@pytest.mark.parametrize("choices", MECHANISMS)
+@each_mechanism
 def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatch):
     """Training computes sentences of similar lengths together. ``SHORT`` limits the groups."""
     model = make_model(choices, global_layers=1)
@@ -386,31 +402,32 @@ def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatc
     weights = (0.5, 0.5, 0.1) if able else ()
     regularizer = AttentionRegularizerConfig(*weights)
     objective = TranslationObjective(model, 0.1, regularizer).train()
-    pairs = [(np.array(s), np.array([*t[1:], EOS])) for s, t in zip(SOURCE, TARGET, strict=True)]
     results = []
     for short in (64, 1):
         monkeypatch.setattr(sentences, "SHORT", short)
         objective.zero_grad()
         with record_attention(model, Need(telemetry=True)) as records:
-            output = objective(collate(pairs, range(3)))
+            output = objective(batch_of_documents())
         output.loss.backward()
-        grads = [parameter.grad for parameter in model.parameters()]
-        results.append((output.loss, {n: total for n, (total, _) in output.metrics.items()}, grads))
+        totals = {name: total for name, (total, _) in output.metrics.items()}
+        results.append((output.loss, totals, gradients(model)))
         shares = sum(record.visibility.share for record in records)
         assert shares == pytest.approx(9)  # 6 modules, 3 of which have both attentions
         assert (len(records) > 9) == (short == 1)
     torch.testing.assert_close(*results)
 
 
+SENTENCE_LIMITS = {"max_source_positions": 6, "max_target_positions": 6}
+
+
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_documents_may_be_longer_than_any_sentence(positions):
     choices = {"attention": "reluformer", "positions": positions}
-    limits = {f"max_{side}_positions": 6 for side in ("source", "target")}
-    limits = limits if positions == "learned" else {}
+    limits = SENTENCE_LIMITS if positions == "learned" else {}
     model = make_model(choices, global_layers=1, **limits)
     assert model.most_tokens("source") is None and model.most_tokens("target") is None
     limit = limits.get("max_source_positions")
-    assert [model.most_tokens(side, True) for side in ("source", "target")] == [limit, limit]
+    assert model.most_tokens("source", True) == model.most_tokens("target", True) == limit
     source = torch.tensor([[5, 6, 7, 8, SEP] * 200 + [EOS]])
     assert model.encoder(source).states.isfinite().all()
 
@@ -426,22 +443,21 @@ def test_documents_may_be_longer_than_any_sentence(positions):
 @pytest.mark.parametrize("free", [False, True], ids=["counted", "free"])
 @pytest.mark.parametrize("flags", [{}, {"sampling": True}, {"beam_threshold": 4.0}], ids=str)
 def test_a_search_ends_each_sentence_at_the_limit_of_the_model(choices, free, flags):
-    limits = {f"max_{side}_positions": 6 for side in ("source", "target")}
-    limits = limits if "positions" in choices else {}
+    limits = SENTENCE_LIMITS if "positions" in choices else {}
     model = make_model(choices, global_layers=0, **limits).float()
     with torch.no_grad():  # it would write words for ever
         model.output_projection.weight[[EOS, TSEP]] -= 20 * model.output_projection.weight.mean()
     assert model.most_tokens("target", of_sentence=True) == 6
     config = GenerationConfig(beam=3, max_len_a=0, max_len_b=30, free_sentence_count=free, **flags)
-    symbols = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
+    symbols = numbered_words(VOCAB - 4)
     generator = Generator([StepDecoder(model)], config, symbols, separators=(SEP, TSEP))
     longest = []
     for source, hypotheses in zip(SOURCE[:2], generator.generate(padded(SOURCE[:2])), strict=True):
         tokens = hypotheses[0].tokens.tolist()
         if not free:
             assert tokens.count(TSEP) == source.count(SEP)
-        ends = [i for i, token in enumerate(tokens) if token in (TSEP, EOS)]
-        longest += np.diff([-1, *ends]).tolist()
+        ends = np.flatnonzero(np.isin(tokens, [TSEP, EOS]))
+        longest += np.diff(ends, prepend=-1).tolist()
     assert max(longest) <= 6 and (max(longest) == 6 or config.sampling)
 
 
@@ -465,15 +481,15 @@ def test_limits_of_a_mechanism_apply_to_sentences_in_lower_layers():
 
 
 def test_recomputed_activations_have_the_same_gradients():
-    gradients = []
+    results = []
     for again in (False, True):
         model = make_model({"attention": "reluformer"}, checkpoint_activations=again).train()
         model(padded(SOURCE), padded(TARGET)).square().sum().backward()
-        gradients.append([p.grad for p in model.parameters()])
-    torch.testing.assert_close(gradients[0], gradients[1])
+        results.append(gradients(model))
+    torch.testing.assert_close(*results)
 
 
-def test_gradients_of_the_gate():
+def test_gradients_of_the_document_gate_are_correct():
     gate = DocumentGate(3).double()
     local, document = torch.randn(2, 1, 4, 3, dtype=torch.float64, requires_grad=True)
 

@@ -9,9 +9,9 @@ from relu_nmt.attention import attentions
 from relu_nmt.translation import decoder_state
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping, log_probs
-from tests.tiny import tiny_config
+from tests.tiny import EOS, PAD, tiny_config
 
-PAD, EOS, VOCAB = 1, 2, 20
+VOCAB = 20
 SOURCES = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, PAD, PAD], [4, 5, 6, 2, PAD]])
 CAUSAL = [name for name in attentions.names() if attentions.get(name).capabilities.causal]
 
@@ -28,7 +28,8 @@ class Checked:
 
     def __init__(self, m, beam_size, num_groups=1, seed=0):
         self.model = m
-        self.beam_size, self.num_groups = beam_size, num_groups
+        self.beam_size = beam_size
+        self.num_groups = num_groups
         self.generator = torch.Generator().manual_seed(seed)
         self.sources = SOURCES
         self.search = Stepping(m, SOURCES, num_groups)
@@ -61,18 +62,19 @@ class Checked:
         self.add()
 
     def drop(self, sentence):
-        rows = [i for i in range(len(self.sources)) if i != sentence % len(self.sources)]
-        if rows:
-            rows = torch.tensor(rows)
+        if len(self.sources) > 1:
+            rows = torch.arange(len(self.sources))
+            rows = rows[rows != sentence % len(rows)]
             self.search.keep(rows)
-            self.sources, self.tokens = self.sources[rows], self.tokens[rows]
+            self.sources = self.sources[rows]
+            self.tokens = self.tokens[rows]
 
 
-@pytest.mark.parametrize("groups", [(4, 1), (4, 2), (3, 3), (1, 1)])
+@pytest.mark.parametrize(("beam_size", "groups"), [(4, 1), (4, 2), (3, 3), (1, 1)])
 @pytest.mark.parametrize("name", CAUSAL)
 @torch.inference_mode()
-def test_steps_equal_the_full_pass_when_caches_grow(name, groups):
-    checked = Checked(model(name), *groups)
+def test_steps_equal_the_full_pass_when_caches_grow(name, beam_size, groups):
+    checked = Checked(model(name), beam_size, groups)
     for i in range(2 * decoder_state.MOST_STEPS + 8):
         checked.step(check=i % 5 == 0 or i % decoder_state.MOST_STEPS < 3)
         if i in (9, 40):
@@ -92,7 +94,8 @@ def test_steps_equal_the_full_pass_when_caches_grow(name, groups):
 def test_steps_equal_the_full_pass_after_any_reordering(name, beams, room, seed, events):
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(decoder_state, "MOST_STEPS", room)
-        checked = Checked(model(name), *beams, seed=seed)
+        beam_size, groups = beams
+        checked = Checked(model(name), beam_size, groups, seed)
         for leaving in events:
             checked.step(check=True)
             if leaving is not None:
@@ -103,8 +106,10 @@ def test_steps_equal_the_full_pass_after_any_reordering(name, beams, room, seed,
 
 @torch.inference_mode()
 def test_tokens_that_beams_share_are_stored_once():
-    m, length, beam_size = model("reluformer"), 200, 5
-    search, num_positions = Stepping(m, SOURCES), []
+    length = 200
+    beam_size = 5
+    search = Stepping(model("reluformer"), SOURCES)
+    num_positions = []
     search.step(torch.full((3, 1), EOS))
     for i in range(length):
         search.step(torch.randint(4, VOCAB, (3, beam_size)))

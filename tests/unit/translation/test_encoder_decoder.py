@@ -9,14 +9,17 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.translation.config import TransformerConfig, architectures
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping, log_probs
+from tests.tiny import PAD, gradients, num_parameters, without_gradient
 
-PAD = 1
-MODEL_FIELDS = {f.name for f in fields(TransformerConfig)}
+
+def of_architecture(name, **changes):
+    shape = architectures[name]
+    names = shape.keys() & {field.name for field in fields(TransformerConfig)}
+    return TransformerConfig(**{name: shape[name] for name in names} | changes)
 
 
 def config(**changes):
-    shape = architectures["transformer_tiny"]
-    return TransformerConfig(**{k: v for k, v in shape.items() if k in MODEL_FIELDS} | changes)
+    return of_architecture("transformer_tiny", **changes)
 
 
 def model(vocab=20, **changes):
@@ -83,6 +86,11 @@ def test_padding_does_not_change_results(changes):
     torch.testing.assert_close(padded[1, :2], alone[0], rtol=1e-9, atol=1e-9)
 
 
+def is_dropped(layer):
+    """Tell whether no parameter of a layer has a gradient other than 0."""
+    return without_gradient(layer) == gradients(layer).keys()
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_layers_are_dropped_in_training_only(recompute):
     settings = {"dropout": 0.0, "checkpoint_activations": recompute}
@@ -90,12 +98,12 @@ def test_layers_are_dropped_in_training_only(recompute):
     dropping = model(**settings, encoder_layerdrop=0.5, decoder_layerdrop=0.25).train()
     layers = [*dropping.encoder.layers, *dropping.decoder.layers]
     torch.manual_seed(1)
-    dropped, number = torch.zeros(len(layers)), 200
+    number = 200
+    dropped = torch.zeros(len(layers))
     for _ in range(number):
         dropping.zero_grad()
         dropping(*batch()).square().sum().backward()
-        out = [all(not p.grad.any() for p in layer.parameters()) for layer in layers]
-        dropped += torch.tensor(out)
+        dropped += torch.tensor(list(map(is_dropped, layers)))
     assert torch.equal(dropping.eval()(*batch()), plain.eval()(*batch()))
     split = len(dropping.encoder.layers)
     assert (dropped[:split] / number).sub(0.5).abs().max() < 0.15
@@ -110,7 +118,8 @@ def test_a_stack_without_layers_is_its_embedding():
 
 
 def test_the_output_may_have_a_bias():
-    biased, plain = model(output_bias=True), model()
+    biased = model(output_bias=True)
+    plain = model()
     src, prev = batch()
     bias = torch.randn(20, dtype=torch.float64)
     torch.testing.assert_close(biased.output_projection.bias, torch.zeros_like(bias))
@@ -120,7 +129,8 @@ def test_the_output_may_have_a_bias():
 
 
 def test_the_decoder_may_start_with_another_symbol():
-    other, plain = model(decoder_start_symbol="<s>"), model()
+    other = model(decoder_start_symbol="<s>")
+    plain = model()
     src, prev = batch()
     assert not torch.equal(other(src, prev), plain(src, prev))
     prev_from_bos = prev.masked_fill(prev == 2, 0)
@@ -134,11 +144,10 @@ def test_the_decoder_may_start_with_another_symbol():
 )
 @pytest.mark.parametrize("family", ["transformer", "reluformer", "reluformer_paper"])
 def test_parameter_counts_of_the_paper(family, arch, non_embedding):
-    values = architectures[f"{family}_{arch}"] | {"share_all_embeddings": True}
-    shape = TransformerConfig(**{k: v for k, v in values.items() if k in MODEL_FIELDS})
+    shape = of_architecture(f"{family}_{arch}", share_all_embeddings=True)
     with torch.device("meta"):
         built = EncoderDecoder(shape, 1000, 1000, PAD)
-    assert sum(p.numel() for p in built.parameters()) == non_embedding + 1000 * 512
+    assert num_parameters(built) == non_embedding + 1000 * 512
 
 
 def test_architectures_of_a_pair_differ_in_attention_only():

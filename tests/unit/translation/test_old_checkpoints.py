@@ -13,10 +13,11 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
-from tests.tiny import tiny_config
+from tests.tiny import PAD, tiny_config
 
-PAD, VOCAB = 1, 12
-SOURCE, TARGET = torch.tensor([[4, 5, 6, 2], [7, 2, PAD, PAD]]), torch.tensor([[2, 8], [2, 9]])
+VOCAB = 12
+SOURCE = torch.tensor([[4, 5, 6, 2], [7, 2, PAD, PAD]])
+TARGET = torch.tensor([[2, 8], [2, 9]])
 SMALL = {"embed_dim": 8, "ffn_embed_dim": 12, "layers": 2}
 
 
@@ -48,8 +49,14 @@ def old_names(tensors, is_vision=False):
 
 def write_old(path, tensors, **metadata):
     header = {"format": "relu_nmt checkpoint", "version": 1, "tied": {}, **metadata}
-    texts = {key: json.dumps(value) for key, value in header.items()}
-    save_file({k: v.detach().clone() for k, v in tensors.items()}, path, metadata=texts)
+    texts = dict(zip(header, map(json.dumps, header.values()), strict=True))
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    save_file(copies, path, metadata=texts)
+
+
+def prefixed(prefix, tensors):
+    """Return the tensors with a prefix of their names."""
+    return {f"{prefix}{name}": tensor for name, tensor in dict(tensors).items()}
 
 
 def old_settings(model):
@@ -60,8 +67,10 @@ def old_settings(model):
     old["activation_fn"] = new["feed_forward"]
     for side in ("encoder", "decoder"):
         old[f"{side}_learned_pos"] = new[f"{side}_positions"] == "learned"
-    limits = {k: new[k] for k in ("max_source_positions", "max_target_positions")}
-    return old | limits
+    return old | {
+        "max_source_positions": new["max_source_positions"],
+        "max_target_positions": new["max_target_positions"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,9 +82,10 @@ def old_settings(model):
     ],
 )
 def test_an_old_translation_model_has_the_same_outputs(settings, tmp_path):
-    model, path = make_model(**settings), tmp_path / "old.safetensors"
-    tensors = {f"model.{k}": v for k, v in old_names(model.state_dict()).items()}
-    assert any(name.endswith("cross_attention.in_proj_weight") for name in tensors)
+    model = make_model(**settings)
+    path = tmp_path / "old.safetensors"
+    tensors = prefixed("model.", old_names(model.state_dict()))
+    assert "model.decoder.layers.0.cross_attention.in_proj_weight" in tensors
     stored = old_settings(model)
     write_old(path, tensors, model_config=stored, args={"model": stored, "data": "d"})
     checkpoint = load_checkpoint(path)
@@ -95,7 +105,7 @@ def test_an_old_vision_model_has_the_same_outputs(tmp_path):
     assert "blocks.1.attention.in_proj_bias" in tensors
     assert "blocks.0.attention_branch.norm.weight" in tensors
     path = tmp_path / "old.safetensors"
-    write_old(path, {f"model.{k}": v for k, v in tensors.items()}, model_config={})
+    write_old(path, prefixed("model.", tensors), model_config={})
     loaded = VisionTransformer(VisionTransformerConfig(**shape), 3).eval()
     loaded.load_state_dict(load_checkpoint(path).model_tensors)
     images = torch.randn(2, 3, 8, 8)
@@ -114,8 +124,8 @@ def test_old_optimizer_state_and_raw_weights_are_renamed_and_split(tmp_path):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     train(model, optimizer, 3)
     state = optimizer_tensors(model, optimizer)
-    raw = {f"train.model.{k}": v for k, v in model.named_parameters()}
-    weights = {f"model.{k}": v for k, v in model.state_dict().items()}
+    raw = prefixed("train.model.", model.named_parameters())
+    weights = prefixed("model.", model.state_dict())
     path = tmp_path / "old.safetensors"
     write_old(path, old_names(weights) | old_names(raw) | old_names(state))
     checkpoint = load_checkpoint(path, with_training_state=True)

@@ -54,7 +54,7 @@ def test_a_raw_sentence_is_encoded_and_decoded(raw_folder):
     assert task.load_split("train").raw_source is None
 
 
-def test_tokens_as_strings(tmp_path):
+def test_tokens_are_shown_with_the_given_unknown_symbol(tmp_path):
     task = TranslationTask.from_data_folder(preprocess(tmp_path, tokenizer="moses"))
     ids = task.encode_target("It's a cat.")
     assert task.target_tokens(ids) == "It &apos;s a <unk> ."
@@ -104,7 +104,7 @@ def test_a_damaged_state_is_an_error(tmp_path, change):
         TranslationTask.from_state(state)
 
 
-def test_a_folder_of_fairseq(tmp_path):
+def test_a_folder_of_fairseq_is_read_with_its_segmentation(tmp_path):
     task = TranslationTask.from_data_folder(fairseq_folder(tmp_path))
     ids = task.load_split("valid").pair(0)[1]
     assert task.decode_target(ids) == "ein Haus@@ boot &apos;s ."
@@ -135,7 +135,8 @@ def test_post_processing_of_data_segmented_here(raw_folder):
 def test_at_folder_compares_dictionaries(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    folder, other_folder = preprocess(tmp_path / "a"), preprocess(tmp_path / "b", thresholdtgt=5)
+    folder = preprocess(tmp_path / "a")
+    other_folder = preprocess(tmp_path / "b", thresholdtgt=5)
     task = TranslationTask.from_state(TranslationTask.from_data_folder(folder).to_state())
     assert len(at_folder(task, folder).load_split("valid")) == len(GERMAN)
     with pytest.raises(
@@ -144,7 +145,7 @@ def test_at_folder_compares_dictionaries(tmp_path):
         at_folder(task, other_folder)
 
 
-def test_source_only_folder(tmp_path):
+def test_a_folder_with_a_source_alone_goes_with_a_checkpoint(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     task = TranslationTask.from_data_folder(preprocess(tmp_path / "a"))
@@ -163,7 +164,7 @@ def test_source_only_folder(tmp_path):
         TranslationTask.from_data_folder(source_only)
 
 
-def test_documents(tmp_path):
+def test_a_split_has_documents_only_with_their_separators(tmp_path):
     task = TranslationTask.from_data_folder(preprocess(tmp_path))
     assert task.load_split("train").documents is None
     (tmp_path / "b").mkdir()
@@ -231,7 +232,8 @@ def test_separators_on_an_existing_folder(raw_folder):
     assert task.joined_dictionary
     assert task.separators is not None and plain.separators is None
     number = task.source_dictionary.index("<sep>")
-    before, after = plain.load_split("valid"), task.load_split("valid")
+    before = plain.load_split("valid")
+    after = task.load_split("valid")
     assert after.source_sizes.tolist() == (before.source_sizes + 1).tolist()
     for i, english in enumerate(ENGLISH):
         source = after.pair(i)[0].tolist()
@@ -263,7 +265,8 @@ def test_a_model_of_sentences_gets_the_separator_behind_all_symbols(raw_folder):
     number = len(plain.source_dictionary)
     assert task.separators == (number, number, False)
     # A sentence alone has no separator, several have one each.
-    before, after = plain.load_split("valid"), task.load_split("valid")
+    before = plain.load_split("valid")
+    after = task.load_split("valid")
     assert after.joined(range(1))[0].tolist() == before.pair(0)[0].tolist()
     assert after.joined(range(1))[1].tolist() == before.pair(0)[1].tolist()
     assert after.joined(range(2))[0].tolist().count(number) == 2

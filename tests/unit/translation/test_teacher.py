@@ -1,7 +1,5 @@
 """Losses on a teacher's probabilities and attention, beside plain sums in float64."""
 
-import math
-
 import pytest
 import torch
 
@@ -17,10 +15,10 @@ from relu_nmt.translation.teacher import (
     attention_outputs,
     divergence,
 )
-from tests.tiny import pairs_of_ids, tiny_model, tiny_task
+from tests.tiny import PAD, gradients, pairs_of_ids, tiny_model, tiny_task
 
 TASK = tiny_task("abcdefgh")
-V, PAD = len(TASK.target_dictionary), 1
+V = len(TASK.target_dictionary)
 DEEP = {"layers": 2}
 OFF = AttentionRegularizerConfig()
 
@@ -44,40 +42,44 @@ def taught(student, teachers, **settings):
 
 def distributions(models, batch):
     """Return the mean probabilities of models, [B, T, V]."""
+    total = 0.0
     with torch.no_grad():
-        features = [m.eval()(batch.src_tokens, batch.prev_output_tokens) for m in models]
-        scores = [m.output_projection(x).softmax(-1) for m, x in zip(models, features, strict=True)]
-    return torch.stack(scores).mean(0)
+        for network in models:
+            features = network.eval()(batch.src_tokens, batch.prev_output_tokens)
+            total = total + network.output_projection(features).softmax(-1)
+    return total / len(models)
 
 
 @pytest.mark.parametrize(
     ("count", "weight", "temperature", "k"), [(1, 0.5, 1.0, 3), (2, 0.8, 2.0, 5), (3, 1.0, 0.7, 99)]
 )
 def test_the_loss_mixes_cross_entropy_and_divergence(batch, count, weight, temperature, k):
-    student, teachers = model(), [model(seed) for seed in range(2, 2 + count)]
+    student = model()
+    teachers = list(map(model, range(2, 2 + count)))
     settings = {"teacher_weight": weight, "teacher_temperature": temperature, "teacher_top_k": k}
     result = taught(student, teachers, **settings)(batch)
-    q_all, p_all = distributions(teachers, batch), distributions([student], batch)
-    loss = entropy = kl = 0.0
+    q_all = distributions(teachers, batch)
+    p_all = distributions([student], batch)
+    entropy = kl = 0.0
     for row, targets in enumerate(batch.tgt_tokens.tolist()):
         for position, target in enumerate(targets):
             if target == PAD:
                 continue
-            p, q = p_all[row, position], q_all[row, position]
-            other = [-math.log(p[v]) for v in range(V)]
-            entropy += 0.9 * other[target] + 0.1 / (V - 1) * (sum(other) - other[target])
-            best = sorted(range(V), key=lambda v, q=q: -q[v])[:k]
-            share = 1 - sum(float(q[v]) for v in best)
-            probs = [float(q[v]) if v in best else share / (V - k) for v in range(V)]
-            sharp = [x ** (1 / temperature) for x in probs]
-            flat = [float(x) ** (1 / temperature) for x in p]
-            for v in range(V):
-                prob = sharp[v] / sum(sharp)
-                kl += prob * math.log(prob / (flat[v] / sum(flat)))
-    loss = (1 - weight) * entropy + weight * temperature**2 * kl
+            p = p_all[row, position]
+            q = q_all[row, position]
+            surprise = -p.log()
+            entropy += 0.9 * surprise[target] + 0.1 / (V - 1) * (surprise.sum() - surprise[target])
+            best = q.argsort(descending=True)[:k]
+            outside = torch.full_like(q, (1 - q[best].sum()) / max(1, V - k))
+            sharp = outside.index_copy(0, best, q[best]) ** (1 / temperature)
+            sharp /= sharp.sum()
+            flat = p ** (1 / temperature)
+            flat /= flat.sum()
+            kl += (sharp * (sharp / flat).log()).sum()
+    loss = float((1 - weight) * entropy + weight * temperature**2 * kl)
     assert result.loss.item() == pytest.approx(loss, rel=1e-5)
-    assert float(result.metrics["loss"][0]) == pytest.approx(entropy, rel=1e-5)
-    assert float(result.metrics["teacher_loss"][0]) == pytest.approx(kl, rel=1e-5)
+    assert float(result.metrics["loss"][0]) == pytest.approx(float(entropy), rel=1e-5)
+    assert float(result.metrics["teacher_loss"][0]) == pytest.approx(float(kl), rel=1e-5)
 
 
 def test_the_divergence_of_equal_distributions_is_0():
@@ -111,23 +113,23 @@ def test_gradients_are_those_of_the_divergence():
 
 
 def test_recomputed_blocks_give_the_gradients_of_the_whole(batch, monkeypatch):
-    gradients = []
+    results = []
     for size in (1, 100):
         name = "relu_nmt.translation.teacher.block_rows"
         monkeypatch.setattr(name, lambda _, size=size: size)
         student = model()
         taught(student, [model(2)])(batch).loss.backward()
-        gradients.append([p.grad for p in student.parameters()])
-    for recomputed, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(recomputed, other, atol=1e-6, rtol=1e-5)
+        results.append(gradients(student))
+    torch.testing.assert_close(*results, atol=1e-6, rtol=1e-5)
 
 
 def test_the_teacher_gets_no_gradient_and_is_no_part_of_the_model(batch):
-    teacher, student = model(2), model()
+    teacher = model(2)
+    student = model()
     objective = taught(student, [teacher], teacher_attention_weight=1.0)
     objective(batch).loss.backward()
     assert not teacher.training
-    assert all(p.grad is None for p in teacher.parameters())
+    assert set(gradients(teacher).values()) == {None}
     assert len(list(objective.parameters())) == len(list(student.parameters()))
 
 
@@ -139,25 +141,31 @@ def test_validation_is_without_the_teacher(batch):
     assert torch.equal(result.loss, plain.loss)
 
 
+def outputs_of(network, batch):
+    """Return the outputs of the attentions of a model."""
+    with attention_outputs(network, True) as outputs:
+        network(batch.src_tokens, batch.prev_output_tokens)
+    return outputs
+
+
 def test_the_loss_of_attention_is_a_mean_of_relative_squares(batch):
-    student, teacher = model(attention="reluformer"), model(2)
-    outputs = []
-    for network in (student, teacher):
-        with attention_outputs(network, True) as of_model:
-            network(batch.src_tokens, batch.prev_output_tokens)
-        outputs.append(of_model)
+    student = model(attention="reluformer")
+    teacher = model(2)
+    outputs = outputs_of(student, batch)
+    taught_outputs = outputs_of(teacher, batch)
     distances = []
-    for name in outputs[0]:
+    for name in outputs:
         tokens = batch.src_tokens if name.startswith("encoder") else batch.prev_output_tokens
         error = size = 0.0
         for position in (tokens != PAD).nonzero().tolist():
-            y, t = (outputs_of_model[name][tuple(position)] for outputs_of_model in outputs)
+            y = outputs[name][tuple(position)]
+            t = taught_outputs[name][tuple(position)]
             error += ((y - t) ** 2).sum().item()
             size += (t**2).sum().item()
         distances.append(error / size)
     assert len(distances) == 6
     mean = sum(distances) / 6
-    assert attention_distance(*outputs, batch, PAD).item() == pytest.approx(mean)
+    assert attention_distance(outputs, taught_outputs, batch, PAD).item() == pytest.approx(mean)
     settings = {"teacher_weight": 0.0, "teacher_attention_weight": 3.0}
     result = taught(student, [teacher], **settings)(batch)
     entropy = TranslationObjective(student, 0.1, OFF).train()(batch).loss
@@ -165,13 +173,12 @@ def test_the_loss_of_attention_is_a_mean_of_relative_squares(batch):
 
 
 def test_recomputed_activations_teach_attention_in_the_same_way(batch):
-    gradients = []
+    results = []
     for again in (False, True):
         student = model(attention="reluformer", checkpoint_activations=again)
         taught(student, [model(2)], teacher_attention_weight=2.0)(batch).loss.backward()
-        gradients.append([p.grad for p in student.parameters()])
-    for recomputed, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(recomputed, other)
+        results.append(gradients(student))
+    torch.testing.assert_close(*results)
 
 
 def test_attention_needs_a_teacher_of_the_same_shape():
@@ -211,9 +218,9 @@ def cached(tmp_path, monkeypatch, batch):
 
 
 def counted(compute, passes):
-    def counting(self, *args):
-        passes.append(args)
-        return compute(self, *args)
+    def counting(self, batch, real, rows):
+        passes.append(batch)
+        return compute(self, batch, real, rows)
 
     return counting
 

@@ -21,6 +21,28 @@ def make_model(task, seed=0, **settings):
     return tiny_model(task, seed, SHAPE, attention="reluformer", **settings).eval()
 
 
+def make_models(task, number):
+    return [make_model(task, seed) for seed in range(number)]
+
+
+def best_of(translations):
+    """Return the first translation of each line."""
+    return [best for best, *_ in translations]
+
+
+def texts_of(translations):
+    return [translation.text for translation in translations]
+
+
+def scores_of(translations):
+    return [translation.score for translation in translations]
+
+
+def cut(text, spans):
+    """Return the parts of a text."""
+    return [text[begin:end] for begin, end in spans]
+
+
 def save(path, task, seed=0):
     save_tiny_model(path, task, seed, SHAPE, attention="reluformer")
     return path

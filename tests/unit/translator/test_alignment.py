@@ -15,6 +15,7 @@ from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.translator.spans import align_words, word_spans
 from tests.tiny import tiny_model, tiny_task
+from tests.unit.translator.models import cut, texts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
@@ -31,9 +32,8 @@ def make_translator(separated=True, packed=False):
 
 def ranges_of(ids, separator):
     """Return the first and the last position, exclusive, of each sentence."""
-    ends = np.flatnonzero(ids == separator).tolist()
-    begins = [0, *(end + 1 for end in ends)]
-    return list(zip(begins, ends, strict=False))
+    ends = np.flatnonzero(ids == separator)
+    return list(zip([0, *(ends + 1)], ends, strict=False))
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
@@ -45,7 +45,7 @@ def test_each_line_is_aligned_by_the_attention_over_its_window(packed, overlap):
     request = TranslationRequest(DOCUMENT, windows=WindowConfig(12, overlap))
     sources = translator.sources.encode(request)
     translated = translator.answer(sources, GenerationConfig(**ALIGNED))
-    assert [line.text for line in translated[0].translations] == translated[0]
+    assert texts_of(translated[0].translations) == translated[0]
     num_checked = 0
     for result in translated.windows:
         source = result.source
@@ -82,8 +82,8 @@ def test_words_align_as_their_tokens_do():
     [translated] = translator.translate_request(request, **ALIGNED)
     [line, blank] = translated.translations
     words = translator.align_words(lines[0], line)
-    assert [lines[0][begin:end] for begin, end in words.source] == lines[0].split()
-    assert [line.text[begin:end] for begin, end in words.target] == line.text.split()
+    assert cut(lines[0], words.source) == lines[0].split()
+    assert cut(line.text, words.target) == line.text.split()
     assert words.links == sorted((source, i) for i, source in enumerate(line.alignment.tolist()))
     assert translator.align_words("", blank).links == []
 
@@ -95,7 +95,8 @@ def test_tokens_without_attention_have_no_links_and_no_printed_pairs():
     alignment = np.full(len(line.hypothesis.tokens), -1)
     alignment[1] = 0
     line = replace(line, hypothesis=replace(line.hypothesis, alignment=alignment))
-    assert [target for _, target in translator.align_words("das Haus", line).links] == [1]
+    words = translator.align_words("das Haus", line)
+    assert [target for _, target in words.links] == [1]
     config = GenerationConfig(**ALIGNED)
     line_format = LineFormat(translator.task, ModelOptions(path="model"), config)
     assert line_format.hypothesis(7, line)[-1] == "A-7\t0-1"
@@ -120,7 +121,7 @@ def test_words_without_alignment_are_an_error():
     ],
 )
 def test_words_are_runs_of_letters_or_single_characters(text, tokens, expected):
-    assert [text[begin:end] for begin, end in word_spans(text, tokens)] == expected
+    assert cut(text, word_spans(text, tokens)) == expected
 
 
 def test_all_tokens_of_a_word_count_for_its_links():

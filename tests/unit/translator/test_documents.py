@@ -20,8 +20,11 @@ from tests.unit.translator.models import (
     DOCUMENTS,
     LINES,
     SHORT,
+    best_of,
     make_model,
+    make_models,
     make_task,
+    scores_of,
     shorten_sentences,
 )
 
@@ -44,7 +47,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 @pytest.mark.parametrize("num_models", [1, 2])
 def test_each_line_of_a_document_has_a_sentence_of_its_own(search, num_models):
     task = make_task().with_sentence_separator()
-    models = [make_model(task, seed) for seed in range(num_models)]
+    models = make_models(task, num_models)
     separated = Translator(models, task, "cpu")
     documents = [["ein Haus", "das", "", "Haus gross ."], ["gross ."], [], ["das Haus"] * 5]
     for limit, overlap in ((1, 0), (9, 0), (9, 2), (60, 0)):
@@ -59,7 +62,7 @@ def test_each_line_of_a_document_has_a_sentence_of_its_own(search, num_models):
 
 
 def lines_of(window, documents):
-    lines = [line for document in documents for line in document]
+    lines = list(itertools.chain(*documents))
     return lines[window.first : window.end]
 
 
@@ -96,7 +99,7 @@ def test_a_group_gives_one_line_without_separators(translator, monkeypatch):
         lines, beam=2, max_len_a=1.5, max_len_b=50
     )
     copy = [Translation("all of it", ["all"], Hypothesis(np.array([4, 2]), -1.0, -np.ones(2)))]
-    monkeypatch.setattr(translator, "searcher", lambda *_: lambda sources: [copy for _ in sources])
+    monkeypatch.setattr(translator, "searcher", lambda *_: lambda sources: [copy] * len(sources))
     assert translator.translate_document(lines, max_doc_tokens=20) == ["all of it"]
     with pytest.raises(ConfigError, match=r"--window-overlap 1: .*--sentence-separator"):
         translator.translate_document(lines, max_doc_tokens=20, window_overlap=1)
@@ -111,8 +114,7 @@ def test_an_overlap_forces_the_translation_of_the_context(separated, monkeypatch
 
         def note(sources):
             results = search(sources)
-            pairs = zip(sources, results, strict=True)
-            requests.append([(source, best) for source, (best, *_) in pairs])
+            requests.extend(zip(sources, best_of(results), strict=True))
             return results
 
         return note
@@ -123,7 +125,7 @@ def test_an_overlap_forces_the_translation_of_the_context(separated, monkeypatch
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
     texts = separated.translate_document(lines, max_doc_tokens=8, window_overlap=1, max_len_b=20)
     assert len(texts) == len(lines)
-    overlapping = [pair for batch in requests for pair in batch if len(pair[0].context)]
+    overlapping = [pair for pair in requests if len(pair[0].context)]
     assert overlapping
     for source, best in overlapping:
         assert len(source.context) + len(best.hypothesis.tokens) <= 1.5 * len(source.ids) + 20 + 1
@@ -147,7 +149,7 @@ def test_hypotheses_behind_a_context_are_ranked_by_their_new_text(seed):
     answer = separated.answer(separated.sources.encode(request), config)
     assert any(result.window.context < result.window.first for result in answer.windows)
     for translated in answer.windows:
-        scores = [translation.score for translation in translated.translations]
+        scores = scores_of(translated.translations)
         assert scores == sorted(scores, reverse=True)
         for translation in translated.translations:
             mean = translation.hypothesis.positional_scores.mean()
@@ -182,7 +184,8 @@ def test_a_separator_in_the_text_is_an_unknown_word():
     task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
     task = task.with_sentence_separator()
     translator = Translator([make_model(task)], task, "cpu")
-    separator, unknown = task.separators[0], Dictionary.unk_index
+    separator = task.separators[0]
+    unknown = Dictionary.unk_index
     ids = translator.sources.sentence("ein <sep> Haus <sep>").ids.tolist()
     assert ids[1] == ids[3] == unknown
     assert ids[4:] == [separator, Dictionary.eos_index]

@@ -13,20 +13,28 @@ from relu_nmt.translation.search.translations import Hypothesis
 from relu_nmt.translator import Translator
 from relu_nmt.translator.sources import SourceEncoder
 from tests.tiny import tiny_task
-from tests.unit.translator.models import DOCUMENTS, SHORT, make_model, make_task, shorten_sentences
+from tests.unit.translator.models import (
+    DOCUMENTS,
+    SHORT,
+    make_models,
+    make_task,
+    shorten_sentences,
+    texts_of,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
 
 def test_translations_have_their_prefix_and_no_banned_term(translator):
-    lines, prefixes = ["ein Haus", "das Haus", ""], ["The big dog".lower(), "", ""]
+    lines = ["ein Haus", "das Haus", ""]
+    prefixes = ["the big dog", "", ""]
     texts = translator.translate(lines, prefixes=prefixes, **SHORT)
     assert texts[0].startswith("the big dog")
     assert texts[1:] == translator.translate(lines, **SHORT)[1:]
     words = texts[1].split()
     banned = [" ".join(words[:2]), "no such word"]
     other = translator.translate_nbest(lines, banned=banned, nbest=3, **SHORT)
-    assert not any(banned[0] in translation.text for translation in other[1])
+    assert banned[0] not in "\n".join(texts_of(other[1]))
     # A forced term may contain banned words.
     text = translator.translate(["ein Haus"], prefixes=["the big"], banned=["the"], **SHORT)
     assert text[0].startswith("the big") and "the" not in text[0].split()[2:]
@@ -83,7 +91,7 @@ BEGINNINGS = ["", "", "a house", "the"]
 @pytest.mark.parametrize(("limit", "overlap"), [(1, 0), (9, 0), (12, 2), (60, 0)])
 def test_each_line_of_a_document_has_its_prefix_and_its_terms(num_models, limit, overlap, ordered):
     task = make_task().with_sentence_separator()
-    models = [make_model(task, seed) for seed in range(num_models)]
+    models = make_models(task, num_models)
     separated = Translator(models, task, "cpu")
     shorten_sentences(separated)
     search = {"max_doc_tokens": limit, "window_overlap": overlap, "beam": 4}
@@ -96,16 +104,17 @@ def test_each_line_of_a_document_has_its_prefix_and_its_terms(num_models, limit,
     )
     assert list(map(len, result)) == [4, 0, 1, 4] and result[0][1] == ""
     assert result.num_mismatched == result.num_undivided == 0
-    lines = [line for document in result for line in document]
-    terms, beginnings = (list(itertools.chain.from_iterable(lists)) for lists in (forced, prefixes))
-    for line, texts, beginning in zip(lines, terms, beginnings, strict=True):
+    terms = itertools.chain(*forced)
+    beginnings = itertools.chain(*prefixes)
+    for line, texts, beginning in zip(itertools.chain(*result), terms, beginnings, strict=True):
         assert line.startswith(beginning)
-        single_words = [word for word in texts if " " not in word]
-        assert all(line.split().count(word) >= texts.count(word) for word in single_words)
-        assert all(term in line for term in texts)
-    written = " ".join(token for group in result.lines for line in group for token in line.tokens)
+        for term in texts:
+            assert term in line
+            assert " " in term or line.split().count(term) >= texts.count(term)
+    tokens = [line.tokens for line in itertools.chain(*result.lines)]
+    written = " ".join(itertools.chain(*tokens))
     assert "is" not in written.split() and "a ." not in written
-    assert any(lines != other_lines for lines, other_lines in zip(result, free, strict=True))
+    assert list(result) != list(free)
 
 
 def test_forced_terms_of_one_document_change_no_other(separated):
@@ -117,7 +126,8 @@ def test_forced_terms_of_one_document_change_no_other(separated):
 
 
 def test_terms_in_documents_need_separated_sentences(separated, translator):
-    documents, forced = [["ein", "", "das"]], [[["dog"], [], []]]
+    documents = [["ein", "", "das"]]
+    forced = [[["dog"], [], []]]
     for other, settings, reason in (
         (translator, {}, "was trained without --sentence-separator"),
         (separated, {"free_sentence_count": True}, r"any number of them \(--free-sentence-count"),
@@ -174,6 +184,6 @@ def test_a_typed_code_before_a_prefix_is_the_code_of_the_model(side, code, other
 
 
 def test_a_generator_of_lines_and_a_set_of_banned_words_are_taken(translator):
-    lines, banned = ["ein Haus", "das Haus"], ["the", "big"]
-    expected = translator.translate(lines, banned=banned, **SHORT)
-    assert translator.translate((line for line in lines), banned=set(banned), **SHORT) == expected
+    lines = ["ein Haus", "das Haus"]
+    expected = translator.translate(lines, banned=["the", "big"], **SHORT)
+    assert translator.translate(iter(lines), banned={"the", "big"}, **SHORT) == expected

@@ -1,6 +1,7 @@
 """Translators in spawned processes, and copies of them, translate token for token the same."""
 
 import copy
+import itertools
 import multiprocessing
 import pickle
 import subprocess
@@ -10,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from relu_nmt.config import to_dict
 from relu_nmt.config.registry import import_user_module
@@ -36,10 +38,11 @@ KINDS = ("loaded", "int8", "bfloat16", "ensemble", "shortlist", "made")
 
 def found_by(translator):
     """Return tokens, texts and scores, and whether layers are stepped through in one call."""
-    best = translator.translate_nbest(LINES, nbest=2, beam=3, max_len_b=7)
-    kernels = [getattr(decoder, "layers_kernel", None) for decoder in translator.decoders]
-    quick = [kernel is not None for kernel in kernels]
-    return [[(t.text, t.tokens, t.score) for t in translations] for translations in best], quick
+    best = itertools.chain(*translator.translate_nbest(LINES, nbest=2, beam=3, max_len_b=7))
+    quick = [getattr(decoder, "layers_kernel", None) is not None for decoder in translator.decoders]
+    return [
+        (translation.text, translation.tokens, translation.score) for translation in best
+    ], quick
 
 
 def make_task():
@@ -62,7 +65,8 @@ def save(path, seed, attention="softmax"):
 @pytest.fixture(scope="module")
 def translators(tmp_path_factory):
     folder = tmp_path_factory.mktemp("translators")
-    first, second = (save(folder / f"{seed}.safetensors", seed) for seed in (1, 2))
+    first = save(folder / "1.safetensors", 1)
+    second = save(folder / "2.safetensors", 2)
     model, task, _ = load_model(first)
     by_kind = {
         "loaded": Translator.from_checkpoint(first, "cpu"),
@@ -100,38 +104,45 @@ def test_a_spawned_process_translates_the_same(translators, pool, kind):
     assert pool.submit(found_by, translator).result(timeout=120) == expected
     # PyTorch moved the weights to shared memory, away from the addresses that kernels know.
     assert found_by(translator) == expected
-    modules = [module for model in translator.models for module in model.modules()]
-    assert not any(weight.is_shared() for m in modules for weight in m.parameters(recurse=False))
-    assert all(module.is_current for module in modules if hasattr(module, "is_current"))
+    models = nn.ModuleList(translator.models)
+    assert not any(map(torch.Tensor.is_shared, models.parameters()))
+    assert all(module.is_current for module in models.modules() if hasattr(module, "is_current"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_a_copy_translates_the_same_and_shares_nothing(translators, kind, copied):
-    translator, state = translators[kind], torch.get_rng_state()
-    expected, twin = found_by(translator), copied(translator)
+    translator = translators[kind]
+    state = torch.get_rng_state()
+    expected = found_by(translator)
+    twin = copied(translator)
     assert torch.equal(torch.get_rng_state(), state)
     assert found_by(twin) == expected
     assert (twin.max_doc_tokens, twin.device) == (translator.max_doc_tokens, translator.device)
     assert describe_task(twin.task) == describe_task(translator.task)
     with torch.no_grad():
-        for weight in (w for model in twin.models for w in model.parameters()):
+        for weight in nn.ModuleList(twin.models).parameters():
             weight.zero_()
     assert found_by(translator) == expected
 
 
 def test_each_thread_may_have_a_copy(translators):
-    expected, results = found_by(translators["loaded"]), []
-    twins = [copy.deepcopy(translators["loaded"]) for _ in range(3)]
-    threads = [
-        threading.Thread(target=lambda twin=twin: results.extend(found_by(twin) for _ in range(5)))
-        for twin in twins
-    ]
+    expected = found_by(translators["loaded"])
+    results = []
+
+    def translate(twin):
+        for _ in range(5):
+            results.append(found_by(twin))
+
+    threads = []
+    for _ in range(3):
+        twin = copy.deepcopy(translators["loaded"])
+        threads.append(threading.Thread(target=translate, args=(twin,)))
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(results) == 15 and all(result == expected for result in results)
+    assert results == [expected] * 15
 
 
 def test_a_copy_keeps_text_processing_and_data_folder(translators, tmp_path):
@@ -150,7 +161,8 @@ def test_kernels_find_weights_that_moved_to_shared_memory(tmp_path):
     blocks = [torch.full((64,), 7.0) for _ in range(1000)]  # reuse the freed memory
     assert found_by(translator) == expected and len(blocks) == 1000
     for decoder in translator.decoders:
-        if (kernel := decoder.layers_kernel) is not None:
+        kernel = decoder.layers_kernel
+        if kernel is not None:
             norm = kernel.layers[0].self_attention_residual.norm
             assert kernel._constant[0] == norm.weight.data_ptr()
 

@@ -17,7 +17,16 @@ from relu_nmt.translation.base import StepDecoder
 from relu_nmt.translation.building import load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import TranslationRequest, Translator
-from tests.unit.translator.models import LINES, SHORT, make_model, make_task, save
+from tests.unit.translator.models import (
+    LINES,
+    SHORT,
+    best_of,
+    make_model,
+    make_task,
+    save,
+    scores_of,
+    texts_of,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
@@ -69,7 +78,8 @@ def test_lines_do_not_depend_on_each_other(translator):
 def test_nbest_gives_scores_and_tokens(translator):
     translations = translator.translate_nbest(LINES[:1], nbest=3, **SHORT)[0]
     assert len(translations) == 3
-    assert [t.score for t in translations] == sorted((t.score for t in translations), reverse=True)
+    scores = scores_of(translations)
+    assert scores == sorted(scores, reverse=True)
     assert translations[0].text == translator.translate(LINES[:1], GenerationConfig(**SHORT))[0]
     assert translations[0].tokens == translator.task.target_dictionary.symbols_of(
         translations[0].hypothesis.tokens
@@ -103,9 +113,10 @@ def test_checkpoints_are_loaded_alone_and_as_ensembles(tmp_path):
     assert Translator.from_checkpoint([first, first], "cpu").translate(LINES, **SHORT) == alone
     pair = Translator.from_checkpoint(f"{first}:{second}", device="cpu")
     assert len(pair.models) == 2
-    scores = [t[0].score for t in pair.translate_nbest(LINES, **SHORT)]
-    other = Translator.from_checkpoint([second, first], "cpu").translate_nbest(LINES, **SHORT)
-    np.testing.assert_allclose(scores, [t[0].score for t in other], atol=1e-5)
+    scores = scores_of(best_of(pair.translate_nbest(LINES, **SHORT)))
+    turned = Translator.from_checkpoint([second, first], "cpu")
+    turned_scores = scores_of(best_of(turned.translate_nbest(LINES, **SHORT)))
+    np.testing.assert_allclose(scores, turned_scores, atol=1e-5)
 
     # A folder may have a colon in its name.
     (tmp_path / "12:00").mkdir()
@@ -166,26 +177,25 @@ def test_models_of_an_ensemble_must_process_text_alike(tmp_path, changes, expect
 def test_the_engine_decodes_on_a_cpu_if_it_was_installed(device, packed, kind):
     task = make_task()
     translator = Translator([make_model(task)], task, device, packed=packed)
-    assert [type(decoder) for decoder in translator.decoders] == [kind]
+    assert list(map(type, translator.decoders)) == [kind]
 
 
 def test_loaded_models_have_packed_weights_and_translate_the_same(tmp_path):
     path = save(tmp_path / "1.safetensors", make_task())
-    loaded, (plain, task, _) = Translator.from_checkpoint(path, "cpu"), load_model(path)
-    expected = Translator([plain], task, "cpu").translate_nbest(LINES, **SHORT)
-    translations = loaded.translate_nbest(LINES, **SHORT)
+    loaded = Translator.from_checkpoint(path, "cpu")
+    plain, task, _ = load_model(path)
+    expected = best_of(Translator([plain], task, "cpu").translate_nbest(LINES, **SHORT))
+    translations = best_of(loaded.translate_nbest(LINES, **SHORT))
     assert type(loaded.models[0].output_projection) is PackedLinear
-    assert [t[0].text for t in translations] == [t[0].text for t in expected]
-    np.testing.assert_allclose(
-        [t[0].score for t in translations], [t[0].score for t in expected], atol=1e-5
-    )
+    assert texts_of(translations) == texts_of(expected)
+    np.testing.assert_allclose(scores_of(translations), scores_of(expected), atol=1e-5)
 
 
 def test_bfloat16_is_near_float32(translator):
     task = translator.task
     half = Translator(translator.models, task, "cpu", torch.bfloat16)
-    full_scores = [t[0].score for t in translator.translate_nbest(LINES, **SHORT)]
-    half_scores = [t[0].score for t in half.translate_nbest(LINES, **SHORT)]
+    full_scores = scores_of(best_of(translator.translate_nbest(LINES, **SHORT)))
+    half_scores = scores_of(best_of(half.translate_nbest(LINES, **SHORT)))
     np.testing.assert_allclose(half_scores, full_scores, atol=0.05)
     assert half_scores != full_scores
 

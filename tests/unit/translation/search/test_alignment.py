@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, ToyModel, generator_of
+from toy_models import ToyModel, generator_of
 
 from relu_nmt.errors import DataError
 from relu_nmt.translation.search.beam_search import strongest_words
@@ -11,6 +11,7 @@ from relu_nmt.translation.search.translations import (
     load_translations,
     replace_unknown_words,
 )
+from tests.tiny import EOS
 
 
 def test_each_token_is_aligned_by_the_step_that_chose_it():

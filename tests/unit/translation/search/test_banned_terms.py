@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from toy_models import EOS, ToyModel, generator_of
+from toy_models import SEPARATOR, ToyModel, generator_of
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
@@ -16,6 +16,7 @@ from relu_nmt.translation.search.banned_terms import BannedTerms, Ending
 from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.symbol_texts import SymbolTexts, compact
 from relu_nmt.translation.search.translations import SourceSentence
+from tests.tiny import EOS
 
 # Pieces of each kind. Single letters can go on with any word.
 PIECES = {
@@ -24,7 +25,6 @@ PIECES = {
     "sentencepiece": "▁a ▁b ▁ab a b c d A ▁ ▁( ( , - ' ▁A",
     "_EOW": "a_EOW b_EOW ab a b A ( ,_EOW - 'b_EOW",
 }
-SEPARATOR = 4
 LETTERS = st.text("abA(,-' ", min_size=1, max_size=5)
 KINDS = st.sampled_from(list(PIECES))
 

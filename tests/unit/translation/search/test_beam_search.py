@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from toy_models import (
-    EOS,
     UNK,
     ToyModel,
     ToyState,
@@ -29,7 +28,7 @@ from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
-from tests.tiny import tiny_config
+from tests.tiny import EOS, tiny_config
 
 SOURCES = [torch.tensor([4, 5, 6, 2]), torch.tensor([6, 2]), torch.tensor([5, 5, 2])]
 
@@ -82,7 +81,7 @@ def test_a_large_beam_is_exhaustive_search(seed, lenpen, stop_rule):
 
 @pytest.mark.parametrize("lenpen", [0.0, 1.0])
 def test_the_exact_stop_rule_loses_nothing_that_the_beam_held(lenpen):
-    # With the rule "exact", the best score is what a search that never stops early finds.
+    # With the rule "exact", the best score is that of a search that never stops early.
     for seed in range(20):
         model = ToyModel(seed=seed)
         shared = {"beam": 3, "lenpen": lenpen, "max_len_b": 8}
@@ -286,7 +285,7 @@ def test_the_length_limit_depends_on_the_own_source_only():
         assert len(shortest.tokens) <= 3
 
 
-def test_min_len_and_max_len():
+def test_outputs_are_within_min_len_and_max_len():
     for hypotheses in generate(
         ToyModel(seed=5), SOURCES, min_len=4, max_len_b=6, beam=4, nbest=4, stop_rule="exact"
     ):
@@ -457,7 +456,7 @@ def test_a_long_context_does_not_favor_short_outputs(size):
     assert best.score == pytest.approx(-8.4 / 9, abs=1e-4)
     assert second.tokens.tolist() == [5] * 5 + [EOS]
     assert second.score == pytest.approx(-1, abs=1e-4)
-    # fairseq's --prefix-size counts what is forced. Then the shorter one is better.
+    # fairseq's --prefix-size counts forced tokens. Then the shorter one is better.
     [[counted, _]] = generator.generate(source, context)
     assert counted.tokens[-2] == (6 if size < 2 else 5)
 
@@ -505,7 +504,7 @@ def test_the_longest_target_of_the_model_limits_the_output(changes):
 
 
 class TimedModel(ToyModel):
-    """What may come next depends on the step alone. Sources of 5 may end at any step."""
+    """The next token depends on the step alone. Sources of 5 may end at any step."""
 
     def _begin(self, src_tokens):
         return torch.stack([src_tokens[:, 0] == 5, torch.full((len(src_tokens),), -1)], 1)

@@ -22,8 +22,8 @@ from relu_nmt.translation.search.translations import (
     SourceSentence,
     Translation,
 )
+from tests.tiny import EOS
 
-EOS = 2
 SOURCE_SEPARATOR = 4
 TARGET_SEPARATOR = 5
 ROOM = GenerationConfig(max_len_a=10.0, max_len_b=100)
@@ -61,7 +61,7 @@ def source_documents(documents, separated=True, **windows):
 
 
 class WordByWord:
-    """Adds 100 to every word. What was asked is kept.
+    """Adds 100 to every word, and keeps all sources.
 
     Args:
         fault: changes the separators of what follows the context: takes its tokens, returns others.
@@ -127,7 +127,7 @@ def test_every_line_has_its_own_translation_in_any_windows(documents, limit, ove
     assert len(result.windows) == result.num_groups
     for source in itertools.chain.from_iterable(search.asked):
         assert len(source.ids) <= limit or (source.ids == SOURCE_SEPARATOR).sum() == 1
-        # The context is the translation of what the source begins with.
+        # The context is the translation of the beginning of the source.
         tokens = search.translate(SourceSentence(source.ids, source.tokens)).hypothesis.tokens
         np.testing.assert_array_equal(source.context, tokens[: len(source.context)])
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, ToyModel, generator_of, toy_models
+from toy_models import ToyModel, generator_of, toy_models
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import native
@@ -10,6 +10,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.scoring import build_scorer, score_references
+from tests.tiny import EOS
 
 SOURCE = torch.tensor([[4, 5, 6, 2], [6, 2, 1, 1]])
 

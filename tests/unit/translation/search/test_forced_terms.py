@@ -9,7 +9,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from toy_models import (
-    EOS,
+    SEPARATOR,
+    SEPARATORS,
     ToyModel,
     all_outputs,
     generator_of,
@@ -30,10 +31,8 @@ from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.search.translations import SourceSentence
+from tests.tiny import EOS, PAD
 
-PAD = Dictionary.pad_index
-SEPARATOR = 4
-SEPARATORS = (SEPARATOR, SEPARATOR)
 WORDS = st.integers(4, 6)
 TERMS = st.lists(st.lists(WORDS, min_size=1, max_size=3).map(tuple), max_size=4).map(tuple)
 FORCED = st.builds(ForcedTerms, TERMS, st.booleans())
@@ -273,7 +272,7 @@ def test_terms_and_the_number_of_sentences(seed, forced, number, max_len_b):
 
 
 def sentences_of(tokens):
-    """Return the words of each sentence of an output, and what stands behind the last."""
+    """Return the words of each sentence of an output, and the tokens behind the last."""
     words, *later = map(list, np.split(tokens, np.flatnonzero(tokens == SEPARATOR)))
     return [words, *(part[1:] for part in later)]
 
@@ -362,7 +361,7 @@ def test_terms_go_with_plain_beam_search_alone():
             generator.translate([source])
 
 
-def test_terms_need_room():
+def test_forced_terms_lengthen_the_output_up_to_the_limit_of_the_model():
     model = ToyModel()
     model.most["target", False] = 4
     generator = generator_of(model, max_len_b=2)
@@ -372,14 +371,11 @@ def test_terms_need_room():
         generator.translate([source_of([4], ForcedTerms(((5, 6), (5, 6))))])
 
 
-def test_prefixes_need_room():
+def test_prefixes_lengthen_the_output_up_to_the_limit_of_the_model():
     model = ToyModel()
     model.most["target", False] = 4
     generator = generator_of(model, max_len_b=2)
-    sources = [
-        source_of([4], prefix=np.array([5, 6, 5])),
-        source_of([4], prefix=np.array([6])),
-    ]
+    sources = [source_of([4], prefix=np.array([5, 6, 5])), source_of([4], prefix=np.array([6]))]
     [[long], [short]] = generator.translate(sources)
     assert long.tokens.tolist() == [5, 6, 5, EOS] and long.reached_limit
     assert len(short.tokens) <= 3

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, ToyModel, generator_of, tokens_of
+from toy_models import ToyModel, generator_of, tokens_of
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import OutOfMemoryError
@@ -11,6 +11,7 @@ from relu_nmt.io import process
 from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
+from tests.tiny import EOS
 
 
 def test_workers_are_as_many_as_there_would_be_threads(monkeypatch):

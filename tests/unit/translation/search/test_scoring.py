@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, ToyModel, decoder_of, generator_of, hypothesis_scores, tokens_of
+from toy_models import ToyModel, decoder_of, generator_of, hypothesis_scores, tokens_of
 
 from relu_nmt.config.fields import options_of
 from relu_nmt.data.dictionary import Dictionary
@@ -23,7 +23,7 @@ from relu_nmt.translation.search.scoring import (
 from relu_nmt.translation.search.step_rules import StepScore
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Generator
-from tests.tiny import both_sides
+from tests.tiny import EOS, both_sides
 
 SOURCE = torch.tensor([[4, 5, 6, 4, 2], [6, 5, 2, 1, 1]])
 
@@ -121,9 +121,9 @@ def test_coverage_with_weight_0_finds_the_same_as_the_length_penalty():
     settings = {"beam": 5, "nbest": 5, "max_len_b": 12}
     plain = generator_of(ToyModel(seed=3), scorer="length", **settings).generate(SOURCE)
     covered = generator_of(ToyModel(seed=3), scorer="coverage:beta=0", **settings).generate(SOURCE)
-    for hypotheses, others in zip(plain, covered, strict=True):
-        assert tokens_of(hypotheses) == tokens_of(others)
-        assert hypothesis_scores(hypotheses) == hypothesis_scores(others)
+    for hypotheses, expected in zip(plain, covered, strict=True):
+        assert tokens_of(hypotheses) == tokens_of(expected)
+        assert hypothesis_scores(hypotheses) == hypothesis_scores(expected)
 
 
 @pytest.mark.parametrize("make", [decoder_of, install])

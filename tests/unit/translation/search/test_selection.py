@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, ToyModel, generator_of, log_prob_of, tokens_of
+from toy_models import ToyModel, generator_of, log_prob_of, tokens_of
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import native
@@ -12,6 +12,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import BLOCK, StepScores
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uniforms
+from tests.tiny import EOS
 
 
 @pytest.fixture(params=["kernels", "PyTorch"])
@@ -63,8 +64,8 @@ def test_continuations_of_some_beams_are_those_of_all_without_the_others():
     totals = torch.randn(3, 4, generator=generator)
     rows = torch.tensor([0, 1, 6, 7, 9])
     uncomputed = torch.ones(12, dtype=torch.bool).index_fill(0, rows, False).view(3, 4)
-    some = FastScores(log_probs.flatten(0, 1)[rows][None], rows=rows)
-    best = some.best_continuations(totals, 8)
+    partial = FastScores(log_probs.flatten(0, 1)[rows][None], rows=rows)
+    best = partial.best_continuations(totals, 8)
     without = log_probs.masked_fill(uncomputed[:, :, None], -torch.inf).nan_to_num(nan=-torch.inf)
     for part, other in zip(best, FastScores(without).best_continuations(totals, 8), strict=True):
         assert torch.equal(part, other)

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_models import (
-    EOS,
+    SEPARATOR,
+    SEPARATORS,
     ToyModel,
     all_outputs,
     hypothesis_scores,
@@ -22,10 +23,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Generator
-
-PAD = Dictionary.pad_index
-SEPARATOR = 4
-SEPARATORS = (SEPARATOR, SEPARATOR)
+from tests.tiny import EOS, PAD
 
 
 def source_of(sentences):
@@ -109,7 +107,7 @@ def test_every_search_writes_as_many_sentences_as_it_reads(groups, search, seed,
 
 
 @given(GROUPS, searches(), st.integers(0, 99), st.data())
-def test_forced_beginnings_count(groups, search, seed, data):
+def test_sentences_of_forced_beginnings_are_counted(groups, search, seed, data):
     prefix_size = data.draw(st.integers(0, 6))
     sources = []
     for sentences in groups:

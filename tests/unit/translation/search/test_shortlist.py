@@ -6,7 +6,6 @@ import pytest
 import torch
 from toy_models import generator_of, hypothesis_scores, tokens_of
 
-from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine.decoder import projection_to
 from relu_nmt.engine.linear import Int8Linear, has_fast_int8
 from relu_nmt.errors import ConfigError, DataError
@@ -17,9 +16,9 @@ from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.shortlist import ROUNDS, Shortlist
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.search.translations import SourceSentence
-from tests.tiny import pairs_of_ids, tiny_config
+from tests.tiny import numbered_words, pairs_of_ids, tiny_config
 
-SYMBOLS = Dictionary([f"w{i}" for i in range(26)])
+SYMBOLS = numbered_words(26)
 
 
 @pytest.fixture(autouse=True)
@@ -129,10 +128,10 @@ def test_sentences_are_counted_by_the_separators_number_in_the_list():
 
 
 def test_the_separator_is_listed_where_sentences_are_not_counted():
-    few = generator_with(shortlist_of(11, 25), (20, 20), free_sentence_count=True)
-    more = generator_with(shortlist_of(11, 20, 25), (20, 20), free_sentence_count=True)
-    assert translated(few) == translated(more)
-    assert 20 in itertools.chain(*translated(few)[0])
+    narrow = generator_with(shortlist_of(11, 25), (20, 20), free_sentence_count=True)
+    wide = generator_with(shortlist_of(11, 20, 25), (20, 20), free_sentence_count=True)
+    assert translated(narrow) == translated(wide)
+    assert 20 in itertools.chain(*translated(narrow)[0])
 
 
 def test_scoring_references_needs_all_symbols():
@@ -141,7 +140,7 @@ def test_scoring_references_needs_all_symbols():
 
 
 @pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels")
-def test_rows_of_a_map_in_8_bits():
+def test_rows_of_a_map_in_8_bits_equal_its_outputs():
     full = Int8Linear(torch.nn.Linear(16, 30).requires_grad_(False))
     x = torch.randn(3, 16)
     rows = torch.tensor([2, 3, 29])

@@ -12,9 +12,11 @@ from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.translation.base import StepDecoder, StepScores, TranslationModel
 from relu_nmt.translation.search.config import GenerationConfig
 from tests.stepping import Generator
+from tests.tiny import EOS
 
-EOS = Dictionary.eos_index
 UNK = Dictionary.unk_index
+SEPARATOR = 4
+SEPARATORS = (SEPARATOR, SEPARATOR)
 FIRST_WORD = 4
 
 
