@@ -23,8 +23,8 @@ def words(**changes):
 
 
 def test_fields_are_written_in_the_order_of_the_table():
-    addresses = [LINEAR[name].data_ptr() for name in ("source", "target")]
-    expected = [*addresses, LINEAR["weights"]["panels"].data_ptr(), 0, 0, 0, 1, 4, 2, 7]
+    pointers = [LINEAR["source"], LINEAR["target"], LINEAR["weights"]["panels"]]
+    expected = [*map(torch.Tensor.data_ptr, pointers), 0, 0, 0, 1, 4, 2, 7]
     assert words() == expected
     backwards = dict(reversed(LINEAR.items()))
     assert native.words_of("Linear", backwards) == expected
@@ -33,7 +33,7 @@ def test_fields_are_written_in_the_order_of_the_table():
 def test_missing_and_unknown_fields_are_errors():
     with pytest.raises(TypeError, match=r"Linear .* unknown fields \['columns'\]"):
         words(columns=3)
-    weights = {name: None for name in LINEAR["weights"] if name != "sums"}
+    weights = dict.fromkeys(LINEAR["weights"].keys() - {"sums"})
     with pytest.raises(TypeError, match=r"LinearWeights .* missing \['sums'\]"):
         words(weights=weights)
 

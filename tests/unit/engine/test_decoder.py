@@ -1,13 +1,13 @@
 """The fast decoder finds the translations of the plain one, for all models and searches."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
 import torch
 
 from relu_nmt.attention import attentions
-from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import FastDecoder, install, native
 from relu_nmt.engine.decoder import FastScores
 from relu_nmt.translation.base import StepDecoder
@@ -16,10 +16,11 @@ from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Generator
-from tests.tiny import tiny_config
+from tests.tiny import numbered_words, tiny_config
 
-VOCAB, SEPARATOR = 60, 5
-SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
+VOCAB = 60
+SEPARATOR = 5
+SYMBOLS = numbered_words(VOCAB - 4)
 ANYWHERE = [
     name
     for name in attentions.names()
@@ -79,8 +80,8 @@ def translated(decoders, separators=None, shortlist=None, **settings):
         **{"beam": 4, "nbest": 1, "max_len_b": 9, "batch_size": 3, **settings}
     )
     generator = Generator(decoders, config, SYMBOLS, None, separators, shortlist)
-    translations = generator.translate([SourceSentence(row) for row in sources()])
-    return [hypothesis for [hypothesis] in translations]
+    translations = generator.translate(list(map(SourceSentence, sources())))
+    return list(itertools.chain.from_iterable(translations))
 
 
 def assert_equal(hypotheses, expected):
@@ -126,15 +127,15 @@ def test_ensembles_and_shortlists_find_the_same_translations():
     shortlist = Shortlist(torch.arange(4, 40), torch.zeros(VOCAB, 1, dtype=torch.int64), VOCAB)
     for ensemble in (models, models[:1]):
         few = shortlist if len(ensemble) == 1 else None
-        expected = translated([StepDecoder(model) for model in ensemble], shortlist=few)
-        fast = [install(copy.deepcopy(model)) for model in ensemble]
+        expected = translated(list(map(StepDecoder, ensemble)), shortlist=few)
+        fast = list(map(install, copy.deepcopy(ensemble)))
         assert_equal(translated(fast, shortlist=few), expected)
 
 
 @pytest.mark.parametrize("search", [{"beam_threshold": 1.0}, {"stop_rule": "exact"}], ids=str)
 def test_an_ensemble_of_both_decoders_averages_all_beams(search):
     models = [make_model(seed, attention="softmax") for seed in (1, 2)]
-    expected = translated([StepDecoder(model) for model in models], **search)
+    expected = translated(list(map(StepDecoder, models)), **search)
     pair = StepDecoder(models[0]), install(copy.deepcopy(models[1]))
     for decoders in (pair, pair[::-1]):
         assert_equal(translated(decoders, **search), expected)
@@ -146,7 +147,8 @@ def test_an_ensemble_of_both_decoders_averages_all_beams(search):
 )
 @pytest.mark.usefixtures("one_thread")
 def test_a_step_computes_live_beams_only():
-    fast, rows = install(make_model(attention="softmax")), []
+    fast = install(make_model(attention="softmax"))
+    rows = []
     fast.model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
     translated([fast], beam_threshold=1.0)
     assert sum(rows) < 0.9 * len(rows) * max(rows)

@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import FastDecoder, native
 from relu_nmt.engine import linear as affine
 from relu_nmt.engine.linear import Int8Linear, has_fast_int8, use_int8
@@ -15,7 +14,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from tests.stepping import Generator
-from tests.tiny import tiny_config
+from tests.tiny import numbered_words, tiny_config
 
 needs_int8 = pytest.mark.skipif(
     not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels"
@@ -82,7 +81,8 @@ def test_the_kernel_equals_onednn(kernel_form, rows, inputs, outputs, bias):
     layer = Int8Linear(nn.Linear(inputs, outputs, bias=bias).requires_grad_(False))
     # Use integers over the full range of each row, so that no value lies between two levels.
     x = torch.randint(-100, 155, (rows, inputs)).float()
-    x[:, :1], x[:, -1:] = -100.0, 154.0
+    x[:, :1] = -100.0
+    x[:, -1:] = 154.0
     if inputs == 1:
         x.fill_(254.0)
     output = layer.by_kernel(x)
@@ -93,7 +93,8 @@ def test_the_kernel_equals_onednn(kernel_form, rows, inputs, outputs, bias):
 @needs_int8
 def test_each_row_is_independent_of_the_others(product):
     torch.manual_seed(1)
-    layer, x = Int8Linear(nn.Linear(32, 24).requires_grad_(False)), torch.randn(9, 32)
+    layer = Int8Linear(nn.Linear(32, 24).requires_grad_(False))
+    x = torch.randn(9, 32)
     x[3] *= 100
     x[4, 5] = torch.inf
     for i in range(9):
@@ -130,16 +131,18 @@ def test_the_lowest_value_of_a_row_does_not_wrap_around(product):
 
 @needs_int8
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_weights_of_other_dtypes(dtype, product):
-    linear, x = nn.Linear(32, 20, dtype=dtype).requires_grad_(False), torch.randn(3, 32)
+def test_weights_of_other_dtypes_give_nearly_the_float32_map(dtype, product):
+    linear = nn.Linear(32, 20, dtype=dtype).requires_grad_(False)
+    x = torch.randn(3, 32)
     expected = nn.functional.linear(x, linear.weight.float(), linear.bias.float())
     torch.testing.assert_close(Int8Linear(linear)(x), expected, atol=0.05, rtol=0)
 
 
 @needs_int8
-def test_a_map_to_some_outputs(product):
+def test_a_map_to_some_outputs_equals_these_columns_of_the_whole(product):
     torch.manual_seed(1)
-    layer, x = Int8Linear(nn.Linear(16, 50).requires_grad_(False)), torch.randn(3, 16)
+    layer = Int8Linear(nn.Linear(16, 50).requires_grad_(False))
+    x = torch.randn(3, 16)
     index = torch.tensor([0, 7, 8, 31, 49])
     torch.testing.assert_close(layer.rows(index)(x), layer(x)[:, index])
 
@@ -158,7 +161,8 @@ def test_logits_of_an_8_bit_model_are_close(attention):
     quantized = copy.deepcopy(model)
     use_int8(quantized)
     assert not any(isinstance(module, nn.Linear) for module in quantized.modules())
-    source, target = torch.randint(4, 30, (5, 9)), torch.randint(4, 30, (5, 7))
+    source = torch.randint(4, 30, (5, 9))
+    target = torch.randint(4, 30, (5, 7))
     with torch.inference_mode():
         expected = model.logits(model(source, target))
         actual = quantized.logits(quantized(source, target))
@@ -170,7 +174,8 @@ def test_logits_of_an_8_bit_model_are_close(attention):
 def test_the_kernel_computes_all_products_where_onednn_is_slow(monkeypatch):
     if not native.has_kernel(Int8Linear.kernel):
         pytest.skip("needs the kernels")
-    layer, x = Int8Linear(nn.Linear(256, 1024).requires_grad_(False)), torch.randn(200, 256)
+    layer = Int8Linear(nn.Linear(256, 1024).requires_grad_(False))
+    x = torch.randn(200, 256)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
     assert not layer.wants_kernel(len(x), x.dtype)
@@ -182,12 +187,12 @@ def test_the_kernel_computes_all_products_where_onednn_is_slow(monkeypatch):
 def test_several_processes_find_the_translations_of_one():
     model = small_model()
     use_int8(model)
-    symbols = Dictionary([f"w{i}" for i in range(26)])
+    symbols = numbered_words(26)
     config = GenerationConfig(beam=2, max_len_b=6)
     source = torch.randint(4, 30, (3, 5))
     source[:, -1] = symbols.eos_index
     first = Generator([FastDecoder(model)], config, symbols).generate(source)
-    # What is packed for the processor stays behind. The numbers go.
+    # Copies packed for the processor stay behind. The numbers go.
     again = Generator([FastDecoder(pickle.loads(pickle.dumps(model)))], config, symbols).generate(
         source
     )

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
 @pytest.fixture(params=["kernel", "oneDNN"])
 def product(request, monkeypatch):
     """The number of rows of each product that was computed."""
-    calls, onednn, kernel = [], torch.ops.mkldnn._linear_pointwise, native.call
+    calls = []
+    onednn = torch.ops.mkldnn._linear_pointwise
+    kernel = native.call
 
     def by_onednn(x, *arguments):
         assert request.param == "oneDNN"
@@ -47,7 +49,8 @@ def product(request, monkeypatch):
 @given(rows=st.integers(1, 14), inputs=st.integers(1, 70), outputs=st.integers(1, 140))
 def test_every_form_of_the_kernel_is_the_affine_map(kernel_form, rows, inputs, outputs):
     torch.manual_seed(rows)
-    linear, x = nn.Linear(inputs, outputs), torch.randn(rows, inputs)
+    linear = nn.Linear(inputs, outputs)
+    x = torch.randn(rows, inputs)
     with torch.no_grad():
         y = PackedLinear(linear, torch.float32).by_kernel(x)
         expected = x.double() @ linear.weight.double().T + linear.bias.double()
@@ -86,7 +89,7 @@ DTYPES = [
 def test_a_packed_map_equals_the_affine_map(dtype, bias, shape, product):
     torch.manual_seed(1)
     linear = nn.Linear(48, 40, bias=bias)
-    x = torch.randn(*shape, 48)
+    x = torch.randn((*shape, 48))
     expected = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
     packed = PackedLinear(linear, dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
@@ -108,7 +111,8 @@ def test_rows_of_another_width_are_an_error():
 
 @torch.no_grad()
 def test_changed_or_replaced_parameters_do_not_use_the_copy(product):
-    linear, x = nn.Linear(6, 4), torch.randn(3, 6)
+    linear = nn.Linear(6, 4)
+    x = torch.randn(3, 6)
     packed = PackedLinear(linear, torch.float32)
     linear.bias += 1
     torch.testing.assert_close(packed(x), linear(x))
@@ -120,7 +124,8 @@ def test_changed_or_replaced_parameters_do_not_use_the_copy(product):
 
 @torch.no_grad()
 def test_the_input_need_not_be_contiguous(product):
-    linear, x = nn.Linear(6, 4), torch.randn(6, 3, 2).permute(1, 2, 0)
+    linear = nn.Linear(6, 4)
+    x = torch.randn(6, 3, 2).permute(1, 2, 0)
     torch.testing.assert_close(PackedLinear(linear, torch.float32)(x), linear(x))
     assert product == [6]
 
@@ -130,7 +135,8 @@ def test_the_input_need_not_be_contiguous(product):
 def test_a_map_to_some_outputs_is_packed_too(bias, product):
     with torch.inference_mode(False):
         linear = nn.Linear(6, 9, bias=bias)
-    x, rows = torch.randn(3, 6), torch.tensor([2, 3, 8])
+    x = torch.randn(3, 6)
+    rows = torch.tensor([2, 3, 8])
     part = projection_to(PackedLinear(linear, torch.float32), rows)
     torch.testing.assert_close(part(x), linear(x)[:, rows])
     assert product == [3]
@@ -140,7 +146,8 @@ def test_a_map_to_some_outputs_is_packed_too(bias, product):
 
 def test_gradients_empty_rows_and_other_dtypes_use_the_plain_map(product):
     linear = nn.Linear(6, 4)
-    packed, x = PackedLinear(linear, torch.float32), torch.randn(3, 6)
+    packed = PackedLinear(linear, torch.float32)
+    x = torch.randn(3, 6)
     packed(x).sum().backward()
     assert linear.weight.grad is packed.weight.grad is not None
     with torch.no_grad():
@@ -152,7 +159,8 @@ def test_gradients_empty_rows_and_other_dtypes_use_the_plain_map(product):
 @torch.no_grad()
 def test_a_weight_scaled_in_place_does_not_use_the_copy(product):
     linear = nn.Linear(6, 4)
-    packed, x = PackedLinear(linear, torch.float32), torch.randn(3, 6)
+    packed = PackedLinear(linear, torch.float32)
+    x = torch.randn(3, 6)
     linear.weight.mul_(2)
     assert torch.equal(packed(x), linear(x))
     assert not product
@@ -161,11 +169,13 @@ def test_a_weight_scaled_in_place_does_not_use_the_copy(product):
 @torch.no_grad()
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_and_pickles_pack_again(again, product):
-    model, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)), torch.randn(2, 6)
-    names, expected = list(model.state_dict()), model(x)
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    x = torch.randn(2, 6)
+    names = list(model.state_dict())
+    expected = model(x)
     pack_linear(model, torch.float32)
     assert list(model.state_dict()) == names
-    assert [type(part) for part in model] == [PackedLinear, nn.ReLU, PackedLinear]
+    assert list(map(type, model)) == [PackedLinear, nn.ReLU, PackedLinear]
     torch.testing.assert_close(again(model)(x), expected)
     assert product == [2, 2]
     assert len(pickle.dumps(model)) == len(pickle.dumps(again(model)))
@@ -196,7 +206,8 @@ def test_kernels_compute_products_of_every_size(rows, groups, outputs, bias, dty
 @torch.no_grad()
 @pytest.mark.skipif(not can_pack(torch.bfloat16), reason="needs products of bfloat16")
 def test_onednn_maps_rows_that_are_not_whole_groups():
-    linear, x = nn.Linear(5, 3), torch.randn(2, 5)
+    linear = nn.Linear(5, 3)
+    x = torch.randn(2, 5)
     packed = PackedLinear(linear, torch.bfloat16)
     assert packed._panels is None
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,7 +1,6 @@
 """The feed-forward network as a memory: softmax, softmax-ln and relu-ln, by plain loops."""
 
-import math
-
+import numpy as np
 import pytest
 import torch
 
@@ -12,9 +11,11 @@ from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
+from tests.tiny import num_parameters, without_gradient
 
 MEMORIES = ["softmax", "softmax:temperature=4", "softmax-ln", "softmax-ln:temperature=2", "relu-ln"]
-D, F = 6, 9
+D = 6
+F = 9
 
 
 def make(text, dropout=0.0, dtype=torch.float64):
@@ -26,37 +27,34 @@ def make(text, dropout=0.0, dtype=torch.float64):
     return network
 
 
-def by_loops(network, text, x):
-    """Return the output for one token, by the formula, in Python's numbers."""
-    keys, values = network.inner.weight.tolist(), network.outer.weight.T.tolist()
+def by_formula(network, text, x):
+    """Return the output for one token, by the formula, in NumPy's numbers."""
+    keys = network.inner.weight.detach().numpy()
+    values = network.outer.weight.detach().numpy().T
     temperature = float(text.partition("=")[2] or 1)
-    scores = [sum(a * b for a, b in zip(x.tolist(), key, strict=True)) for key in keys]
+    scores = keys @ x.numpy()
     if text.startswith("softmax"):
-        exps = [math.exp(score / temperature) for score in scores]
-        weights = [exp / sum(exps) for exp in exps]
+        weights = np.exp(scores / temperature)
+        weights /= weights.sum()
     else:
-        biased = zip(scores, network.inner.bias.tolist(), strict=True)
-        weights = [max(score + bias, 0.0) for score, bias in biased]
-    y = network.outer.bias.tolist()
-    for weight, value in zip(weights, values, strict=True):
-        y = [total + weight * element for total, element in zip(y, value, strict=True)]
+        weights = np.maximum(scores + network.inner.bias.detach().numpy(), 0)
+    y = network.outer.bias.detach().numpy() + weights @ values
     if "-ln" in text:
-        mean = sum(y) / D
-        deviation = math.sqrt(sum((element - mean) ** 2 for element in y) / D + 1e-5)
-        parts = zip(y, network.norm.weight.tolist(), network.norm.bias.tolist(), strict=True)
-        y = [(element - mean) / deviation * gain + bias for element, gain, bias in parts]
-    return torch.tensor(y, dtype=torch.float64)
+        y = (y - y.mean()) / np.sqrt(y.var() + 1e-5)
+        y = y * network.norm.weight.detach().numpy() + network.norm.bias.detach().numpy()
+    return torch.from_numpy(y)
 
 
 @pytest.mark.parametrize("text", MEMORIES)
 def test_a_memory_equals_its_formula(text):
-    network, x = make(text), torch.randn(2, 3, D, dtype=torch.float64)
-    expected = torch.stack([by_loops(network, text, token) for token in x.flatten(0, 1)])
+    network = make(text)
+    x = torch.randn(2, 3, D, dtype=torch.float64)
+    expected = torch.stack([by_formula(network, text, token) for token in x.flatten(0, 1)])
     torch.testing.assert_close(network(x).flatten(0, 1), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("text", MEMORIES)
-def test_gradients(text):
+def test_gradients_of_feed_forward_networks_are_correct(text):
     network = make(text)
     x = torch.randn(3, D, dtype=torch.float64, requires_grad=True)
     names, parameters = zip(*network.named_parameters(), strict=True)
@@ -72,7 +70,7 @@ def test_the_numbers_of_parameters_equal_those_of_the_paper(size):
     """12,300 d_h in 12 networks of width 512. 12 d_h less without the inner bias."""
 
     def count(text):
-        return 12 * sum(p.numel() for p in build_feed_forward(text, 512, size, 0.0).parameters())
+        return 12 * num_parameters(build_feed_forward(text, 512, size, 0.0))
 
     assert count("relu") == 12_300 * size + 12 * 512
     assert count("softmax") == count("relu") - 12 * size
@@ -82,7 +80,9 @@ def test_the_numbers_of_parameters_equal_those_of_the_paper(size):
 
 @pytest.mark.parametrize("text", ["softmax", "softmax-ln"])
 def test_dropout_acts_on_the_weights_of_the_memory(text):
-    network, x, read = make(text, dropout=0.5), torch.randn(50, D, dtype=torch.float64), []
+    network = make(text, dropout=0.5)
+    x = torch.randn(50, D, dtype=torch.float64)
+    read = []
     network.outer.register_forward_pre_hook(lambda _, args: read.append(args[0]))
     network.eval()(x)
     network.train()(x)
@@ -95,8 +95,9 @@ def test_dropout_acts_on_the_weights_of_the_memory(text):
 
 @pytest.mark.parametrize("text", MEMORIES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(text, dtype):
-    network, x = make(text, dtype=torch.float32), torch.randn(2, 3, D)
+def test_feed_forward_networks_in_half_precision_are_near_float32(text, dtype):
+    network = make(text, dtype=torch.float32)
+    x = torch.randn(2, 3, D)
     exact = network(x)
     with torch.autocast("cpu", dtype):
         torch.testing.assert_close(network(x.to(dtype)).float(), exact, atol=0.2, rtol=0.05)
@@ -119,12 +120,12 @@ def test_vision_transformers_accept_them_too(text):
     config = VisionTransformerConfig(feed_forward=text, checkpoint_activations=True, **shape)
     model = VisionTransformer(config, 3).train()
     model(torch.randn(2, 3, 8, 8)).logits.square().sum().backward()
-    networks = [block.layer.feed_forward for block in model.blocks]
     expected = feed_forwards.get(text.partition(":")[0])(16, 64, 0.0)
-    assert {(type(n), n.activation, n.normed) for n in networks} == {
-        (type(expected), expected.activation, expected.normed)
-    }
-    assert all(p.grad.any() for network in networks for p in network.parameters())
+    for block in model.blocks:
+        network = block.layer.feed_forward
+        assert type(network) is type(expected)
+        assert (network.activation, network.normed) == (expected.activation, expected.normed)
+        assert not without_gradient(network)
 
 
 def test_the_option_is_stored_and_checked():

@@ -58,9 +58,11 @@ def pytorchs_own(weight, bias, out_proj):
 
 def test_multihead_softmax_equals_pytorchs_own():
     torch.manual_seed(2)
-    x, memory = (torch.randn(3, n, 8, dtype=torch.float64) for n in (4, 5))
+    x = torch.randn(3, 4, 8, dtype=torch.float64)
+    memory = torch.randn(3, 5, 8, dtype=torch.float64)
     mask = torch.arange(5) < torch.tensor([[5], [2], [4]])
-    cross, attention = cross_attention(8, 2).double(), self_attention(8, 2).double()
+    cross = cross_attention(8, 2).double()
+    attention = self_attention(8, 2).double()
     weight = torch.cat([cross.q.weight, cross.kv.weight])
     theirs = pytorchs_own(weight, torch.cat([cross.q.bias, cross.kv.bias]), cross.out_proj)
     output = cross(x, Visibility(4, 5, key_mask=mask), memory)
@@ -70,7 +72,8 @@ def test_multihead_softmax_equals_pytorchs_own():
 
 
 def test_initial_weights_have_the_variance_of_fairseq():
-    cross, attention = cross_attention(256, 4), self_attention(256, 4)
+    cross = cross_attention(256, 4)
+    attention = self_attention(256, 4)
     for weight in (attention.qkv.weight, cross.q.weight, cross.kv.weight):
         assert weight.var().item() == pytest.approx(0.5 / 256, rel=0.05)
     for module in (attention, cross):
@@ -80,11 +83,14 @@ def test_initial_weights_have_the_variance_of_fairseq():
 
 def test_every_projection_and_the_logits_go_through_plain_linear_modules():
     """Quantization and adapters look for them by this type and act when they are called."""
-    sides = ("encoder", "decoder")
     small = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
     config = TransformerConfig(**both_sides(small))
-    model, called = EncoderDecoder(config, 9, 9, 1).eval(), set()
-    matrices = {id(p) for p in model.parameters() if p.dim() == 2}
+    model = EncoderDecoder(config, 9, 9, 1).eval()
+    called = set()
+    matrices = set()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            matrices.add(id(parameter))
     for name, module in model.named_modules():
         if type(module) is nn.Linear:
             module.register_forward_hook(lambda *_, name=name: called.add(name))
@@ -92,9 +98,16 @@ def test_every_projection_and_the_logits_go_through_plain_linear_modules():
     assert len(matrices) == 2  # the embeddings
     Stepping(model, torch.tensor([[4, 5, 2]])).step(torch.tensor([[2]]))
     assert called == {
-        *(f"encoder.layers.0.self_attention.{name}" for name in ("qkv", "out_proj")),
-        *(f"decoder.layers.0.self_attention.{name}" for name in ("qkv", "out_proj")),
-        *(f"decoder.layers.0.cross_attention.{name}" for name in ("q", "kv", "out_proj")),
-        *(f"{s}.layers.0.feed_forward.{name}" for s in sides for name in ("inner", "outer")),
+        "encoder.layers.0.self_attention.qkv",
+        "encoder.layers.0.self_attention.out_proj",
+        "encoder.layers.0.feed_forward.inner",
+        "encoder.layers.0.feed_forward.outer",
+        "decoder.layers.0.self_attention.qkv",
+        "decoder.layers.0.self_attention.out_proj",
+        "decoder.layers.0.cross_attention.q",
+        "decoder.layers.0.cross_attention.kv",
+        "decoder.layers.0.cross_attention.out_proj",
+        "decoder.layers.0.feed_forward.inner",
+        "decoder.layers.0.feed_forward.outer",
         "output_projection",
     }

@@ -18,7 +18,8 @@ def scheme(name, embed_dim=8, num_heads=2, causal=False, max_positions=8):
 
 def test_sinusoidal_positions_stay_the_same_when_the_table_grows():
     positions = scheme("sinusoidal", 6)
-    early, late = positions.embed(3).clone(), positions.embed(5, start=5000)
+    early = positions.embed(3).clone()
+    late = positions.embed(5, start=5000)
     assert late.shape == (5, 6)
     torch.testing.assert_close(positions.embed(3), early)
     assert early[0].tolist() == [0, 0, 0, 1, 1, 1]
@@ -35,16 +36,17 @@ def test_too_long_a_sequence_is_an_error_of_learned_positions():
 def test_rotary_scores_depend_on_the_distance_alone_and_equal_complex_rotation():
     torch.manual_seed(0)
     rotary = scheme("rotary", 16).double()
-    q, k = (torch.randn(1, 1, 1, 8, dtype=torch.float64) for _ in range(2))
+    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
+
+    def rotated(x, index):
+        return RelativePositions(rotary.rotation(torch.tensor([[index]])), None).rotate(x)[0]
 
     def score(i, j):
-        at_i, at_j = (
-            RelativePositions(rotary.rotation(torch.tensor([[index]])), None) for index in (i, j)
-        )
-        return (at_i.rotate(q)[0] * at_j.rotate(k)[0]).sum()
+        return (rotated(q, i) * rotated(k, j)).sum()
 
     # Re(sum_c q_c conj(k_c) e^(i (m - n) theta_c)), Eq. 16 of RoFormer
-    complex_q, complex_k = (torch.complex(*x[0, 0, 0].chunk(2)) for x in (q, k))
+    complex_q = torch.complex(*q[0, 0, 0].chunk(2))
+    complex_k = torch.complex(*k[0, 0, 0].chunk(2))
     theta = 10000.0 ** (-2 * torch.arange(4, dtype=torch.float64) / 8)
     for i, j in ((0, 0), (3, 1), (1, 3), (1003, 1001)):
         turned = complex_q * complex_k.conj() * torch.exp(1j * (i - j) * theta)
@@ -62,22 +64,24 @@ def test_rotary_scores_depend_on_the_distance_alone_and_equal_complex_rotation()
         (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
     ],
 )
-def test_alibi_slopes_and_bias(num_heads, expected):
+def test_alibi_biases_are_slopes_times_distances(num_heads, expected):
     alibi = scheme("alibi", 8 * num_heads, num_heads)
     assert alibi.slopes.tolist() == pytest.approx(expected)
     bias = alibi.bias(Visibility(4, 4)).values()  # [1, H, 4, 4]
-    for i in range(4):
-        for j in range(4):
-            assert bias[0, :, i, j].tolist() == pytest.approx([-s * abs(i - j) for s in expected])
+    distances = (torch.arange(4)[:, None] - torch.arange(4)).abs()
+    torch.testing.assert_close(bias[0], -torch.tensor(expected)[:, None, None] * distances)
 
 
 def t5_bucket(key_minus_query, bidirectional):
     """The published function, for one number: 32 buckets, largest distance 128."""
-    num_buckets, bucket, n = 32, 0, -key_minus_query
+    num_buckets = 32
+    bucket = 0
+    n = -key_minus_query
     if bidirectional:
         num_buckets = 16
         if n < 0:
-            bucket, n = 16, -n
+            bucket = 16
+            n = -n
     else:
         n = max(n, 0)
     exact = num_buckets // 2
