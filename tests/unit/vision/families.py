@@ -1,5 +1,7 @@
 """Small models of every family of vision transformers, and the attentions that fit each."""
 
+import itertools
+
 import torch
 
 from relu_nmt.attention import attentions
@@ -41,12 +43,10 @@ FORMS = [
     "xca:kernel=polynomial,count=channels,scale=fixed,unit_norm=false",
 ]
 """Options that change the computation or the state of an attention."""
-PAIRS = [
-    (family, attention)
-    for family in vision_models.names()
-    for attention in [*attentions.names(), *FORMS]
-    if attention.partition(":")[0] not in UNFIT.get(family, ())
-]
+PAIRS = []
+for family, attention in itertools.product(vision_models.names(), [*attentions.names(), *FORMS]):
+    if attention.partition(":")[0] not in UNFIT.get(family, ()):
+        PAIRS.append((family, attention))
 PAIRS += [("gau", "pointwise:h=relu2"), ("gau", "pointwise:h=softplus,alpha=0.5,qk_norm=false")]
 
 
@@ -69,6 +69,11 @@ def pair_model(family, attention, **settings):
     """Return a model with this attention wherever there is any."""
     everywhere = {"class_attention": attention} if family == "xcit" else {}
     return small_model(family, attention=attention, **everywhere, **settings)
+
+
+def without_decay(model):
+    """Return the names of the parameters that weight decay spares."""
+    return {name for name, p in model.named_parameters() if hasattr(p, "no_weight_decay")}
 
 
 def pictures(height=8, width=8, seed=1):

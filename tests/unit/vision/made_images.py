@@ -13,7 +13,8 @@ COLORS = {"blue": (20, 20, 220), "green": (20, 220, 20), "red": (220, 20, 20)}
 def square(color, rng, size=12):
     """A square somewhere on a gray ground."""
     image = Image.new("RGB", (size, size), (rng.randrange(80),) * 3)
-    x, y = rng.randrange(size // 2), rng.randrange(size // 2)
+    x = rng.randrange(size // 2)
+    y = rng.randrange(size // 2)
     image.paste(color, (x, y, x + size // 2, y + size // 2))
     return image
 

@@ -47,7 +47,7 @@ def test_weights_of_the_first_layer_are_softmax_of_its_queries_and_keys(photo):
         expected = (q[:, part] @ k[:, part].T / 8**0.5).softmax(-1)
         assert attention.weights[head] == pytest.approx(expected.detach().numpy(), abs=1e-6)
     # The map is the row of the class token, without its own key.
-    expected_map = attention.weights[:, 0, 1:].reshape(2, *GRID)
+    expected_map = attention.weights[:, 0, 1:].reshape((2, *GRID))
     assert attention.over_image() == pytest.approx(expected_map)
     assert (attention.layer, attention.head, attention.grid) == (0, None, GRID)
 
@@ -86,7 +86,7 @@ def test_the_keys_of_cvt_are_a_quarter_of_its_patches(photo):
     last = classifier.attention(photo)
     assert last.weights.shape == (2, 5, 2)
     assert last.over_image().shape == (2, 1, 1)
-    # Of 1 x 2 patches one key is left. With the class token there are as many keys as patches.
+    # One key is left of 1 x 2 patches. With the class token there are as many keys as patches.
     wide = tiny_classifier(family="cvt", **{**SMALL["cvt"], "image_size": (8, 16)})
     assert wide.attention(photo).over_image().shape == (2, 1, 1)
 
@@ -115,6 +115,6 @@ def test_a_picture_has_a_panel_for_the_image_and_each_head(photo, tmp_path):
     attention.save(tmp_path / "photo.svg")
     text = (tmp_path / "photo.svg").read_text("utf-8")
     assert text.count("<image") == 3
-    assert all(title in text for title in ("image", "layer 1, head 0", "layer 1, head 1"))
+    assert "image" in text and "layer 1, head 0" in text and "layer 1, head 1" in text
     with pytest.raises(ConfigError, match=r"photo.png: maps are drawn as SVG"):
         attention.save(tmp_path / "photo.png")

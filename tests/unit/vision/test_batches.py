@@ -6,6 +6,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import ImageBatches, open_images, reporter_of_damaged
 from relu_nmt.vision.transforms import ImageTransform
+from tests.tiny import loaded_epoch
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 
@@ -19,55 +20,59 @@ def batches(images, seed):
     return ImageBatches(images, ImageTransform(PreprocessingConfig(), 8), 4, seed)
 
 
-def epoch(source, number):
-    return [source.load(i) for i in range(source.begin_epoch(number))]
-
-
 def same(first, second):
-    return all(
-        torch.equal(a.images, b.images) and torch.equal(a.ids, b.ids)
-        for a, b in zip(first, second, strict=True)
-    )
+    """Tell whether batches have the same images, and the images the same values."""
+    for a, b in zip(first, second, strict=True):
+        if not torch.equal(a.images, b.images) or not torch.equal(a.ids, b.ids):
+            return False
+    return True
+
+
+def joined(batches, field):
+    """Return a field of all batches as one tensor."""
+    return torch.cat([getattr(batch, field) for batch in batches])
 
 
 def test_every_epoch_has_each_image_once_with_its_class(images):
-    loaded = epoch(batches(images, 1), 1)
-    assert sorted(len(batch.ids) for batch in loaded) == [3, 4, 4, 4]
+    loaded = loaded_epoch(batches(images, 1))
+    sizes = [len(batch.ids) for batch in loaded]
+    assert sorted(sizes) == [3, 4, 4, 4]
     assert batches(images, 1).num_batches == 4
-    ids = torch.cat([batch.ids for batch in loaded])
+    ids = joined(loaded, "ids")
     assert ids.sort().values.tolist() == list(range(15))
-    labels = torch.cat([batch.labels for batch in loaded])
-    assert labels.tolist() == images.labels[ids.numpy()].tolist()
-    assert all(b.num_tokens == b.num_sentences == len(b.ids) for b in loaded)
+    assert joined(loaded, "labels").tolist() == images.labels[ids.numpy()].tolist()
+    assert [batch.num_tokens for batch in loaded] == sizes
+    assert [batch.num_sentences for batch in loaded] == sizes
 
 
 def test_epochs_and_seeds_give_different_batches_that_can_be_repeated(images, tmp_path):
     source = batches(images, 1)
-    first, second = epoch(source, 1), epoch(source, 2)
+    first = loaded_epoch(source)
+    second = loaded_epoch(source, 2)
     assert not same(first[:1], second[:1])
-    assert not same(first[:1], epoch(batches(images, 2), 1)[:1])
+    assert not same(first[:1], loaded_epoch(batches(images, 2))[:1])
     # A resumed training begins in the second epoch, and may load in any order.
     resumed = batches(images, 1)
     resumed.begin_epoch(2)
-    assert same(second, [resumed.load(i) for i in (3, 2, 1, 0)][::-1])
+    assert same(second[::-1], map(resumed.load, (3, 2, 1, 0)))
 
 
 def test_a_zip_gives_the_same_batches(images, tmp_path):
     [zipped] = open_images(zip_folder(tmp_path / "squares", tmp_path / "s.zip")).values()
-    assert same(epoch(batches(images, 1), 1), epoch(batches(zipped, 1), 1))
+    assert same(loaded_epoch(batches(images, 1)), loaded_epoch(batches(zipped, 1)))
 
 
 def test_validation_keeps_the_order_and_changes_nothing(images):
     source = batches(images, None)
-    loaded = epoch(source, 1)
-    assert torch.cat([batch.ids for batch in loaded]).tolist() == list(range(15))
-    assert same(loaded, epoch(source, 2))
+    loaded = loaded_epoch(source)
+    assert joined(loaded, "ids").tolist() == list(range(15))
+    assert same(loaded, loaded_epoch(source, 2))
     transform = ImageTransform(PreprocessingConfig(), 8)
     assert np.array_equal(loaded[0].images[1], transform.evaluation(images.read(1)))
 
 
 def test_moving_a_batch_keeps_its_values(images):
-    batch = epoch(batches(images, None), 1)[0]
+    batch = loaded_epoch(batches(images, None))[0]
     moved = batch.to(torch.device("meta"))
     assert moved.images.is_meta and moved.labels.is_meta
     assert moved.ids.tolist() == batch.ids.tolist()

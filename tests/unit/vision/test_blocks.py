@@ -13,6 +13,7 @@ from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.base import Grid
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.vision_transformer import VisionTransformer
+from tests.tiny import gradients, num_parameters, slots_of
 
 SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 3, "heads": 2}
 ATTENTION = {"gau": "pointwise:h=relu2"}
@@ -31,18 +32,20 @@ def test_shapes_gradients_and_records(block, pooling):
     with record_attention(model, Need(statistics=True)) as records:
         output = model(torch.randn(2, 3, 8, 8))
     assert output.logits.shape == (2, 5)
-    slots = [(record.slot, record.layer) for record in records]
+    slots = slots_of(records)
     assert slots and len(set(slots)) == len(slots)
     output.logits.square().sum().backward()
     # The keys' bias moves all scores of a row alike, to which softmax is blind.
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    assert all(p.grad.any() for p in model.parameters() if p.dim() > 1)
+    grads = gradients(model)
+    assert all(grad.isfinite().all() for grad in grads.values())
+    assert all(grad.any() for grad in grads.values() if grad.dim() > 1)
 
 
 @pytest.mark.parametrize("pooling", ["class", "mean"])
 @pytest.mark.parametrize("block", vision_blocks.names())
 def test_features_of_blocks_have_the_shape_of_the_grid(block, pooling):
-    model, calls = make_model(block, pooling=pooling).eval(), []
+    model = make_model(block, pooling=pooling).eval()
+    calls = []
     for layer in model.blocks:
         layer.register_forward_hook(lambda module, inputs, output: calls.append((inputs, output)))
     output = model(torch.randn(2, 3, 8, 8), blocks=(0, 2))
@@ -58,7 +61,7 @@ def test_features_of_blocks_have_the_shape_of_the_grid(block, pooling):
 def test_two_gated_units_have_about_the_weights_of_a_transformer_block():
     def count(block):
         blocks = make_model(block, embed_dim=256, heads=4).blocks
-        return sum(p.numel() for p in blocks.parameters())
+        return num_parameters(blocks)
 
     # The base is 128 wide in the paper, however wide heads would be.
     unit = 6 * 256**2 + 256 * 128 + 4 * 128 + 2 * 128  # with the norms of queries and keys

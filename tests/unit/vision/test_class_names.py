@@ -11,7 +11,8 @@ from relu_nmt.jobs.vision_evaluate.job import candidates
 from relu_nmt.vision.images import open_images, with_classes_of
 from tests.unit.vision.made_images import make_squares, write_table
 
-NFC, NFD = "caf\u00e9", "cafe\u0301"
+NFC = "caf\u00e9"
+NFD = "cafe\u0301"
 
 
 def folder_of(folder, name):

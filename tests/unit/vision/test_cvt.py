@@ -1,3 +1,6 @@
+import itertools
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +11,8 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.base import Grid, build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from tests.unit.vision.families import UNFIT
+from tests.tiny import num_parameters
+from tests.unit.vision.families import UNFIT, without_decay
 
 SMALL = {
     "family": "cvt",
@@ -41,17 +45,16 @@ def test_parameter_counts_and_map_sizes_match_the_paper():
     with torch.device("meta"):
         model = build_vision_model(config, 1000)
         output = model.eval()(torch.zeros(1, 3, 224, 224), blocks=range(13))
-    assert sum(p.numel() for p in model.parameters()) == 19_997_480
+    assert num_parameters(model) == 19_997_480
     shapes = [tuple(picture.shape[1:]) for picture in output.intermediate.values()]
     assert shapes == [(64, 56, 56)] + [(192, 28, 28)] * 2 + [(384, 14, 14)] * 10
     assert output.features.shape == (1, 384)
     assert model.num_tokens == 56**2
     for stage, dim in zip(model.stages, (64, 192, 384), strict=True):
         for block in stage:
-            assert sum(p.numel() for p in block.parameters()) == 12 * dim**2 + 46 * dim
-    rates = [[b.feed_forward_residual.drop_path for b in stage] for stage in model.stages]
-    assert rates[:2] == [[0.0], [0.0, 0.0]]
-    assert rates[2] == pytest.approx([0.1 * i / 9 for i in range(10)])
+            assert num_parameters(block) == 12 * dim**2 + 46 * dim
+    rates = [block.feed_forward_residual.drop_path for block in itertools.chain(*model.stages)]
+    assert rates == pytest.approx([0.0, 0.0, 0.0, *np.linspace(0, 0.1, 10)])
 
 
 class Published(nn.Module):
@@ -59,7 +62,9 @@ class Published(nn.Module):
 
     def __init__(self, weights, layers, heads):
         super().__init__()
-        self.weights, self.layers, self.heads = weights, layers, heads
+        self.weights = weights
+        self.layers = layers
+        self.heads = heads
 
     def norm(self, x, name):
         x = x - x.mean(-1, keepdim=True)
@@ -76,31 +81,33 @@ class Published(nn.Module):
         image = x[:, num_extra:].transpose(1, 2).reshape(len(x), -1, height, width)
         kernel = self.weights[f"{name}.0.weight"]
         image = F.conv2d(image, kernel, stride=stride, padding=1, groups=len(kernel))
-        mean, variance, gain, shift = (
-            self.weights[f"{name}.1.{kind}"][:, None, None]
-            for kind in ("running_mean", "running_var", "weight", "bias")
+        image = F.batch_norm(
+            image,
+            self.weights[f"{name}.1.running_mean"],
+            self.weights[f"{name}.1.running_var"],
+            self.weights[f"{name}.1.weight"],
+            self.weights[f"{name}.1.bias"],
         )
-        image = (image - mean) / (variance + 1e-5).sqrt() * gain + shift
         tokens = torch.cat([x[:, :num_extra], image.flatten(2).transpose(1, 2)], 1)
         return self.linear(tokens, f"{block}.attention.{part}")
 
     def attention(self, x, height, width, block, heads):
-        q, k, v = (
-            self.projected(x, height, width, block, part, stride)
-            for part, stride in (("q", 1), ("k", 2), ("v", 2))
-        )
+        q = self.projected(x, height, width, block, "q", stride=1)
+        k = self.projected(x, height, width, block, "k", stride=2)
+        v = self.projected(x, height, width, block, "v", stride=2)
         dim = q.shape[-1]
         joined = []
-        for some in torch.arange(dim).chunk(heads):
-            scores = q[..., some] @ k[..., some].transpose(1, 2) / dim**0.5
+        for channels in torch.arange(dim).chunk(heads):
+            scores = q[..., channels] @ k[..., channels].transpose(1, 2) / dim**0.5
             weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
-            joined.append(weights @ v[..., some])
+            joined.append(weights @ v[..., channels])
         return self.linear(torch.cat(joined, -1), f"{block}.attention.out_proj")
 
     def forward(self, image):
         for stage, (layers, heads) in enumerate(zip(self.layers, self.heads, strict=True)):
             name = f"embeddings.{stage}"
-            kernel, bias = (self.weights[f"{name}.convolution.{x}"] for x in ("weight", "bias"))
+            kernel = self.weights[f"{name}.convolution.weight"]
+            bias = self.weights[f"{name}.convolution.bias"]
             stride, padding = (2, 1) if stage else (4, 2)
             image = F.conv2d(image, kernel, bias, stride=stride, padding=padding)
             height, width = image.shape[2:]
@@ -120,11 +127,11 @@ class Published(nn.Module):
         return self.linear(self.norm(x[:, 0], "norm"), "head")
 
 
-@pytest.mark.parametrize("size", [(32, 32), (29, 50)])
-def test_the_forward_pass_matches_the_formula(size):
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (29, 50)])
+def test_the_forward_pass_matches_the_formula(height, width):
     model = randomized(small_model()).double()
     published = Published(model.state_dict(), SMALL["stage_layers"], SMALL["stage_heads"])
-    images = torch.randn(2, 3, *size, dtype=torch.float64)
+    images = torch.randn(2, 3, height, width, dtype=torch.float64)
     torch.testing.assert_close(model(images).logits, published(images).float())
 
 
@@ -159,7 +166,8 @@ def test_sima_normalizes_queries_and_keys_over_their_own_tokens():
     )
     attend(torch.randn(2, 30, 16, dtype=torch.float64), Grid(5, 6))
     q, k, v, _ = captured["args"]
-    q, k = (x / x.abs().sum(2, keepdim=True) for x in (q, k))
+    q = q / q.abs().sum(2, keepdim=True)
+    k = k / k.abs().sum(2, keepdim=True)
     assert (q.shape[2], k.shape[2]) == (30, 9)
     torch.testing.assert_close(captured["values"], q @ k.transpose(-1, -2) @ v)
 
@@ -170,13 +178,15 @@ def test_an_attention_that_needs_as_many_keys_as_queries_is_refused(name):
         small_model(attention=name)
 
 
-@pytest.mark.parametrize("size", [(3, 3), (4, 17), (37, 61)])
-def test_images_of_any_size(size):
-    output = small_model().eval()(torch.randn(2, 3, *size), blocks=[0, 4])
+@pytest.mark.parametrize(
+    ("size", "of_first", "of_last"),
+    [((3, 3), (1, 1), (1, 1)), ((4, 17), (1, 4), (1, 1)), ((37, 61), (9, 15), (3, 4))],
+)
+def test_cvt_takes_images_of_any_size(size, of_first, of_last):
+    output = small_model().eval()(torch.randn((2, 3, *size)), blocks=[0, 4])
     assert torch.isfinite(output.logits).all()
-    first, last = (output.intermediate[i].shape[2:] for i in (0, 4))
-    assert first == tuple((side - 3) // 4 + 1 for side in size)
-    assert last == tuple(-(-side // 4) for side in first)  # halved twice, rounded up
+    assert output.intermediate[0].shape[2:] == of_first
+    assert output.intermediate[4].shape[2:] == of_last
 
 
 def test_an_image_below_3_pixels_is_an_error():
@@ -198,8 +208,10 @@ def test_bfloat16_is_close_to_float32(name):
     assert (logits - expected).norm() < 0.1 * expected.norm()
 
 
-@pytest.mark.parametrize(("family", "sides"), [("cvt", (3, 3)), ("cvt", (17, 5)), ("xcit", (9, 1))])
-def test_kernels_wider_than_the_map_have_a_finite_gradient_in_bfloat16(family, sides):
+@pytest.mark.parametrize(
+    ("family", "height", "width"), [("cvt", 3, 3), ("cvt", 17, 5), ("xcit", 9, 1)]
+)
+def test_kernels_wider_than_the_map_have_a_finite_gradient_in_bfloat16(family, height, width):
     # oneDNN leaves entries that see only padding as they were in memory, here not a number.
     shape = {"cvt": {**SMALL, "embed_dim": 16}, "xcit": {"family": "xcit"}}[family]
     config = VisionTransformerConfig.of(**{**shape, "attention": "softmax"})
@@ -208,7 +220,7 @@ def test_kernels_wider_than_the_map_have_a_finite_gradient_in_bfloat16(family, s
     for seed in range(5):
         torch.manual_seed(seed)
         with torch.autocast("cpu", torch.bfloat16):
-            logits = model(torch.randn(4, 3, *sides)).logits
+            logits = model(torch.randn(4, 3, height, width)).logits
         # Fill memory of the size of each gradient, and give it back.
         for module in convolutions:
             shape = module.weight.shape
@@ -223,9 +235,9 @@ def test_only_the_last_stage_has_a_class_token_outside_the_convolutions():
     model = randomized(small_model())
     with record_attention(model, Need(telemetry=True)) as records:
         model(torch.randn(2, 3, 32, 32))
-    queries = [r.visibility.num_queries for r in records]
-    assert queries == [64, 16, 16, 4 + 1, 4 + 1]
-    assert [r.visibility.counts.item() for r in records] == [16, 4, 4, 1 + 1, 1 + 1]
+    visibilities = [record.visibility for record in records]
+    assert [v.num_queries for v in visibilities] == [64, 16, 16, 4 + 1, 4 + 1]
+    assert [v.counts.item() for v in visibilities] == [16, 4, 4, 1 + 1, 1 + 1]
     convolved = []
     convolution = model.stages[2][0].attention.q_convolution
     convolution.register_forward_pre_hook(lambda module, args: convolved.append(args[0]))
@@ -234,7 +246,7 @@ def test_only_the_last_stage_has_a_class_token_outside_the_convolutions():
 
 
 def test_weight_decay_spares_norms_biases_and_the_class_token():
-    exempt = {n for n, p in small_model().named_parameters() if hasattr(p, "no_weight_decay")}
+    exempt = without_decay(small_model())
     norms = {"stages.0.0.attention.q_convolution.1.weight", "embeddings.0.norm.weight"}
     assert {"class_token", *norms} <= exempt
     assert not {"embeddings.0.convolution.weight", "stages.0.0.attention.q.weight"} & exempt

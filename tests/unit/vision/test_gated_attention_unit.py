@@ -9,6 +9,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.config.registry import Spec
 from relu_nmt.vision.vision_transformer import GatedAttentionUnit
+from tests.tiny import num_parameters
 
 
 def new_unit(embed_dim, inner_dim, key_dim, alpha=1.0):
@@ -42,7 +43,9 @@ def test_the_output_matches_the_formula(alpha, causal):
     weights = records[0].weights
     w_u, w_v, w_b = unit.in_proj.weight.split([8, 8, 6])
     for b, length in enumerate(lengths):
-        u, v, base = (F.silu(x[b] @ w.T) for w in (w_u, w_v, w_b))
+        u = F.silu(x[b] @ w_u.T)
+        v = F.silu(x[b] @ w_v.T)
+        base = F.silu(x[b] @ w_b.T)
         for i in range(length):
             n = i + 1 if causal else length
             row = torch.zeros(8, dtype=torch.float64)
@@ -58,7 +61,8 @@ def test_the_output_matches_the_formula(alpha, causal):
 
 
 def test_later_and_padded_positions_do_not_matter():
-    unit, x = make_unit(), inputs()
+    unit = make_unit()
+    x = inputs()
     output = unit(x, Visibility(5, 5, causal=True))
     changed = x.clone()
     changed[:, 3:] = 1e3
@@ -71,7 +75,7 @@ def test_later_and_padded_positions_do_not_matter():
 
 def test_a_unit_has_the_published_number_of_parameters():
     unit = new_unit(16, 32, 128)
-    assert sum(p.numel() for p in unit.parameters()) == 6 * 16**2 + 128 * 16 + 4 * 128
+    assert num_parameters(unit) == 6 * 16**2 + 128 * 16 + 4 * 128
 
 
 def test_first_and_second_order_gradients_are_correct():

@@ -29,7 +29,7 @@ def assert_shows(images, arrays):
         assert np.array_equal(np.asarray(images.read(index)), array)
 
 
-def test_an_archive_of_one_set(tmp_path):
+def test_an_archive_of_one_set_is_one_set_of_images(tmp_path):
     np.savez(tmp_path / "small.npz", images=pixels(5), labels=np.array([3, 11, 3, 20, 11]))
     [(name, images)] = open_images(tmp_path / "small.npz").items()
     assert (name, images.name, images.classes) == ("small", "small", ("3", "11", "20"))
@@ -114,7 +114,7 @@ def test_damaged_archives_are_errors(tmp_path, damage):
 
 
 def files_of(arrays, in_struct):
-    data = [encoded(array) for array in arrays]
+    data = list(map(encoded, arrays))
     return [{"bytes": content, "path": None} for content in data] if in_struct else data
 
 

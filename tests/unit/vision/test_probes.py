@@ -23,20 +23,23 @@ def clusters(count, classes=4, dim=6, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(classes, size=count)
     centers = np.random.default_rng(99).normal(size=(classes, dim))
-    return centers[labels] + rng.normal(size=(count, dim)), labels
+    return torch.tensor(centers[labels] + rng.normal(size=(count, dim))), torch.tensor(labels)
+
+
+def train_and_test(num_train, num_test, dim=6):
+    """Return points of clusters, their labels, and other points."""
+    train, labels = clusters(num_train, dim=dim)
+    test, _ = clusters(num_test, dim=dim, seed=1)
+    return train, labels, test
 
 
 @pytest.mark.parametrize("neighbours", [1, 5, 500])
 def test_neighbours_match_a_loop_over_all_pairs(neighbours):
-    (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
-    scores = neighbor_scores(
-        torch.tensor(train), torch.tensor(labels), torch.tensor(test), 4, neighbours, 0.07
-    )
+    train, labels, test = train_and_test(60, 17)
+    scores = neighbor_scores(train, labels, test, 4, neighbours, 0.07)
     for row, query in zip(scores.tolist(), test, strict=True):
-        cosines = [
-            float(np.dot(query, x) / np.linalg.norm(query) / np.linalg.norm(x)) for x in train
-        ]
-        best = sorted(range(60), key=lambda i: -cosines[i])[:neighbours]
+        cosines = torch.cosine_similarity(query[None], train).tolist()
+        best = sorted(range(60), key=cosines.__getitem__, reverse=True)[:neighbours]
         expected = [0.0] * 4
         for i in best:
             expected[labels[i]] += math.exp((cosines[i] - cosines[best[0]]) / 0.07)
@@ -44,42 +47,39 @@ def test_neighbours_match_a_loop_over_all_pairs(neighbours):
 
 
 def test_votes_at_a_small_temperature_are_finite():
-    (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
-    tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test), 4
-    scores = neighbor_scores(*tensors, neighbours=20, temperature=0.001)
+    train, labels, test = train_and_test(60, 17)
+    scores = neighbor_scores(train, labels, test, 4, neighbours=20, temperature=0.001)
     assert scores.isfinite().all()
-    nearest = neighbor_scores(*tensors, neighbours=1)
+    nearest = neighbor_scores(train, labels, test, 4, neighbours=1)
     assert torch.equal(scores.argmax(1), nearest.argmax(1))
 
 
 def test_many_queries_are_computed_in_parts(monkeypatch):
-    (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
-    tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test)
-    expected = neighbor_scores(*tensors, 4)
+    train, labels, test = train_and_test(60, 17)
+    expected = neighbor_scores(train, labels, test, 4)
     monkeypatch.setattr("relu_nmt.vision.probes.QUERIES_AT_ONCE", 5)
-    torch.testing.assert_close(neighbor_scores(*tensors, 4), expected)
+    torch.testing.assert_close(neighbor_scores(train, labels, test, 4), expected)
 
 
 @pytest.mark.parametrize(("count", "dim"), [(40, 6), (8, 30)])  # more images, more features
 def test_ridge_regression_matches_numpys_least_squares(count, dim):
-    (shots, labels), (test, _) = clusters(count, dim=dim), clusters(9, dim=dim, seed=1)
-    scores = ridge_scores(
-        torch.tensor(shots).float().double(), torch.tensor(labels), torch.tensor(test), 4, l2=1024.0
-    )
+    train, labels, test = train_and_test(count, 9, dim)
+    scores = ridge_scores(train.float().double(), labels, test, 4, l2=1024.0)
     # (X^T X + l I)^-1 X^T Y is the least-squares solution of X and sqrt(l) I over Y and 0.
-    shots = shots.astype(np.float32).astype(np.float64)
-    mean, std = shots.mean(0), shots.std(0) + 1e-5
+    shots = train.numpy().astype(np.float32).astype(np.float64)
+    mean = shots.mean(0)
+    std = shots.std(0) + 1e-5
     x = np.column_stack([(shots - mean) / std, np.full(count, 100.0)])
-    y = np.where(np.arange(4) == labels[:, None], 1.0, -1.0)
+    y = np.where(np.arange(4) == labels.numpy()[:, None], 1.0, -1.0)
     padded = np.vstack([x, 32.0 * np.eye(dim + 1)]), np.vstack([y, np.zeros((dim + 1, 4))])
     weights, *_ = np.linalg.lstsq(*padded, rcond=None)
-    expected = np.column_stack([(test - mean) / std, np.full(9, 100.0)]) @ weights
+    expected = np.column_stack([(test.numpy() - mean) / std, np.full(9, 100.0)]) @ weights
     np.testing.assert_allclose(scores.numpy(), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_constant_features_are_harmless():
-    shots, labels = torch.ones(6, 3), torch.tensor([0, 1] * 3)
-    assert ridge_scores(shots, labels, shots, 2).isfinite().all()
+    shots = torch.ones(6, 3)
+    assert ridge_scores(shots, torch.tensor([0, 1] * 3), shots, 2).isfinite().all()
 
 
 def test_shots_cover_each_class_and_depend_on_the_seed():
@@ -110,16 +110,17 @@ def test_squeezing_takes_the_middle_of_the_squeezed_picture():
     assert np.abs(255 * cropped - square.transpose(2, 0, 1)).mean() > 20
 
 
+def standardized(x):
+    return (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True, correction=0)
+
+
 def test_joined_features_are_class_tokens_or_means_of_patches():
     torch.manual_seed(1)
-    patches, token = torch.randn(2, 5, 3, 4), torch.randn(2, 6)
+    patches = torch.randn(2, 5, 3, 4)
+    token = torch.randn(2, 6)
     output = VisionOutput(torch.zeros(2, 1), torch.zeros(2, 1), {4: patches}, {7: token})
     features = joined_features(output)
-    norms = [
-        (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True, correction=0)
-        for x in (patches, token)
-    ]
-    expected = torch.cat([norms[0].mean((2, 3)), norms[1]], 1)
+    expected = torch.cat([standardized(patches).mean((2, 3)), standardized(token)], 1)
     torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
     output.intermediate[7] = torch.randn(2, 6, 3, 4)  # the class token goes before
     assert torch.equal(joined_features(output), features)

@@ -1,5 +1,7 @@
+import itertools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,8 @@ from relu_nmt.vision.base import Grid, build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.loading import start_weights
 from relu_nmt.vision.swin_and_cvt import WindowAttention, Windows, joined_patches
+from tests.tiny import num_parameters
+from tests.unit.vision.families import without_decay
 
 SMALL = {
     "family": "swin",
@@ -54,19 +58,18 @@ def test_parameter_counts_match_the_paper(arch, expected):
     with torch.device("meta"):
         model = build_vision_model(config, 1000)
         output = model(torch.zeros(1, 3, 224, 224), blocks=range(sum(config.stage_layers)))
-    assert sum(p.numel() for p in model.parameters()) == expected
+    assert num_parameters(model) == expected
     assert model.num_tokens == 56**2
-    sides = [picture.shape[2:] for picture in output.intermediate.values()]
-    maps = {side: sides.count((side, side)) for side in (56, 28, 14, 7)}
-    assert tuple(maps.values()) == config.stage_layers
+    areas = [picture.shape[2:].numel() for picture in output.intermediate.values()]
+    assert areas == np.repeat([56**2, 28**2, 14**2, 7**2], config.stage_layers).tolist()
 
 
 def test_the_rate_of_drop_path_grows_linearly_over_all_blocks():
     config = VisionTransformerConfig.of(**architectures["swin_tiny"])
     with torch.device("meta"):
         model = build_vision_model(config, 2)
-    rates = [b.attention_residual.drop_path for stage in model.stages for b in stage]
-    assert rates == pytest.approx([0.2 * i / 11 for i in range(12)])
+    rates = [block.attention_residual.drop_path for block in itertools.chain(*model.stages)]
+    assert rates == pytest.approx(np.linspace(0, 0.2, 12))
 
 
 def regions_after_the_cyclic_shift(height, width, window):
@@ -83,7 +86,8 @@ def regions_after_the_cyclic_shift(height, width, window):
     for top in range(0, height, window):
         for left in range(0, width, window):
             part = slice(top, top + window), slice(left, left + window)
-            tokens, ids = numbers[part].flatten(), regions[part].flatten()
+            tokens = numbers[part].flatten()
+            ids = regions[part].flatten()
             visible[tokens[:, None], tokens[None]] = ids[:, None] == ids[None]
     return visible
 
@@ -103,7 +107,7 @@ def seen_by(windows, grid):
 def test_shifted_windows_match_the_masks_of_the_paper(window, across):
     grid = Grid(2 * window, across * window)
     windows = Windows(grid, window, True, torch.zeros(1, grid.height * grid.width, 1))
-    expected = regions_after_the_cyclic_shift(*grid, window)
+    expected = regions_after_the_cyclic_shift(grid.height, grid.width, window)
     assert torch.equal(seen_by(windows, grid), expected)
     counts = windows.visibility.counts[:, 0].expand(-1, window**2)
     padded = windows.take(torch.ones(1, grid.height * grid.width, 1))[..., 0] == 0
@@ -119,7 +123,8 @@ def test_every_token_is_in_one_window_of_maps_of_any_size(grid, shifted):
     assert torch.equal(windows.put(windows.take(x)), x)
     # Without padding every window has a token.
     assert windows.visibility.counts.min() >= 1
-    ys, xs = torch.arange(grid.height), torch.arange(grid.width)
+    ys = torch.arange(grid.height)
+    xs = torch.arange(grid.width)
 
     def window_of(positions, length):
         return (positions + (2 if shifted and length > 3 else 0)) // 3
@@ -143,10 +148,11 @@ def test_window_attention_matches_dense_attention_with_masks(name, shifted, grid
 
     visible = seen_by(windows, grid)
     q, k, v = attend.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-    q, k = attend.attention.map_queries(q), attend.attention.map_keys(k)
+    q = attend.attention.map_queries(q)
+    k = attend.attention.map_keys(k)
     scores = q @ k.transpose(-1, -2) / 2
-    ys, xs = torch.arange(grid.height), torch.arange(grid.width)
-    ys, xs = (z.flatten() for z in torch.meshgrid(ys, xs, indexing="ij"))
+    patches = torch.cartesian_prod(torch.arange(grid.height), torch.arange(grid.width))
+    ys, xs = patches.unbind(1)
     for i, j in visible.nonzero().tolist():
         offset = (ys[i] - ys[j] + 2) * 5 + xs[i] - xs[j] + 2
         scores[:, :, i, j] = scores[:, :, i, j] + attend.position_bias[offset]
@@ -169,7 +175,8 @@ def test_window_attention_matches_dense_attention_with_masks(name, shifted, grid
 
 def test_a_token_depends_only_on_its_window():
     torch.manual_seed(0)
-    grid, attend = Grid(6, 6), WindowAttention(small_config(), 0, 0)
+    grid = Grid(6, 6)
+    attend = WindowAttention(small_config(), 0, 0)
     windows = Windows(grid, 3, True, torch.zeros(1, 36, 8))
     jacobian = torch.autograd.functional.jacobian(
         lambda x: attend(x, windows)[0].sum(1), torch.randn(1, 36, 8)
@@ -203,7 +210,7 @@ def test_scores_have_a_position_bias_that_learns(name):
     model = small_model(attention=name).train()
     # 23 x 30 pixels are 6 x 8 patches, 3 x 4 in the second stage.
     model(torch.randn(3, 3, 23, 30)).logits.square().sum().backward()
-    for block in (block for stage in model.stages for block in stage):
+    for block in itertools.chain(*model.stages):
         bias = block.attention.position_bias
         assert (bias is not None) == attentions.get(name).capabilities.scores
         assert bias is None or bias.grad.abs().sum() > 0
@@ -233,7 +240,8 @@ def test_records_have_the_counts_of_shifted_windows():
     with record_attention(model, Need(telemetry=True)) as records:
         model(torch.randn(2, 3, 24, 24))
     assert [r.layer for r in records] == [0, 1, 2, 3]
-    plain, shifted = (records[i].visibility for i in (0, 1))
+    plain = records[0].visibility
+    shifted = records[1].visibility
     assert plain.counts.unique().tolist() == [9]
     # 6 = 1 + 3 + 2 rows and columns: windows of shifted regions.
     assert shifted.counts.unique().tolist() == [1, 2, 3, 4, 6, 9]
@@ -241,7 +249,7 @@ def test_records_have_the_counts_of_shifted_windows():
 
 
 def test_weight_decay_spares_norms_biases_and_the_position_biases():
-    exempt = {n for n, p in small_model().named_parameters() if hasattr(p, "no_weight_decay")}
+    exempt = without_decay(small_model())
     assert "stages.0.0.attention.position_bias" in exempt
     assert "patches_norm.weight" in exempt
     assert not {"mergings.0.reduction.weight", "stages.0.0.attention.qkv.weight"} & exempt
@@ -262,7 +270,8 @@ def test_contradicting_settings_are_errors(settings, message):
 
 
 def test_position_biases_are_interpolated_to_another_window():
-    trained, model = small_model(), small_model(window_size=4)
+    trained = small_model()
+    model = small_model(window_size=4)
     metadata = {"task": {"classes": list("abcde")}, "model_config": to_dict(trained.config)}
     checkpoint = SimpleNamespace(model_tensors=trained.state_dict(), metadata=metadata)
     notes = []

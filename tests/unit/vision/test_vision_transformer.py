@@ -13,6 +13,8 @@ from relu_nmt.modules.transformer_layer import drop_path
 from relu_nmt.vision.base import Grid, build_vision_model, resize_positions
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.vision_transformer import PatchEmbedding, VisionTransformer
+from tests.tiny import num_parameters, slots_of
+from tests.unit.vision.families import without_decay
 
 QK_NORM = {"attention": "pointwise:h=relu"}
 LARGER = {**QK_NORM, "num_classes": 21_843}
@@ -28,7 +30,7 @@ def count(arch, num_classes=1000, **settings):
     config = VisionTransformerConfig.of(**{**architectures[arch], **settings})
     with torch.device("meta"):
         model = VisionTransformer(config, num_classes)
-    return sum(p.numel() for p in model.parameters())
+    return num_parameters(model)
 
 
 @pytest.mark.parametrize(
@@ -86,11 +88,11 @@ def test_shared_options_have_the_flags_of_translation():
 def test_the_patch_embedding_is_a_convolution_of_the_padded_image(sides, size):
     torch.manual_seed(0)
     embedding = PatchEmbedding(sides, embed_dim=6)
-    images = torch.randn(2, 3, *size)
+    images = torch.randn((2, 3, *size))
     patches, grid = embedding(images)
     padded = torch.zeros(2, 3, grid.height * sides[0], grid.width * sides[1])
     padded[:, :, : size[0], : size[1]] = images
-    weight = embedding.projection.weight.view(6, 3, *sides)
+    weight = embedding.projection.weight.view((6, 3, *sides))
     expected = F.conv2d(padded, weight, embedding.projection.bias, stride=sides)
     assert tuple(grid) == tuple(expected.shape[2:])
     torch.testing.assert_close(patches, expected.flatten(2).transpose(1, 2))
@@ -103,7 +105,7 @@ def test_positions_are_interpolated_for_images_of_any_size(block, pooling):
     model = small_model(block=block, attention=attention, pooling=pooling, patch_size=(4, 2)).eval()
     assert model.grid == Grid(2, 4)
     for size, grid in [((8, 8), (2, 4)), ((8, 12), (2, 6)), ((17, 5), (5, 3)), ((1, 1), (1, 1))]:
-        output = model(torch.randn(2, 3, *size), blocks=[0])
+        output = model(torch.randn((2, 3, *size)), blocks=[0])
         assert output.logits.isfinite().all()
         assert output.intermediate[0].shape == (2, 16, *grid)
     # The class token's position stays, and a linear slope stays one where it is read twice as fine.
@@ -135,7 +137,7 @@ def test_big_vision_has_its_initial_weights_and_no_position_of_the_class_token(p
     model = build_vision_model(VisionTransformerConfig.of(**values), 5).eval()
     assert model.positions.shape == (4, 64)
     assert model.positions.std().item() == pytest.approx(1 / 8, rel=0.15)
-    weights = {name: p.detach() for name, p in model.named_parameters()}
+    weights = model.state_dict()
     assert not weights["head.weight"].any() and torch.all(weights["head.bias"] == -6.9)
     first = "blocks.0.layer.self_attention.qkv.weight"
     assert weights[first].std().item() == pytest.approx(1 / 8, rel=0.05)  # Xavier, D to D
@@ -148,7 +150,8 @@ def test_big_vision_has_its_initial_weights_and_no_position_of_the_class_token(p
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
-    images, block_inputs = torch.randn(2, 3, 8, 8), []
+    images = torch.randn(2, 3, 8, 8)
+    block_inputs = []
     model.blocks[0].register_forward_pre_hook(lambda _, inputs: block_inputs.append(inputs[0]))
     output = model(images)
     x = model.patches(images)[0] + model.positions
@@ -203,7 +206,7 @@ def test_the_forward_pass_matches_the_formula(pooling):
     qkv = layer.self_attention.qkv(y)
     heads = []
     for head in range(2):
-        q, k, v = (qkv[..., 16 * i + 8 * head :][..., :8] for i in range(3))
+        q, k, v = qkv.unflatten(-1, (3, 2, 8))[:, :, :, head].unbind(2)
         heads.append((q @ k.transpose(1, 2) / 8**0.5).softmax(-1) @ v)
     x = x + layer.self_attention.out_proj(torch.cat(heads, -1))
     y = layer.feed_forward.inner(norm(layer.feed_forward_residual.norm, x))
@@ -240,7 +243,7 @@ def test_initial_weights_follow_vit():
 
 
 def test_weight_decay_spares_norms_biases_positions_and_the_class_token():
-    exempt = {n for n, p in small_model().named_parameters() if hasattr(p, "no_weight_decay")}
+    exempt = without_decay(small_model())
     assert {"class_token", "positions", "norm.weight", "head.bias"} <= exempt
     matrices = {"head.weight", "patches.projection.weight"}
     matrices.add("blocks.0.layer.self_attention.qkv.weight")
@@ -252,7 +255,7 @@ def test_every_block_has_a_record_if_requested():
     images = torch.randn(3, 3, 8, 8)
     with record_attention(model, Need(statistics=True, weights=True)) as records:
         model(images)
-    assert [(r.slot, r.layer) for r in records] == [("encoder", 0), ("encoder", 1)]
+    assert slots_of(records) == [("encoder", 0), ("encoder", 1)]
     for record in records:
         torch.testing.assert_close(record.rows.total, torch.ones(3, 2, 5))
         assert record.weights.shape == (3, 2, 5, 5)

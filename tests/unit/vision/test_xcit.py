@@ -12,6 +12,8 @@ from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.vision.base import Grid, build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.xcit import XCiT, fourier_positions
+from tests.tiny import num_parameters
+from tests.unit.vision.families import without_decay
 
 SIMA = {"attention": "sima", "class_attention": "sima"}
 
@@ -21,7 +23,7 @@ def count(arch, **settings):
     with torch.device("meta"):
         model = build_vision_model(config, 1000)
     assert isinstance(model, XCiT)
-    return sum(p.numel() for p in model.parameters())
+    return num_parameters(model)
 
 
 def small_model(**settings):
@@ -59,7 +61,8 @@ def test_xcit_without_local_patch_interaction_has_the_parameter_count_of_the_abl
 
 @pytest.mark.parametrize("grid", [Grid(3, 5), Grid(1, 1), Grid(14, 14)])
 def test_fourier_positions_match_the_formula(grid):
-    positions = fourier_positions(grid, torch.device("cpu")).view(*grid, 2, 32)
+    positions = fourier_positions(grid, torch.device("cpu"))
+    positions = positions.view(grid.height, grid.width, 2, 32)
     for row in range(grid.height):
         for column in range(grid.width):
             angles = 2 * math.pi * (row + 1) / grid.height, 2 * math.pi * (column + 1) / grid.width
@@ -74,8 +77,9 @@ def test_class_attention_of_sima_is_the_first_row_of_self_attention():
     block = small_model(**SIMA, class_layers=1).double().class_blocks[0]
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     output = block.attention(x, Grid(2, 2))
-    q, k, v = (block.attention.split(part) for part in block.attention.qkv(x).chunk(3, -1))
-    q, k = (part / part.abs().sum(2, keepdim=True) for part in (q, k))
+    q, k, v = map(block.attention.split, block.attention.qkv(x).chunk(3, -1))
+    q = q / q.abs().sum(2, keepdim=True)
+    k = k / k.abs().sum(2, keepdim=True)
     values = (q @ k.transpose(2, 3) @ v)[:, :, :1].transpose(1, 2).flatten(2)
     torch.testing.assert_close(output, block.attention.out_proj(values))
 
@@ -83,7 +87,7 @@ def test_class_attention_of_sima_is_the_first_row_of_self_attention():
 def test_softmax_has_one_query_in_class_attention():
     block = small_model(class_layers=1).double().class_blocks[0]
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    q, k, v = (block.attention.split(part) for part in block.attention.qkv(x).chunk(3, -1))
+    q, k, v = map(block.attention.split, block.attention.qkv(x).chunk(3, -1))
     weights = (q[:, :, :1] @ k.transpose(2, 3) / 8**0.5).softmax(-1)
     values = (weights @ v).transpose(1, 2).flatten(2)
     torch.testing.assert_close(block.attention(x, Grid(2, 2)), block.attention.out_proj(values))
@@ -97,7 +101,8 @@ def test_softmax_has_one_query_in_class_attention():
 def test_class_attention_changes_patches_as_the_public_code(norm_patches):
     block = small_model(class_layers_norm_patches=norm_patches).double().class_blocks[0]
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    first, second = block.attention_residual, block.feed_forward_residual
+    first = block.attention_residual
+    second = block.feed_forward_residual
     normed = first.norm(x)
     patches = x[:, 1:] + first.gain * normed[:, 1:]
     patches = second.norm(patches) if norm_patches else patches
@@ -110,13 +115,15 @@ def test_class_attention_changes_patches_as_the_public_code(norm_patches):
 def test_a_block_is_attention_then_convolutions_then_the_feed_forward_network(local):
     block = small_model(local_patch_interaction=local).double().eval().blocks[1]
     x = torch.randn(2, 6, 16, dtype=torch.float64)
-    visibility, grid = Visibility(6, 6), Grid(2, 3)
+    visibility = Visibility(6, 6)
+    grid = Grid(2, 3)
     residual = block.attention_residual
     y = x + residual.gain * block.attention(residual.norm(x), visibility)
     if local:
-        part, residual = block.local, block.local_residual
+        residual = block.local_residual
         picture = residual.norm(y).transpose(1, 2).reshape(2, 16, 2, 3)
-        picture = part.second(part.norm(nn.functional.gelu(part.first(picture))))
+        picture = nn.functional.gelu(block.local.first(picture))
+        picture = block.local.second(block.local.norm(picture))
         y = y + residual.gain * picture.flatten(2).transpose(1, 2)
     residual = block.feed_forward_residual
     y = y + residual.gain * block.feed_forward(residual.norm(y))
@@ -132,7 +139,8 @@ def test_stochastic_depth_has_one_rate_and_skips_no_class_attention():
 
 
 def test_intermediate_features_are_outputs_of_the_blocks():
-    model, outputs = small_model().eval(), []
+    model = small_model().eval()
+    outputs = []
     for block in model.blocks:
         block.register_forward_hook(lambda _, inputs, output: outputs.append(output))
     features = model(torch.randn(2, 3, 16, 24), blocks=(0, 1)).intermediate
@@ -149,7 +157,7 @@ def test_patches_may_be_non_square_and_relu_replaces_every_gelu():
 
 
 def test_weight_decay_spares_the_class_token_and_vectors():
-    exempt = {n for n, p in small_model().named_parameters() if hasattr(p, "no_weight_decay")}
+    exempt = without_decay(small_model())
     assert {"class_token", "blocks.0.attention.attention.temperature", "norm.weight"} <= exempt
     assert not {"positions.weight", "stem.layers.0.weight", "head.weight"} & exempt
 
