@@ -1,6 +1,5 @@
 """The settings of the commands: a wrong value is refused in the same words on every way in."""
 
-import argparse
 import json
 import math
 from pathlib import Path
@@ -13,14 +12,9 @@ from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.search.config import GenerationConfig
+from tests.unit.training.toy import parsed
 
 TRAIN = {"data": "data-bin", "max_tokens": 100}
-
-
-def parsed(settings_class, *flags):
-    parser = argparse.ArgumentParser()
-    c.add_settings(parser, settings_class)
-    return c.read_settings(settings_class, parser.parse_args(flags))
 
 
 def ways(settings_class, own_class, name, value, folder):
@@ -28,13 +22,14 @@ def ways(settings_class, own_class, name, value, folder):
     base = TRAIN if settings_class is TranslationTrainingSettings else {}
     flags = [] if not base else ["data-bin", "--max-tokens=100"]
     flag = f"--{name.replace('_', '-')}={value}"
-    yaml, stored = folder / "own.yaml", folder / "results.json"
+    yaml = folder / "own.yaml"
+    stored = folder / "results.json"
     text = {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan" if value != value else value)
     yaml.write_text(f"{name}: {text}\n")
     stored.write_text(json.dumps({"settings": {"group": {name: value}}}))
-    yield lambda: parsed(settings_class, *flags, flag)
-    yield lambda: parsed(settings_class, *flags, "--config", str(yaml))
-    yield lambda: parsed(settings_class, *flags, "--config", str(stored))
+    yield lambda: parsed(settings_class, [*flags, flag])
+    yield lambda: parsed(settings_class, [*flags, "--config", str(yaml)])
+    yield lambda: parsed(settings_class, [*flags, "--config", str(stored)])
     yield lambda: settings_class.of(**base, **{name: value})
     yield lambda: settings_class.of(**base, **{name: str(value)})
     yield lambda: c.from_dict(settings_class, {**base, "group": {name: value}})
@@ -105,26 +100,26 @@ def test_the_attention_preset_goes_with_any_shape():
 
 def test_a_recipe_goes_with_any_shape_and_flags_go_before_it(tmp_path):
     flags = ["d", "--recipe", "deit", "--arch", "vit_s", "--mixup", "0", "--lr-batch-size", "0"]
-    config = parsed(ImageTrainingSettings, *flags)
+    config = parsed(ImageTrainingSettings, flags)
     assert (config.augmentation.mixup, config.augmentation.cutmix) == (0.0, 1.0)
     assert (config.model.embed_dim, config.model.drop_path) == (384, 0.05)
     assert (config.trainer.schedule.lr, config.trainer.lr_batch_size) == ((5e-4,), 0)
     # Updates of warm-up go before the recipe's epochs, and no RandAugment before its magnitude.
     flags += ["--warmup-updates", "7", "--rand-augment", "0"]
-    other = parsed(ImageTrainingSettings, *flags)
+    other = parsed(ImageTrainingSettings, flags)
     assert (other.trainer.warmup_epochs, other.trainer.schedule.warmup) == (0, 7)
     path = tmp_path / "own.yaml"
     path.write_text(c.to_yaml(other))
-    assert parsed(ImageTrainingSettings, "--config", str(path)) == other
+    assert parsed(ImageTrainingSettings, ["--config", str(path)]) == other
     assert c.from_dict(ImageTrainingSettings, json.loads(json.dumps(c.to_dict(config)))) == config
     for flag in ("--rand-augment-std=1", "--rand-augment-magnitude=3"):
         with pytest.raises(ConfigError, match="does nothing without --rand-augment"):
-            parsed(ImageTrainingSettings, "d", flag)
+            parsed(ImageTrainingSettings, ["d", flag])
 
 
 def test_typed_attention_options_go_before_the_preset():
     flags = ["d", "--max-tokens", "9", "--arch", "reluformer_tiny", "--attention", "softmax"]
-    assert parsed(TranslationTrainingSettings, *flags).model.attention == "softmax"
+    assert parsed(TranslationTrainingSettings, flags).model.attention == "softmax"
 
 
 @pytest.mark.parametrize(
@@ -149,22 +144,22 @@ def test_typed_attention_options_go_before_the_preset():
 def test_a_flag_that_does_nothing_says_what_it_needs(flags, needed):
     model = ["d", "--max-tokens", "9", "--arch", "transformer_tiny"]
     with pytest.raises(ConfigError, match="does nothing") as error:
-        parsed(TranslationTrainingSettings, *model, *flags.split())
+        parsed(TranslationTrainingSettings, [*model, *flags.split()])
     assert needed in str(error.value)
 
 
 @pytest.mark.parametrize("flags", ["--positions learned", "--encoder-learned-pos", ""])
 def test_longest_source_with_any_positions(flags):
     typed = ["d", "--max-tokens", "9", *flags.split(), "--max-source-positions", "80"]
-    assert parsed(TranslationTrainingSettings, *typed).model.max_source_positions == 80
+    assert parsed(TranslationTrainingSettings, typed).model.max_source_positions == 80
 
 
 def test_settings_dumped_or_stored_give_the_same_settings(tmp_path):
     flags = ["d", "--max-tokens", "9", "--arch", "reluformer_tiny", "--store-ema", "--lr", "1e-3"]
-    config = parsed(TranslationTrainingSettings, *flags)
+    config = parsed(TranslationTrainingSettings, flags)
     path = tmp_path / "own.yaml"
     path.write_text(c.to_yaml(config))
-    assert parsed(TranslationTrainingSettings, "--config", str(path)) == config
+    assert parsed(TranslationTrainingSettings, ["--config", str(path)]) == config
     stored = json.loads(json.dumps(c.to_dict(config)))
     assert c.from_dict(TranslationTrainingSettings, stored) == config
 
@@ -182,5 +177,5 @@ SOFTMAX = ["averaged", "fairseq", "learned", "soft", "softmax", "vit-class"]
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
 def test_the_settings_of_an_old_checkpoint_are_read(path):
     kind = ImageTrainingSettings if path.stem.startswith("vit") else TranslationTrainingSettings
-    config = parsed(kind, "--config", str(path))
+    config = parsed(kind, ["--config", str(path)])
     assert (config.model.attention == "softmax") == (path.stem in SOFTMAX)

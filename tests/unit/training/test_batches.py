@@ -1,5 +1,7 @@
 """Each process's batches, batches loaded ahead, and the largest one that fits into memory."""
 
+import copy
+import itertools
 import math
 import threading
 import time
@@ -20,33 +22,38 @@ from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.preflight import fitting_tokens, largest_that_fits, leaving_no_trace
 from relu_nmt.training.state import Components
 from tests.ranks import run_ranks
+from tests.tiny import gradients
 from tests.unit.training.toy import Toy, ToyModel, ToyObjective, ToySource
 
 CPU = torch.device("cpu")
 
 
-@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 5), st.integers(1, 4))
-def test_shares_cover_the_rest_of_the_epoch_once(num_batches, offset, update_freq, world_size):
-    offset = min(offset, num_batches)
-    shares = [
+def shares_of(num_batches, offset, update_freq, world_size):
+    """Return the batches of each update of each process."""
+    return [
         batches_of_process(num_batches, offset, update_freq, rank, world_size)
         for rank in range(world_size)
     ]
+
+
+def filled(updates):
+    """Return the numbers of the batches in updates, sorted. None stands for no batch."""
+    return sorted(index for index in itertools.chain(*updates) if index is not None)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 5), st.integers(1, 4))
+def test_shares_cover_the_rest_of_the_epoch_once(num_batches, offset, update_freq, world_size):
+    offset = min(offset, num_batches)
+    shares = shares_of(num_batches, offset, update_freq, world_size)
     # All processes make as many updates, each of as many batches.
-    assert len({tuple(len(update) for update in share) for share in shares}) == 1
-    done = sorted(i for share in shares for update in share for i in update if i is not None)
-    assert done == list(range(offset, num_batches))
+    assert len({tuple(map(len, share)) for share in shares}) == 1
+    assert filled(itertools.chain(*shares)) == list(range(offset, num_batches))
 
 
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 4))
 def test_processes_and_accumulation_are_interchangeable(num_batches, update_freq, world_size):
-    many = [
-        batches_of_process(num_batches, 0, update_freq, r, world_size) for r in range(world_size)
-    ]
-    joined = [
-        sorted(i for update in updates for i in update if i is not None)
-        for updates in zip(*many, strict=True)
-    ]
+    shares = shares_of(num_batches, 0, update_freq, world_size)
+    joined = list(map(filled, zip(*shares, strict=True)))
     assert joined == batches_of_process(num_batches, 0, update_freq * world_size, 0, 1)
 
 
@@ -81,14 +88,14 @@ def test_an_error_while_loading_reaches_the_trainer():
 
 def test_random_numbers_buffers_and_gradients_come_back():
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Dropout(0.5))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
     with leaving_no_trace(model):
         model(torch.randn(3, 1, 4, 4)).sum().backward()
         assert not torch.equal(model[1].running_mean, before["1.running_mean"])
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert set(gradients(model).values()) == {None}
 
 
 def test_random_features_are_drawn_again():
@@ -225,7 +232,8 @@ def test_the_memory_of_a_gpu_is_free_or_reserved(monkeypatch):
 def test_a_larger_batch_takes_more_memory(tmp_path):
     """The peak is from the batch, not from the process's past."""
     torch.ones(100_000_000).sum()
-    parts, rows = Toy(tmp_path).trainer().parts, 4_000_000
+    parts = Toy(tmp_path).trainer().parts
+    rows = 4_000_000
     small = ToySource().load(0)
     large = type(small)(torch.arange(rows), torch.randn(rows, 4), torch.randn(rows, 1))
     peaks = []

@@ -6,6 +6,7 @@ import subprocess
 import zipfile
 import zlib
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -35,7 +36,7 @@ def example() -> Checkpoint:
     )
 
 
-def test_everything_comes_back(tmp_path):
+def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
     saved = example()
     save_checkpoint(tmp_path / "c.safetensors", saved)
     loaded = load_checkpoint(tmp_path / "c.safetensors", with_training_state=True)
@@ -56,7 +57,7 @@ def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path):
     assert loaded.model_tensors["embed.weight"] is loaded.model_tensors["output.weight"]
     with open(tmp_path / "c.safetensors", "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    assert sorted(name for name in header if name != "__metadata__") == [
+    assert sorted(header.keys() - {"__metadata__"}) == [
         "model.count",
         "model.embed.weight",
         "model.half",
@@ -111,7 +112,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path, quick_python):
 
 
 @pytest.mark.parametrize("size", [0, 4, 8, 9, 60, 0.5, 0.9, -1])
-def test_truncated_files(tmp_path, size):
+def test_a_truncated_checkpoint_is_an_error(tmp_path, size):
     path = tmp_path / "c.safetensors"
     save_checkpoint(path, example())
     contents = path.read_bytes()
@@ -140,7 +141,8 @@ def test_tensors_stay_when_another_program_writes_over_the_file_and_cuts_it(tmp_
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_a_header_whose_length_begins_as_a_pickle_does(tmp_path, protocol):
-    path, length = tmp_path / "c.safetensors", 0x10080 + 0x100 * protocol
+    path = tmp_path / "c.safetensors"
+    length = 0x10080 + 0x100 * protocol
 
     def length_with(note):
         save_checkpoint(path, Checkpoint({"w": torch.ones(1)}, {"note": note}, {}))
@@ -154,7 +156,7 @@ def test_a_header_whose_length_begins_as_a_pickle_does(tmp_path, protocol):
     assert load_checkpoint(path).model_tensors["w"].item() == 1
 
 
-def test_foreign_files(tmp_path):
+def test_files_of_other_programs_are_refused(tmp_path):
     torch.save({"w": torch.ones(1)}, tmp_path / "new.pt")
     torch.save({"w": torch.ones(1)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
@@ -187,10 +189,10 @@ def tensor_bytes(path):
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
     header.pop("__metadata__")
-    return {
-        name: tuple(8 + size + offset for offset in entry["data_offsets"])
-        for name, entry in header.items()
-    }
+    positions = {}
+    for name, entry in header.items():
+        positions[name] = tuple(np.add(entry["data_offsets"], 8 + size))
+    return positions
 
 
 def flip(path, position, bit):
@@ -226,7 +228,8 @@ def test_any_flipped_bit_is_found_or_changes_nothing(tmp_path):
     flips = random.Random(1)
     size = path.stat().st_size
     for _ in range(1500):
-        position, bit = flips.randrange(size), flips.randrange(8)
+        position = flips.randrange(size)
+        bit = flips.randrange(8)
         flip(path, position, bit)
         try:
             loaded = load_checkpoint(path, with_training_state=True)

@@ -14,10 +14,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.training import distributed
-from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import join_processes, whole_weights
 from tests.ranks import free_port, run_ranks
-from tests.tiny import values
+from tests.tiny import last_checkpoint, values
 from tests.unit.training import toy
 from tests.unit.training.toy import Toy, ToySource, json_lines
 
@@ -51,15 +50,12 @@ def test_freed_memory_is_used_again():
     """Pages that come anew from the system are faults, 2,000 for a tensor of 8 MB."""
     # With a fixed threshold glibc does not adapt it, which it does by chance.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}
-    faults = [
-        int(
-            subprocess.check_output(
-                [sys.executable, "-c", FAULTS, *flag], cwd=ROOT, env=environment
-            )
-        )
-        for flag in ([], ["keep"])
-    ]
-    assert 10 * faults[1] < faults[0]
+
+    def num_faults(*flag):
+        words = [sys.executable, "-c", FAULTS, *flag]
+        return int(subprocess.check_output(words, cwd=ROOT, env=environment))
+
+    assert 10 * num_faults("keep") < num_faults()
 
 
 def train(folder, update_freq, poisoned=(), backend="pytorch_ddp", max_epoch=2):
@@ -77,7 +73,7 @@ def train(folder, update_freq, poisoned=(), backend="pytorch_ddp", max_epoch=2):
 
 
 def on_two(python, work, folder):
-    """Return what ``work(process)`` returns in each of two processes."""
+    """Return the results of ``work(process)`` in two processes."""
 
     def noted(process):
         (folder / f"told.{process.rank}").write_bytes(pickle.dumps(work(process)))
@@ -112,12 +108,9 @@ def test_two_processes_make_the_updates_of_one_that_accumulates(
     assert values(left, "num_updates") == [1, 2, 3, 4]
     # A thread that is left may abort the end of its process.
     assert [threads for _, threads in outputs] == [0, 0]
-    stored = [
-        load_checkpoint(tmp_path / n / "checkpoint_last.safetensors", with_training_state=True)
-        for n in ("one", "two")
-    ]
-    for name, tensor in stored[0].training_tensors.items():
-        torch.testing.assert_close(tensor, stored[1].training_tensors[name], rtol=1e-4, atol=1e-6)
+    alone = last_checkpoint(tmp_path / "one").training_tensors
+    parallel = last_checkpoint(tmp_path / "two").training_tensors
+    torch.testing.assert_close(alone, parallel, rtol=1e-4, atol=1e-6)
 
 
 def sharded(process, folder):
@@ -131,10 +124,9 @@ def sharded(process, folder):
             if event.key.startswith("c10d::"):
                 calls[backend, event.key.removeprefix("c10d::")] = event.count
     model = trainer.parts.model
-    parts = {name: p.to_local().numel() for name, p in model.named_parameters()}
     state = trainer.parts.optimizer.state
-    held = sum(state[p]["exp_avg"].to_local().numel() for p in model.parameters())
-    calls["parts"], calls["held"] = sum(parts.values()), held
+    calls["parts"] = sum(p.to_local().numel() for p in model.parameters())
+    calls["held"] = sum(state[p]["exp_avg"].to_local().numel() for p in model.parameters())
     with whole_weights(trainer.parts.objective):
         calls["whole"] = sum(p.numel() for p in model.parameters() if not hasattr(p, "placements"))
     for name, epochs in (("whole", (2,)), ("resumed", (1, 2))):
@@ -159,26 +151,21 @@ def accumulating(folder, process, backend, **limits):
 
 def test_sharded_processes_hold_parts_and_resume_bit_for_bit(quick_python, tmp_path):
     reports = on_two(quick_python, lambda process: sharded(process, tmp_path / "sharded"), tmp_path)
-    # Of 49 weights the first process has halves of 32 and 8, and the only row of the output, 9.
-    assert sorted(r["parts"] for r in reports) == sorted(r["held"] for r in reports) == [20, 29]
-    assert {report["whole"] for report in reports} == {49}
+    # The first process has of 49 weights halves of 32 and 8, and the only row of the output, 9.
+    assert sorted(values(reports, "parts")) == sorted(values(reports, "held")) == [20, 29]
+    assert set(values(reports, "whole")) == {49}
     for counts in reports:
         # Two updates: gradients are exchanged once in each, not with each batch, and the sums are.
         assert counts["pytorch_ddp", "allreduce_"] == 2 * 2
         assert counts["fully_sharded", "_reduce_scatter_base_"] == 2
-    uninterrupted, resumed = (
-        load_checkpoint(
-            tmp_path / f"sharded/{name}/checkpoint_last.safetensors", with_training_state=True
-        )
-        for name in ("whole", "resumed")
-    )
+    uninterrupted = last_checkpoint(tmp_path / "sharded/whole")
+    resumed = last_checkpoint(tmp_path / "sharded/resumed")
     assert uninterrupted.metadata["training_state"]["num_updates"] == 4
     for counts, other in (
         (uninterrupted.model_tensors, resumed.model_tensors),
         (uninterrupted.training_tensors, resumed.training_tensors),
     ):
-        assert counts.keys() == other.keys()
-        assert all(torch.equal(counts[name], other[name]) for name in counts)
+        torch.testing.assert_close(counts, other, rtol=0, atol=0)
 
 
 def test_statistics_are_averaged_over_the_processes(quick_python, tmp_path):
@@ -209,7 +196,7 @@ def test_a_bad_batch_of_any_process_of_torchrun_is_named(tmp_path, quick_python)
     assert "samples 300, 301." in run.stderr
 
 
-def test_half_set_environment(monkeypatch):
+def test_a_half_set_environment_of_processes_is_an_error(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match="RANK is ''; start several processes with torchrun"):

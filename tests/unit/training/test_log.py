@@ -82,7 +82,7 @@ def lines_of(log_format, **settings):
     return stream.getvalue().splitlines()
 
 
-def test_simple_lines():
+def test_simple_lines_have_the_form_of_fairseq():
     inner, epoch, valid, remark = lines_of("simple")
     assert inner.endswith(
         "| INFO | train_inner | epoch 001:    100 / 1102 "
@@ -94,7 +94,7 @@ def test_simple_lines():
     assert remark.endswith("| INFO | train | a remark")
 
 
-def test_json_lines():
+def test_json_lines_have_the_values_of_the_log():
     inner, epoch, valid, remark = map(json.loads, lines_of("json"))
     assert inner == {
         **{"epoch": 1, "update": 0.091, "loss": 3.142, "ppl": 8.82},
@@ -198,7 +198,7 @@ def test_a_line_of_a_log_ends_in_a_line_feed(tmp_path, mark):
 
 
 @pytest.mark.parametrize("form", ["json", "simple"])
-def test_a_log_of_either_format(tmp_path, form):
+def test_curves_are_read_from_a_log_of_either_format(tmp_path, form):
     curves = read_curves(written_log(tmp_path, form))
     assert curves["train", "loss"] == {50: 6.0, 100: 5.0}
     assert curves["train", "attention_norm"] == {50: 0.5, 100: 0.5}
@@ -215,7 +215,8 @@ def test_a_log_of_either_format(tmp_path, form):
 
 
 def test_the_results_of_a_training(tmp_path):
-    result, speed = TrainingResult(tmp_path), {"wps": 9.0, "ups": 1.0, "train_wall": 2.0}
+    result = TrainingResult(tmp_path)
+    speed = {"wps": 9.0, "ups": 1.0, "train_wall": 2.0}
     for updates, loss in ((10, 7.0), (20, 6.0), (30, math.nan)):
         result.train.append(entry(1, {**stats(updates, loss), **speed}))
     result.valid["dev"] = [entry(1, {"loss": 6.5, "num_updates": 20})]
@@ -246,7 +247,7 @@ def test_the_telemetry_of_a_log_gives_means_over_slots_and_the_growth_of_outputs
     assert set(panels) >= {("telemetry", "decoder output_growth"), ("telemetry", "cross key_norm")}
 
 
-def test_what_is_drawn_is_there(tmp_path):
+def test_panels_have_the_curves_of_two_points_or_more(tmp_path):
     curves = read_curves(written_log(tmp_path, "json"))
     [losses] = course_panels({"own": curves})  # a single point gives no curve
     assert ("valid", "bleu") not in losses and ("train", "loss") in losses
@@ -263,7 +264,7 @@ def test_what_is_drawn_is_there(tmp_path):
     "content",
     [b"", b"epoch 1 loss 3\n", b"{}", b'{"train": []}', b"[1]", b'{"train": 1}\n{"epoch": 1}'],
 )
-def test_a_file_without_a_course(tmp_path, content):
+def test_a_file_without_a_course_is_an_error_unless_it_may_be_empty(tmp_path, content):
     path = tmp_path / "some.log"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"some.log: no course of a training in it"):
@@ -278,7 +279,7 @@ def test_a_file_without_a_course(tmp_path, content):
         {"train": [{"num_updates": 3, "loss": "x"}], "valid": []},
     ],
 )
-def test_damaged_results(tmp_path, content):
+def test_damaged_results_are_an_error(tmp_path, content):
     path = tmp_path / "results.json"
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match="no course of a training"):

@@ -23,11 +23,11 @@ def set_learning_rate(optimizer, rate):
 class Weights(nn.Module):
     def __init__(self, *values):
         super().__init__()
-        self.weights = nn.ParameterList(nn.Parameter(torch.tensor(v)) for v in values)
+        self.weights = nn.ParameterList(map(torch.tensor, values))
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_three_steps_by_hand(name):
+def test_three_steps_of_an_optimizer_equal_the_formula(name):
     model = Weights([1.0, -2.0])
     config = OptimizerConfig(optimizer=name, weight_decay=0.1, adam_eps=1e-9)
     optimizer = build_optimizer(model, config)
@@ -51,12 +51,15 @@ def test_two_steps_of_adafactor_by_hand():
     model = Weights(start.tolist())
     optimizer = build_optimizer(model, OptimizerConfig(optimizer="adafactor", weight_decay=0.1))
     set_learning_rate(optimizer, 0.01)
-    expected, rows, columns = start.double(), torch.zeros(2, 1).double(), torch.zeros(1, 3).double()
+    expected = start.double()
+    rows = torch.zeros(2, 1).double()
+    columns = torch.zeros(1, 3).double()
     for step in (1, 2):
         gradient = torch.tensor([[0.5, -0.1, 0.2], [1.0, 0.3, -0.4]]) * step
         model.weights[0].grad = gradient.clone()
         optimizer.step()
-        squares, share = gradient.double() ** 2, step**-0.8
+        squares = gradient.double() ** 2
+        share = step**-0.8
         rows = (1 - share) * rows + share * squares.mean(1, keepdim=True)
         columns = (1 - share) * columns + share * squares.mean(0, keepdim=True)
         change = gradient / (rows @ columns / rows.mean()).sqrt()
@@ -74,14 +77,12 @@ class Parts(nn.Module):
         self.encoder_norm = nn.LayerNorm(2)
 
 
-def test_rates_by_part():
+def test_parts_have_their_own_learning_rates():
     model = Parts()
     config = OptimizerConfig(lr_scales=("encoder=0.5", "embeddings=0.1"), weight_decay=0.5)
-    scales = {
-        parameter: group["lr_scale"]
-        for group in build_optimizer(model, config).param_groups
-        for parameter in group["params"]
-    }
+    scales = {}
+    for group in build_optimizer(model, config).param_groups:
+        scales |= dict.fromkeys(group["params"], group["lr_scale"])
     scale_of = {name: scales[parameter] for name, parameter in model.named_parameters()}
     assert scale_of == {
         "embedding.weight": 0.1,
@@ -137,7 +138,7 @@ def test_an_unknown_optimizer_is_an_error():
 
 @pytest.mark.parametrize("text", ["(0.9, 0.98)", "0.9,0.98", "[0.9,0.98]", " ( 0.9 , 0.98 ) "])
 def test_fairseq_spellings_of_betas(text):
-    assert parsed(OptimizerConfig, "--adam-betas", text).adam_betas == (0.9, 0.98)
+    assert parsed(OptimizerConfig, ["--adam-betas", text]).adam_betas == (0.9, 0.98)
 
 
 @pytest.mark.parametrize("text", ["0.9", "(1.0, 0.9)", "__import__('os')", "", "(0.9, -1)"])
@@ -147,7 +148,7 @@ def test_wrong_betas_are_refused(text):
 
 
 def test_options_after_the_colon_are_those_of_the_flags():
-    config = parsed(OptimizerConfig, "--optimizer", "adam:beta2=0.95,eps=1e-6")
+    config = parsed(OptimizerConfig, ["--optimizer", "adam:beta2=0.95,eps=1e-6"])
     assert config == OptimizerConfig(adam_betas=(0.9, 0.95), adam_eps=1e-6)
     assert config == from_dict(OptimizerConfig, {"optimizer": "adam:beta2=0.95,eps=1e-6"})
     (group,) = build_optimizer(Weights([1.0]), config).param_groups
@@ -165,7 +166,7 @@ def test_options_after_the_colon_are_those_of_the_flags():
 )
 def test_wrong_options_after_the_colon(argv, message):
     with pytest.raises(ConfigError, match=message):
-        parsed(OptimizerConfig, *argv)
+        parsed(OptimizerConfig, argv)
 
 
 def test_optimizers_are_known_before_their_file_is_read():

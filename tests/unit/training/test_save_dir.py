@@ -10,8 +10,9 @@ import pytest
 
 from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.training.save_dir import TrainingResult, entry
+from tests.tiny import num_parameters, values
 from tests.unit.training.test_trainer import Interrupting
-from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
+from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines, without
 
 BLEU = {"best_checkpoint_metric": "bleu"}
 
@@ -32,23 +33,20 @@ def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys
     result = stored(tmp_path)
     lines = json_lines(capsys.readouterr().out)
     inner = [line for line in lines if "update" in line]
-    assert [record["num_updates"] for record in result["train"]] == list(range(2, 22, 2))
+    assert values(result["train"], "num_updates") == list(range(2, 22, 2))
     for line, stored_line in zip(inner, result["train"], strict=True):
         assert set(line) == set(stored_line) | {"update"}
         assert line["loss"] == round(stored_line["loss"], 3)
-    epochs = [line for line in lines if "train_loss" in line]
-    assert [line["train_loss"] for line in epochs] == [
-        round(record["loss"], 3) for record in result["epochs"]
-    ]
-    valid = [line for line in lines if "valid_loss" in line]
-    assert [round(record["nll_loss"], 3) for record in result["valid"]["valid"]] == [
-        line["valid_nll_loss"] for line in valid
-    ]
+    for name, losses in (
+        ("train_loss", values(result["epochs"], "loss")),
+        ("valid_nll_loss", values(result["valid"]["valid"], "nll_loss")),
+    ):
+        assert values(lines, name) == [round(loss, 3) for loss in losses]
     assert result["best"] == {"metric": "bleu", "value": 3.0, "num_updates": 14}
     assert (result["epoch"], result["num_updates"], result["signal"]) == (3, 21, None)
     assert "--max-epoch" in result["ended"]
     assert result["settings"] == {"lr": 0.05}
-    assert result["parameters"] == sum(p.numel() for p in toy.trainer().parts.model.parameters())
+    assert result["parameters"] == num_parameters(toy.trainer().parts.model)
     assert result["memory"]["resident_bytes"] > 1e6
     assert result["format"] == 1
     assert result["tokens_per_second"] > result["updates_per_second"] > 0
@@ -72,7 +70,7 @@ def test_a_resumed_training_goes_on_with_its_history(tmp_path):
         # The best loss so far also knows of the validations that the whole training did not make.
         speeds = ("wps", "ups", "train_wall", "wall", "best_loss")
         parts = [*result["train"], *result["epochs"], *result["valid"]["valid"]]
-        return [{k: v for k, v in row.items() if k not in speeds} for row in parts], result["best"]
+        return [without(record, speeds) for record in parts], result["best"]
 
     def train(name, max_update):
         Toy(tmp_path / name, {"max_update": max_update}).trainer().train()
@@ -80,10 +78,11 @@ def test_a_resumed_training_goes_on_with_its_history(tmp_path):
     train("whole", 17)
     for max_update in (4, 9, 17):
         train("parts", max_update)
-    (records, best), (parts, best_of_parts) = course(tmp_path / "whole"), course(tmp_path / "parts")
-    extra = [row for row in parts if row not in records]
-    assert [row["num_updates"] for row in extra] == [4, 9]
-    assert [row for row in parts if row in records] == records
+    records, best = course(tmp_path / "whole")
+    parts, best_of_parts = course(tmp_path / "parts")
+    extra = [record for record in parts if record not in records]
+    assert values(extra, "num_updates") == [4, 9]
+    assert [record for record in parts if record in records] == records
     assert best == best_of_parts
 
 
@@ -97,8 +96,8 @@ def test_results_after_the_checkpoint_are_forgotten(tmp_path):
     toy.run = {"max_update": 9}
     toy.trainer().train()
     result = stored(tmp_path)
-    assert [record["num_updates"] for record in result["train"]] == [2, 4, 6, 8]
-    assert [record["num_updates"] for record in result["valid"]["valid"]] == [7, 9]
+    assert values(result["train"], "num_updates") == [2, 4, 6, 8]
+    assert values(result["valid"]["valid"], "num_updates") == [7, 9]
     assert result["best"]["num_updates"] in (7, 9)
 
 
@@ -109,10 +108,10 @@ def test_a_fresh_start_begins_a_new_history(tmp_path):
     other = {"restore_file": str(tmp_path / "a" / last)}
     (tmp_path / "b" / last).unlink()
     Toy(tmp_path / "b", {"max_update": 8}, other).trainer().train()
-    assert [record["num_updates"] for record in stored(tmp_path / "b")["train"]] == [6, 8]
+    assert values(stored(tmp_path / "b")["train"], "num_updates") == [6, 8]
 
 
-def test_how_it_ended(tmp_path):
+def test_results_tell_how_a_training_ended(tmp_path):
     poisoned = Toy(tmp_path / "nan", train=ToySource(poisoned=[3]))
     with pytest.raises(TrainingError):
         poisoned.trainer().train()
@@ -136,7 +135,8 @@ def test_how_it_ended(tmp_path):
         signal.SIGTERM,
         4,
     )
-    toy.train, toy.run = ToySource(), {"max_update": 5}
+    toy.train = ToySource()
+    toy.run = {"max_update": 5}
     toy.trainer().train()
     assert stored(tmp_path / "signal")["signal"] is None
 
@@ -151,9 +151,10 @@ def test_a_running_training_has_no_end_in_its_result(tmp_path):
 
     toy = Toy(tmp_path, {"max_update": 3})
     toy.trainer().train()
-    toy.run, toy.train = {"max_update": 8, "preflight": False}, Watching()
+    toy.run = {"max_update": 8, "preflight": False}
+    toy.train = Watching()
     toy.trainer().train()
-    assert [result["ended"] for result in running] == [None] * 5
+    assert values(running, "ended") == [None] * 5
     assert running[-1]["epoch"] == 1
     assert running[-1]["num_updates"] == 7  # the validation at the end of the epoch
 
@@ -206,7 +207,7 @@ def test_entries_without_speeds_have_no_speed(tmp_path):
     assert results.tokens_per_second is None
 
 
-def test_other_files(tmp_path):
+def test_results_that_cannot_be_read_are_an_error(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         TrainingResult.load(tmp_path)
     (tmp_path / "results.json").write_text('{"format": 2}')

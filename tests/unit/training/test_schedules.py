@@ -44,7 +44,7 @@ def test_inverse_sqrt_warms_up_from_the_given_rate():
         build("inverse_sqrt", warmup_updates=0)
 
 
-def test_cosine():
+def test_the_cosine_schedule_follows_its_formula():
     schedule = build(
         "cosine", lr=(1e-3,), min_lr=1e-5, warmup_updates=10, lr_period_updates=100, lr_shrink=0.5
     )
@@ -55,7 +55,7 @@ def test_cosine():
         assert schedule.learning_rate(110 + position, 1) == pytest.approx(expected / 2)
 
 
-def test_cosine_periods_grow():
+def test_periods_of_the_cosine_schedule_grow_by_t_mult():
     schedule = build("cosine", lr=(1e-3,), lr_period_updates=100, t_mult=2.0, lr_shrink=1.0)
     # Periods of 100, 200 and 400 updates begin at 0, 100 and 300.
     for start, length in ((0, 100), (100, 200), (300, 400)):
@@ -71,7 +71,7 @@ def test_cosine_takes_its_period_from_max_update():
         build("cosine", warmup_updates=10)
 
 
-def test_polynomial_decay():
+def test_the_polynomial_schedule_follows_its_formula():
     schedule = build(
         "polynomial_decay",
         lr=(1e-3,),
@@ -86,15 +86,15 @@ def test_polynomial_decay():
     assert schedule.learning_rate(110, 1) == schedule.learning_rate(999, 1) == 1e-5
 
 
-def test_fixed():
+def test_the_fixed_schedule_shrinks_after_force_anneal():
     schedule = build("fixed", lr=(1e-3, 5e-4), force_anneal=4, lr_shrink=0.1, warmup_updates=4)
     assert schedule.learning_rate(1, 1) == pytest.approx(0.25e-3)
-    rates = [schedule.learning_rate(100, epoch) for epoch in (1, 2, 3, 4, 5)]
+    rates = [schedule.learning_rate(100, epoch) for epoch in range(1, 6)]
     assert rates == pytest.approx([1e-3, 5e-4, 5e-4, 5e-5, 5e-6])
 
 
 @pytest.mark.parametrize("maximize", [False, True])
-def test_plateau(maximize):
+def test_the_plateau_schedule_shrinks_when_the_score_stays(maximize):
     sign = -1 if maximize else 1
     schedule = build(
         "reduce_lr_on_plateau",
@@ -130,7 +130,10 @@ def test_scores_during_warm_up_do_not_count():
 def test_a_list_of_learning_rates_is_for_fixed_only():
     assert ScheduleConfig(lr="1e-3").lr == ScheduleConfig(lr=1e-3).lr == (1e-3,)
     assert ScheduleConfig(lr="[0.0005]").lr == (5e-4,)
-    assert parsed(ScheduleConfig, "--lr", "1e-3,5e-4", "--lr-scheduler", "fixed").lr == (1e-3, 5e-4)
+    assert parsed(ScheduleConfig, ["--lr", "1e-3,5e-4", "--lr-scheduler", "fixed"]).lr == (
+        1e-3,
+        5e-4,
+    )
     with pytest.raises(ConfigError, match="needs --lr-scheduler fixed"):
         ScheduleConfig(lr=(1e-3, 1e-4))
 
@@ -157,7 +160,7 @@ def test_contradictions_are_refused(values, message):
 
 
 def test_options_after_the_colon_are_those_of_the_flags():
-    config = parsed(ScheduleConfig, "--lr-scheduler", "inverse_sqrt:warmup=9,init_lr=1e-5")
+    config = parsed(ScheduleConfig, ["--lr-scheduler", "inverse_sqrt:warmup=9,init_lr=1e-5"])
     assert config == ScheduleConfig(warmup_updates=9, warmup_init_lr=1e-5)
     assert config == from_dict(ScheduleConfig, to_dict(config))
     assert config == ScheduleConfig(lr_scheduler="inverse_sqrt:warmup=9,init_lr=1e-5")
@@ -165,17 +168,17 @@ def test_options_after_the_colon_are_those_of_the_flags():
 
 def test_an_option_after_the_colon_may_repeat_its_flag_with_the_same_value():
     argv = ["--lr-scheduler", "cosine:min_lr=1e-5", "--min-lr", "0.00001"]
-    assert parsed(ScheduleConfig, *argv).min_lr == 1e-5
+    assert parsed(ScheduleConfig, argv).min_lr == 1e-5
 
 
 def test_typed_options_go_before_a_file_and_presets(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("lr_scheduler: cosine\nmin_lr: 1e-6\nwarmup_updates: 7\n")
     typed = ["--lr-scheduler", "cosine:min_lr=1e-5", "--config", str(file)]
-    config = parsed(VisionTrainerConfig, *typed).schedule
+    config = parsed(VisionTrainerConfig, typed).schedule
     assert (config.min_lr, config.warmup_updates) == (1e-5, 7)
     file.write_text("lr_scheduler: fixed:shrink=0.3,warmup=4\n")
-    config = parsed(ScheduleConfig, "--warmup-updates", "5", "--config", str(file))
+    config = parsed(ScheduleConfig, ["--warmup-updates", "5", "--config", str(file)])
     assert (config.lr_shrink, config.warmup_updates) == (0.3, 5)
 
 
@@ -183,12 +186,12 @@ def test_typed_options_go_before_a_file_and_presets(tmp_path):
 def test_a_typed_part_replaces_that_of_a_file_with_its_options(stored, tmp_path):
     file = tmp_path / "results.json"
     file.write_text(json.dumps({"settings": {"lr_scheduler": stored}}))
-    config = parsed(ScheduleConfig, "--lr-scheduler", "cosine", "--config", str(file))
+    config = parsed(ScheduleConfig, ["--lr-scheduler", "cosine", "--config", str(file)])
     assert config == ScheduleConfig(lr_scheduler="cosine")
 
 
 def test_a_colon_without_options_is_left_out():
-    assert parsed(ScheduleConfig, "--lr-scheduler", "fixed:").lr_scheduler == "fixed"
+    assert parsed(ScheduleConfig, ["--lr-scheduler", "fixed:"]).lr_scheduler == "fixed"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +211,7 @@ def test_a_colon_without_options_is_left_out():
 )
 def test_wrong_options_after_the_colon(argv, message):
     with pytest.raises(ConfigError, match=message):
-        parsed(ScheduleConfig, *argv)
+        parsed(ScheduleConfig, argv)
 
 
 def test_the_documentation_lists_the_options_of_every_schedule():

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -12,16 +13,12 @@ from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.state import WeightAverage
 from relu_nmt.training.validation import measure
-from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
+from tests.tiny import tensors, values, weights
+from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines, without
 
 
 def names(folder):
     return sorted(os.listdir(folder))
-
-
-def weights(folder, name="checkpoint_last"):
-    checkpoint = load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
-    return {**checkpoint.model_tensors, **checkpoint.training_tensors}
 
 
 def assert_equal_tensors(left, right):
@@ -30,11 +27,11 @@ def assert_equal_tensors(left, right):
         assert torch.equal(left[name], right[name]), name
 
 
-def test_it_learns_and_reports(tmp_path, capsys):
+def test_a_training_lowers_the_loss_and_logs_each_interval(tmp_path, capsys):
     results = Toy(tmp_path, run={"max_epoch": 20}, dropout=0.0).trainer().train()
     assert results.num_updates == 140
     lines = json_lines(capsys.readouterr().out)
-    losses = [line["valid_loss"] for line in lines if "valid_loss" in line]
+    losses = values(lines, "valid_loss")
     assert len(losses) == 20
     assert losses[-1] < 0.3 * losses[0]
     inner = [line for line in lines if "update" in line]
@@ -43,7 +40,7 @@ def test_it_learns_and_reports(tmp_path, capsys):
         *("epoch", "update", "loss", "nll_loss", "ppl", "bias", "wps", "ups", "wpb", "bsz"),
         *("num_updates", "lr", "gnorm", "train_wall", "wall"),
     ]
-    assert sum("train_loss" in line for line in lines) == 20
+    assert len(values(lines, "train_loss")) == 20
 
 
 def test_a_resumed_epoch_reads_only_what_is_left(tmp_path):
@@ -60,18 +57,17 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
         """Two batches of the ordinary source in one."""
 
         def load(self, index):
-            first, second = ToySource.load(self, 2 * index), ToySource.load(self, 2 * index + 1)
-            joined = {
-                name: torch.cat([getattr(first, name), getattr(second, name)])
-                for name in ("ids", "inputs", "targets")
-            }
-            return type(first)(**joined)
+            first = ToySource.load(self, 2 * index)
+            second = ToySource.load(self, 2 * index + 1)
+            pairs = zip(dataclasses.astuple(first), dataclasses.astuple(second), strict=True)
+            return type(first)(*map(torch.cat, pairs))
 
     for name, source, freq in (("two", ToySource(6), 2), ("one", Joined(3), 1)):
         Toy(
             tmp_path / name, run={"max_epoch": 2, "update_freq": (freq,)}, train=source, dropout=0.0
         ).trainer().train()
-    halves, full = weights(tmp_path / "one"), weights(tmp_path / "two")
+    halves = tensors(tmp_path / "one")
+    full = tensors(tmp_path / "two")
     for name in halves:
         if not name.endswith("calls"):
             torch.testing.assert_close(halves[name], full[name], rtol=1e-4, atol=1e-6)
@@ -81,17 +77,16 @@ def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path, capsys
     toy = Toy(tmp_path, run={"max_update": 7}, optimizer={"store_ema": True, "ema_decay": 0.5})
     trainer = toy.trainer()
     trainer.train()
-    stored = weights(tmp_path)
+    stored = tensors(tmp_path)
     live = trainer.parts.model.state_dict()
     assert torch.equal(live["output.weight"], stored["train.model.output.weight"])
     assert not torch.equal(live["output.weight"], stored["output.weight"])
-    reported = [x for x in json_lines(capsys.readouterr().out) if "valid_loss" in x][-1]
-    trainer.parts.model.load_state_dict(
-        {name: stored[name] for name in trainer.parts.model.state_dict()}
-    )
+    reported = values(json_lines(capsys.readouterr().out), "valid_loss")[-1]
+    model = trainer.parts.model
+    model.load_state_dict({name: stored[name] for name in model.state_dict()})
     trainer.parts.average = WeightAverage(trainer.parts.model, OptimizerConfig())
     loss = measure(trainer.parts, trainer._data.valid["valid"])["loss"]
-    assert loss == pytest.approx(reported["valid_loss"], abs=1e-3)
+    assert loss == pytest.approx(reported, abs=1e-3)
 
 
 def test_best_and_kept_checkpoints(tmp_path):
@@ -136,17 +131,13 @@ def test_saving_and_validating_between_epochs(tmp_path, capsys):
         validation={"validate_interval_updates": 3},
         checkpoint={"save_interval_updates": 4, "keep_interval_updates": 1},
     ).trainer().train()
-    validated = [
-        x["valid_num_updates"]
-        for x in json_lines(capsys.readouterr().out)
-        if "valid_num_updates" in x
-    ]
+    validated = values(json_lines(capsys.readouterr().out), "valid_num_updates")
     assert validated == [3, 4, 6, 7, 8, 9, 12, 13]
     assert "checkpoint_2_12.safetensors" in names(tmp_path)
     assert "checkpoint_1_4.safetensors" not in names(tmp_path)
 
 
-def test_patience(tmp_path):
+def test_patience_ends_a_training_that_does_not_improve(tmp_path):
     toy = Toy(
         tmp_path,
         run={"patience": 2},
@@ -192,7 +183,8 @@ def test_the_lowest_learning_rate_stops(tmp_path):
 class Interrupting(ToySource):
     def __init__(self, number, at):
         super().__init__()
-        self.number, self.at = number, at
+        self.number = number
+        self.at = at
 
     def load(self, index):
         if (self.epoch, index) == self.at:
@@ -218,7 +210,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number, at, witho
     toy.train = ToySource()
     assert toy.trainer().train().signal is None
     name = "checkpoint_last" if without == "no_epoch_checkpoints" else "checkpoint2"
-    assert_equal_tensors(weights(tmp_path / "whole", name), weights(tmp_path, name))
+    assert_equal_tensors(tensors(tmp_path / "whole", name), weights(tmp_path, name))
 
 
 def test_a_signal_without_checkpoints_promises_nothing(tmp_path):
@@ -256,7 +248,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_samples(tmp_path):
 
 
 def test_numbers_that_are_read_late_are_the_same(tmp_path, capsys):
-    """As on a GPU, where an update's numbers are read during the next one."""
+    """Read them as on a GPU, where an update's numbers are read during the next one."""
     outputs = []
     for late in (False, True):
         folder = tmp_path / str(late)
@@ -266,11 +258,9 @@ def test_numbers_that_are_read_late_are_the_same(tmp_path, capsys):
         trainer.train()
         times = ("wps", "ups", "wall", "train_wall", "train_wps", "train_ups", "train_train_wall")
         lines = json_lines(capsys.readouterr().out)
-        outputs.append(
-            [{k: v for k, v in line.items() if k not in (*times, "message")} for line in lines]
-        )
+        outputs.append([without(line, (*times, "message")) for line in lines])
     assert outputs[0] == outputs[1]
-    assert_equal_tensors(weights(tmp_path / "False"), weights(tmp_path / "True"))
+    assert_equal_tensors(tensors(tmp_path / "False"), weights(tmp_path / "True"))
     trainer = Toy(tmp_path / "bad", {}, train=ToySource(poisoned=[3])).trainer()
     trainer._reads_late = True
     with pytest.raises(TrainingError, match=r"update 4 \(epoch 1\).* samples 300, 301\."):
@@ -289,7 +279,7 @@ def test_checks_before_the_first_update(tmp_path):
         Toy(tmp_path, checkpoint={"restore_file": "none.safetensors"}).trainer().train()
 
 
-def test_resets(tmp_path):
+def test_reset_flags_leave_out_parts_of_the_checkpoint(tmp_path):
     Toy(tmp_path / "a", run={"max_update": 9}).trainer().train()
     last = str(tmp_path / "a" / "checkpoint_last.safetensors")
 
@@ -336,7 +326,7 @@ def test_the_position_moves_along_when_the_batches_change(tmp_path, capsys):
     assert "in proportion" in capsys.readouterr().out
 
 
-def test_tensorboard(tmp_path, capsys):
+def test_tensorboard_has_the_curves_of_the_log(tmp_path, capsys):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     toy = Toy(
@@ -375,32 +365,33 @@ def test_telemetry_is_a_json_line_of_its_own(tmp_path, capsys, logging, updates)
     trainer = Toy(tmp_path, run={"max_update": 7}, logging=logging).trainer()
     trainer.train()
     assert trainer.parts.objective.telemetry_calls == len(updates)
-    lines = [line for line in capsys.readouterr().out.splitlines() if '"telemetry"' in line]
-    records = [json.loads(line) for line in lines]
-    assert [line["num_updates"] for line in records] == updates
+    lines = capsys.readouterr().out.splitlines()
+    records = [json.loads(line) for line in lines if '"telemetry"' in line]
+    assert values(records, "num_updates") == updates
     for line in records:
         assert line.keys() == {"epoch", "num_updates", "telemetry"}
         assert line["telemetry"].keys() == {"toy/output"}
 
 
+def no_space(*_, **__):
+    raise OSError(28, "No space left on device")
+
+
 def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     toy = Toy(tmp_path, run={"max_update": 3})
     toy.trainer().train()
-    before = weights(tmp_path)
-    monkeypatch.setattr(
-        "relu_nmt.training.checkpoint.save_file",
-        lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")),
-    )
+    before = tensors(tmp_path)
+    monkeypatch.setattr("relu_nmt.training.checkpoint.save_file", no_space)
     toy.run = {"max_update": 5}
     with pytest.raises(CheckpointError, match="No space left"):
         toy.trainer().train()
-    assert_equal_tensors(before, weights(tmp_path))
+    assert_equal_tensors(before, tensors(tmp_path))
 
 
 def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("relu_nmt.io.work.SECONDS_UNTIL_WAITING", 0.01)
     Toy(tmp_path, run={"max_update": 1}, train=Slow()).trainer().train()
-    notes = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
+    notes = values(json_lines(capsys.readouterr().out), "message")
     waiting = [text.startswith("preflight: 0% of 2 steps") for text in notes]
     done = [text.startswith("preflight: the largest batch") for text in notes]
     assert True in waiting and waiting.index(True) < done.index(True)
@@ -409,7 +400,7 @@ def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):
 def test_a_slow_validation_shows_its_progress(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("relu_nmt.io.work.SECONDS_BETWEEN_LINES", 0.0)
     Toy(tmp_path, run={"max_update": 1}).trainer().train()
-    notes = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
+    notes = values(json_lines(capsys.readouterr().out), "message")
     begin = notes.index("begin validation on 'valid' subset")
     assert notes[begin + 1].startswith("validation: ")
 

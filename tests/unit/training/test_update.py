@@ -77,7 +77,8 @@ def test_without_any_scale_that_works_training_stops():
 
 
 def test_the_scale_is_restored():
-    parts, other = (parts_of(Overflowing(1e9), scale) for scale in (64.0, 2.0))
+    parts = parts_of(Overflowing(1e9), 64.0)
+    other = parts_of(Overflowing(1e9), 2.0)
     other.scaler.load_state_dict(parts.scaler.state_dict())
     assert other.loss_scale == 64.0
     plain = parts_of(Overflowing(1e9))
@@ -90,7 +91,7 @@ def of_settings(config):
     return Components(Overflowing(1e9), config, ProcessGroup(0, 1, CPU))
 
 
-def test_formats():
+def test_number_formats_are_checked_and_used():
     with pytest.raises(ConfigError, match="--fp16 needs a CUDA GPU"):
         of_settings(TrainerConfig(fp16=True))
     linear = nn.Linear(2, 2)
@@ -112,7 +113,7 @@ def test_slow_bfloat16_gives_a_note(fast, monkeypatch, capsys):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("format_", ["fp16", "bf16", "fp32"])
-def test_training_on_a_gpu(tmp_path, monkeypatch, format_):
+def test_training_on_a_gpu_lowers_the_loss(tmp_path, monkeypatch, format_):
     gpu = ProcessGroup(0, 1, torch.device("cuda:0"))
     monkeypatch.setattr("tests.unit.training.toy.ProcessGroup", lambda *_: gpu)
     run = {"max_epoch": 20, **({} if format_ == "fp32" else {format_: True})}
@@ -123,5 +124,4 @@ def test_training_on_a_gpu(tmp_path, monkeypatch, format_):
     assert results.epoch == 20
     assert results.memory["gpu_bytes"] > 0
     assert next(trainer.parts.model.parameters()).is_cuda
-    start, end = first.state.best_score, trainer.state.best_score
-    assert end < start
+    assert trainer.state.best_score < first.state.best_score

@@ -17,11 +17,11 @@ from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 
 
-def parsed(config_class, *argv):
-    """Return settings as a command reads them from its flags."""
+def parsed(settings_class, words):
+    """Return settings as a command reads them from its words."""
     parser = argparse.ArgumentParser()
-    add_settings(parser, config_class)
-    return read_settings(config_class, parser.parse_args(argv))
+    add_settings(parser, settings_class)
+    return read_settings(settings_class, parser.parse_args(words))
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,11 @@ class Toy:
             {"model_config": {"width": 8}, "args": {"lr": 0.05}},
             ProcessGroup(0, 1, torch.device("cpu")),
         )
+
+
+def without(record, names):
+    """Return a record without these fields."""
+    return {name: value for name, value in record.items() if name not in names}
 
 
 def json_lines(text):
