@@ -8,9 +8,8 @@ from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
-from tests.tiny import tiny_config
+from tests.tiny import EOS, PAD, tiny_config
 
-PAD, EOS = 1, 2
 SOURCE = np.array([4, 6, 5, 4, EOS])
 TARGET = np.array([5, 7, 4, EOS])
 WORDS = ["ein", "das", "Haus", "gross"]

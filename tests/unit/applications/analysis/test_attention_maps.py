@@ -124,7 +124,7 @@ def test_malformed_places_are_errors(text):
 def test_a_recorder_ends_with_its_block_and_keeps_other_needs():
     attention = make_model("softmax").encoder.layers[0].self_attention.attention
     assert isinstance(attention, Attention)
-    q, k, v = (torch.ones(1, 2, 3, 8) for _ in range(3))
+    q, k, v = torch.ones(3, 1, 2, 3, 8)
     visibility = Visibility(3, 3)
     with record_attention(attention, Need(weights=True)) as captured:
         output = attention(q, k, v, visibility, need=Need(statistics=True))
@@ -158,7 +158,7 @@ def test_maps_of_a_translator_have_labels():
     }
 
 
-def test_a_map_is_drawn(tmp_path):
+def test_a_saved_map_is_a_picture_of_each_head(tmp_path):
     all_heads = make_translator().attention("ein Haus gross", "das Haus")
     all_heads.save(tmp_path / "all.svg")
     text = (tmp_path / "all.svg").read_text("utf-8")
@@ -172,22 +172,25 @@ def test_a_map_is_drawn(tmp_path):
         one_head.save(tmp_path / "none" / "one.svg")
 
 
-def drawn(tmp_path, *shape, slot="cross", words=()):
+def numbered_tokens(letter, size):
+    return [*(f"{letter}{number}" for number in range(1, size)), "</s>"]
+
+
+def drawn(tmp_path, shape, slot="cross", words=()):
     """Return the texts of a picture of made weights [Nq, Nk] or [H, Nq, Nk], and the tokens."""
-    sizes = zip("qk", shape[-2:], strict=True)
-    queries, keys = ([*(f"{side}{n}" for n in range(1, size)), "</s>"] for side, size in sizes)
+    queries, keys = map(numbered_tokens, "qk", shape[-2:])
     keys[: len(words)] = words
     weights = np.random.default_rng(0).random(shape)
     head = None if len(shape) == 3 else 0
     AttentionMap(slot, 1, head, queries, keys, weights).save(tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text("utf-8")
     texts = re.findall(r"<(?:text|tspan)[^>]*>([^<]+)</", text)
-    return [html.unescape(label) for label in texts], queries, keys
+    return list(map(html.unescape, texts)), queries, keys
 
 
 @pytest.mark.parametrize("shape", [(35, 28), (60, 60), (8, 35, 28), (2, 60, 3)])
 def test_all_of_60_tokens_are_named(tmp_path, shape):
-    texts, queries, keys = drawn(tmp_path, *shape)
+    texts, queries, keys = drawn(tmp_path, shape)
     assert set(queries) | set(keys) <= set(texts)
     heads = shape[0] if len(shape) == 3 else 1
     assert texts.count(keys[0]) == heads  # below every map
@@ -195,7 +198,7 @@ def test_all_of_60_tokens_are_named(tmp_path, shape):
 
 
 def test_some_of_many_tokens_are_named_with_their_numbers(tmp_path):
-    texts, queries, keys = drawn(tmp_path, 61, 300)
+    texts, queries, keys = drawn(tmp_path, (61, 300))
     numbered = [text for text in texts if re.fullmatch(r"\d+ [qk]\d+", text)]
     for side, tokens in (("q", queries), ("k", keys)):
         labels = [text.split(" ") for text in numbered if side in text]
@@ -207,26 +210,26 @@ def test_some_of_many_tokens_are_named_with_their_numbers(tmp_path):
 
 def test_a_picture_names_its_place_and_sentences(tmp_path):
     words = ["\u2581Das", "\u2581Ha", "us", "\u2581kostet", "\u2581$5", "\u2581&", "\u2581$6"]
-    texts, _, keys = drawn(tmp_path, 3, 8, words=words)
+    texts, _, keys = drawn(tmp_path, (3, 8), words=words)
     assert {key.replace("\u2581", "\u00a0") for key in keys} <= set(texts)
     titles = ["cross-attention, layer 1, head 0", "source: Das Haus kostet $5 & $6"]
     assert {*titles, "target: q1 q2"} <= set(texts)
-    texts, *_ = drawn(tmp_path, 2, 4, 4, slot="encoder", words=["Ha@@", "us", "."])
+    texts, *_ = drawn(tmp_path, (2, 4, 4), slot="encoder", words=["Ha@@", "us", "."])
     assert {"encoder self-attention, layer 1, every head", "source: Haus ."} <= set(texts)
     assert "source (query)" in texts and "source (key)" in texts
-    texts, *_ = drawn(tmp_path, 2, 2, slot="decoder")
+    texts, *_ = drawn(tmp_path, (2, 2), slot="decoder")
     assert "target to come (query)" in texts and "target so far (key)" in texts
     assert "target: q1" in texts
 
 
 def test_letters_missing_in_the_font_stay_text(tmp_path, recwarn):
-    texts, *_ = drawn(tmp_path, 2, 4, words=["\u4f60\u597d", "\u4e16\u754c"])
+    texts, *_ = drawn(tmp_path, (2, 4), words=["\u4f60\u597d", "\u4e16\u754c"])
     assert {"\u4f60\u597d", "\u4e16\u754c"} < set(texts)
     assert not recwarn.list
 
 
 def test_long_sentences_and_words_are_cut(tmp_path):
-    texts, *_ = drawn(tmp_path, 400, 400, words=["x" * 99])
+    texts, *_ = drawn(tmp_path, (400, 400), words=["x" * 99])
     assert max(map(len, texts)) < 120
     assert f"1 {'x' * 17}\u2026" in texts
     assert [text[-1] for text in texts].count("\u2026") >= 2

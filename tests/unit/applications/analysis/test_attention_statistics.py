@@ -13,7 +13,8 @@ from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.base import Ensemble, StepDecoder
 from relu_nmt.translator import attention_maps
 from relu_nmt.translator.attention_maps import attention_weights
-from tests.unit.applications.analysis.models import EOS, make_model
+from tests.tiny import EOS
+from tests.unit.applications.analysis.models import make_model
 
 SLOTS = ("encoder", "decoder", "cross")
 RNG = np.random.default_rng(0)
@@ -38,18 +39,19 @@ def rows_of(model, slot, layer, head):
 
 
 def entropy(row):
-    shares = [w / row.sum() for w in row if w > 0] if row.sum() > 1e-6 else []
-    return -sum(p * math.log(p) for p in shares)
+    shares = row[row > 0] / row.sum()
+    return -(shares * np.log(shares)).sum() if row.sum() > 1e-6 else 0.0
 
 
 def test_few_short_sentences_are_in_memory_at_once(monkeypatch):
     monkeypatch.setattr(attention_maps, "MOST_TOKENS", 12)
-    statistics, read = AttentionStatistics(Ensemble([StepDecoder(make_model("softmax"))])), []
+    statistics = AttentionStatistics(Ensemble([StepDecoder(make_model("softmax"))]))
+    read = []
     decoder_inputs = attention_maps.decoder_inputs
 
-    def noted(sources, targets, *options):
+    def noted(sources, targets, ensemble):
         read.append(len(sources) * max(map(len, [*sources, *targets])))
-        return decoder_inputs(sources, targets, *options)
+        return decoder_inputs(sources, targets, ensemble)
 
     monkeypatch.setattr(attention_maps, "decoder_inputs", noted)
     sentence = np.array([5, 6, EOS])
@@ -99,10 +101,10 @@ def test_means_equal_those_of_the_weights_of_each_sentence(attention, most_weigh
         in_slots = {slot: [] for slot in SLOTS}
         for slot in SLOTS:
             for layer in range(2):
-                heads = [
-                    np.mean([measure(row) for row in rows_of(model, slot, layer, head)])
-                    for head in range(2)
-                ]
+                heads = []
+                for head in range(2):
+                    rows = rows_of(model, slot, layer, head)
+                    heads.append(np.mean(list(map(measure, rows))))
                 module = report["modules"][f"{slot}.{layer}"]
                 if name != "mean_log_n":
                     values = [head[name] for head in module["heads"]]
@@ -123,18 +125,16 @@ def test_rows_by_number_of_visible_keys():
     report = report_of(model)
     module = report["modules"]["decoder.1"]
     buckets = module["by_visible_keys"]
-    assert {name: bucket["rows"] for name, bucket in buckets.items()} == {
-        **{"1": 4, "2-3": 2 + 2 + 2},
-        **{"4-7": 2 + 4, "8-15": 1},
-    }
-    rows = [row for head in range(2) for row in rows_of(model, "decoder", 1, head)]
+    rows_by_bucket = {name: bucket["rows"] for name, bucket in buckets.items()}
+    assert rows_by_bucket == {"1": 4, "2-3": 2 + 2 + 2, "4-7": 2 + 4, "8-15": 1}
+    rows = [*rows_of(model, "decoder", 1, 0), *rows_of(model, "decoder", 1, 1)]
     expected = np.mean([entropy(row) for row in rows if 4 <= len(row) <= 7])
     assert buckets["4-7"]["entropy"] == pytest.approx(expected, abs=1e-5)
     assert module["rows"] == sum(map(len, TARGETS))
     assert "by_visible_keys" not in report["modules"]["cross.0"]
 
 
-def test_no_sentences_at_all():
+def test_a_report_of_no_sentences_is_empty():
     report = AttentionStatistics(Ensemble([StepDecoder(make_model())])).report()
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 

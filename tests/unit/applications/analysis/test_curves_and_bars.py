@@ -1,6 +1,7 @@
 """Plots of an analysis: which are drawn, with which titles and lines."""
 
 import base64
+import itertools
 
 import pytest
 
@@ -16,13 +17,13 @@ def svg_of(source):
 def records(layers, sums, slots=("encoder", "decoder", "cross")):
     """Return records of two heads and their mean by layer, and of the mean of all layers."""
     heads = (0, 1, "mean")
-    keys = [(layer, head) for layer in range(layers) for head in heads] + [("mean", "mean")]
+    keys = [*itertools.product(range(layers), heads), ("mean", "mean")]
     ranked = {"top_sum": sums, "share_at_rank": sums}
-    return [
-        {"slot": slot, "sees": "all", "layer": layer, "head": head, "entropy": 1.5, **ranked}
-        for slot in slots
-        for layer, head in keys
-    ]
+    records = []
+    for slot, (layer, head) in itertools.product(slots, keys):
+        labels = {"slot": slot, "sees": "all", "layer": layer, "head": head}
+        records.append({**labels, "entropy": 1.5, **ranked})
+    return records
 
 
 def test_level_lines_of_short_rows_are_not_drawn():

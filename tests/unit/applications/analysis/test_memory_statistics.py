@@ -1,5 +1,6 @@
 """Statistics of memories and of branches, against plain loops in float64."""
 
+import collections
 import json
 import math
 
@@ -11,16 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from relu_nmt.applications import layer_statistics as statistics
-from relu_nmt.applications.layer_statistics import (
-    BRANCHES,
-    PERCENTS,
-    LayerStatistics,
-    anisotropy,
-)
+from relu_nmt.applications.layer_statistics import BRANCHES, PERCENTS, LayerStatistics, anisotropy
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.transformer_layer import Residual
 from relu_nmt.translation.base import Ensemble, StepDecoder
-from tests.unit.applications.analysis.models import EOS, PAD, make_model
+from tests.tiny import EOS, PAD
+from tests.unit.applications.analysis.models import make_model
 
 RNG = np.random.default_rng(0)
 SOURCES = [np.append(RNG.integers(4, 8, n), EOS) for n in (3, 9, 1, 5)]
@@ -56,7 +53,7 @@ def batch_of(number):
 
 
 def tokens_of(model, monkeypatch):
-    """Return what enters each residual branch and its network, each sentence read alone."""
+    """Return the inputs of each residual branch and of its network, each sentence read alone."""
     tokens = {}
 
     def note(residual, name):
@@ -78,31 +75,25 @@ def tokens_of(model, monkeypatch):
 
 
 def weights_and_output(network, kind, x):
-    scores = [float(x @ key) for key in network.inner.weight]
+    scores = network.inner.weight @ x
     if kind.startswith("softmax"):
-        exps = [math.exp(score) for score in scores]
-        weights = [exp / sum(exps) for exp in exps]
+        weights = scores.exp() / scores.exp().sum()
     else:
-        weights = [max(s + float(b), 0) for s, b in zip(scores, network.inner.bias, strict=True)]
-    y = network.outer.bias + sum(
-        w * value for w, value in zip(weights, network.outer.weight.T, strict=True)
-    )
+        weights = (scores + network.inner.bias).relu()
+    y = network.outer.bias + weights @ network.outer.weight.T
     if kind.endswith("-ln"):
         deviations = y - y.mean()
         y = deviations / (deviations.square().mean() + 1e-5).sqrt()
         y = y * network.norm.weight + network.norm.bias
-    return weights, y.tolist()
+    return weights.tolist(), y.tolist()
 
 
-def variance(values):
-    mean = sum(values) / len(values)
-    return sum((value - mean) ** 2 for value in values) / len(values)
-
-
-def cosines(values):
-    rows = [row / row.norm() for row in values if row.norm() > 0]
-    pairs = [float(a @ b) for i, a in enumerate(rows) for j, b in enumerate(rows) if i != j]
-    return sum(pairs) / len(pairs)
+def mean_cosine(values):
+    """Return the mean cosine of all pairs of two vectors that are not 0."""
+    rows = values[values.any(1)]
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    number = len(rows)
+    return float((rows @ rows.T).sum() - number) / (number * (number - 1))
 
 
 @pytest.mark.parametrize("kind", ["relu", "softmax", "softmax-ln", "relu-ln"])
@@ -118,11 +109,14 @@ def test_statistics_equal_the_formulas(kind, before, max_weights, monkeypatch):
     report = report_of(model)
     assert (report["sentences"], report["feed_forward"]) == (4, kind)
     monkeypatch.undo()
-    means = {name: [] for name in ("variance_ratio", "anisotropy", "null_fraction")}
+    means = collections.defaultdict(list)
     for name, tokens in tokens_of(model, monkeypatch).items():
         side, number = name.split(".")
         network = getattr(model, side).layers[int(number)].feed_forward
-        xs, ys, tops, null = [], [], [], 0
+        xs = []
+        ys = []
+        tops = []
+        null = 0
         for x, read in tokens:
             weights, y = weights_and_output(network, kind, read)
             xs += x.tolist()
@@ -130,20 +124,19 @@ def test_statistics_equal_the_formulas(kind, before, max_weights, monkeypatch):
             if sum(weights) <= 1e-6:
                 null += 1
                 continue
-            ranked = sorted(weights, reverse=True)
-            counts = [math.ceil(p * 16 / 100) for p in PERCENTS]
-            tops.append([sum(ranked[:count]) / sum(weights) for count in counts])
+            ranked = np.sort(weights)[::-1].cumsum() / sum(weights)
+            tops.append([ranked[math.ceil(percent * 16 / 100) - 1] for percent in PERCENTS])
         module = report["modules"][name]
         assert (module["tokens"], module["size"]) == (len(tokens), 16)
         assert len(tokens) == sum(map(len, SOURCES if side == "encoder" else TARGETS))
-        assert module["variance_ratio"] == pytest.approx(variance(ys) / variance(xs), rel=1e-9)
-        assert module["anisotropy"] == pytest.approx(cosines(network.outer.weight.T), abs=1e-9)
+        assert module["variance_ratio"] == pytest.approx(np.var(ys) / np.var(xs), rel=1e-9)
+        assert module["anisotropy"] == pytest.approx(mean_cosine(network.outer.weight.T), abs=1e-9)
         assert module["null_fraction"] == pytest.approx(null / len(tokens))
         assert list(module["top_sums"].values()) == pytest.approx(np.mean(tops, 0), rel=1e-9)
-        assert list(module["top_sums"]) == [str(p) for p in PERCENTS]
+        assert list(module["top_sums"]) == list(map(str, PERCENTS))
         assert module["top_sums"]["100"] == pytest.approx(1)
-        for statistic, values in means.items():
-            values.append(module[statistic])
+        for statistic in ("variance_ratio", "anisotropy", "null_fraction"):
+            means[statistic].append(module[statistic])
     assert any(0 < fraction < 1 for fraction in means["null_fraction"]) == kind.startswith("relu")
     for statistic, values in means.items():
         assert report["overall"][statistic] == pytest.approx(np.mean(values))
@@ -153,12 +146,14 @@ def test_statistics_equal_the_formulas(kind, before, max_weights, monkeypatch):
     json.dumps(report, allow_nan=False)
 
 
+def padded(rows):
+    return nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), True, PAD)
+
+
 def test_padded_batches_give_the_same_as_single_sentences():
     model = make("softmax")
-    source, target = (
-        nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, PAD)
-        for rows in (SOURCES, SHIFTED)
-    )
+    source = padded(SOURCES)
+    target = padded(SHIFTED)
     single = memory_statistics(model, [(source, target)])
     several = memory_statistics(model, map(batch_of, range(4)))
     assert single["sentences"] == several["sentences"] == 4
@@ -198,7 +193,7 @@ def test_signed_weights_have_no_shares(kind):
     assert "top_sums" not in report["modules"]["encoder.0"]
 
 
-def test_no_sentences_at_all():
+def test_a_report_of_no_sentences_is_empty():
     report = LayerStatistics(Ensemble([StepDecoder(make("relu"))]), True).report()
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 
@@ -217,7 +212,7 @@ def test_anisotropy_is_between_its_bounds(number, width, seed):
     values = torch.randn(number, width, generator=torch.Generator().manual_seed(seed))
     value = anisotropy(values)
     assert -1 / (number - 1) - 1e-9 <= value <= 1 + 1e-9
-    assert value == pytest.approx(cosines(values.double()), abs=1e-9)
+    assert value == pytest.approx(mean_cosine(values.double()), abs=1e-9)
 
 
 def test_anisotropy_of_known_values():
@@ -279,12 +274,9 @@ def test_a_branch_of_zeros_has_the_ratio_0():
     attention = model.encoder.layers[1].self_attention
     for parameter in attention.out_proj.parameters():
         parameter.zero_()
-    [ratio] = [
-        record["variance_ratio"]
-        for record in branches_of(model)
-        if (record["side"], record["layer"], record["branch"]) == ("encoder", 1, BRANCHES[0])
-    ]
-    assert ratio == 0.0
+    where = {"side": "encoder", "layer": 1, "branch": BRANCHES[0]}
+    [record] = [record for record in branches_of(model) if where.items() <= record.items()]
+    assert record["variance_ratio"] == 0.0
 
 
 def test_branches_of_several_models_are_an_error():
@@ -302,7 +294,8 @@ def test_the_parts_of_heads_have_the_variance_of_states_with_this_head_alone():
     where = {"slot": "cross", "layer": 1, "head": 1}
     [record] = [record for record in records if where.items() <= record.items()]
     layer = model.decoder.layers[1]
-    inputs, parts = [], []
+    inputs = []
+    parts = []
     start = layer.cross_attention
     width = start.embed_dim // 2
 

@@ -3,6 +3,7 @@
 import math
 import weakref
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,8 +19,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble, StepDecoder
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from tests.tiny import tiny_config
-from tests.unit.applications.analysis.models import EOS, PAD, make_model
+from tests.tiny import EOS, PAD, tiny_config, values
+from tests.unit.applications.analysis.models import make_model
 
 SEP = 8
 WORDS = Dictionary([",", "das", "Haus", "gross", "<sep>"])
@@ -38,12 +39,15 @@ def joined(sizes, separated):
 
 
 def pairs_of(separated):
-    sources = [joined(source, separated) for source, _ in SIZES]
-    targets = [joined(target, separated) for _, target in SIZES]
-    numbers = [
-        tuple(sentence_numbers(np.array(sizes), separated) for sizes in sides) for sides in SIZES
-    ]
-    return sources, targets, numbers
+    sources, targets = zip(*SIZES, strict=True)
+    numbers = []
+    for sizes in SIZES:
+        of_source, of_target = map(np.array, sizes)
+        numbers.append(
+            (sentence_numbers(of_source, separated), sentence_numbers(of_target, separated))
+        )
+    join = partial(joined, separated=separated)
+    return list(map(join, sources)), list(map(join, targets)), numbers
 
 
 def statistics_of(model, pairs):
@@ -55,12 +59,14 @@ def statistics_of(model, pairs):
 
 
 def shares_of(row):
-    total = sum(abs(w) for w in row)
-    return [abs(w) / total for w in row] if total > 1e-6 else []
+    """Return the shares of the weights in the sum of their sizes, or zeros for a row of zeros."""
+    total = np.abs(row).sum()
+    return np.abs(row) / total if total > 1e-6 else np.zeros(len(row))
 
 
 def entropy(shares):
-    return -sum(p * math.log(p) for p in shares if p > 0)
+    shares = shares[shares > 0]
+    return -(shares * np.log(shares)).sum()
 
 
 def expected(model, pairs, positive=True):
@@ -74,23 +80,20 @@ def expected(model, pairs, positive=True):
             weights = in_documents(record.weights, record.visibility)
             queries = of_source if record.slot == "encoder" else of_target
             keys = of_target if record.slot == "decoder" else of_source
-            tokens = inputs[record.slot == "decoder"][0].tolist()
+            tokens = inputs[record.slot == "decoder"][0].numpy()
             sees = "all" if record.visibility.rows is None else "sentence"
             for head, table in enumerate(weights[0].double().numpy()):
                 for i, row in enumerate(table):
-                    visible = [j for j in range(len(row)) if record.slot != "decoder" or j <= i]
+                    visible = np.arange(i + 1 if record.slot == "decoder" else len(row))
                     if sees == "sentence":  # the last one has the rest
-                        visible = [j for j in visible if keys[j] == min(queries[i], max(keys))]
-                    neighbors = [i2 for i2, n in enumerate(queries) if n == queries[i]]
+                        visible = visible[keys[visible] == min(queries[i], max(keys))]
+                    neighbors = np.flatnonzero(queries == queries[i]).tolist()
                     position = neighbors.index(i) if sees == "sentence" else i
                     number = len(neighbors) if sees == "sentence" else len(queries)
-                    values = row_values(
-                        [row[j] for j in visible],
-                        [tokens[j] for j in visible],
-                        [keys[j] != queries[i] for j in visible],
-                        position * len(visible) / number if record.slot == "cross" else position,
-                        positive,
-                    )
+                    if record.slot == "cross":
+                        position *= len(visible) / number
+                    outside = keys[visible] != queries[i]
+                    values = row_values(row[visible], tokens[visible], outside, position, positive)
                     for name, value in values.items():
                         values_by_head[record.slot, sees, record.layer, head][name].append(value)
     return values_by_head
@@ -98,44 +101,41 @@ def expected(model, pairs, positive=True):
 
 def row_values(row, tokens, outside, position, positive):
     """Return the statistics of one row over its visible keys, by their definitions."""
-    shares, n = shares_of(row), len(row)
+    shares = shares_of(row)
+    n = len(row)
     values = {
-        "sum": sum(row),
-        "zero_fraction": sum(w == 0 for w in row) / n,
-        "null_fraction": float(not shares),
-        "nonzero_keys": sum(w != 0 for w in row),
+        "sum": row.sum(),
+        "zero_fraction": np.mean(row == 0),
+        "null_fraction": float(not shares.any()),
+        "nonzero_keys": np.count_nonzero(row),
         "mean_log_n": math.log(n),
     }
     if positive:
         values["entropy"] = entropy(shares)
-        values["raw_entropy"] = -sum(w * math.log(w) for w in row if w > 0)
-    if not shares:
+        values["raw_entropy"] = entropy(row)
+    if not shares.any():
         return values
-    if abs(sum(row)) > 1e-6:
-        values["abs_log_sum"] = abs(math.log(abs(sum(row))))
+    if abs(row.sum()) > 1e-6:
+        values["abs_log_sum"] = abs(math.log(abs(row.sum())))
     if positive:
         values["entropy_with_weight"] = entropy(shares)
         values["mean_exp_entropy"] = math.exp(entropy(shares))
         if n > 1:
             values["relative_entropy"] = entropy(shares) / math.log(n)
-    kinds = {"punctuation": {4}, "frequent": {5, 6, 7}, "ends": {EOS, SEP}}
-    values |= {
-        name: sum(p for p, token in zip(shares, tokens, strict=True) if token in kind)
-        for name, kind in kinds.items()
-    }
-    values["outside"] = sum(p for p, other in zip(shares, outside, strict=True) if other)
-    values["distance"] = sum(p * abs(j - position) for j, p in enumerate(shares))
+    for name, kind in (("punctuation", [4]), ("frequent", [5, 6, 7]), ("ends", [EOS, SEP])):
+        values[name] = shares[np.isin(tokens, kind)].sum()
+    values["outside"] = shares[outside].sum()
+    distances = np.abs(np.arange(n) - position)
+    values["distance"] = (shares * distances).sum()
     if n >= 10:
-        distances = [abs(j - position) for j in range(n)]
-        pairs = list(zip(shares, distances, strict=True))
-        values["diagonal"] = sum(p for p, distance in pairs if distance < 1)
-        values["neighbors"] = sum(p for p, distance in pairs if 1 <= distance < 3)
+        values["diagonal"] = shares[distances < 1].sum()
+        values["neighbors"] = shares[(distances >= 1) & (distances < 3)].sum()
         values["first"] = shares[0]
-    ranked = sorted(shares, reverse=True)
+    ranked = np.sort(shares)[::-1]
     values["largest_share"] = ranked[0]
     for percent in PERCENTS:
         rank = math.ceil(round(percent * n / 100, 6))
-        values[f"top_sum {percent}"] = sum(ranked[:rank])
+        values[f"top_sum {percent}"] = ranked[:rank].sum()
         values[f"share_at_rank {percent}"] = ranked[rank - 1]
     return values
 
@@ -163,7 +163,8 @@ def check(records, rows):
 @pytest.mark.parametrize("max_weights", [1, 60, 2**21])
 def test_means_equal_those_of_the_weights_of_each_sentence(attention, max_weights, monkeypatch):
     monkeypatch.setattr(analysis, "MOST_WEIGHTS", max_weights)  # a row at a time, some, or all
-    model, pairs = make_model(attention).double(), pairs_of(separated=False)
+    model = make_model(attention).double()
+    pairs = pairs_of(separated=False)
     records = statistics_of(model, pairs)
     positive = not attention.startswith("polynomial")
     check(records, expected(model, pairs, positive))
@@ -178,11 +179,11 @@ def test_attention_to_the_own_sentence_and_to_the_document_have_separate_records
     model = EncoderDecoder(config, len(WORDS), len(WORDS), PAD, (SEP, SEP)).eval().double()
     pairs = pairs_of(separated=True)
     # Without its separator the empty last one would not count as a sentence.
-    pairs = tuple(part[:3] for part in pairs)
-    records = WeightStatistics(Ensemble([StepDecoder(model)]), (WORDS, WORDS))
-    records.add(*pairs)
-    head_records = records.records()
-    check(head_records, expected(model, pairs))
+    statistics = WeightStatistics(Ensemble([StepDecoder(model)]), (WORDS, WORDS))
+    sources, targets, numbers = (part[:3] for part in pairs)
+    statistics.add(sources, targets, numbers)
+    head_records = statistics.records()
+    check(head_records, expected(model, (sources, targets, numbers)))
     assert {(r["sees"], r["layer"]) for r in head_records if r["layer"] != "mean"} == {
         *[("sentence", 0), ("sentence", 1)],
         ("all", 1),
@@ -191,10 +192,13 @@ def test_attention_to_the_own_sentence_and_to_the_document_have_separate_records
     assert not any(inside)
 
 
+def place_of(record):
+    return record["slot"], record["layer"], record["head"]
+
+
 def test_means_over_heads_and_layers_and_values_derived_from_the_entropy():
-    model, pairs = make_model("reluformer"), pairs_of(separated=False)
-    records = statistics_of(model, pairs)
-    by_head = {(r["slot"], r["layer"], r["head"]): r for r in records}
+    records = statistics_of(make_model("reluformer"), pairs_of(separated=False))
+    by_head = {place_of(record): record for record in records}
     for slot in SLOTS:
         for name in ("sum", "entropy", "distance"):
             layers = [by_head[slot, layer, "mean"][name] for layer in range(2)]
@@ -208,22 +212,25 @@ def test_means_over_heads_and_layers_and_values_derived_from_the_entropy():
 
 
 def test_the_entropy_of_the_mean_of_heads():
-    model, pairs = make_model("reluformer"), pairs_of(separated=False)
-    by_head = {(r["slot"], r["layer"], r["head"]): r for r in statistics_of(model, pairs)}
+    model = make_model("reluformer")
+    pairs = pairs_of(separated=False)
+    by_head = {place_of(record): record for record in statistics_of(model, pairs)}
     values = []
     for source, target in zip(*pairs[:2], strict=True):
         inputs = torch.from_numpy(source)[None], torch.from_numpy(np.append(EOS, target[:-1]))[None]
         with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
             model(*inputs)
-        rows = records[0].weights[0].double().mean(0).tolist()
-        values += [entropy(shares_of(row)) for row in rows if shares_of(row)]
+        for row in records[0].weights[0].double().mean(0).numpy():
+            if shares_of(row).any():
+                values.append(entropy(shares_of(row)))
     assert by_head["encoder", 0, "mean"]["mean_of_heads_entropy"] == pytest.approx(np.mean(values))
     assert "mean_of_heads_entropy" not in by_head["encoder", 0, 0]
 
 
 def test_weights_of_one_mechanism_at_a_time_are_in_memory(monkeypatch):
     """Weights are dropped layer by layer: all layers would fill the memory."""
-    earlier, take = [], WeightStatistics._take
+    earlier = []
+    take = WeightStatistics._take
 
     def noting(self, attention, queries, keys, record):
         assert not any(weights() is not None for weights in earlier)
@@ -238,10 +245,10 @@ def test_weights_of_one_mechanism_at_a_time_are_in_memory(monkeypatch):
 
 
 def test_records_go_to_the_given_function():
-    model, received = make_model("softmax"), []
-    inputs = torch.tensor([[4, 5, EOS]]), torch.tensor([[EOS, 5]])
+    model = make_model("softmax")
+    received = []
     with torch.no_grad(), record_attention(model, Need(weights=True), received.append) as records:
-        model(*inputs)
+        model(torch.tensor([[4, 5, EOS]]), torch.tensor([[EOS, 5]]))
     assert not records and len(received) == 6
 
 
@@ -254,8 +261,8 @@ def test_a_mechanism_without_weights_is_left_out():
     sources, targets, _ = pairs_of(separated=False)
     statistics.add(sources, targets)
     records = statistics.records()
-    assert {record["slot"] for record in records} == {"decoder"}
-    assert not any("outside" in record for record in records)
+    assert set(values(records, "slot")) == {"decoder"}
+    assert not values(records, "outside")
 
 
 @pytest.mark.parametrize("attention", ["linear", "sima", "entmax15", "rela", "efficient"])

@@ -35,7 +35,7 @@ COUNT = 20_000
         ("subtitles", "0:00:01,0 --> 0:00:02,0\n" * COUNT),
     ],
 )
-def test_no_text_takes_long(name, text):
+def test_a_hostile_text_is_translated_or_refused_within_seconds(name, text):
     began = time.process_time()
     with suppress(DataError):  # which is as good
         translate(text, name, backward)

@@ -89,9 +89,11 @@ def test_runs_of_equal_properties_are_one_text():
 
 
 def test_the_properties_of_a_run_go_with_its_words():
-    bold, behind = BOLD.format("großes"), RUN.format(" Haus &amp; Hof")
+    bold = BOLD.format("großes")
+    behind = RUN.format(" Haus &amp; Hof")
     body = f"<w:p>{RUN.format('Ein sehr ')}{bold}{behind}</w:p>"
-    bold, behind = BOLD.format("GROßES"), RUN.format(" HAUS &amp; HOF")
+    bold = BOLD.format("GROßES")
+    behind = RUN.format(" HAUS &amp; HOF")
     assert word(body) == f"<w:p>{RUN.format('EIN SEHR ')}{bold}{behind}</w:p>"
     assert word(body, backward) == (
         f"<w:p>{RUN.format('HOF &amp; HAUS ')}{bold}{RUN.format(' SEHR EIN')}</w:p>"

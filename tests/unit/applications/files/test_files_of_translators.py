@@ -78,8 +78,7 @@ def test_units_of_xliff_get_a_target_to_review():
         f'da</source>\n  {target}EIN <g id="1">ROTES</g> HAUS<x id="2"/>, '
         '<ph id="3">&lt;br&gt;</ph>DA</target>\n',
     ).replace(
-        '<target state="new"/>',
-        f'{target}NEU <bpt id="1">b</bpt>X<ept id="1">/b</ept></target>',
+        '<target state="new"/>', f'{target}NEU <bpt id="1">b</bpt>X<ept id="1">/b</ept></target>'
     )
     ElementTree.fromstring(written)
     backwards = translate(OLD, "xliff", backward)
@@ -148,10 +147,7 @@ def test_an_entry_whose_first_form_has_no_words_becomes_fuzzy():
     [
         ('Sie haben <x id="1"/> neue', 'SIE HABEN <x id="1"/> NEUE'),
         ("Ein <y:z/> Wort", "EIN <y:z/> WORT"),
-        (
-            'Ein <mrk mtype="protected">Name</mrk> da',
-            'EIN <mrk mtype="protected">Name</mrk> DA',
-        ),
+        ('Ein <mrk mtype="protected">Name</mrk> da', 'EIN <mrk mtype="protected">Name</mrk> DA'),
     ],
 )
 def test_placeholders_and_protected_words_of_xliff(text, expected):

@@ -41,7 +41,7 @@ def test_the_identity_keeps_every_byte():
     assert translate(PAGE.replace("\n", "\r\n"), "markdown", identity) == PAGE.replace("\n", "\r\n")
 
 
-def test_only_text_changes():
+def test_translating_markdown_changes_its_text_only():
     written = translate(PAGE, "markdown")
     for text in (
         "---\ntitle: nicht\n---\n# EIN *TITEL* MIT `code`\n",

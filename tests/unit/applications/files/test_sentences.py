@@ -1,12 +1,11 @@
+import itertools
+import os
+
 import pytest
 
 from relu_nmt.applications.files import FileOptions, translate_file, translated
 from relu_nmt.applications.files.segments import Protected, Segment
-from relu_nmt.applications.files.sentences import (
-    SegmentTranslator,
-    read_glossary,
-    sentence_spans,
-)
+from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary, sentence_spans
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.translation.search.config import GenerationConfig
 from tests.commands import run_here
@@ -19,7 +18,8 @@ PAGE = "<p>das <b>Haus</b> ist gross . ein <a href='x'>Garten</a> ist klein .</p
 
 @pytest.mark.parametrize("separated", [True, False])
 def test_a_model_translates_a_page_with_all_its_tags(tmp_path, separated):
-    path, output = tmp_path / "a.html", tmp_path / "b.html"
+    path = tmp_path / "a.html"
+    output = tmp_path / "b.html"
     path.write_text(PAGE)
     make_translator(separated).translate_file(path, output, beam=2)
     written = output.read_text()
@@ -40,7 +40,9 @@ def test_protected_texts_and_terms_of_a_glossary_are_forced(separated):
     first, second = translate(segments)
     assert "big house" in first.text
     assert "Garten" in second.text
-    assert first.links and all(begin < end for link in first.links for begin, end in link)
+    assert first.links
+    for begin, end in itertools.chain(*first.links):
+        assert begin < end
 
 
 def test_texts_that_the_model_cannot_write_are_counted():
@@ -100,8 +102,8 @@ def model(tmp_path_factory):
 
 
 def run(model, *words, check=True):
-    flags = ("--path", model, "--cpu", "--beam", "2", "--max-len-b", "4", "--no-progress-bar")
-    return run_here("translate_document", *words, *flags, check=check)
+    flags = ["--cpu", "--beam", "2", "--max-len-b", "4", "--no-progress-bar", *words]
+    return run_here("translate_document", "--path", model, *flags, check=check)
 
 
 def test_the_command_writes_the_translation_beside_the_file(tmp_path, model):
@@ -146,7 +148,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, model, name, content
     assert result.returncode == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert output.read_text() == "old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "out"])
+    assert sorted(os.listdir(tmp_path)) == sorted([name, "out"])
 
 
 def test_a_format_of_a_user_is_one_file(tmp_path, model):
@@ -169,7 +171,8 @@ def test_a_format_of_a_user_is_one_file(tmp_path, model):
 
 
 def test_a_failed_translation_leaves_the_old_file(tmp_path):
-    path, output = tmp_path / "a.html", tmp_path / "b.html"
+    path = tmp_path / "a.html"
+    output = tmp_path / "b.html"
     path.write_text("<p>eins")
     output.write_text("old")
 

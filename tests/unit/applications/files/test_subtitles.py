@@ -59,7 +59,7 @@ def test_a_sentence_is_translated_whole_and_divided_over_its_cues():
 
     def translator(segments):
         texts.extend(segment.text for segment in segments)
-        return [upper_of(segment) for segment in segments]
+        return list(map(upper_of, segments))
 
     written = translate(SRT, "subtitles", translator)
     assert texts == [
@@ -80,7 +80,7 @@ def test_a_sentence_is_translated_whole_and_divided_over_its_cues():
 
 def upper_of(segment):
     spans = word_spans(segment.text)
-    return Translation(segment.text.upper(), [(span, span) for span in spans])
+    return Translation(segment.text.upper(), list(zip(spans, spans, strict=True)))
 
 
 def test_times_settings_and_notes_of_webvtt_stay():
@@ -93,7 +93,7 @@ def test_times_settings_and_notes_of_webvtt_stay():
 def test_lines_have_at_most_the_width():
     source = "1\n00:00:01,000 --> 00:00:02,000\n" + "Wort " * 14 + "\n"
     written = translate(source, "subtitles", lambda s: [*map(upper_of, s)], line_width=20)
-    lines = [line for line in written.split("\n")[2:] if line]
+    lines = list(filter(None, written.split("\n")[2:]))
     assert max(map(len, lines)) <= 20
     assert " ".join(lines).split() == ["WORT"] * 14
 
@@ -110,7 +110,7 @@ def test_a_translation_is_divided_into_runs_that_fill_all_cues(sources, count):
 
 
 @given(st.text(alphabet="ab <>/i字", max_size=60), st.integers(5, 20))
-def test_lines_keep_the_text(text, width):
+def test_wrapped_lines_have_all_letters_of_the_text(text, width):
     assert re.sub(r"\s", "", "".join(wrapped(text, width))) == re.sub(r"\s", "", text)
 
 

@@ -10,7 +10,7 @@ def identity(segments):
 
 
 def upper(segments):
-    """Return each text in capitals, without what is protected."""
+    """Return each text in capitals, except for protected words."""
     return [reordered(segment, sorted, str.upper) for segment in segments]
 
 
@@ -21,14 +21,15 @@ def backward(segments):
 
 def dropping(segments):
     """Return a word that is aligned to none."""
-    return [Translation("Nichts") for _ in segments]
+    return [Translation("Nichts")] * len(segments)
 
 
 def reordered(segment, order, change=str):
     """Return the words of a segment in another order, each with its link."""
     protected_spans = {(entry.begin, entry.end) for entry in segment.protected}
     spans = source_spans(segment)
-    text, links = "", []
+    text = ""
+    links = []
     end_before = 0
     ordered = order(spans)
     for begin, end in ordered:

@@ -13,12 +13,13 @@ from tests.unit.applications.serving.served_models import make_translator
 
 LINES = ["ein Haus", "", "das Haus ist gross . klein", "Garten", "ein Xaver . 🙂"]
 SEARCH = {"beam": 2, "max_len_b": 6}
-HOST, JSON = (b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json")
+HOST = (b"host", b"127.0.0.1:8000")
+JSON = (b"content-type", b"application/json")
 
 
-def client_of(translator=None, search=SEARCH, others=(), **limits):
+def client_of(translator=None, search=SEARCH, other_models=(), **limits):
     config = GenerationConfig(**search)
-    further_models = [(other, None) for other in others]
+    further_models = [(model, None) for model in other_models]
     app = make_app(
         translator or make_translator(),
         config,
@@ -36,14 +37,14 @@ def metric(client, name, **labels):
     return 0
 
 
-def post_scope(path, *headers):
+def post_scope(path, headers=(HOST, JSON)):
     scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
     scope |= {"query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1"}
     scope |= {"server": ("127.0.0.1", 8000), "client": ("127.0.0.1", 9), "headers": list(headers)}
     return {**scope, "asgi": {"version": "3.0"}}
 
 
-def status_of(app, *headers, path="/translate", method="POST", body=b'{"lines": ["ein Haus"]}'):
+def status_of(app, headers, path="/translate", method="POST", body=b'{"lines": ["ein Haus"]}'):
     """Return the status for a request with exactly these headers."""
     sent = []
 
@@ -53,6 +54,6 @@ def status_of(app, *headers, path="/translate", method="POST", body=b'{"lines": 
     async def send(message):
         sent.append(message)
 
-    asyncio.run(app({**post_scope(path, *headers), "method": method}, receive, send))
+    asyncio.run(app({**post_scope(path, headers), "method": method}, receive, send))
     assert "error" in json.loads(sent[1]["body"]) or sent[0]["status"] < 400
     return sent[0]["status"]

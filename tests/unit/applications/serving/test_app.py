@@ -1,13 +1,17 @@
 """The server's translations and attention, and its page."""
 
+import itertools
 import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.tiny import values
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 from relu_nmt.applications.serving.app import make_app
@@ -29,7 +33,7 @@ def test_the_server_translates_a_document_like_python(client, max_doc_tokens):
     assert len(result["lines"]) == len(LINES)
     assert result["lines"][1] == ""
     assert [group["first"] for group in result["groups"]] == [w.window.first for w in alone.windows]
-    assert [line for group in result["groups"] for line in group["lines"]] == result["lines"]
+    assert list(itertools.chain(*values(result["groups"], "lines"))) == result["lines"]
     assert result["source_tokens"] > len(LINES)
 
 
@@ -49,7 +53,7 @@ def test_translations_contain_the_terms_of_their_request(client, max_doc_tokens,
     assert lines == alone[0]
     assert lines[0].startswith("the") and "big" in lines[0] and lines[2].startswith("a big")
     assert lines[3].split().count("a") >= 2 and lines[1] == ""
-    assert not any("is" in line.split() for line in lines)
+    assert "is" not in " ".join(lines).split()
 
 
 def test_banned_terms_hold_in_any_case_unless_the_request_says_otherwise(client):
@@ -57,27 +61,32 @@ def test_banned_terms_hold_in_any_case_unless_the_request_says_otherwise(client)
     word = next(word for word in " ".join(free).split() if word.isalpha())
     request = {"lines": LINES, "banned": [word.upper()]}
     lines = client.post("/translate", json=request).json()["lines"]
-    assert not any(word in line.split() for line in lines)
+    assert word not in " ".join(lines).split()
     answer = client.post("/translate", json={**request, "match_case": True})
     assert answer.json()["lines"] == free
     part = {"lines": LINES, "banned": [word[:1]]}
     assert client.post("/translate", json=part).json()["lines"] == free or len(word) == 1
     lines = client.post("/translate", json={**part, "inside_words": True}).json()["lines"]
-    assert not any(word[:1] in line for line in lines)
+    assert word[:1] not in "".join(lines)
+
+
+def translated_lines(client, request):
+    return client.post("/translate", json=request).json()["lines"]
 
 
 def test_terms_of_a_request_do_not_affect_other_requests():
-    words, forced = {"lines": LINES}, [["big", "the a"], [], [], [], []]
+    words = {"lines": LINES}
+    forced = [["big", "the a"], [], [], [], []]
     with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(4) as pool:
         free = client.post("/translate", json=words).json()["lines"]
         never = " ".join(free).split()[0]
         bodies = [{}, {"banned": [never]}, {"forced": forced}, {"banned": ["Garten", never]}]
-        answers = list(pool.map(lambda b: client.post("/translate", json={**words, **b}), bodies))
-        alone = [client.post("/translate", json={**words, **body}) for body in bodies]
-    assert [a.json()["lines"] for a in answers] == [a.json()["lines"] for a in alone]
-    lines = [a.json()["lines"] for a in answers]
-    assert lines[0] == free and "the a" in lines[2][0]
-    assert not any(never in line.split() for line in lines[1] + lines[3])
+        post = partial(translated_lines, client)
+        requests = [{**words, **body} for body in bodies]
+        together = list(pool.map(post, requests))
+        assert together == list(map(post, requests))
+    assert together[0] == free and "the a" in together[2][0]
+    assert never not in " ".join(together[1] + together[3]).split()
 
 
 @pytest.mark.parametrize(
@@ -120,18 +129,19 @@ def test_a_search_that_cannot_force_terms_is_an_error():
 
 
 def test_simultaneous_requests_get_the_same_answers_as_alone():
-    texts = [[f"ein {'gross ' * i}Haus", "das ist klein ."] for i in range(8)]
-    with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(len(texts)) as pool:
+    requests = [{"lines": [f"ein {'gross ' * i}Haus", "das ist klein ."]} for i in range(8)]
+    with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(len(requests)) as pool:
+        post = partial(translated_lines, client)
         before = metric(client, "relu_nmt_batch_sentences_count")
-        together = list(pool.map(lambda t: client.post("/translate", json={"lines": t}), texts))
+        together = list(pool.map(post, requests))
         batches = metric(client, "relu_nmt_batch_sentences_count") - before
-        alone = [client.post("/translate", json={"lines": text}) for text in texts]
-    assert [a.json()["lines"] for a in together] == [a.json()["lines"] for a in alone]
-    assert batches < len(texts)
+        assert together == list(map(post, requests))
+    assert batches < len(requests)
 
 
 def test_one_thread_at_a_time_uses_the_tokenizers(monkeypatch):
-    used, in_use = [], []
+    used = []
+    in_use = []
 
     def alone(function):
         def call(*arguments):
@@ -160,7 +170,8 @@ def test_a_model_of_sentences_gives_a_group_for_each(client):
         request = {"lines": ["ein Haus", "das Haus"]}
         assert len(plain.post("/translate", json=request).json()["groups"]) == 2
         joined = plain.post("/translate", json={**request, "max_doc_tokens": 50}).json()
-        assert [(g["count"], len(g["lines"])) for g in joined["groups"]] == [(2, 1)]
+        [group] = joined["groups"]
+        assert (group["count"], len(group["lines"])) == (2, 1)
         pair = {"lines": request["lines"], "translation": joined["lines"]}
         assert plain.post("/attention", json=pair).status_code == 200
 
@@ -173,13 +184,13 @@ def test_the_server_gives_the_attention_of_the_translator(client, slot):
     for layer in range(2):
         expected = translator.attention("das Haus", "the big house", slot, layer)
         np.testing.assert_allclose(result["weights"][layer], expected.weights, atol=6e-5)
-        assert [token["text"] for token in result["queries"]] == expected.queries
-        assert [token["text"] for token in result["keys"]] == expected.keys
+        assert values(result["queries"], "text") == expected.queries
+        assert values(result["keys"], "text") == expected.keys
     sides = {"lines": "das Haus", "translation": "the  big house"}
     text = sides["lines" if slot == "encoder" else "translation"]
     words = [text[token["begin"] : token["end"]] for token in result["queries"]]
     assert words == [*text.split(), "", ""]
-    assert [token["line"] for token in result["queries"]][-2:] == [0, None]
+    assert values(result["queries"], "line")[-2:] == [0, None]
 
 
 def test_a_single_sentence_is_shown_without_the_separator_that_the_model_does_not_read():
@@ -189,12 +200,11 @@ def test_a_single_sentence_is_shown_without_the_separator_that_the_model_does_no
         result = client.post("/attention", json=request).json()
         two = client.post("/attention", json={**request, "lines": ["das", "Haus"]}).json()
     expected = translator.attention("das Haus", "the house", layer=0)
-    assert [token["text"] for token in result["queries"]] == expected.queries[:-1]
-    assert [(token["text"], token["line"]) for token in result["keys"]] == list(
-        zip(expected.keys, [1, 1, None], strict=True)
-    )
+    assert values(result["queries"], "text") == expected.queries[:-1]
+    assert values(result["keys"], "text") == expected.keys
+    assert values(result["keys"], "line") == [1, 1, None]
     np.testing.assert_allclose(result["weights"][0], expected.weights[:, :-1], atol=6e-5)
-    assert [token["text"] for token in two["keys"]] == ["das", "<sep>", "Haus", "<sep>", "</s>"]
+    assert values(two["keys"], "text") == ["das", "<sep>", "Haus", "<sep>", "</s>"]
 
 
 @pytest.mark.parametrize("document_attention", ["full", "aligned"])

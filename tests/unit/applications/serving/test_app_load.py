@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from relu_nmt.applications.serving.guard import Metrics, guarded
 from relu_nmt.applications.serving.queues import QueuedRequest, run_in_slot
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import OutOfMemoryError
-from tests.unit.applications.serving.clients import HOST, JSON, client_of, metric, post_scope
+from tests.unit.applications.serving.clients import client_of, metric, post_scope
 from tests.unit.applications.serving.served_models import make_translator
 
 
@@ -71,7 +72,9 @@ def test_the_size_of_an_answer_is_checked_before_the_model_runs(monkeypatch, cli
 
 
 def test_large_answers_run_one_at_a_time_and_leave_places_to_others(monkeypatch):
-    running, num_running, go = [], [], threading.Event()
+    running = []
+    num_running = []
+    go = threading.Event()
 
     def slow_json(weights, queued):
         if weights.ndim < 4:  # a part of an answer
@@ -107,12 +110,13 @@ def test_large_answers_run_one_at_a_time_and_leave_places_to_others(monkeypatch)
 @pytest.mark.parametrize("num_held", [1, 2, 3])
 def test_the_oldest_unread_answer_is_cancelled(monkeypatch, num_held):
     request = {"lines": ["ein Haus " * 30], "translation": ["the house " * 30]}
-    begun, ended = [], []
+    begun = []
+    ended = []
 
     async def ask(app, number):
         """Ask and never take more than the head of the answer."""
         body = json.dumps(request).encode()
-        scope = post_scope("/attention", HOST, JSON)
+        scope = post_scope("/attention")
 
         async def receive():
             if scope.pop("begun", True):
@@ -160,7 +164,7 @@ def test_a_body_without_end_or_too_slow_is_refused(client, pause, limit, status)
 
     limits = ServerOptions(max_request_bytes=20_000, request_seconds=limit)
     guard = guarded(client.app, limits, Metrics(), frozenset())
-    asyncio.run(guard(post_scope("/translate", HOST, JSON), receive, send))
+    asyncio.run(guard(post_scope("/translate"), receive, send))
     assert sent[0]["status"] == status and "error" in json.loads(sent[1]["body"])
 
 
@@ -234,16 +238,19 @@ def test_a_request_that_takes_too_long_ends_and_others_go_on(slow):
         assert held.number <= number + 2
 
 
+def new_threads(before):
+    """Return the kinds of the threads that were not there before."""
+    return {thread.name.partition("_")[0] for thread in set(threading.enumerate()) - before}
+
+
 def test_a_stopped_server_leaves_no_thread(monkeypatch):
     monkeypatch.setattr(service, "LARGE_NUMBERS", 1)
     before = set(threading.enumerate())
     with client_of() as client:
         request = {"lines": ["ein Haus"], "translation": ["a house"]}
         assert client.post("/attention", json=request).status_code == 200
-        names = {thread.name.partition("_")[0] for thread in set(threading.enumerate()) - before}
-        assert names >= {"turn", "request", "model"}
-    left = {thread.name.partition("_")[0] for thread in set(threading.enumerate()) - before}
-    assert not left & {"turn", "request", "model"}
+        assert new_threads(before) >= {"turn", "request", "model"}
+    assert not new_threads(before) & {"turn", "request", "model"}
 
 
 def test_a_stopping_server_answers_503(slow):
@@ -262,7 +269,8 @@ def test_a_stopping_server_answers_503(slow):
 )
 def test_the_server_goes_on_after_it_ran_out_of_memory(error, slow):
     client, held = slow()
-    search, held._search = held._search, lambda *_: (_ for _ in ()).throw(error)
+    search = held._search
+    held._search = Mock(side_effect=error)
     held.go.set()
     with client:
         answer = client.post("/translate", json={"lines": ["ein"]})
@@ -300,7 +308,8 @@ def test_a_request_without_a_thread_is_refused_without_a_trace(
 
 
 def test_a_large_answer_without_a_thread_frees_its_place():
-    pool, slots = ThreadPoolExecutor(1), threading.Semaphore(1)
+    pool = ThreadPoolExecutor(1)
+    slots = threading.Semaphore(1)
     pool.shutdown()
     with pytest.raises(RuntimeError):
         run_in_slot(pool, slots, int, QueuedRequest())

@@ -69,7 +69,7 @@ def test_a_whole_number_may_be_a_float(client):
 )
 def test_a_content_type_other_than_json_is_refused(client, types, path):
     headers = [(b"content-type", value) for value in types]
-    assert status_of(client.app, HOST, *headers, path=path) == 415
+    assert status_of(client.app, [HOST, *headers], path) == 415
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"Application/JSON ; charset=utf-8"])
@@ -104,14 +104,14 @@ def test_a_page_of_another_origin_is_refused(client, origin):
         ("OPTIONS", "/"),
     ):
         headers = HOST, JSON, (b"origin", origin)
-        assert status_of(client.app, *headers, path=path, method=method) == 403
+        assert status_of(client.app, headers, path, method) == 403
         cross = (b"sec-fetch-site", b"cross-site")
-        assert status_of(client.app, *headers, cross, path=path, method=method) == 403
+        assert status_of(client.app, [*headers, cross], path, method) == 403
 
 
 def test_two_origins_are_refused(client):
     origins = (b"origin", b"http://elsewhere.example"), (b"origin", b"http://127.0.0.1:8000")
-    assert status_of(client.app, HOST, JSON, *origins) == 403
+    assert status_of(client.app, [HOST, JSON, *origins]) == 403
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,8 @@ def test_a_foreign_host_name_is_refused(own):
 
 @pytest.mark.parametrize("path", ["/", "/health", "/model", "/metrics", "/openapi.json"])
 def test_head_is_answered_like_get_without_a_body(client, path):
-    head, get = client.head(path), client.get(path)
+    head = client.head(path)
+    get = client.get(path)
     assert head.status_code == get.status_code == 200 and head.content == b""
     assert head.headers["Content-Type"] == get.headers["Content-Type"]
 
@@ -197,14 +198,15 @@ def test_a_compressed_body_without_its_header_is_no_json(client):
     assert answer.json()["error"].startswith("the body is no JSON: 'utf-8' codec can't decode")
 
 
-LENGTH, CHUNKED = (b"content-length", b"26"), (b"transfer-encoding", b"chunked")
+LENGTH = (b"content-length", b"26")
+CHUNKED = (b"transfer-encoding", b"chunked")
 
 
 @pytest.mark.parametrize("order", [(LENGTH, CHUNKED), (CHUNKED, LENGTH)])
 @pytest.mark.parametrize(("method", "path"), [("POST", "/translate"), ("GET", "/health")])
 def test_two_lengths_of_a_body_are_refused(client, order, method, path):
-    assert status_of(client.app, HOST, JSON, *order, path=path, method=method) == 400
-    assert status_of(client.app, HOST, JSON, order[0], path=path, method=method) != 400
+    assert status_of(client.app, [HOST, JSON, *order], path, method) == 400
+    assert status_of(client.app, [HOST, JSON, order[0]], path, method) != 400
 
 
 def test_unknown_paths_are_errors_and_share_one_counter(client):

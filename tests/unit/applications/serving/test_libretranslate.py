@@ -6,6 +6,8 @@ import zipfile
 
 import pytest
 
+from tests.tiny import values
+
 pytest.importorskip("fastapi")
 
 from relu_nmt.applications.serving import ServerOptions
@@ -39,8 +41,8 @@ def test_alternatives_are_the_other_hypotheses_of_the_beam():
         [beam] = translator.translate_nbest([source], **search, nbest=count)
         return [hypothesis.text for hypothesis in beam]
 
-    best, *others = hypotheses(4)
-    assert len({best, *others}) == 4
+    best, *alternatives = hypotheses(4)
+    assert len({best, *alternatives}) == 4
     with client_of(translator, search) as client:
         body = {"q": source, "source": "de", "target": "en"}
         assert client.post("/translate", json=body).json() == {"translatedText": best}
@@ -49,11 +51,15 @@ def test_alternatives_are_the_other_hypotheses_of_the_beam():
             assert answer == {"translatedText": best, "alternatives": hypotheses(1 + count)[1:]}
         # The beam has no more.
         answer = client.post("/translate", json={**body, "alternatives": 50}).json()
-        assert answer["alternatives"] == others
+        assert answer["alternatives"] == alternatives
         texts = {**body, "q": [source, "", f"{source}\n\n{source}"], "alternatives": 3}
         answer = client.post("/translate", json=texts).json()
         assert answer["translatedText"] == [best, "", f"{best}\n\n{best}"]
-        assert answer["alternatives"] == [others, [], [f"{text}\n\n{text}" for text in others]]
+        assert answer["alternatives"] == [
+            alternatives,
+            [],
+            [f"{text}\n\n{text}" for text in alternatives],
+        ]
         refused = client.post("/translate", json={**body, "alternatives": -1})
         assert refused.status_code == 422
 
@@ -217,7 +223,7 @@ def test_a_client_of_libretranslate_speaks_to_a_real_server():
             api = libretranslatepy.LibreTranslateAPI(f"http://127.0.0.1:{port}/")
             assert isinstance(api.translate("ein Haus & Hof", "de", "en"), str)
             assert api.detect("ein Haus")[0]["language"] == "de"
-            assert [language["code"] for language in api.languages()] == ["de", "en"]
+            assert values(api.languages(), "code") == ["de", "en"]
             # The client uploads no files.
             files = {"file": ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nein Haus\n")}
             form = {"source": "de", "target": "en"}

@@ -1,4 +1,5 @@
 import functools
+import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,8 @@ class Model:
 
     def __init__(self):
         self.batches = []
-        self.started, self.go = threading.Event(), threading.Event()
+        self.started = threading.Event()
+        self.go = threading.Event()
 
     def __call__(self, sources):
         self.batches.append([source.name for source in sources])
@@ -54,7 +56,11 @@ def hold(batcher, model, pool):
     return first
 
 
-def submit(batcher, pool, *requests):
+def sentences(name, number):
+    return [sentence(f"{name}{i}") for i in range(number)]
+
+
+def submit(batcher, pool, requests):
     """Ask, one after the other."""
     answers = []
     for sources in requests:
@@ -66,19 +72,17 @@ def submit(batcher, pool, *requests):
 def test_requests_take_turns_in_full_batches(model, pool):
     with closing(Batcher(model, max_tokens=4)) as batcher:
         hold(batcher, model, pool)
-        long = [sentence(f"long{i}") for i in range(5)]
-        answers = submit(batcher, pool, long, [sentence("short")], [sentence("big", 9)])
+        requests = [sentences("long", 5), [sentence("short")], [sentence("big", 9)]]
+        answers = submit(batcher, pool, requests)
         model.go.set()
         results = [answer.result(30) for answer in answers]
     assert results[0] == [[f"LONG{i}"] for i in range(5)]
     assert results[1:] == [[["SHORT"]], [["BIG"]]]
-    # Those behind a long request do not wait until all of it is done, and a sentence that is
+    # Short requests do not wait until a long one before them is done. A sentence that is
     # longer than a batch is a batch alone.
     assert model.batches[1:3] == [["long0", "short"], ["big"]]
-    assert sorted(name for batch in model.batches[3:] for name in batch) == [
-        f"long{i}" for i in range(1, 5)
-    ]
-    assert all(len(batch) <= 4 for batch in model.batches)
+    assert sorted(itertools.chain(*model.batches[3:])) == ["long1", "long2", "long3", "long4"]
+    assert max(map(len, model.batches)) <= 4
 
 
 def test_a_batch_waits_for_others(model, pool):
@@ -93,7 +97,8 @@ def test_a_batch_waits_for_others(model, pool):
 def test_a_request_does_not_fail_because_of_another(model, pool):
     with closing(Batcher(model, max_tokens=9)) as batcher:
         hold(batcher, model, pool)
-        answers = submit(batcher, pool, [sentence("good")], [sentence("bad")], [sentence("fine")])
+        requests = [[sentence("good")], [sentence("bad")], [sentence("fine")]]
+        answers = submit(batcher, pool, requests)
         model.go.set()
         assert [answers[0].result(30), answers[2].result(30)] == [[["GOOD"]], [["FINE"]]]
         with pytest.raises(ValueError, match="a bad sentence"):
@@ -131,7 +136,7 @@ def test_a_function_runs_without_sentences_beside_it(model, pool):
 def test_a_function_waits_for_one_batch_however_many_requests_wait(model, pool):
     with closing(Batcher(model, max_tokens=1)) as batcher:
         first = hold(batcher, model, pool)
-        answers = submit(batcher, pool, *([sentence(f"{n}{i}") for i in range(3)] for n in "abcd"))
+        answers = submit(batcher, pool, [sentences(letter, 3) for letter in "abcd"])
         num_batches = pool.submit(batcher.run, lambda: len(model.batches), QueuedRequest())
         until(lambda: batcher._pool._work_queue.qsize() >= 2)
         model.go.set()
@@ -158,7 +163,9 @@ def slot_runner():
 
 
 def test_turns_come_one_after_the_other(slot_runner, pool):
-    order, begun, free = [], threading.Event(), threading.Event()
+    order = []
+    begun = threading.Event()
+    free = threading.Event()
     requests = [QueuedRequest() for _ in range(4)]
     holding = pool.submit(slot_runner, lambda: begun.set() or free.wait(30), QueuedRequest())
     assert begun.wait(30)
@@ -188,7 +195,8 @@ def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(model, 
     with closing(Batcher(model, max_tokens=9)) as batcher:
         first = hold(batcher, model, pool)
         for _ in range(30):
-            request, begun = QueuedRequest(), threading.Event()
+            request = QueuedRequest()
+            begun = threading.Event()
 
             def work(request=request, begun=begun):
                 begun.set()
@@ -207,7 +215,7 @@ def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(model, 
 def test_closing_finishes_the_batch_and_refuses_the_rest(model, pool):
     batcher = Batcher(model, max_tokens=1)
     first = hold(batcher, model, pool)
-    [waiting] = submit(batcher, pool, [sentence("waiting")])
+    [waiting] = submit(batcher, pool, [[sentence("waiting")]])
     closing = pool.submit(batcher.close)
     until(lambda: batcher.is_closed)
     model.go.set()

@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from tests.tiny import values
+
 pytest.importorskip("fastapi")
 
 from relu_nmt.applications.serving.detection import SourceLikelihood, confidences
@@ -23,13 +25,13 @@ def make_reverse():
 
 @pytest.fixture(scope="module")
 def client():
-    with client_of(others=[make_reverse()]) as client:
+    with client_of(other_models=[make_reverse()]) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def alone():
-    """Return what each model answers on a server of its own, by its source language."""
+    """Return the answer of each model on a separate server, by its source language."""
     answers = {}
     for source, translator in (("de", make_translator()), ("en", make_reverse())):
         with client_of(translator) as client:
@@ -61,10 +63,10 @@ def test_lines_take_the_first_model_unless_the_request_says_languages(client, al
     assert client.post("/translate", json={**body, "target": "de"}).json() == alone["en"]
     assert client.get("/model").json()["source_lang"] == "de"
     assert client.get("/model?source=en").json()["source_lang"] == "en"
-    asked = {"lines": [TEXT], "translation": alone["en"]["lines"]}
-    weights = client.post("/attention", json={**asked, "source": "en"}).json()["weights"]
-    assert weights != client.post("/attention", json=asked).json()["weights"]
-    for path, request in (("/translate", body), ("/attention", asked)):
+    pair = {"lines": [TEXT], "translation": alone["en"]["lines"]}
+    weights = client.post("/attention", json={**pair, "source": "en"}).json()["weights"]
+    assert weights != client.post("/attention", json=pair).json()["weights"]
+    for path, request in (("/translate", body), ("/attention", pair)):
         refused = client.post(path, json={**request, "source": "en", "target": "en"})
         assert refused.status_code == 404
 
@@ -85,14 +87,13 @@ def asked_pair(source, target):
 
 
 def test_languages_list_the_targets_of_each_source():
-    others = [make_reverse(), make_translator(languages=("fr", "en"))]
-    with client_of(others=others) as client:
-        targets = {
-            language["code"]: language["targets"] for language in client.get("/languages").json()
-        }
+    other_models = [make_reverse(), make_translator(languages=("fr", "en"))]
+    with client_of(other_models=other_models) as client:
+        languages = client.get("/languages").json()
+        targets = dict(zip(values(languages, "code"), values(languages, "targets"), strict=True))
         assert targets == {"de": ["en"], "en": ["de"], "fr": ["en"]}
         detected = client.post("/detect", json={"q": TEXT}).json()
-        assert [guess["language"] for guess in detected] == ["de", "en", "fr"]
+        assert values(detected, "language") == ["de", "en", "fr"]
         # Two models translate into English, one into German.
         refused = client.post("/translate", json=asked_pair("auto", "en"))
         assert refused.status_code == 400
@@ -102,9 +103,9 @@ def test_languages_list_the_targets_of_each_source():
 
 def test_the_words_of_a_text_tell_its_language():
     french = "une la maison est grande . jardin petite the house is big garden small"
-    others = [make_translator(languages=("fr", "en"), words=french)]
+    other_models = [make_translator(languages=("fr", "en"), words=french)]
     texts = {"de": "das Haus ist gross", "fr": "la maison est grande"}
-    with client_of(others=others) as client:
+    with client_of(other_models=other_models) as client:
         for code, text in texts.items():
             best, other = client.post("/detect", json={"q": text}).json()
             assert best["language"] == code and best["confidence"] > 80
@@ -117,8 +118,8 @@ def test_the_words_of_a_text_tell_its_language():
         for text in ("big garden", "", "1"):
             [first, second] = client.post("/detect", json={"q": text}).json()
             assert first["confidence"] - second["confidence"] < 5
-            asked = {"q": text, "source": "auto", "target": "en"}
-            assert client.post("/translate", json=asked).status_code == 400
+            request = {"q": text, "source": "auto", "target": "en"}
+            assert client.post("/translate", json=request).status_code == 400
 
 
 def test_a_frequent_symbol_makes_a_language_likelier():
@@ -137,4 +138,4 @@ def test_a_frequent_symbol_makes_a_language_likelier():
 
 def test_two_models_of_one_pair_are_refused():
     with pytest.raises(ConfigError, match="two models translate de-en"):
-        client_of(others=[make_translator()])
+        client_of(other_models=[make_translator()])

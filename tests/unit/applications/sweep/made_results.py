@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import (
@@ -27,9 +28,10 @@ def make_references(documents=14, seed=1):
     """Return the sentences of each document, and all of them."""
     rng = random.Random(seed)
     counts = [rng.randint(2, 24) for _ in range(documents)]
-    return counts, [
-        " ".join(f"w{rng.randint(0, 400)}" for _ in range(12)) for _ in range(sum(counts))
-    ]
+    lines = []
+    for _ in range(sum(counts)):
+        lines.append(" ".join(f"w{rng.randint(0, 400)}" for _ in range(12)))
+    return counts, lines
 
 
 def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), trouble=True):
@@ -118,29 +120,29 @@ def _write_lengths(step, model):
 
 
 def _write_evaluation(step, counts, lines):
-    model, length = step.model, step.length
+    model = step.model
+    length = step.length
     rng = random.Random(f"{model.attention} {model.seed} {length}")
     skill = SKILL[model.attention] + rng.uniform(-0.01, 0.01)
     skill += 0.02 * (length > 128) * (model.attention == "reluformer")
     unread = iter(lines)
     documents = []
     for count in counts:
-        words = [next(unread).split() for _ in range(count)]
-        wrong = [[w if rng.random() < skill else "wrong" for w in line] for line in words]
-        documents.append("<d>\n" + "\n".join(" ".join(line) for line in wrong) + "\n")
+        words = "\n".join(next(unread) for _ in range(count))
+        wrong = re.sub(r"\S+", lambda word: word[0] if rng.random() < skill else "wrong", words)
+        documents.append(f"<d>\n{wrong}\n")
     step.path(".txt").write_text("".join(documents))
     results = make_scores(step.path(".txt"), counts, lines, length)
     step.path(".results.json").write_text(json.dumps(results))
-    slots = {
-        slot: {
+    slots = {}
+    for number, slot in enumerate(SLOTS):
+        slots[slot] = {
             "entropy": 1.4 + 0.3 * number + length / 1000,
             "zero_fraction": 0.0 if model.attention == "softmax" else 0.9 + 0.02 * number,
             "mean_log_n": 4.0,
             "null_fraction": 0.01,
             "sum": 0.98,
         }
-        for number, slot in enumerate(SLOTS)
-    }
     overall = {name: value / 2 for name, value in slots["cross"].items()}
     report = {"slots": slots, "overall": overall}
     step.path(".attention.json").write_text(json.dumps(report))
@@ -156,9 +158,10 @@ def make_scores(path, counts, lines, length):
     aligned = docs.AlignedDocuments(hypotheses, [references])
     score = aligned.document_score(MetricConfig())
     of_sentences = aligned.sentence_score(MetricConfig())
-    joined = docs.join_lines(hypotheses), [docs.join_lines(references)]
+    joined = docs.join_lines(hypotheses)
+    statistics = SegmentStatistics.of(MetricConfig(), joined, [docs.join_lines(references)])
     return {
-        "document_statistics": SegmentStatistics.of(MetricConfig(), *joined).to_json(),
+        "document_statistics": statistics.to_json(),
         "sentences": len(lines),
         "groups": 200,
         "tokens": 20_000,
@@ -177,6 +180,16 @@ def make_scores(path, counts, lines, length):
     }
 
 
+def _lines_between(documents, size, low, high):
+    """Return the lines at these positions, counted from 1, in groups of ``size`` lines."""
+    lines = []
+    for document in documents:
+        for position, line in enumerate(document):
+            if low <= position % size + 1 <= high:
+                lines.append(line)
+    return lines
+
+
 def _by_position(hypotheses, references, length):
     """Return scores by position in the document, and in groups of a number of sentences."""
     from sacrebleu import corpus_bleu
@@ -186,15 +199,8 @@ def _by_position(hypotheses, references, length):
     for name, size in (("position", 99), ("group position", max(1, length // 32))):
         scores[name] = {}
         for bucket, (low, high) in buckets.items():
-            own_side, other_side = (
-                [
-                    line
-                    for lines in documents
-                    for position, line in enumerate(lines)
-                    if low <= position % size + 1 <= high
-                ]
-                for documents in (hypotheses, references)
-            )
+            own_side = _lines_between(hypotheses, size, low, high)
+            other_side = _lines_between(references, size, low, high)
             score = corpus_bleu(own_side, [other_side]).score if own_side else None
             signature = "nrefs:1" if own_side else None
             values = {"sentences": len(own_side), "score": score, "signature": signature}

@@ -11,7 +11,9 @@ class Tables(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tables, self.tags, self.in_cell = [], [], False
+        self.tables = []
+        self.tags = []
+        self.in_cell = False
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -36,7 +38,7 @@ class Tables(HTMLParser):
     def with_title(self, *titles):
         """Return the rows of the first table whose header has all the titles."""
         for header, *rows in self.tables:
-            if all(any(title in cell for cell in header) for title in titles):
+            if all(title in "\n".join(header) for title in titles):
                 return rows
         raise AssertionError(titles)
 
@@ -59,7 +61,7 @@ def fixed(value, decimals=2, signed=False):
 
 def find(rows, kind, attention, length, seed=""):
     columns = {"row": kind, "attention": attention, "length": str(length), "seed": str(seed)}
-    [row] = [row for row in rows if all(row[name] == value for name, value in columns.items())]
+    [row] = [row for row in rows if columns.items() <= row.items()]
     return row
 
 
@@ -72,9 +74,10 @@ def scores(rows, attention, length, column="d_bleu"):
 
 def gains(rows, attention, length):
     """Return the gain of each seed over softmax, where both have a score."""
-    pairs = [
-        [find(rows, "cell", name, length, seed)["d_bleu"] for name in (attention, "softmax")]
-        for seed in (1, 2, 3)
-    ]
-    differences = [float(score) - float(base) for score, base in pairs if score and base]
-    return ", ".join(fixed(gain, signed=True) for gain in differences)
+    gains = []
+    for seed in (1, 2, 3):
+        score = find(rows, "cell", attention, length, seed)["d_bleu"]
+        base = find(rows, "cell", "softmax", length, seed)["d_bleu"]
+        if score and base:
+            gains.append(fixed(float(score) - float(base), signed=True))
+    return ", ".join(gains)

@@ -40,7 +40,7 @@ def test_jobs_do_what_a_local_sweep_does(tmp_path, capsys):
     assert steps[2].stored().note == "ValueError: a crash"
     assert steps[0].stored().environment["cores"] >= 1
     assert sorted(runs(tmp_path)) == ["evaluate 1 8", "train 1", "train 2"]
-    assert [path.name for path in steps[0].checkpoints.iterdir()] == ["x"]
+    assert os.listdir(steps[0].checkpoints) == ["x"]
     # The same command continues: a local sweep, too, runs only failed steps.
     StepRunner(steps, JobsConfig(), {}).run(lambda: None)
     assert sorted(runs(tmp_path)) == ["evaluate 1 8", "train 1", "train 2", "train 2"]
@@ -55,7 +55,8 @@ class FakeJob:
     job_id = "7"
 
     def __init__(self, work, result):
-        self._work, self._result = work, result
+        self._work = work
+        self._result = result
         self.cancelled = False
 
     def done(self):
@@ -76,7 +77,8 @@ class FakeJob:
 @pytest.fixture
 def cluster(monkeypatch):
     """A cluster whose jobs have the results in a list, one after the other."""
-    ends, submitted = [], []
+    ends = []
+    submitted = []
 
     def submit(work, name):
         submitted.append(FakeJob(pickle.loads(pickle.dumps(work)), ends.pop(0)))

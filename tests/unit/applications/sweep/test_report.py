@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from operator import itemgetter
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_the_main_table_has_the_numbers_of_the_csv(report):
     page, rows = report
     header, *table = Tables(page).tables[0]
     assert header == ["attention, L in tokens", "128", "256", "512"]
-    assert [row[0] for row in table] == [
+    assert list(map(itemgetter(0), table)) == [
         "softmax",
         "reluformer",
         "sparsemax",
@@ -186,8 +187,8 @@ def test_measured_and_published_stand_in_two_tables(tmp_path):
     page = page_of(tmp_path, description)
     measured, theirs = Tables(page).tables[:2]
     assert measured[0] == theirs[0] == ["", "L = 256", "entropy", "L = 64"]
-    assert [row[0] for row in measured] == [row[0] for row in theirs]
-    assert [row[0] for row in theirs[1:]] == ["softmax", "theirs", "reluformer", "sparsemax"]
+    assert list(map(itemgetter(0), measured)) == list(map(itemgetter(0), theirs))
+    assert list(map(itemgetter(0), theirs[1:])) == ["softmax", "theirs", "reluformer", "sparsemax"]
     assert theirs[1:3] == [
         ["softmax", "31.19", "–", "1.50"],
         ["theirs", "diverges <1>", "1.60", "–"],
@@ -195,7 +196,8 @@ def test_measured_and_published_stand_in_two_tables(tmp_path):
     assert theirs[3] == ["reluformer", "–", "–", "–"]
     with open(tmp_path / "results.csv", encoding="utf-8", newline="") as file:
         records = list(csv.DictReader(file))
-    long, short = (find(records, "mean", "softmax", length) for length in (256, 128))
+    long = find(records, "mean", "softmax", 256)
+    short = find(records, "mean", "softmax", 128)
     bleu = f"{fixed(long['d_bleu'])}|seeds {', '.join(scores(records, 'softmax', 256))}"
     assert measured[1] == ["softmax", bleu, fixed(short["attention_entropy"]), "–"]
     assert measured[2] == ["theirs", "–", "–", "–"]

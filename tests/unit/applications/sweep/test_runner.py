@@ -66,17 +66,23 @@ def runs(folder):
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
+def noted(step):
+    """Return the words that the command of a step notes."""
+    return " ".join(step.commands[0][3:])
+
+
 def statuses(steps):
     return [step.stored().status for step in steps]
 
 
 def test_everything_runs_once_and_is_not_repeated(tmp_path, capsys):
-    steps, reports = make_steps(tmp_path, "", ""), []
+    steps = make_steps(tmp_path, "", "")
+    reports = []
     runner = run(steps, reports, jobs=2)
     assert (runner.failed, runner.signal) == (0, None)
     assert statuses(steps) == [DONE] * 6
     assert len(reports) == 6
-    assert sorted(runs(tmp_path)) == sorted(" ".join(s.commands[0][3:]) for s in steps)
+    assert sorted(runs(tmp_path)) == sorted(map(noted, steps))
     assert runs(tmp_path).index("train 1") < runs(tmp_path).index("evaluate 1 8")
     assert run(steps, jobs=2).failed == 0
     assert len(runs(tmp_path)) == 6
@@ -243,12 +249,13 @@ def test_two_sweeps_at_once_share_the_work(tmp_path):
     run(steps)
     assert other.wait() == 0
     other.stdout.close()
-    assert sorted(runs(tmp_path)) == sorted(" ".join(s.commands[0][3:]) for s in steps)
+    assert sorted(runs(tmp_path)) == sorted(map(noted, steps))
 
 
 def test_several_commands_of_a_step_stop_at_the_first_that_fails(tmp_path):
     model = SweepModel("softmax", 1, (8,))
-    good, bad = ((sys.executable, "-c", NOTE_RUN + c, c) for c in ("", "sys.exit(3)"))
+    good = (sys.executable, "-c", NOTE_RUN, "")
+    bad = (sys.executable, "-c", NOTE_RUN + "sys.exit(3)", "sys.exit(3)")
     step = Step(model, None, tmp_path / "m", (good, bad, good))
     assert run([step]).failed == 1
     assert step.stored().exit_code == 3
@@ -263,8 +270,8 @@ def test_only_the_evaluated_checkpoint_stays_when_all_is_done(tmp_path):
         for name in names:
             (step.checkpoints / name).touch()
     run(steps, delete_checkpoints=True)
-    file_names = [sorted(p.name for p in s.checkpoints.iterdir()) for s in (steps[0], steps[2])]
-    assert file_names == [names[:2], names]
+    assert sorted(os.listdir(steps[0].checkpoints)) == names[:2]
+    assert sorted(os.listdir(steps[2].checkpoints)) == names
 
 
 def test_a_checkpoint_that_a_later_command_evaluates_stays(tmp_path):
@@ -273,7 +280,8 @@ def test_a_checkpoint_that_a_later_command_evaluates_stays(tmp_path):
     last.parent.mkdir()
     for path in (last, last.with_name("best.safetensors")):
         path.touch()
-    train, evaluate = ((sys.executable, "-c", NOTE_RUN, words) for words in ("train", str(last)))
+    train = (sys.executable, "-c", NOTE_RUN, "train")
+    evaluate = (sys.executable, "-c", NOTE_RUN, str(last))
     run([Step(model, None, tmp_path, (train, evaluate))], delete_checkpoints=True)
     assert list(last.parent.iterdir()) == [last]
 
@@ -296,10 +304,10 @@ def test_the_sweep_that_sees_the_last_step_done_deletes_the_checkpoints(tmp_path
     thread.start()
     run(steps, delete_checkpoints=True)
     thread.join()
-    assert [path.name for path in steps[0].checkpoints.iterdir()] == ["best.safetensors"]
+    assert os.listdir(steps[0].checkpoints) == ["best.safetensors"]
 
 
-def test_the_last_line_of_a_log(tmp_path):
+def test_the_last_line_of_a_log_is_the_last_that_is_not_blank(tmp_path):
     path = tmp_path / "log"
     assert last_line(path) == ""
     path.write_text("x" * 20_000 + "\nerror: update 3\n\n \n")
@@ -322,7 +330,8 @@ def test_the_time_left_comes_from_the_steps_that_are_done(
     tmp_path, capsys, trained, evaluated, begun, jobs, expected
 ):
     models = [SweepModel("softmax", seed, (8,)) for seed in range(4)]
-    steps = [Step(model, length, tmp_path) for length in (None, 8) for model in models]
+    steps = [Step(model, None, tmp_path) for model in models]
+    steps += [Step(model, 8, tmp_path) for model in models]
     runner = StepRunner(steps, JobsConfig(jobs=jobs), {})
     for number, (task, seconds) in enumerate(zip(runner.tasks, trained + evaluated, strict=True)):
         if seconds is not None:
@@ -345,8 +354,8 @@ def test_a_quiet_sweep_prints_nothing(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_durations():
-    assert [in_words(x) for x in (99.4, 100, 5999, 86_400)] == [
+def test_durations_are_given_in_at_most_two_units():
+    assert list(map(in_words, (99.4, 100, 5999, 86_400))) == [
         "99 s",
         "2 min",
         "1 h 40 min",

@@ -11,6 +11,7 @@ from relu_nmt.applications.sweep.settings import (
     parse_budget,
 )
 from relu_nmt.errors import ConfigError
+from tests.tiny import values
 
 
 def sweep(**values):
@@ -46,19 +47,19 @@ def test_a_comma_also_separates_the_options_of_an_attention():
 
 
 @pytest.mark.parametrize("text", ["softmax,softmax", "softmix", "softmax,", "gamma=2"])
-def test_unknown_attentions(text):
+def test_an_unknown_or_empty_attention_is_an_error(text):
     with pytest.raises((ValueError, ConfigError)):
         parse_attentions(text)
 
 
-def test_the_compared_systems():
+def test_compared_systems_are_attentions_and_variants():
     assert sweep().systems == ("softmax", "reluformer", "sparsemax")
     variants = ("a: --lr 1", "b: --lr 2\n --dropout 0.1")
     assert sweep(variants=variants).systems == ("a", "b")
     assert sweep(attentions="softmax", variants=variants).systems == ("softmax", "a", "b")
 
 
-def test_lists():
+def test_lists_are_split_at_commas_and_flags_as_by_a_shell():
     config = sweep(seeds="1, 2,3", generate_flags="--beam 4 --remove-bpe '@@ '")
     assert config.seeds == (1, 2, 3)
     assert config.generate_flags == ("--beam", "4", "--remove-bpe", "@@ ")
@@ -86,7 +87,7 @@ def test_lists():
         ({"budget": "10.5u"}, "--budget: '10.5u': updates are whole numbers"),
     ],
 )
-def test_impossible_sweeps(values, message):
+def test_contradicting_settings_of_a_sweep_are_errors(values, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         sweep(**values)
 
@@ -96,8 +97,8 @@ def test_processes_get_a_gpu_each_and_a_share_of_the_cores(monkeypatch):
     monkeypatch.setattr("relu_nmt.applications.sweep.settings.available_cores", lambda: 8)
     config = JobsConfig(jobs=3, gpus=("4", "7"))
     environments = [config.environment(slot) for slot in range(3)]
-    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in environments] == ["4", "7", "4"]
-    assert {variables["OMP_NUM_THREADS"] for variables in environments} == {"2"}
+    assert values(environments, "CUDA_VISIBLE_DEVICES") == ["4", "7", "4"]
+    assert set(values(environments, "OMP_NUM_THREADS")) == {"2"}
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert config.environment(0)["OMP_NUM_THREADS"] == "5"
     with pytest.raises(ConfigError, match="--jobs 0"):
@@ -109,8 +110,8 @@ def test_processes_that_train_together_get_gpus_of_their_own(monkeypatch):
     monkeypatch.setattr("relu_nmt.applications.sweep.settings.available_cores", lambda: 8)
     config = JobsConfig(jobs=2, gpus="0,1,4,5", training_processes=2)
     environments = [config.environment(slot) for slot in range(2)]
-    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in environments] == ["0,1", "4,5"]
-    assert {variables["OMP_NUM_THREADS"] for variables in environments} == {"2"}
+    assert values(environments, "CUDA_VISIBLE_DEVICES") == ["0,1", "4,5"]
+    assert set(values(environments, "OMP_NUM_THREADS")) == {"2"}
     with pytest.raises(ConfigError, match=r"--gpus 0,1,2: 2 --training-processes each need one"):
         JobsConfig(jobs=2, gpus="0,1,2", training_processes=2)
     with pytest.raises(ConfigError, match="raise --jobs from 1 to 2"):

@@ -14,7 +14,8 @@ from relu_nmt.io.safe_write import acquire_lock
 
 OLD = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "4000", "--seed", "1")
 MODEL = SweepModel("softmax", 1, (128,))
-TRAIN, EVALUATE = "train", "evaluate"
+TRAIN = "train"
+EVALUATE = "evaluate"
 NEW = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "8000", "--seed", "1")
 
 
@@ -31,11 +32,11 @@ def test_a_state_survives_its_file(tmp_path):
     done = dataclasses.replace(step, **values)
     done.write()
     assert step.stored() == done
-    assert [path.name for path in tmp_path.iterdir()] == ["train.json"]
+    assert os.listdir(tmp_path) == ["train.json"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"status": "done"}', '{"commands": 1}'])
-def test_a_damaged_state(tmp_path, text):
+def test_a_damaged_state_is_an_error_that_names_the_remedy(tmp_path, text):
     (tmp_path / "train.json").write_text(text)
     with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
         make_step(tmp_path).stored()
