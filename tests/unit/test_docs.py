@@ -1,7 +1,8 @@
-"""What README.md and docs/ say and draw of the code is what it is."""
+"""README.md and docs/ say and draw of the code only what is true."""
 
 import ast
 import importlib
+import itertools
 import re
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from tests.chromium import PROGRAM, Chromium
 from tests.markdown import code_blocks
+from tests.tiny import num_parameters
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/reference/attention.md").read_text("utf-8")
@@ -40,11 +42,10 @@ def test_scripts_import_names_that_the_package_has(folder):
     for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("relu_nmt"):
-                names = [alias.name for alias in node.names]
                 module = importlib.import_module(node.module)
-                missing = [name for name in names if not hasattr(module, name)]
-                for name in missing:
-                    importlib.import_module(f"{node.module}.{name}")
+                for alias in node.names:
+                    if not hasattr(module, alias.name):
+                        importlib.import_module(f"{node.module}.{alias.name}")
 
 
 def built_in_names():
@@ -70,7 +71,7 @@ def table_under(text: str, header: str) -> dict[str, dict[str, str]]:
 
 
 def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    return list(map(str.strip, line.strip().strip("|").split("|")))
 
 
 def test_the_table_of_vision_models_has_every_shape_and_its_true_size():
@@ -85,7 +86,7 @@ def test_the_table_of_vision_models_has_every_shape_and_its_true_size():
         config = VisionTransformerConfig.of(**architectures[names[0]])
         with torch.device("meta"):
             model = build_vision_model(config, 1000)
-        assert sum(p.numel() for p in model.parameters()) == int(size.replace(",", "")), line
+        assert num_parameters(model) == int(size.replace(",", "")), line
         assert config.embed_dim == int(width.split()[0]), line  # of the first stage
     assert named == set(architectures)
 
@@ -123,14 +124,12 @@ def test_the_readme_is_short_and_names_every_command_and_file_that_it_points_to(
 
 
 def test_the_own_attention_of_guide_and_tutorial_is_the_same():
-    pages = [
-        (ROOT / f"docs/guide/{name}.md").read_text("utf-8")
-        for name in ("tutorial", "own_attention")
-    ]
-    [first, second] = [
-        [block.text for block in code_blocks(page, "python") if block.file == "mine.py"]
-        for page in pages
-    ]
+    own_attentions = []
+    for name in ("tutorial", "own_attention"):
+        page = (ROOT / f"docs/guide/{name}.md").read_text("utf-8")
+        blocks = code_blocks(page, "python")
+        own_attentions.append([block.text for block in blocks if block.file == "mine.py"])
+    first, second = own_attentions
     assert first == second and len(first) == 1
 
 
@@ -168,7 +167,7 @@ def test_the_limits_of_auto_are_those_of_the_code():
 
 
 def test_the_code_of_the_guide_runs(monkeypatch, capsys):
-    # What it registers is forgotten afterwards.
+    # Parts that it registers are forgotten afterwards.
     monkeypatch.setattr(attentions, "_entries", dict(attentions._entries))
     namespace: dict = {"__name__": __name__}
     for block in code_blocks(GUIDE, "python"):
@@ -187,7 +186,7 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
 def test_the_figures_are_drawn_from_the_tables():
     scores = draw_figures.bleu_by_length()
     assert scores["sinusoidal+rotary+t5"]["softmax"][-1] == 42.47
-    assert [len(values) for lines in scores.values() for values in lines.values()] == [5] * 6
+    assert list(map(len, itertools.chain(*map(dict.values, scores.values())))) == [5] * 6
     speed = draw_figures.speeds()["decoding documents of 1,024 tokens"]
     assert speed["relu_nmt, softmax"] == 471 and speed["ctranslate2"] == 115
     curves = draw_figures.learning_curves()
@@ -221,9 +220,9 @@ def test_links_lead_somewhere(path):
 
 
 def anchors_of(text: str) -> set[str]:
-    """Return what the headings of a page are called in links."""
+    """Return the anchors of the headings of a page."""
     headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_guide_to_images_tells_what_the_recipes_set():
@@ -243,7 +242,8 @@ def test_the_guide_to_images_tells_what_the_recipes_set():
         assert (mixes * 2)[:2] == [recipe.get("mixup", 0), recipe.get("cutmix", 0)]
         magnitude = float(rows["RandAugment"][index].split()[2].rstrip(","))
         assert magnitude == recipe["rand_augment_magnitude"]
-        if (share := rows["validation keeps"][index]) or "eval_crop_ratio" in recipe:
+        share = rows["validation keeps"][index]
+        if share or "eval_crop_ratio" in recipe:
             assert float(share) == recipe["eval_crop_ratio"]
 
 

@@ -1,4 +1,4 @@
-"""No command writes over what it reads, nor two things to one file: all pairs of its path options.
+"""No command writes over a file that it reads or writes: all pairs of its path options.
 
 The pairs come from the declarations, so that a new option is covered by being declared.
 """
@@ -18,11 +18,11 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings
 
 CLI = Path(__file__).parents[2] / "relu_nmt/cli"
-COMMANDS = {
-    path.stem: module.main
-    for path in sorted(CLI.glob("[a-z]*.py"))
-    if hasattr(module := importlib.import_module(f"relu_nmt.cli.{path.stem}"), "main")
-}
+COMMANDS = {}
+for path in sorted(CLI.glob("[a-z]*.py")):
+    module = importlib.import_module(f"relu_nmt.cli.{path.stem}")
+    if hasattr(module, "main"):
+        COMMANDS[path.stem] = module.main
 SETTINGS = {name: getattr(main, "settings_class", SweepSettings) for name, main in COMMANDS.items()}
 OTHERS = {  # what a command needs beside the options that must be given
     "analyze": {"data": "data", "path": "model"},
@@ -67,7 +67,9 @@ def complete(command, values_to_set):
     values = {name: name for name, option in options.items() if option.default is REQUIRED}
     values |= OTHERS.get(command, {})
     for name in values_to_set:
-        values |= {k: v for k, v in NEEDED.get(name, {}).items() if k in options}
+        for needed, value in NEEDED.get(name, {}).items():
+            if needed in options:
+                values[needed] = value
     values |= values_to_set
     todo = list(values)
     for name in todo:
@@ -81,36 +83,33 @@ def complete(command, values_to_set):
 
 
 def words_of(command, values):
-    """Return what one types, with the arguments of several values at the end."""
+    """Return the words to type, with the arguments of several values at the end."""
     options = {**all_options(SETTINGS[command]), **with_files(command)}
-    flags = [
-        options[name].with_value(value)
-        for name, value in values.items()
-        if not options[name].positional
-    ]
-    arguments = [
-        str(values[name]) for name, field in options.items() if field.positional and name in values
-    ]
-    return [*arguments, *(word for flag in flags for word in flag.split(" "))]
+    flags = []
+    arguments = []
+    for name, option in options.items():
+        if name in values and option.positional:
+            arguments.append(str(values[name]))
+        elif name in values:
+            flags += option.with_value(values[name]).split(" ")
+    return [*arguments, *flags]
 
 
 def pairs(command):
     """Yield a written option, another one, whether the paths are folders, and a shared name."""
     options = with_files(command)
     for first, other in permutations(options, 2):
-        written, second = options[first].files, options[other].files
+        written = options[first].files
+        second = options[other].files
         is_module = other == "user_module" and written.names  # no file that Python could run
         if not written.written or first in second.part_of or is_module:
             continue
         if second.written and list(options).index(other) < list(options).index(first):
             continue
-        folders = [bool(files.names) for files in (written, second)]
+        folders = [bool(written.names), bool(second.names)]
+        in_folders = [files for files in (written, second) if files.names]
         for name in ("shared.py", *NAMES):
-            if all(
-                matches(files, name)
-                for files, f in zip((written, second), folders, strict=True)
-                if f
-            ):
+            if all(matches(files, name) for files in in_folders):
                 yield first, other, folders, name
                 break
         else:

@@ -1,4 +1,4 @@
-"""What every command does before and after its own work."""
+"""The work of every command before and after its job."""
 
 import importlib
 import os

@@ -345,7 +345,7 @@ def test_a_group_may_have_other_defaults():
 
     assert Outer.of(width=4).inner.model.width == 4 and Outer.of().inner.ema_decay == 0.25
     assert (Outer().inner.model.width, Outer().inner.model.stripes) == (3, 2)
-    # The others are as they were, and a default is never idle.
+    # All other fields are as they were, and a default is never idle.
     assert Outer().inner.model.dropout == Model().dropout and Inner().model.width == 16
     assert Outer.of(fast=False).inner.ema_decay == 0.25
     assert isinstance(Outer().inner.model, Model)
@@ -383,7 +383,7 @@ def test_a_command_may_refuse_options_of_its_groups(capsys):
     assert "--stripes" not in parser.format_help() and "--width" in parser.format_help()
 
 
-def test_an_option_like_another():
+def test_an_option_like_another_has_its_limits_and_its_own_default():
     @c.settings
     class Wide(Model):
         width: int = c.like(Model, "width", 32)
@@ -415,8 +415,9 @@ def test_a_heading_stands_above_an_option_and_those_behind_it():
 
     parser = argparse.ArgumentParser()
     c.add_settings(parser, Outer)
-    titles = {group.title: group for group in parser._action_groups}
-    flags = {title: [action.dest for action in titles[title]._group_actions] for title in titles}
+    flags = {}
+    for group in parser._action_groups:
+        flags[group.title] = [action.dest for action in group._group_actions]
     assert (flags["settings"], flags["shape"]) == (["data"], ["width"])
     assert flags["log"] == ["shown", "format"]
     assert c.to_dict(Outer(), stored_only=True)["inner"] == {"width": 1, "format": 1}

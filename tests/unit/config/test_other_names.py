@@ -21,12 +21,11 @@ REGISTRIES: list[Registry] = [
     *(OPTIMIZERS, SCHEDULES, scorers, vision_models),
 ]
 KNOWN = {registry.kind: registry for registry in REGISTRIES}
-ADVICE = [
-    pytest.param(KNOWN[kind], advice, other_names, id=f"{kind}-{advice}")
-    for kind, table in parse_yaml(OTHER_NAMES.read_text("utf-8")).items()
-    for advice, other_names in table.items()
-    if advice
-]
+ADVICE = []
+for kind, table in parse_yaml(OTHER_NAMES.read_text("utf-8")).items():
+    for advice, other_names in table.items():
+        if advice:
+            ADVICE.append(pytest.param(KNOWN[kind], advice, other_names, id=f"{kind}-{advice}"))
 
 
 @pytest.mark.parametrize(("registry", "advice", "other_names"), ADVICE)

@@ -1,4 +1,4 @@
-"""YAML of settings files: values of the core schema of YAML 1.2 by hand, and what is written."""
+"""YAML of settings files: values of the core schema of YAML 1.2 by hand, and written values."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
 
-# By the tables of YAML 1.2.2, section 10.3.2. In a comment what YAML 1.1 makes of it.
+# Values by the tables of YAML 1.2.2, section 10.3.2. Comments show the value of YAML 1.1.
 SCALARS = [
     ("no", "no"),  # false
     ("yes", "yes"),  # true
@@ -55,7 +55,7 @@ def test_scalars_are_those_of_the_core_schema(text, value):
     assert type(parsed["key"]) is type(value)
 
 
-def test_nan_keys_and_merges():
+def test_nan_keys_and_merges_are_read_as_in_yaml_1_2():
     assert math.isnan(parse_yaml(".NaN"))
     assert parse_yaml("no: 1\n010: 2\n") == {"no": 1, 10: 2}
     assert parse_yaml("a: &a {b: 1}\nc: {<<: *a, d: no}") == {

@@ -55,7 +55,7 @@ def test_words_are_counted(text_file):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_words_become_ids(tmp_path, text_file, workers):
+def test_binary_data_has_the_ids_of_the_words_and_their_counts(tmp_path, text_file, workers):
     dictionary = Dictionary(["a", "b", "c"], [1, 1, 1])
     prefix = tmp_path / "out"
     done = []
@@ -180,7 +180,7 @@ def test_pickling_sends_the_path_only(tmp_path):
     assert len(pickle.loads(data)[0]) == 5001
 
 
-def test_result_is_a_copy(tmp_path):
+def test_changes_of_a_read_sentence_do_not_change_the_data(tmp_path):
     write(tmp_path / "x", SENTENCES)
     dataset = IndexedDataset(tmp_path / "x")
     dataset[0][:] = 0

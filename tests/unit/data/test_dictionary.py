@@ -40,7 +40,7 @@ def test_special_symbols_have_fairseqs_numbers():
     assert (dictionary.eos_index, dictionary.unk_index) == (2, 3)
 
 
-def test_size_is_rounded_up():
+def test_the_size_of_a_dictionary_is_rounded_up_with_fillers():
     dictionary = Dictionary.from_counts(Counter({"a": 1}))
     assert len(dictionary) == 8
     assert dictionary.to_text() == ("a 1\nmadeupword0000 0\nmadeupword0001 0\nmadeupword0002 0\n")
@@ -88,7 +88,7 @@ def test_encoded_symbols_are_decoded():
     assert dictionary.symbols_of(ids, unk="?") == ["ein", "?", "Haus"]
 
 
-def test_overwrite_flag_survives():
+def test_the_overwrite_flag_is_read_and_written():
     text = "a 3\nb 2\na 1 #fairseq:overwrite\n"
     dictionary = Dictionary.from_text(text)
     assert len(dictionary) == 7

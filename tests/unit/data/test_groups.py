@@ -155,7 +155,8 @@ def dataset(folder, source, target=None, separators=None):
         if sentences is not None:
             sentences = write_dataset(folder / name, [[*sentence, 2] for sentence in sentences])
         sides.append(sentences)
-    return Split(*sides, 20, 20, separators)
+    source_side, target_side = sides
+    return Split(source_side, target_side, 20, 20, separators)
 
 
 def rows(pairs, groups):
@@ -381,6 +382,6 @@ def test_windows_are_as_large_as_the_limit_allows(documents, limit, overlap):
         ({"max_doc_tokens": 1, "window_overlap": 2}, "--window-overlap 2: .*single sentences"),
     ],
 )
-def test_wrong_settings(settings, message):
+def test_wrong_settings_of_windows_are_errors(settings, message):
     with pytest.raises(ConfigError, match=message):
         WindowConfig(**settings)

@@ -224,7 +224,7 @@ def test_other_files_are_no_memories(tmp_path, content, message):
         ("a\u2028b\x0cc\td\x85e\n", [("", "a\u2028b\x0cc", "d\x85e")]),
     ],
 )
-def test_tables_are_read(tmp_path, text, pairs):
+def test_tables_are_read_as_pairs_with_their_documents(tmp_path, text, pairs):
     path = write(tmp_path, text, "table.tsv")
     assert [(document, *pair) for document, pair in read(path)[0]] == pairs
 

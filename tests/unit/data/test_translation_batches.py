@@ -157,7 +157,7 @@ def test_source_only_data_has_no_targets():
     assert batch.num_tokens == 0
 
 
-def test_move_keeps_everything():
+def test_a_batch_on_another_device_has_the_same_shapes_and_counts():
     batch = collate(PAIRS, [0, 1])
     moved = batch.to("meta")
     assert moved.src_tokens.device.type == "meta"

@@ -51,7 +51,7 @@ def test_every_sentence_is_in_the_bucket_of_its_position(positions, edges):
 
 @pytest.mark.parametrize("edges", [(), (0, 5), (5, 5), (9, 3)])
 @pytest.mark.parametrize("divide", [length_buckets, position_buckets])
-def test_edges_must_rise(divide, edges):
+def test_edges_of_buckets_that_do_not_rise_are_an_error(divide, edges):
     with pytest.raises(ConfigError, match="expected rising numbers"):
         divide([1], edges)
 

@@ -128,7 +128,7 @@ def written(path, *records):
     return path
 
 
-def test_records_are_read(tmp_path):
+def test_contrasts_are_read_with_and_without_their_optional_fields(tmp_path):
     bare = {**RECORD}
     del bare["phenomenon"], bare["distance"]
     first, second = read_contrasts(written(tmp_path / "c.jsonl", RECORD, "", bare))

@@ -82,11 +82,11 @@ def test_the_bleu_of_split_compounds_is_that_of_lines_split_before():
     hypotheses = replaced(hypotheses, "a b", "a-b")
     references = replaced(references, "a b", "a-b")
     score = MetricConfig(tokenize="compound", smooth="none").score(hypotheses, [references])
-    whole = plain_bleu(hypotheses, references)
+    unsplit = plain_bleu(hypotheses, references)
     parts = " ##AT##-##AT## "
     split = plain_bleu(replaced(hypotheses, "-", parts), replaced(references, "-", parts))
     assert score.value == pytest.approx(split, abs=1e-6)
-    assert score.value != pytest.approx(whole, abs=1e-6)
+    assert score.value != pytest.approx(unsplit, abs=1e-6)
     assert "tok:compound" in score.signature
 
 
@@ -118,7 +118,7 @@ def test_chrf_and_sentence_bleu_equal_those_of_sacrebleu():
     )
 
 
-def test_mistakes_are_errors():
+def test_wrong_numbers_of_lines_and_unknown_metrics_are_errors():
     with pytest.raises(DataError, match=r"2 translations, but 1 references"):
         MetricConfig().score(["a", "b"], [["a"]])
     with pytest.raises(DataError, match="no lines"):

@@ -1,4 +1,4 @@
-"""How many threads compute, and what a crowded machine is told."""
+"""The number of threads that compute, and the warning on a crowded machine."""
 
 import pytest
 

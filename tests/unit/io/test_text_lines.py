@@ -1,6 +1,7 @@
 import bz2
 import gzip
 import hashlib
+import itertools
 import lzma
 import re
 import sys
@@ -58,7 +59,7 @@ def test_lines_that_are_written_are_read_back(tmp_path_factory, lines):
     assert read_lines(path) == list(iterate_lines(path)) == lines
     assert path.read_bytes().count(b"\n") == len(lines)
     scanned = scan_text(str(path), 7)
-    assert [line for chunk in scanned.chunks for line in read_chunk(chunk)] == lines
+    assert list(itertools.chain(*map(read_chunk, scanned.chunks))) == lines
 
 
 @given(LINES, st.integers(0, 5))
@@ -98,7 +99,7 @@ def test_chunks_make_up_the_file(tmp_path_factory, text, chunk_bytes):
     assert scanned.sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_chunks_are_small(tmp_path):
+def test_chunks_of_a_text_are_about_the_given_size(tmp_path):
     path = tmp_path / "x"
     path.write_text("some words\n" * 1000)
     scanned = scan_text(str(path), 256)
@@ -123,20 +124,20 @@ def test_a_long_line_is_read_in_linear_time(tmp_path):
     assert time.process_time() - started < 5  # minutes, if each piece copied those before
 
 
-def test_cut_character_at_the_end(tmp_path):
+def test_a_cut_character_at_the_end_is_an_error_with_its_line(tmp_path):
     (tmp_path / "x").write_bytes(b"a\nb\xc3")
     with pytest.raises(DataError, match=r"x:2: not UTF-8 \(byte 0xc3\)"):
         scan_text(str(tmp_path / "x"))
 
 
-def test_missing_file(tmp_path):
+def test_a_missing_file_or_a_folder_is_an_error(tmp_path):
     with pytest.raises(DataError, match="cannot read the text: No such file"):
         scan_text(str(tmp_path / "x"))
     with pytest.raises(DataError, match="cannot read the text: Is a directory"):
         read_lines(tmp_path)
 
 
-def test_file_shrinks_meanwhile(tmp_path):
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path):
     path = tmp_path / "x"
     path.write_text("one\ntwo\n")
     scanned = scan_text(str(path))
@@ -166,7 +167,7 @@ def test_compressed_text_is_read_as_it_is(tmp_path_factory, ending, text, chunk_
     path = tmp_path_factory.mktemp("text") / f"x{ending}"
     path.write_bytes(parts)
     scanned = scan_text(str(path), chunk_bytes)
-    lines = [line for chunk in scanned.readable_chunks() for line in read_chunk(chunk)]
+    lines = list(itertools.chain(*map(read_chunk, scanned.readable_chunks())))
     assert lines == lines_of(text) == read_lines(path)
     assert scanned.num_lines == len(lines)
     assert scanned.num_bytes == len(data)
@@ -186,7 +187,7 @@ def test_a_compressed_file_that_is_cut_short_or_damaged(tmp_path, ending):
 
 
 @compressed
-def test_an_empty_compressed_file(tmp_path, ending):
+def test_an_empty_compressed_file_has_no_lines(tmp_path, ending):
     path = tmp_path / f"x{ending}"
     path.write_bytes(COMPRESSORS[ending](b""))
     assert read_lines(path) == []
@@ -226,7 +227,7 @@ def test_zstandard_is_an_extra(tmp_path, monkeypatch):
         read_lines(tmp_path / "x.zst")
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_an_error_compressed_or_not(tmp_path):
     for name in ("x", "x.gz"):
         with pytest.raises(DataError, match=rf"{name}: cannot read the text: No such file"):
             read_lines(tmp_path / name)

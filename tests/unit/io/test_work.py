@@ -48,13 +48,13 @@ def crash():
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_order_and_preparation(workers):
+def test_results_have_the_order_of_the_tasks_after_preparation(workers):
     results = list(ordered_map(add_offset, range(50), workers, set_offset, 100))
-    assert results == [(i, i + 100) for i in range(50)]
+    assert results == list(zip(range(50), range(100, 150), strict=True))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_errors_come_through(workers):
+def test_an_error_of_a_worker_reaches_the_caller(workers):
     with pytest.raises(DataError, match="file:3: bad"):
         list(ordered_map(fail_at_three, range(10), workers))
 
@@ -233,7 +233,7 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
-def test_at_least_one_core():
+def test_at_least_one_core_is_available():
     assert available_cores() >= 1
 
 
@@ -260,7 +260,7 @@ def test_a_single_thing_has_no_plural(capsys):
     assert lines == ["read: 0% of 1 batch", "read: 0% of 1 file", "read: 0% of 2 batches"]
 
 
-def test_bar_on_a_terminal(capsys, monkeypatch):
+def test_a_bar_on_a_terminal_reaches_100_percent(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     with work.progress_bar("count de", 4_000_000) as advance:
         advance(4_000_000)

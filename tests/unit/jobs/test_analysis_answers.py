@@ -22,7 +22,8 @@ from relu_nmt.jobs.analyze.answers import (
 )
 from relu_nmt.jobs.analyze.page import extent, last_bleu
 
-SEED, SAMPLES = 12345, 1000
+SEED = 12345
+SAMPLES = 1000
 
 
 def losses(per_token, size=120, noise=0.5, seed=0):
@@ -33,15 +34,15 @@ def losses(per_token, size=120, noise=0.5, seed=0):
 
 def numbers(text):
     """Return all numbers of a sentence."""
-    found = re.findall(r"[+\u2212]?\d+(?:\.\d+)?", text)
-    return [float(number.replace("\u2212", "-").replace("+", "")) for number in found]
+    matches = re.findall(r"[+\u2212]?\d+(?:\.\d+)?", text)
+    return [float(number.replace("\u2212", "-").replace("+", "")) for number in matches]
 
 
 def bounds(value):
     """Return the 2.5 and 97.5 % points of a value of resampled indices, each counted by a loop."""
     rng = np.random.default_rng(SEED)
     drawn = rng.choice(120, size=(SAMPLES, 120), replace=True)
-    values = sorted(value(indices) for indices in drawn)
+    values = sorted(map(value, drawn))
     return values[25], values[-26]
 
 
@@ -50,7 +51,8 @@ def loss_of(losses, indices=slice(None)):
 
 
 def test_a_better_model_is_named_with_the_paired_interval_of_the_difference():
-    good, bad = losses(2.0), losses(2.5)
+    good = losses(2.0)
+    bad = losses(2.5)
     answer = which_translates_better({"relu": bad, "softmax": good}, {}, {}, "sentences")
     assert answer.question == "Which model translates better?"
     better, values, seeds = answer.sentences
@@ -67,8 +69,8 @@ def test_a_better_model_is_named_with_the_paired_interval_of_the_difference():
 
 
 def test_models_whose_interval_has_zero_cannot_be_told_apart():
-    first, second = losses(2.0, seed=1), losses(2.01, seed=2)
-    answer = which_translates_better({"a": first, "b": second}, {}, {}, "groups")
+    answers = {"a": losses(2.0, seed=1), "b": losses(2.01, seed=2)}
+    answer = which_translates_better(answers, {}, {}, "groups")
     assert re.match(r"In loss \w cannot be told apart from \w, by ", answer.sentences[0])
     assert "better" not in " ".join(answer.sentences)
 
@@ -174,8 +176,8 @@ def test_a_head_looks_where_more_than_half_of_its_weight_is(slot, values, place)
 
 
 def test_heads_are_counted_by_slot_and_place():
-    records = [head(number=n, diagonal=0.9) for n in range(2)]
-    records += [head(layer=1, number=n) for n in range(3)]
+    records = [head(number=0, diagonal=0.9), head(number=1, diagonal=0.9)]
+    records += [head(layer=1, number=0), head(layer=1, number=1), head(layer=1, number=2)]
     records += [head("cross", 2, 1, punctuation=0.8), head("cross", 2, "mean", punctuation=0.9)]
     sentence, _ = where_heads_look({"relu": records}).sentences
     assert sentence == (
@@ -243,8 +245,8 @@ def test_dead_heads_are_named_and_models_without_weak_heads():
 
 
 def test_a_head_with_two_records_is_dead_only_if_both_are():
-    both = [head(null_fraction=1.0, sees="all"), head(null_fraction=0.2, sees="sentence")]
-    [sentence] = which_heads_could_go({"a": both}, {}, {}).sentences
+    outer_slots = [head(null_fraction=1.0, sees="all"), head(null_fraction=0.2, sees="sentence")]
+    [sentence] = which_heads_could_go({"a": outer_slots}, {}, {}).sentences
     assert "no head is dead" in sentence
 
 

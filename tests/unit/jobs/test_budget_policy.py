@@ -1,5 +1,7 @@
 """The choices of --budget, as a table."""
 
+from operator import attrgetter
+
 import pytest
 
 from relu_nmt.config.budgets import Budget
@@ -96,5 +98,5 @@ def test_rates_batches_and_shapes():
     assert model_settings(False)["share_decoder_input_output_embed"]
     shapes = [TINY, SMALL, *LARGER]
     for name in ("width", "inner", "least_updates", "least_pairs"):
-        values = [getattr(shape, name) for shape in shapes]
+        values = list(map(attrgetter(name), shapes))
         assert values == sorted(values)

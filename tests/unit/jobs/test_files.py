@@ -18,11 +18,7 @@ from tests.unit.applications.serving.served_models import make_translator
         ("page.html", ("--split-sentences",), "--split-sentences belongs to plain text"),
         ("page.html", ("--no-split-sentences",), "--no-split-sentences belongs to plain text"),
         ("talk.de", ("--column", "2"), "--column 2 does nothing for the file format text"),
-        (
-            "talk.srt",
-            ("--retranslate",),
-            "does nothing for the file format subtitles",
-        ),
+        ("talk.srt", ("--retranslate",), "does nothing for the file format subtitles"),
         ("a.tsv", ("--line-width", "20"), "--line-width 20 does nothing for the file format table"),
     ],
 )

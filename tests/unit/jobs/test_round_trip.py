@@ -10,7 +10,7 @@ UNCHANGED = "come back from their tokens unchanged"
 
 def described(tmp_path, lines, pipeline, separator="none", name="text"):
     path = tmp_path / name
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    path.write_text("\n".join([*lines, ""]), "utf-8")
     return describe_round_trip(pipeline, scan_text(str(path), 100), separator)
 
 
@@ -37,7 +37,7 @@ def test_case_and_spaces_and_separators_do_not_count(tmp_path):
 def test_advice_comes_only_if_many_lines_change(tmp_path, number):
     lines = ["Ja."] * number + ["10:30"] * (1000 - number)
     path = tmp_path / "text"
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    path.write_text("\n".join([*lines, ""]), "utf-8")
     report = describe_round_trip(EARLIER, scan_text(str(path)), "none")
     assert report.startswith(f"{number} of 1,000 sampled lines ({number / 10}%) {UNCHANGED}")
     assert ("sentencepiece" in report) == (number == 989)

@@ -15,9 +15,8 @@ from tests.tiny import preprocessed, write_lines
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    words = {"ein": "a", "Haus": "house", "Hund": "dog", "Baum": "tree"}
-    lines = [f"ein {noun}" for noun in ("Haus", "Hund", "Baum")] * 20
-    english = [" ".join(words[word] for word in line.split()) for line in lines]
+    lines = ["ein Haus", "ein Hund", "ein Baum"] * 20
+    english = ["a house", "a dog", "a tree"] * 20
     write_lines(folder, "train", lines, english)
     preprocessed(folder, "data", ("train",))
     return folder
@@ -55,7 +54,7 @@ def test_a_full_disk_is_told_with_the_file(data, tmp_path, monkeypatch):
 
 def test_data_without_a_target_side_teaches_nothing(data, tmp_path):
     shutil.copytree(data / "data", tmp_path / "data")
-    # As fairseq names what has only a source, and it lists no files.
+    # The name of fairseq for data with a source alone, without a list of files.
     for ending in ("idx", "bin"):
         source = tmp_path / "data" / f"train.de-en.de.{ending}"
         source.rename(source.with_name(f"train.de-None.de.{ending}"))

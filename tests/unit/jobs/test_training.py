@@ -1,4 +1,4 @@
-"""What all trainings share, shown with one that is not in the package: it brings only its parts."""
+"""Parts shared by all trainings, shown with a training of a user, which brings its own parts."""
 
 import json
 import re
@@ -19,6 +19,7 @@ from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.trainer import Trainer
+from tests.tiny import values
 from tests.unit.training.toy import ToyModel, ToyObjective, ToySource
 
 
@@ -110,13 +111,13 @@ def test_without_progress_nothing_is_printed_and_the_result_tells_all(tmp_path, 
     second = train_toys(toy(tmp_path, max_update=9, log_file=log, **logging), False)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
-    assert [record["num_updates"] for record in second.train] == [2, 4, 6, 8]
+    assert values(second.train, "num_updates") == [2, 4, 6, 8]
     assert second.ended == "9 updates are made (--max-update 9)"
-    losses = [record["loss"] for record in second.valid["valid"]]
+    losses = values(second.valid["valid"], "loss")
     assert second.best_score == second.best["value"] == min(losses)
     assert second.best_checkpoint == tmp_path / "checkpoint_best.safetensors"
     assert json.loads((tmp_path / "results.json").read_text())["num_updates"] == 9
-    # What is asked for is written all the same.
+    # Files that were asked for are written all the same.
     assert '"num_updates": 8' in log.read_text()
 
 
@@ -151,7 +152,7 @@ def test_settings_are_checked_before_anything_is_read():
         ({"output": None}, "--output"),
     ],
 )
-def test_contradictory_averages(values, message):
+def test_contradicting_settings_of_an_average_are_errors(values, message):
     with pytest.raises(ConfigError, match=message):
         AverageSettings.of(**{"inputs": ("a",), "output": "b", **values})
 
@@ -176,7 +177,8 @@ def images(**changes):
 
 
 def test_another_model_is_told_with_the_flags_that_make_it_so():
-    before, after = images(), images(image_size="24x18", tanh_layer=True)
+    before = images()
+    after = images(image_size="24x18", tanh_layer=True)
     refused = "was trained with --image-size 24 --tanh-layer false, not --image-size 24x18 --tanh"
     with pytest.raises(CheckpointError, match=re.escape(refused)):
         refuse_other_model(Path("c"), to_dict(before.model), after.model, "")

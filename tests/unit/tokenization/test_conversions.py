@@ -43,7 +43,9 @@ def test_separators_are_left_out(tmp_path):
 
 def mark(sizes, extra):
     """Separator lines of documents of these sizes. ``extra`` repeats some of them."""
-    boundaries, sentences, line = [], 0, 0
+    boundaries = []
+    sentences = 0
+    line = 0
     for i, size in enumerate(sizes):
         for _ in range(1 + extra[i % len(extra)]):
             line += 1
@@ -58,12 +60,14 @@ def mark(sizes, extra):
     st.lists(st.integers(0, 2), min_size=1, max_size=3),
 )
 def test_repeated_separators_do_not_change_document_sizes(sizes, extra):
-    first, second = mark(sizes, [0]), mark(sizes, extra)
+    first = mark(sizes, [0])
+    second = mark(sizes, extra)
     assert document_sizes([("a", *first), ("b", *second)]).tolist() == sizes
 
 
 def test_sides_with_different_boundaries_are_an_error():
-    first, second = mark([3, 2, 4], [0]), mark([3, 3, 3], [1])
+    first = mark([3, 2, 4], [0])
+    second = mark([3, 3, 3], [1])
     with pytest.raises(DataError) as caught:
         document_sizes([("a", *first), ("b", *second)])
     assert str(caught.value).startswith(
@@ -72,7 +76,8 @@ def test_sides_with_different_boundaries_are_an_error():
 
 
 def test_an_extra_boundary_on_one_side_is_an_error():
-    first, second = mark([3, 2], [0]), mark([3, 2, 1], [0])
+    first = mark([3, 2], [0])
+    second = mark([3, 2, 1], [0])
     for sides in ([("a", *first), ("b", *second)], [("b", *second), ("a", *first)]):
         with pytest.raises(DataError, match=r"b:8: a document boundary after 5 sentences that"):
             document_sizes(sides)

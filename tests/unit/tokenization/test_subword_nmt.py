@@ -79,7 +79,7 @@ def test_dropped_merges_give_smaller_pieces_of_the_same_words(text):
     usual = model.split(words)
     drawn = [model.sample(words, 0.3, random.Random(seed)) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert all(model.join(pieces) == words for pieces in drawn)
+    assert model.join(drawn[0]) == model.join(drawn[2]) == words
     assert len(drawn[0]) > len(usual)
     assert model.split(words) == usual
     assert model.sample(words, 1.0, random.Random(1)) == SubwordNmt(b"#version: 0.2\nx y\n").split(
