@@ -49,7 +49,9 @@ class Generator(generator.Generator):
             sources.append(
                 SourceSentence(row[row != pad], [], None, forced[:size], forced[size:], **fields)
             )
-        [(_, best)] = self.search([(sources, np.arange(len(sources)) if ids is None else ids)])
+        numbers = np.arange(len(sources)) if ids is None else np.array(ids)
+        by_number = dict(zip(numbers.tolist(), sources, strict=True))
+        [(_, best)] = self.search(by_number, 0, [numbers])
         return best
 
 

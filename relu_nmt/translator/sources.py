@@ -182,11 +182,9 @@ class SourceEncoder:
         request: TranslationRequest,
         read: Callable[[Iterator[SourceSentence]], list[SourceSentence]] = list,
     ) -> SourceDocuments:
-        """Return the documents of a request as token ids. ``read`` reads their sentences.
+        """Return the documents of a request as token ids, see :meth:`sentences`.
 
-        Raises:
-            DataError: see :meth:`sentences`.
-            MissingExtraError: splitting is asked for, but its library is not installed.
+        ``read`` reads the sentences one by one.
         """
         counts = request.counts
         windows = request.windows
@@ -224,9 +222,7 @@ class SourceEncoder:
         prefixes: Iterable[str] = request.prefixes or itertools.repeat("")
         forced: Iterable[Sequence[str]] = request.forced or itertools.repeat(())
         numbers = request.numbers or itertools.count(1)
-        banned = None
-        if request.banned:
-            banned = self.banned_terms(request.banned, request.match_case, request.inside_words)
+        banned = self.banned_terms(request.banned, request.match_case, request.inside_words)
         for line, prefix, terms, number in zip(
             request.lines, prefixes, forced, numbers, strict=False
         ):
@@ -316,14 +312,16 @@ class SourceEncoder:
         return prefix
 
     def banned_terms(
-        self, terms: Sequence[str], match_case: bool = False, inside_words: bool = False
+        self, banned: Sequence[str], match_case: bool = False, inside_words: bool = False
     ) -> BannedTerms | None:
         """Return banned terms for the search. None for none."""
-        key = tuple(terms), match_case, inside_words
+        if not banned:
+            return None
+        key = tuple(banned), match_case, inside_words
         with self.text_lock:
             if key != self._banned[0]:
-                banned = BannedTerms(self._texts, terms, match_case, inside_words)
-                self._banned = key, banned or None
+                terms = BannedTerms(self._texts, banned, match_case, inside_words)
+                self._banned = key, terms or None
             return self._banned[1]
 
     def token_spans(self, text: str, tokens: Sequence[str], is_source: bool) -> list[Span]:

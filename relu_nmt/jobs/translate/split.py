@@ -22,12 +22,12 @@ from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.io.process import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.safe_write import check_writable, replacing, write_file
-from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings as Settings
 from relu_nmt.jobs.translate.shared import (
     AttentionReport,
     LineFormat,
+    banned_options,
     documents_text,
     length_note,
     limit_note,
@@ -131,11 +131,7 @@ class _Run:
         self._out = output
         self._limit = source_limit(settings.model, translator)
         self._lines = LineFormat(self._task, settings.model, settings.search)
-        self._banned = None
-        if settings.banned_terms is not None:
-            self._banned = translator.sources.banned_terms(
-                read_lines(settings.banned_terms), settings.match_case, settings.inside_words
-            )
+        self._banned = translator.sources.banned_terms(**banned_options(settings))
         # Choose the windows for the whole split, then keep the shard. The windows before it only
         # count for the numbers of the lines.
         self._split = self._task.load_split(settings.gen_subset)

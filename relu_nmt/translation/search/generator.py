@@ -1,7 +1,7 @@
 """Translation of token ids, in batches and by several processes."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -137,7 +137,7 @@ class Generator:
             on_progress(len(sources) - len(with_words))
         # Translate batches of similar lengths, in processes if there are several.
         workers = self._workers()
-        translate = partial(self._translate, sources, first_id)
+        translate = partial(self.search, sources, first_id)
         batches = [with_words[batch] for batch in self._batches(lengths[with_words], workers)]
         for indices, nbest_lists in _run_batches(translate, batches, workers):
             for i, hypotheses in zip(indices, nbest_lists, strict=True):
@@ -179,16 +179,6 @@ class Generator:
             reached_limit=any(hypothesis.reached_limit for hypothesis in hypotheses),
         )
 
-    def _translate(
-        self, sources: Sequence[SourceSentence], first_id: int, batches: Sequence[np.ndarray]
-    ) -> Iterator[tuple[np.ndarray, Found]]:
-        """Yield batches, as indices [B] of sources, and their hypotheses."""
-        numbered = []
-        for batch in batches:
-            numbered.append(([sources[i] for i in batch], batch + first_id))
-        for batch_number, hypotheses in self.search(numbered):
-            yield batches[batch_number], hypotheses
-
     def _workers(self) -> int:
         """Return the number of processes. Raise ConfigError for several on a GPU."""
         workers = self.config.workers or 0
@@ -207,35 +197,33 @@ class Generator:
         return len(self._batches(lengths)[0])
 
     def search(
-        self, batches: Iterable[tuple[Sequence[SourceSentence], np.ndarray]]
-    ) -> Iterator[tuple[int, Found]]:
-        """Yield the number and the hypotheses of each batch, as batches are done.
+        self, sources: Sequence[SourceSentence], first_id: int, batches: Sequence[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, Found]]:
+        """Yield batches, as indices [B] of sources, and their hypotheses, as batches are done.
 
         A search begins when the searches before it have few open hypotheses left. They go on
         together, so the last words of a few long translations cost little.
-
-        Args:
-            batches: sentences with words, and their numbers, int64 [B], for the random numbers of
-                sampling.
         """
+        sources_of_batches = [[sources[i] for i in batch] for batch in batches]
         # Score references batch by batch. A search runs several batches together.
         if self.config.score_reference:
-            for number, (sources, _) in enumerate(batches):
-                yield number, self._score(sources)
+            for batch, sources_of_batch in zip(batches, sources_of_batches, strict=True):
+                yield batch, self._score(sources_of_batch)
             return
         running: dict[int, BeamSearch] = {}
-        waiting = enumerate(batches)
+        waiting = enumerate(zip(sources_of_batches, batches, strict=True))
         while True:
             with self.ensemble.evaluating():  # leave this mode before each yield
-                ended = self._run_to_an_end(running, waiting)
+                ended = self._run_to_an_end(running, waiting, first_id)
             if ended is None:
                 return
-            yield ended, running.pop(ended).results()
+            yield batches[ended], running.pop(ended).results()
 
     def _run_to_an_end(
         self,
         running: dict[int, BeamSearch],
         waiting: Iterator[tuple[int, tuple[Sequence[SourceSentence], np.ndarray]]],
+        first_id: int,
     ) -> int | None:
         """Advance searches, begin waiting ones, until one is done. Return its number, or None."""
         wants_weights = self.config.wants_alignment or self._scorer.needs_attention
@@ -243,8 +231,8 @@ class Generator:
             size = max((len(search.src_tokens) for search in running.values()), default=0)
             live = sum(search.num_live for search in running.values())
             if live <= MOST_LEFT * size * self.config.beam:
-                for number, batch in itertools.islice(waiting, 1):
-                    running[number] = self._begin(*batch)
+                for number, (sources, indices) in itertools.islice(waiting, 1):
+                    running[number] = self._begin(sources, indices + first_id)
             # Return a search that is done before another step begins.
             for number, search in running.items():
                 if search.is_done:
