@@ -117,10 +117,7 @@ class _Reader(MarkupReader):
         for match in pattern.finditer(self.source, begin, end):
             text = html.unescape(self.source[begin : match.start()])
             self.builder.add_text(text, run, is_whole=True)
-            # Behind a space of another run these are more.
-            is_space = not self.builder.text.endswith(" ")
-            spaces = [*before, match.span(), *behind]
-            self.builder.add_empty(spaces, is_space=is_space, is_first=True)
+            self.builder.add_empty([*before, match.span(), *behind], is_space=True, is_first=True)
             begin = match.end()
         text = html.unescape(self.source[begin:end])
         self.builder.add_text(text, run, is_whole=True)

@@ -145,12 +145,14 @@ class SegmentBuilder:
     ) -> None:
         """Add a tag without words. Before the first word it stays where it is.
 
-        With ``is_first`` it shares its source with a text, and cannot stay.
+        With ``is_first`` it shares its source with a text, and cannot stay. Behind a space it
+        stands for no other space.
         """
         if self._begin is None and not is_first:
             return
         self._count()
-        if is_space and self._text and not self._text.endswith(" "):
+        is_space = is_space and not self._text.endswith(" ")
+        if is_space and self._text:
             self._text += " "
         position = len(self._text)
         tag = Tag(position, position, source, is_space=is_space)

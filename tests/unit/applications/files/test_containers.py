@@ -233,3 +233,8 @@ def test_spaces_that_word_keeps_stay():
     # Without xml:space they count as one.
     body = "<w:p><w:r><w:t> Ein   Haus </w:t></w:r></w:p>"
     assert word(body) == f"<w:p>{RUN.format('EIN HAUS')}</w:p>"
+
+
+def test_a_space_beside_a_space_of_a_text_stays():
+    body = '<text:p>Ein <text:change text:id="1"/><text:s/>Haus <text:s text:c="2"/>da</text:p>'
+    assert odt(body) == body.replace("Ein", "EIN").replace("Haus", "HAUS").replace("da<", "DA<")
