@@ -36,7 +36,8 @@ FORMS = [
         for scale in ("none", "fixed,length=196", "dynamic,length=196")
     ),
     "performer:features=6",
-    *(f"pointwise:h={h},alpha={alpha}" for h in ("relu", "relu2", "relu6") for alpha in (0, 1.25)),
+    *(f"pointwise:h={h},alpha=0" for h in ("relu", "relu2", "relu6")),
+    *(f"pointwise:h={h},alpha=1.25" for h in ("relu", "relu2", "relu6")),
     *(f"pointwise:h={h},alpha=0.5" for h in ("identity", "sigmoid", "softplus")),
     *(f"polynomial:power={power}" for power in (1, 4, 5, 6)),
     *(f"polynomial:scale={scale}" for scale in ("none", "fixed,length=196", "dynamic")),
@@ -65,6 +66,10 @@ HOLED = ("011101011011", "000000111111", "000000000011", "110000000001", "111111
 """Masks whose padding stands anywhere: 1 is a real token."""
 
 
+SLOTS = {False: "encoder", True: "decoder"}
+"""Slot of self-attention, by whether it is causal."""
+
+
 def make_attention(name: str, slot: str = "encoder", heads: int = 2, dim: int = 4) -> Attention:
     attention = build_attention(Spec.parse(name), slot, 0, heads, dim, dropout=0.0)
     return attention.double().eval()
@@ -85,13 +90,17 @@ def can(name: str, capability: str) -> bool:
 
 def fitted_slope(lengths, values) -> float:
     """Return the exponent e of the least-squares fit values ~ lengths^e."""
-    x, y = torch.tensor(lengths).double().log(), torch.tensor(values).double().log()
-    x, y = x - x.mean(), y - y.mean()
+    x = torch.tensor(lengths).double().log()
+    y = torch.tensor(values).double().log()
+    x = x - x.mean()
+    y = y - y.mean()
     return float((x @ y) / (x @ x))
 
 
-def everything(name: str) -> Need:
-    """Return a need of all results that a mechanism has."""
+def needed_results(name: str, recorded: bool = True) -> Need:
+    """Return a need of all results that a mechanism has, or of its values alone."""
+    if not recorded:
+        return Need()
     return Need(statistics=True, telemetry=True, weights=can(name, "weights"))
 
 
@@ -104,7 +113,12 @@ def with_length(name: str, length: int) -> str:
     """Return the name with its option ``length``, if it has to know the number of keys."""
     if not can(name, "fixed_length") or "length=" in name:
         return name
-    return f"{name}{',' if ':' in name else ':'}length={length}"
+    return with_option(name, f"length={length}")
+
+
+def with_option(name: str, option: str) -> str:
+    """Return the name with one more option."""
+    return f"{name}{',' if ':' in name else ':'}{option}"
 
 
 def make_bias(visibility, seed=7, heads=2):

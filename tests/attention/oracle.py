@@ -3,6 +3,8 @@
 An attention without an entry here fails the tests: its formula comes first.
 """
 
+import itertools
+
 import torch
 
 from relu_nmt.attention import naive
@@ -10,7 +12,8 @@ from relu_nmt.attention import naive
 
 def polynomial_scale(attend, n):
     """c of polynomial attention, by the option ``scale``."""
-    config, root = attend.config, n.double().rsqrt()
+    config = attend.config
+    root = n.double().rsqrt()
     if config.scale == "none":
         return torch.ones_like(root)
     if config.scale == "dynamic":
@@ -41,7 +44,7 @@ def cosformer(a, q, k, v, mask, grid=None):
     if a.config.grid:  # a token before the patches stands in the middle
         rows, columns = grid
         middle = [((rows - 1) / 2, (columns - 1) / 2)] * (k.size(2) - rows * columns)
-        points = middle + [(y, x) for y in range(rows) for x in range(columns)]
+        points = [*middle, *itertools.product(range(rows), range(columns))]
         axes = (torch.tensor(points, dtype=q.dtype) / torch.tensor(grid)).T
     return naive.cosformer_attention(q, k, v, mask, horizon, axes)
 
@@ -101,7 +104,7 @@ FORMULAS = {
 
 
 def formula(attend, q, k, v, visibility):
-    """The outputs [B, H, Nq, dv] by the formula. Those of padded queries mean nothing.
+    """The outputs [B, H, Nq, dv] by the formula. The outputs of padded queries mean nothing.
 
     Mechanisms of whole sequences get each sample without its padding.
     """

@@ -84,7 +84,8 @@ def test_agrees_with_the_reference_at_odd_lengths(queries, keys, causal, monkeyp
     monkeypatch.setattr(tuned, "CPU_LEAST_ROWS", 32)
     padded = [keys, max(0, keys - 40)]
     for name, lengths, bias in itertools.product(["relu", "softplus"], [None, padded], [0, 1]):
-        map, qkv = pointwise_maps.get(name), leaves(2, queries, keys)
+        map = pointwise_maps.get(name)
+        qkv = leaves(2, queries, keys)
         problem = make_problem(map, qkv, causal=causal, lengths=lengths, bias=bias)
         compare(problem)
 

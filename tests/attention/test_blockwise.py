@@ -1,6 +1,7 @@
 """Features of the blockwise back end alone: skipped blocks, kept scores, repeated dropout."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -87,7 +88,8 @@ def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, 
     v = torch.randn(1, 2, 8, 1, dtype=torch.float64)
     qkv = [x.requires_grad_() for x in (q, k, v)]
     problem = make_problem(pointwise_maps.get(name), qkv, causal=causal)
-    widths, plain = [], torch.matmul
+    widths = []
+    plain = torch.matmul
 
     def matmul(a, b, out):
         widths.append((a.size(-1), b.size(-1)))
@@ -95,7 +97,8 @@ def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, 
 
     monkeypatch.setattr(torch, "matmul", matmul)
     answer = blockwise.pointwise(problem)
-    scores, products = [w for w in widths if w[0] == 1], [w for w in widths if w[0] > 1]
+    scores = [w for w in widths if w[0] == 1]
+    products = [w for w in widths if w[0] > 1]
     assert len(scores) == 4
     assert products == [(2, 1)] * 2, "one block a head has weights, at two keys"
     widths.clear()
@@ -113,7 +116,7 @@ def test_scores_are_kept_up_to_the_limit_in_bytes(name, causal, small_blocks, mo
     shares = {False: [1, 1, 1], True: [1 / 3, 2 / 3, 1]}[causal]  # of the keys, by block
     monkeypatch.setattr(tuned, "KEPT_BYTES", int(sum(shares) * num_bytes) + num_bytes // 2)
     parts = blockwise.pointwise(problem).values.grad_fn.parts
-    blocks = [block for part in parts for block in part.blocks]
+    blocks = list(itertools.chain.from_iterable(part.blocks for part in parts))
     fourth = {False: 0, True: num_bytes // 3}[
         causal
     ]  # of the second head, which fits if it is short
@@ -148,7 +151,9 @@ def results_without_telemetry(problem):
 
 
 def test_dropout_keeps_the_mean():
-    q, k, v = torch.ones(1, 1, 400, 1), torch.ones(1, 1, 300, 1), torch.ones(1, 1, 300, 1)
+    q = torch.ones(1, 1, 400, 1)
+    k = torch.ones(1, 1, 300, 1)
+    v = torch.ones(1, 1, 300, 1)
     problem = make_problem(RELU, (q, k, v), dropout=0.25, need=Need())
     values = blockwise.pointwise(problem).values
     assert values.mean().item() == pytest.approx(300**0.5, rel=0.01)

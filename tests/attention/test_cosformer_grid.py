@@ -54,7 +54,8 @@ def test_a_token_without_visible_keys_gets_0():
 @some_with_class_token
 @pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
 def test_first_and_second_derivatives(prefix, need):
-    visibility, attend = masked(prefix), make_attention(NAME)
+    visibility = masked(prefix)
+    attend = make_attention(NAME)
     q, k, v = random_qkv(3, visibility.num_keys, visibility.num_keys, seed=3)
     inputs = [x.requires_grad_() for x in (q, k, v)]
 

@@ -71,7 +71,8 @@ def test_cosformer_beyond_its_horizon_names_the_option():
 def test_performer_estimates_softmax_without_bias_and_its_error_falls_with_the_root():
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(8, generator=generator, dtype=torch.float64) * 0.3 for _ in range(2))
-    draws, counts = 1000, (8, 32, 128)
+    draws = 1000
+    counts = (8, 32, 128)
     directions = torch.stack([random_directions(128, 8, seed) for seed in range(draws)])
     parts = [exponent_parts(vectors, directions.flatten(0, 1)) for vectors in (x, y)]
     products = sum(products - half for products, half in parts).exp().view(draws, 128)
@@ -95,7 +96,8 @@ def test_performer_at_unit_variance_is_no_further_from_softmax_than_uniform_weig
         performer = make_attention("performer", dim=dim)
         weights = performer(q, k, v, Visibility(64, 64), need=WEIGHTS).weights
         errors.append((weights - exact).norm())
-    error, of_uniform = torch.stack(errors).mean(), (1 / 64 - exact).norm()
+    error = torch.stack(errors).mean()
+    of_uniform = (1 / 64 - exact).norm()
     assert error < 1.08 * of_uniform  # with the whole exponent in c it was 1.5, 1.9 and 1.1 times
 
 
@@ -130,7 +132,8 @@ def test_performer_redraws_in_training_and_a_resume_is_exact():
 def test_performer_survives_keys_of_any_size_in_float32():
     attend = make_attention("performer", "decoder", dim=8).float()
     q, k, v = random_qkv(1, 6, 6, dim=8, dtype=torch.float32)
-    k[:, :, 0], k[:, :, 3] = 60.0, 0.0  # exponents of about -1000, then 0
+    k[:, :, 0] = 60.0  # exponents of about -1000
+    k[:, :, 3] = 0.0
     k.requires_grad_()
     values = attend(q, k, v, Visibility(6, 6, causal=True)).values
     (gradient,) = torch.autograd.grad(values.sum(), k)

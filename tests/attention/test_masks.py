@@ -1,5 +1,7 @@
 """Visible keys against counting the mask. A bias of the scores against its definition."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError
-from tests.attention.helpers import can, make_attention, make_bias, random_qkv
+from tests.attention.helpers import SLOTS, can, make_attention, make_bias, random_qkv, with_option
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
 HEADS = 2
@@ -94,18 +96,13 @@ def dense(bias):
     batch, queries = bias.query_codes.shape
     keys = bias.key_codes.size(1)
     batch = max(batch, bias.key_codes.size(0))
-    query_codes, key_codes = bias.query_codes.tolist(), bias.key_codes.tolist()
-    return torch.stack(
-        [
-            torch.stack([row[bias.zero + i - j] for i in qs for j in ks]).view(queries, keys)
-            for qs, ks in zip(
-                query_codes * (batch // len(query_codes)),
-                key_codes * (batch // len(key_codes)),
-                strict=True,
-            )
-            for row in bias.table
-        ]
-    ).view(batch, len(bias.table), queries, keys)
+    query_codes = bias.query_codes.expand(batch, queries)
+    key_codes = bias.key_codes.expand(batch, keys)
+    entries = bias.table.new_empty(batch, len(bias.table), queries, keys)
+    for n, head, i, j in itertools.product(*map(range, entries.shape)):
+        column = bias.zero + int(query_codes[n, i]) - int(key_codes[n, j])
+        entries[n, head, i, j] = bias.table[head, column]
+    return entries
 
 
 def visibilities(causal):
@@ -146,7 +143,7 @@ def test_scores_plus_bias_give_the_weights(name, causal):
         with_bias = attend(q, k, v, visibility, bias=bias, need=ALL)
         # Keys that are unit vectors read the scores z + b off the queries.
         scores = q @ k.transpose(-1, -2) + 2.0 * dense(bias)
-        wide = make_attention(name, "decoder" if causal else "encoder", HEADS, dim=6)
+        wide = make_attention(name, SLOTS[causal], HEADS, dim=6)
         units = torch.eye(6, dtype=torch.float64).expand(2, HEADS, 6, 6)
         truth = wide(
             scores * 6**0.5 / 2.0, units, v @ torch.eye(4, 6).double(), visibility, need=ALL
@@ -167,7 +164,8 @@ def test_the_bias_of_steps_and_trees_equals_that_of_the_full_pass(name):
     attend = make_attention(name, "decoder")
     q, k, v = random_qkv(1, 6, 6)
     whole_sees = Visibility(6, 6, causal=True)
-    table, zero = make_bias(whole_sees).table, 12
+    table = make_bias(whole_sees).table
+    zero = 12
     assert make_bias(whole_sees).zero == zero
 
     def bias_of(visibility):
@@ -182,7 +180,7 @@ def test_the_bias_of_steps_and_trees_equals_that_of_the_full_pass(name):
         )
         torch.testing.assert_close(part.values, full[:, :, i : i + 1], rtol=1e-10, atol=1e-12)
     paths = [[0, 1, 4], [0, 2, 5]]
-    ancestry = torch.tensor([[slot in path for slot in range(6)] for path in paths])
+    ancestry = torch.nn.functional.one_hot(torch.tensor(paths), 6).any(1)
     tree = TreeVisibility(ancestry[None], length=3)
     assert tree.causal and tree.query_positions().tolist() == [[2, 2]]
     together = attend(q[:, :, 4:], k, v, tree, bias=bias_of(tree)).values
@@ -197,8 +195,7 @@ def test_the_bias_of_steps_and_trees_equals_that_of_the_full_pass(name):
 def test_qk_norm_normalizes_queries_and_keys(name):
     if "qk_norm" in name:
         pytest.skip("is normalized already")
-    spec = f"{name}{',' if ':' in name else ':'}qk_norm=true"
-    attend = make_attention(spec)
+    attend = make_attention(with_option(name, "qk_norm=true"))
     gains = {"query_gain"} if attend.shares_queries_and_keys else {"query_gain", "key_gain"}
     assert gains == attend.state_dict().keys() & {"query_gain", "key_gain"}
     q, _, _ = random_qkv(1, 3, 3)

@@ -13,7 +13,8 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from tests.attention.helpers import can, make_bias, num_queries, random_qkv, with_length
 
-TELEMETRY, REGULARIZER = Need(telemetry=True), Need(statistics=True, telemetry=True)
+TELEMETRY = Need(telemetry=True)
+REGULARIZER = Need(statistics=True, telemetry=True)
 LENGTHS = (256, 512)
 """Tokens. A matrix of weights of the second would be 1 MiB."""
 
@@ -23,7 +24,9 @@ class PeakMemory(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.live, self.peak, self.largest = {}, 0, 0
+        self.live = {}
+        self.peak = 0
+        self.largest = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))

@@ -29,7 +29,8 @@ def test_the_default_is_power_3_with_a_fixed_scale():
 @pytest.mark.parametrize("options", ["", ",length=9", ",per_head=true", ",per_head=true,length=9"])
 def test_dynamic_scale_is_learned_without_decay(options):
     attend = make_attention(f"polynomial:scale=dynamic{options}")
-    per_head, constant = "per_head" in options, "length" in options
+    per_head = "per_head" in options
+    constant = "length" in options
     assert attend.scale.tolist() == pytest.approx([1 / 3 if constant else 1.0] * (1 + per_head))
     q, k, v = random_qkv(1, 3, 5)
     visibility = Visibility(3, 5)
@@ -48,7 +49,9 @@ def test_dynamic_scale_is_learned_without_decay(options):
 
 @pytest.mark.parametrize("power", [1, 2, 3])
 def test_frobenius_norms_grow_as_the_theorems_say(power):
-    lengths, unscaled, scaled = [16, 64, 256, 1024], [], []
+    lengths = [16, 64, 256, 1024]
+    unscaled = []
+    scaled = []
     double_factorial = {1: 1, 2: 3, 3: 15}[power]
     plain = make_attention(f"polynomial:power={power},scale=none", heads=1, dim=1)
     fixed = make_attention(f"polynomial:power={power}", heads=1, dim=1)
@@ -75,7 +78,8 @@ def theory(samples, n, width=6, head=3, seed=0):
 def theory_weights(x, wq, wk, spec):
     """Weights of M = X Q K^T X^T, which has no 1/sqrt(d)."""
     attend = make_attention(spec, heads=1, dim=3)
-    q, k = (x @ wq * 3**0.5)[:, None], (x @ wk)[:, None]
+    q = (x @ wq * 3**0.5)[:, None]
+    k = (x @ wk)[:, None]
     return attend(q, k, k, Visibility(q.size(2), k.size(2)), need=ALL).weights[:, 0]
 
 
@@ -102,7 +106,8 @@ def test_theorem_4_4_gradient_entries(power):
 
 @pytest.mark.parametrize(("scale", "rate"), [("none", 1.0), ("fixed", 0.5)])
 def test_corollary_4_5_gradients_grow_as_the_theorem_says(scale, rate):
-    lengths, norms = [16, 64, 256, 1024], []
+    lengths = [16, 64, 256, 1024]
+    norms = []
     _, wq, wk = theory(4, 1, seed=2)
     for n in lengths:
         x = theory(4, n, seed=n)[0]

@@ -15,7 +15,7 @@ from relu_nmt.attention.records import (
     bucket_name,
     record_attention,
 )
-from tests.attention.helpers import make_attention, random_qkv
+from tests.attention.helpers import SLOTS, make_attention, random_qkv
 
 ALL = Need(telemetry=True, weights=True)
 HEADS = 2
@@ -76,7 +76,7 @@ def test_nothing_needed_records_nothing():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_vector_sizes_count_real_rows_and_visible_keys_only(causal):
-    attend = make_attention("reluformer", "decoder" if causal else "encoder")
+    attend = make_attention("reluformer", SLOTS[causal])
     mask = torch.arange(5) < torch.tensor([[3], [5]])
     visibility = Visibility(5, 5, key_mask=mask, query_mask=mask, causal=causal)
     q, k, v = random_qkv(2, 5, 5)
@@ -87,7 +87,7 @@ def test_vector_sizes_count_real_rows_and_visible_keys_only(causal):
     means = {name: sums.heads[sums.statistics.index(name)] / sums.rows for name in names}
     assert sums.rows == 8
     for head in range(2):
-        rows = [(b, i) for b, length in enumerate((3, 5)) for i in range(length)]
+        rows = [(0, i) for i in range(3)] + [(1, i) for i in range(5)]
         visible = {(b, i): i + 1 if causal else (3, 5)[b] for b, i in rows}
         expected = {
             "query_norm": [q[b, head, i].norm() for b, i in rows],

@@ -14,10 +14,11 @@ from relu_nmt.errors import ConfigError
 from tests.attention.helpers import (
     FORMS,
     SHORT_ONLY,
+    SLOTS,
     VARIANTS,
     can,
-    everything,
     make_attention,
+    needed_results,
     num_queries,
     random_qkv,
     with_length,
@@ -40,7 +41,7 @@ def test_every_back_end_agrees_with_the_formula(spec, length, monkeypatch):
     monkeypatch.setattr(tuned, "ROWS_BLOCK_WEIGHTS", 64)
     monkeypatch.setattr(tuned, "ROWS_LEAST_ROWS", 8)
     for causal in (False, True)[: 1 + can(spec, "causal")]:
-        attend = make_attention(spec, "decoder" if causal else "encoder")
+        attend = make_attention(spec, SLOTS[causal])
         for parameter in attend.parameters():
             parameter.data.add_(torch.linspace(-0.2, 0.3, parameter.numel()).view_as(parameter))
         mask = prefix_mask([max(1, length - 3), length], length)
@@ -57,11 +58,12 @@ def test_every_back_end_agrees_with_the_formula(spec, length, monkeypatch):
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_garbage_in_padding_changes_nothing(name, recorded):
-    need = everything(name) if recorded else Need()
+    need = needed_results(name, recorded)
     attend = make_attention(name)
     q, k, v = random_qkv(2, 5, 5)
     plain = attend(q[:1, :, :3], k[:1, :, :3], v[:1, :, :3], Visibility(3, 3), need=need).values
-    k[0, :, 3:], v[0, :, 3:] = 1e4, -1e4
+    k[0, :, 3:] = 1e4
+    v[0, :, 3:] = -1e4
     k.requires_grad_(), v.requires_grad_()
     mask = prefix_mask([3, 5], 5)
     padded = attend(q, k, v, Visibility(5, 5, key_mask=mask, query_mask=mask), need=need).values
@@ -72,7 +74,7 @@ def test_garbage_in_padding_changes_nothing(name, recorded):
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_later_keys_are_hidden_and_steps_equal_the_full_pass(name, recorded):
-    need = everything(name) if recorded else Need()
+    need = needed_results(name, recorded)
     if not can(name, "causal"):
         with pytest.raises(ConfigError, match="causal"):
             make_attention(name, "decoder")
@@ -91,11 +93,11 @@ def test_later_keys_are_hidden_and_steps_equal_the_full_pass(name, recorded):
 def test_hypotheses_of_a_tree_attend_to_their_own_tokens(name, recorded):
     if not can(name, "causal"):
         pytest.skip("has no causal form")
-    need = everything(name) if recorded else Need()
+    need = needed_results(name, recorded)
     attend = make_attention(name, "decoder")
     q, k, v = random_qkv(2, 2, 6)
     paths = [[0, 1, 4], [0, 2, 5]]  # no hypothesis has slot 3
-    ancestry = torch.tensor([[slot in path for slot in range(6)] for path in paths])
+    ancestry = torch.nn.functional.one_hot(torch.tensor(paths), 6).any(1)
     visibility = TreeVisibility(ancestry.expand(2, 2, 6), length=3)
     attend.backend = "blockwise"  # cannot do it, so it must step aside
     together = attend(q, k, v, visibility, need=need)
@@ -137,7 +139,7 @@ def test_permuting_keys_with_values_changes_nothing(name):
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_row_without_visible_keys_has_output_0_and_no_gradient(name, recorded):
-    need = everything(name) if recorded else Need()
+    need = needed_results(name, recorded)
     attend = make_attention(name)
     queries = num_queries(name, 3, 4)
     q, k, v = (x.requires_grad_() for x in random_qkv(2, queries, 4))
@@ -151,7 +153,7 @@ def test_a_row_without_visible_keys_has_output_0_and_no_gradient(name, recorded)
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("keys", [1, 5])
 def test_gradcheck(name, recorded, keys):
-    need = everything(name) if recorded else Need()
+    need = needed_results(name, recorded)
     attend = make_attention(name)
     queries = num_queries(name, 3, keys)
     inputs = [x.requires_grad_() for x in random_qkv(2, queries, keys, seed=3)]
@@ -175,7 +177,7 @@ def test_second_derivatives(name, recorded):
     queries = num_queries(name, 2, 3)
     inputs = [x.requires_grad_() for x in random_qkv(1, queries, 3, seed=3)]
     visibility = Visibility(queries, 3, causal=can(name, "causal"))
-    need = everything(name) if recorded else Need()
+    need = needed_results(name, recorded)
 
     def values(*qkv):
         return attend(*qkv, visibility, need=need).values
@@ -191,12 +193,12 @@ def test_statistics_equal_a_dense_recomputation(name):
     lengths = [4, 6]
     visibility = Visibility(queries, 6, key_mask=prefix_mask(lengths, 6))
     if not can(name, "weights"):
-        assert attend(q, k, v, visibility, need=everything(name)).rows is None
+        assert attend(q, k, v, visibility, need=needed_results(name)).rows is None
         with pytest.raises(ConfigError, match="no weights"):
             attend(q, k, v, visibility, need=Need(weights=True))
         return
     signed = not attend.capabilities.non_negative
-    output = attend(q, k, v, visibility, need=everything(name))
+    output = attend(q, k, v, visibility, need=needed_results(name))
     for b, n in enumerate(lengths):
         for h in range(2):
             for i in range(5):
@@ -227,7 +229,7 @@ def test_half_precision_stays_finite_at_4096_tokens(name, dtype):
     with torch.no_grad():
         scores = q[:, :, :64].float() @ k.float().transpose(-1, -2)
         q.mul_(30 * 8**0.5 / scores.abs().max())  # scores up to 30
-    for need in (Need(), everything(name)) if can(name, "weights") else (Need(),):
+    for need in (Need(), needed_results(name)) if can(name, "weights") else (Need(),):
         output = attend(q, k, v, Visibility(queries, 4096), need=need)
         grads = torch.autograd.grad(output.values.float().square().mean(), (q, k, v))
         assert output.values.isfinite().all()

@@ -16,7 +16,9 @@ ALL = Need(statistics=True, telemetry=True, weights=True)
 
 
 def plain_terms(weights, lengths, query_lengths, margin):
-    norm, excess, rows = 0.0, 0.0, 0
+    norm = 0.0
+    excess = 0.0
+    rows = 0
     for b, (n, m) in enumerate(zip(lengths, query_lengths, strict=True)):
         for h in range(weights.size(1)):
             for i in range(m):
@@ -36,7 +38,8 @@ def plain_terms(weights, lengths, query_lengths, margin):
 def test_terms_equal_a_plain_recomputation(name, margin):
     attend = make_attention(name)
     q, k, v = random_qkv(3, 4, 6, seed=7)
-    lengths, query_lengths = [2, 6, 1], [4, 3, 1]
+    lengths = [2, 6, 1]
+    query_lengths = [4, 3, 1]
     visibility = Visibility(
         4,
         6,

@@ -7,7 +7,7 @@ import torch
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import TreeVisibility, Visibility
-from tests.attention.helpers import fitted_slope, make_attention, make_bias, random_qkv
+from tests.attention.helpers import SLOTS, fitted_slope, make_attention, make_bias, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
 
@@ -17,7 +17,7 @@ def outputs_of_normal_scores(name, n, causal, batch=12_500, dim=8):
 
     Queries are d^0.5 along one axis, so that the scores q k / d^0.5 are the keys' entries there.
     """
-    attend = make_attention(name, "decoder" if causal else "encoder", dim=dim).float()
+    attend = make_attention(name, SLOTS[causal], dim=dim).float()
     num_queries = n if causal else 1
     q = torch.zeros(batch, 2, num_queries, dim)
     q[..., 0] = math.sqrt(dim)
@@ -86,7 +86,8 @@ def test_a_bias_is_added_to_centered_scores(causal):
     mask = torch.ones(4, 4, dtype=torch.float64).tril() if causal else torch.ones(4, 4).double()
     scores = q @ k.transpose(-1, -2)
     scores = scores - (scores * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
-    units, bias = torch.eye(4, dtype=torch.float64).expand(2, 2, 4, 4), make_bias(visibility)
+    units = torch.eye(4, dtype=torch.float64).expand(2, 2, 4, 4)
+    bias = make_bias(visibility)
     output = make_attention("reluformer:centered=true")(q, k, v, visibility, bias=bias)
     expected = make_attention("reluformer")(scores, units, v, visibility, bias=bias)
     torch.testing.assert_close(output.values, expected.values)
@@ -95,7 +96,8 @@ def test_a_bias_is_added_to_centered_scores(causal):
 def test_the_variance_is_constant_and_the_row_sum_grows_with_the_root_of_the_length():
     lengths = [16, 64, 256, 1024]
     attend = make_attention("reluformer", dim=16)
-    variances, sums = [], []
+    variances = []
+    sums = []
     for n in lengths:
         # With unit queries along one axis the scores are standard normal: z_j = 4 * k_j0 / 4.
         q = torch.zeros(1, 2, 1, 16, dtype=torch.float64)

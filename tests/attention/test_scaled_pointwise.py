@@ -46,7 +46,9 @@ def normal_scores(samples, n):
 @pytest.mark.parametrize(("h", "alpha"), [("relu", 1.0), ("relu", 0.5), ("softplus", 0.75)])
 def test_scale_laws_of_variance_and_row_sum(h, alpha):
     attend = make_attention(f"pointwise:h={h},alpha={alpha}")
-    lengths, variances, sums = [16, 64, 256, 1024], [], []
+    lengths = [16, 64, 256, 1024]
+    variances = []
+    sums = []
     for n in lengths:
         output = attend(*normal_scores(8000 // int(n**0.5), n), Visibility(1, n), need=ALL)
         variances.append(output.values.var().item())
@@ -87,7 +89,8 @@ def test_output_norm_takes_every_length_to_one_scale(dtype):
     for n in (4, 400):
         values = attend(*random_qkv(3, n, n, dtype=dtype), Visibility(n, n)).values
         joined = values.transpose(1, 2).flatten(2)  # [B, N, D]
-        mean, spread = joined.double().mean(-1, True), joined.double().var(-1, False, True)
+        mean = joined.double().mean(-1, True)
+        spread = joined.double().var(-1, False, True)
         expected = (joined.double() - mean) / (spread + 1e-5).sqrt()
         output = attend.finish(joined, joined)
         assert output.dtype == dtype

@@ -14,7 +14,8 @@ WEIGHTS = Need(weights=True)
 
 
 def test_weights_of_sima_are_bounded_and_shrink_with_the_square_of_the_length():
-    lengths, deviations = [16, 64, 256, 1024], []
+    lengths = [16, 64, 256, 1024]
+    deviations = []
     attend = make_attention("sima", dim=16)
     for n in lengths:
         q, k, v = random_qkv(1, n, n, dim=16, seed=n)

@@ -26,7 +26,8 @@ from relu_nmt.errors import ConfigError
 ON_CPU = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if ON_CPU else "cuda")
 RELU = pointwise_maps.get("relu")
-SUMS, TELEMETRY = Need(statistics=True), Need(statistics=True, telemetry=True)
+SUMS = Need(statistics=True)
+TELEMETRY = Need(statistics=True, telemetry=True)
 MAPS = [
     *(pointwise_maps.get(name) for name in pointwise_maps.names()),
     *(power_map(p) for p in (1, 2, 3, 6)),
@@ -87,7 +88,8 @@ def solved(solve, problem, dtype, slopes_at=None):
     turn rounding in the last digits of a sum near 1,000 into errors of the gradients.
     """
     inputs = [x.detach().to(dtype).requires_grad_() for x in (problem.q, problem.k, problem.v)]
-    names, bias = "qkv", problem.bias
+    names = "qkv"
+    bias = problem.bias
     if bias is not None:
         names += "b"
         inputs.append(bias.table.detach().to(torch.promote_types(dtype, torch.float32)))
@@ -168,7 +170,8 @@ if not ON_CPU:  # first, as they take longest, and processes share all tests in 
     def test_all_block_sizes_on_the_device(monkeypatch, dim, kernel):
         from triton.runtime.errors import OutOfResources
 
-        chosen, fitting = backend._blocks, []
+        chosen = backend._blocks
+        fitting = []
         monkeypatch.setattr(backend, "_any_order", lambda: kernel == "fused")
 
         for blocks in candidates(kernel, dim, torch.bfloat16, True, True):
@@ -189,7 +192,8 @@ if not ON_CPU:  # first, as they take longest, and processes share all tests in 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", ["relu", "softplus"])
 def test_bias_of_the_scores(name, masked, causal):
-    map, key_mask = pointwise_maps.get(name), some_hidden(40) if masked else None
+    map = pointwise_maps.get(name)
+    key_mask = some_hidden(40) if masked else None
     for queries, need in ((20, Need()), (40, TELEMETRY)):
         options = {"key_mask": key_mask, "causal": causal, "need": need, "bias": True}
         assert_agrees(case_of(queries, 40, map=map, heads=2, batch=2, **options))
@@ -300,8 +304,8 @@ def test_gradients_of_the_sums_alone():
     grads = []
     for solve, dtype in ((backend.pointwise, torch.float32), (reference.pointwise, torch.float64)):
         q, k = (x.detach().to(dtype).requires_grad_() for x in (problem.q, problem.k))
-        some = dataclasses.replace(problem, q=q, k=k, v=problem.v.to(dtype))
-        total, weighted_logs, *_ = solve(some).sums
+        converted = dataclasses.replace(problem, q=q, k=k, v=problem.v.to(dtype))
+        total, weighted_logs, *_ = solve(converted).sums
         grads.append(torch.autograd.grad((total + weighted_logs).sum(), (q, k)))
     for ours, exact in zip(*grads, strict=True):
         torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)
@@ -321,7 +325,8 @@ def test_inputs_of_every_memory_layout():
 
 def test_skipping_zero_blocks_changes_nothing(monkeypatch):
     problem = case_of(70, 70, causal=True, need=TELEMETRY)
-    q, k = problem.q.abs(), problem.k.abs()
+    q = problem.q.abs()
+    k = problem.k.abs()
     k[:, :, :40] *= -1  # the first key blocks have no positive score
     problem = dataclasses.replace(problem, q=q, k=k)
     skipping = solved(backend.pointwise, problem, torch.float32)

@@ -1,5 +1,6 @@
 """examples/detection: suppression, RoIAlign and the parts of Mask R-CNN by their definitions."""
 
+import itertools
 import math
 
 import pytest
@@ -84,21 +85,19 @@ def test_roi_align_agrees_with_a_loop_over_samples(example, aligned, ratio):
     outputs = example.boxes.roi_align(maps, boxes, owners, (2, 3), 0.5, ratio, aligned)
     for box, owner, cells in zip(boxes, owners, outputs, strict=True):
         left, top, right, bottom = (0.5 * box - (0.5 if aligned else 0)).tolist()
-        high, wide = bottom - top, right - left
+        high = bottom - top
+        wide = right - left
         if not aligned:
-            high, wide = max(high, 1), max(wide, 1)
+            high = max(high, 1)
+            wide = max(wide, 1)
         ys, xs = (ratio, ratio) if ratio > 0 else (math.ceil(high / 2), math.ceil(wide / 3))
         for i in range(2):
             for j in range(3):
-                values = [
-                    sampled(
-                        maps[owner],
-                        top + high * (i + (a + 0.5) / ys) / 2,
-                        left + wide * (j + (b + 0.5) / xs) / 3,
-                    )
-                    for a in range(ys)
-                    for b in range(xs)
-                ]
+                values = []
+                for a, b in itertools.product(range(ys), range(xs)):
+                    y = top + high * (i + (a + 0.5) / ys) / 2
+                    x = left + wide * (j + (b + 0.5) / xs) / 3
+                    values.append(sampled(maps[owner], y, x))
                 mean = sum(values) / len(values) if values else torch.zeros(3).double()
                 torch.testing.assert_close(cells[:, i, j], mean, atol=1e-12, rtol=0)
 

@@ -52,7 +52,8 @@ def test_weight_decay_spares_norms_and_biases_of_the_levels(family):
 def test_the_maps_are_those_of_the_blocks(family):
     torch.manual_seed(1)
     config = VisionTransformerConfig.of(family=family, **SMALL[family])
-    model, images = build_vision_model(config, 7).eval(), torch.randn(1, 3, 64, 96)
+    model = build_vision_model(config, 7).eval()
+    images = torch.randn(1, 3, 64, 96)
     expected = model(images, blocks=range(config.num_blocks)).intermediate
     pyramid = FeaturePyramid(model).eval()
     states = itertools.islice(pyramid.model.encode(images), pyramid.blocks[-1] + 1)

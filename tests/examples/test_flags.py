@@ -53,7 +53,8 @@ def recorded_commands(script, folder):
 
 def commands_of_models(flags):
     """Return the flags of relu-nmt-train of a sweep: for all models, and with each variant's."""
-    variant_flags, common = flags[: flags.index("--")], flags[flags.index("--") + 1 :]
+    variant_flags = flags[: flags.index("--")]
+    common = flags[flags.index("--") + 1 :]
     common = ["data", "--max-doc-tokens", "9", *common]
     variants = [word for word in variant_flags if re.match(r"[\w.+-]+:\s", word)]
     return [common, *([*common, *shlex.split(text.partition(":")[2])] for text in variants)]

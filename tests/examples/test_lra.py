@@ -19,7 +19,7 @@ from relu_nmt.config import from_flat
 from relu_nmt.errors import DataError
 from relu_nmt.training.save_dir import TrainingResult
 from tests.example_modules import example_modules
-from tests.tiny import json_lines, weights
+from tests.tiny import assert_same_tensors, json_lines, weights
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lra"
 MODULES = ("listops", "pathfinder", "tasks", "classifier", "train", "table")
@@ -69,7 +69,8 @@ def test_the_presets_are_the_published_ones(lra):
     steps = {"listops": 5_000, "text": 20_000, "retrieval": 30_000, "image": 35_000}
     steps |= {"pathfinder": 62_400}
     for name, settings in presets.items():
-        schedule, run = settings.trainer.schedule, settings.trainer
+        schedule = settings.trainer.schedule
+        run = settings.trainer
         assert schedule.total_num_update == run.max_update
         if name in steps:
             assert run.max_update == steps[name] and schedule.lr == (1e-4,)
@@ -110,14 +111,17 @@ def test_listops_are_expressions_with_their_values(lra):
 
 
 def test_pathfinder_discs_are_on_one_path_or_on_two(lra, monkeypatch):
-    drawn, calls = lra.pathfinder._drawn, []
+    drawn = lra.pathfinder._drawn
+    calls = []
     monkeypatch.setattr(lra.pathfinder, "_drawn", lambda *what: calls.append(what) or drawn(*what))
     labels = []
     for seed in range(30):
         pixels, label = lra.pathfinder.make_image(random.Random(seed))
         paths, discs = calls[-1]
-        ends = [{path[0], path[-1]} for path in paths]
-        owners = [next(i for i, pair in enumerate(ends) if disc in pair) for disc in discs]
+        owner_of = {}
+        for number, path in enumerate(paths):
+            owner_of |= {path[0]: number, path[-1]: number}
+        owners = [owner_of[disc] for disc in discs]
         assert discs[0] != discs[1] and max(owners) < 2
         assert (owners[0] == owners[1]) == bool(label)
         assert [len(path) for path in paths[:2]] == [15, 15]
@@ -142,8 +146,10 @@ def test_generated_samples_are_stored_and_a_damaged_file_is_named(lra, tmp_path)
         assert len(first[split]) == count
         for (ours,), (theirs,) in zip(first[split].sequences, again[split].sequences, strict=True):
             assert ours.tolist() == theirs.tolist() and 10 < len(ours) < 40
-    texts = [ids.tobytes() for samples in first.values() for (ids,) in samples.sequences]
-    assert len(set(texts)) == len(texts)
+    texts = set()
+    for samples in first.values():
+        texts.update(ids.tobytes() for (ids,) in samples.sequences)
+    assert len(texts) == sum(COUNTS.values())
     [path] = tmp_path.iterdir()
     path.write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"listops-40-6-3-3\.npz: damaged"):
@@ -308,21 +314,20 @@ def test_a_training_resumes_and_the_table_shows_its_results(lra, tmp_path, capsy
             lra, tmp_path, capsys, f"--max-update {updates} --save-dir {tmp_path}/parts"
         )
         assert code == 0
-    full, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
-    assert all(weight.equal(parts[name]) for name, weight in full.items())
+    assert_same_tensors(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     assert lra.table.main([str(tmp_path / "whole")]) == 0
     printed = capsys.readouterr().out
     [cells] = list(csv.reader(io.StringIO(printed.splitlines()[2]), delimiter="|"))
     results = json.loads((tmp_path / "whole" / "results.json").read_text())
-    accuracy = {
-        split: {record["num_updates"]: record["accuracy"] for record in results["valid"][split]}
-        for split in ("valid", "test")
-    }
     best = results["best"]["num_updates"]
+    accuracy = {}
+    for split in ("valid", "test"):
+        [record] = [r for r in results["valid"][split] if r["num_updates"] == best]
+        accuracy[split] = f"{record['accuracy']:.1f}"
     assert [cell.strip() for cell in cells[4:8]] == [
         "8",
-        f"{accuracy['valid'][best]:.1f}",
-        f"{accuracy['test'][best]:.1f}",
+        accuracy["valid"],
+        accuracy["test"],
         "-",
     ]
     assert lra.table.main([str(tmp_path)]) == 2
@@ -357,7 +362,7 @@ def test_polynomial_landmarks_with_a_convolution_train_and_resume(lra, tmp_path,
         assert losses and np.isfinite(losses).all()
         stored[folder, updates] = weights(tmp_path / folder)
     full, half, parts = stored.values()
-    assert all(torch.equal(tensor, parts[name]) for name, tensor in full.items())
+    assert_same_tensors(full, parts)
     names = [name for name in full if re.search(r"attention\.(convolution|scale)", name)]
     assert len(names) == (4 if scale == "dynamic" else 2)
     assert not any(torch.equal(full[name], half[name]) for name in names)

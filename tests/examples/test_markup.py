@@ -1,5 +1,6 @@
 """examples/markup: tagged texts, alignments, scores, and the whole script in its smallest form."""
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -43,7 +44,8 @@ def test_tags_as_words_become_tags_again(modules):
     text = modules.tagged_text.TaggedText.of_markup(MARKUP)
     symbols = modules.tagged_text.tag_symbols([text])
     line = text.words(symbols)
-    assert [line.count(symbol) for pair in symbols.values() for symbol in pair] == [1] * 6
+    tags = list(itertools.chain.from_iterable(symbols.values()))
+    assert list(map(line.count, tags)) == [1] * 6
     assert modules.tagged_text.of_words(line, symbols) == text
 
 
@@ -84,9 +86,9 @@ def test_scores_of_tags_are_those_counted_by_hand(modules):
     placed = of_markup("<b>A red</b> house <i>here</i>")
     scores = modules.measure.forced_scores([placed], [(source, reference)])
     assert scores == {"segments": 1, "tags": 2, "f1": 75.0, "exact": 50.0}
-    own = modules.measure.translation_scores([placed], [(source, reference)])
-    assert (own["sound"], own["agreeing"], own["f1"]) == (100.0, 1, 75.0)
-    assert own["bleu"] == pytest.approx(100)
+    scores = modules.measure.translation_scores([placed], [(source, reference)])
+    assert (scores["sound"], scores["agreeing"], scores["f1"]) == (100.0, 1, 75.0)
+    assert scores["bleu"] == pytest.approx(100)
     assert modules.measure.f1(Counter("aab"), Counter("ab")) == 0.8
     for damaged in ("A <b>red house</b> here", "A <b>red <i>house</b> here</i>"):
         assert not modules.measure.is_sound(source, of_markup(damaged))
@@ -102,10 +104,10 @@ def write_corpus(folder):
         lines = {"de": [], "en": []}
         for _ in range(count):
             words = rng.choices("abcdefgh", k=rng.randint(3, 6))
-            place = rng.randrange(len(words))
-            words[place] = f"<b>{words[place]}</b>"
+            index = rng.randrange(len(words))
+            words[index] = f"<b>{words[index]}</b>"
             lines["de"].append(" ".join(words))
-            translated = [*words[:place], *words[place + 1 :], words[place]]
+            translated = [*words[:index], *words[index + 1 :], words[index]]
             lines["en"].append(" ".join(translated).upper().replace("B>", "b>"))
         for language in tiny.LANGUAGES:
             (folder / f"{split}.{language}").write_text("\n".join(lines[language]) + "\n")

@@ -30,7 +30,8 @@ def call_main(folder, module, lists):
     sys.path.insert(0, str(folder))
     main = importlib.import_module(module).main
     for words in lists:
-        errors, output = io.StringIO(), io.StringIO()
+        errors = io.StringIO()
+        output = io.StringIO()
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
             try:
                 code = main(words)
@@ -52,10 +53,8 @@ def test_every_table_and_figure_has_an_entry():
 
 
 def test_names_are_unique_and_begin_with_the_paper():
-    values = [
-        entry for paper in paper_registry.read_papers().values() for entry in paper["entries"]
-    ]
-    assert len(values) == len(ENTRIES)
+    registered = paper_registry.read_papers().values()
+    assert sum(len(paper["entries"]) for paper in registered) == len(ENTRIES)
     locations = [(entry.paper, entry.values["place"]) for entry in ENTRIES.values()]
     assert len(set(locations)) == len(locations)
     for entry in ENTRIES.values():
@@ -123,8 +122,8 @@ def test_an_entry_has_seeds_only_with_three_in_every_row(rows, spread, monkeypat
 
 
 def test_a_table_that_several_entries_show_is_counted_once():
-    shown = (["first"], ["first", "second"], [])
-    entries = [papers.Entry("made", {"measured": names}, {}) for names in shown]
+    tables = (["first"], ["first", "second"], [])
+    entries = [papers.Entry("made", {"measured": names}, {}) for names in tables]
     assert papers.tables_of(entries) == {"first", "second"}
 
 
@@ -176,7 +175,8 @@ def program_of(call):
         first = (i for i, word in enumerate(words) if word == "-m" or word.endswith(".py"))
         words = words[next(first) :]
     if words[:1] == ["-m"]:
-        name, words = words[1].replace("relu_nmt.cli.", "relu-nmt-"), words[2:]
+        name = words[1].replace("relu_nmt.cli.", "relu-nmt-")
+        words = words[2:]
     if name.startswith("relu-nmt-"):
         return ".", f"relu_nmt.cli.{name.removeprefix('relu-nmt-').replace('-', '_')}", words
     if words and words[0].startswith("examples/"):
@@ -187,7 +187,10 @@ def program_of(call):
 
 def test_the_flags_of_every_command_are_accepted(tmp_path, monkeypatch):
     monkeypatch.setenv("SEEDS", "1")  # flags are the same for every seed
-    commands = {c for e in ENTRIES.values() for form in e.forms.values() for c in form.commands}
+    commands = set()
+    for entry in ENTRIES.values():
+        for form in entry.forms.values():
+            commands.update(form.commands)
     calls = {}
     for call in recorded(sorted(map(papers.expanded, commands)), tmp_path):
         if (program := program_of(call)) is None:
@@ -277,7 +280,9 @@ def entry_of(*commands, results=()):
 
 
 def test_a_run_goes_on_where_it_stopped_and_writes_its_result(tmp_path, capsys):
-    count, gate, table = tmp_path / "count", tmp_path / "gate", tmp_path / "one.csv"
+    count = tmp_path / "count"
+    gate = tmp_path / "gate"
+    table = tmp_path / "one.csv"
     entry = entry_of(
         f"echo x >> {count}",
         f"[ -e {gate} ] && printf 'a,b\\n1,2\\n' > {table}",

@@ -41,7 +41,8 @@ class Exact(torch.nn.Module):
 
     def __init__(self, equation, factor=1.0):
         super().__init__()
-        self.equation, self.factor = equation, factor
+        self.equation = equation
+        self.factor = factor
 
     def forward(self, x, t):
         return self.factor * self.equation.exact(x, t)

@@ -1,5 +1,6 @@
 """examples/vision_study/ten_shot.py: sets from unpacked archives, checks, and the probe on them."""
 
+import itertools
 import sys
 from dataclasses import replace
 
@@ -29,7 +30,8 @@ def picture(path, value):
 def lists(folder, form, ending=".txt"):
     """Write two lists of files, a training and two test images of each class."""
     for part, numbers in (("train", [1]), ("test", [2, 3])):
-        lines = [form.format(name=name, n=n) for name in CLASSES for n in numbers]
+        pairs = itertools.product(CLASSES, numbers)
+        lines = [form.format(name=name, n=n) for name, n in pairs]
         path = folder / f"{part}{ending}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n")
@@ -57,11 +59,10 @@ def make_archives(root):
     folder.mkdir(parents=True)
     (folder / "fine_label_names.txt").write_text("able\nbaker\n")
     for part, count in (("train", 1), ("test", 2)):
-        rows = [
-            np.r_[0, label, np.full(1024, 10 + label), np.full(1024, 20), np.full(1024, 30)]
-            for label in (0, 1)
-            for _ in range(count)
-        ]
+        rows = []
+        for label in (0, 1):
+            colors = (np.full(1024, 10 + label), np.full(1024, 20), np.full(1024, 30))
+            rows += [np.r_[(0, label, *colors)]] * count
         np.array(rows, np.uint8).tofile(folder / f"{part}.bin")
 
 
@@ -102,9 +103,10 @@ def test_the_sets_that_are_there_are_written_and_probed(example, tiny, capsys):
     train += ["--patch-size", "8", "--embed-dim", "8", "--heads", "2", "--layers", "1"]
     train += ["--batch-size", "2", "--max-update", "1", "--save-dir", str(tiny / "model")]
     assert vision_train.main([*train, "--disable-validation"]) == 0
-    sets = {part: [str(out / name / f"{part}.zip") for name in names] for part in example.PARTS}
     words = [str(tiny / "model/checkpoint_last.safetensors"), "--method", "ridge", "--shots", "1"]
-    assert vision_probe.main([*words, "--train", *sets["train"], "--test", *sets["test"]]) == 0
+    for part in example.PARTS:
+        words += [f"--{part}", *(str(out / name / f"{part}.zip") for name in names)]
+    assert vision_probe.main(words) == 0
     assert "mean of 7" in capsys.readouterr().out
 
 

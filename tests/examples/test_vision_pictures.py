@@ -49,7 +49,8 @@ def trained(tmp_path_factory):
 def test_both_orders_of_sima_are_the_same_attention(example, tokens, width):
     torch.manual_seed(1)
     q, k, v = torch.randn(3, 2, 2, tokens, width, dtype=torch.float64)
-    config, visible = SimAAttention.Config(), Visibility(tokens, tokens)
+    config = SimAAttention.Config()
+    visible = Visibility(tokens, tokens)
     values = {
         kind.__name__: kind(config, 2, width, 0.0)(q, k, v, visible).values
         for kind in example.timings.ORDERS.values()

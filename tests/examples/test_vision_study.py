@@ -1,6 +1,7 @@
 """examples/vision_study: flags of all trainings, one recipe for all, the report, resuming."""
 
 import csv
+import itertools
 import json
 import re
 import shutil
@@ -82,7 +83,7 @@ def names_of_studies():
     return re.findall(r'^    "([\w-]+)": \w', text[text.index("\nSTUDIES") :], re.MULTILINE)
 
 
-PANELS = [(name, panel) for name in names_of_studies() for panel in ("small", "paper")]
+PANELS = list(itertools.product(names_of_studies(), ("small", "paper")))
 PANELS += [("alpha", f"{data}-{size}") for data, size in (("i21k", "s32"), ("i21k", "s8"))]
 PANELS += [("alpha", f"i1k-{size}") for size in ("s32", "s16", "s8")]
 PANELS += [("alpha-gate", "i21k-s32"), ("alpha-unit", "i21k-s8")]
@@ -120,8 +121,11 @@ def test_variants_of_a_model_differ_only_in_the_attention(example, images, name,
     for variant, values in by_name.items():
         baseline = by_name[study.baselines[study.variants[variant].model]]
         assert {key for key in values if values[key] != baseline[key]} <= {*OWN}
-    kinds = [{k: v for k, v in values.items() if k not in OWN[2:]} for values in by_name.values()]
-    assert all(kind not in kinds[:number] for number, kind in enumerate(kinds))
+    kinds = []
+    for values in by_name.values():
+        kind = {key: value for key, value in values.items() if key not in OWN[2:]}
+        assert kind not in kinds
+        kinds.append(kind)
 
 
 @pytest.mark.parametrize("name", names_of_studies())
@@ -385,7 +389,9 @@ def test_norms_match_the_jacobian_by_autograd(example, spec):
     scores = torch.randn(3, 2, 7, 7).double()
     records[0].weights = weights(scores).detach()
     full = torch.autograd.functional.jacobian(weights, scores)
-    norms = [full[b, h, :, :, b, h].square().sum().sqrt() for b in range(3) for h in range(2)]
+    norms = []
+    for b, h in itertools.product(range(3), range(2)):
+        norms.append(full[b, h, :, :, b, h].square().sum().sqrt())
     size, slope = example.norms.norms(attention, records[0])
     assert slope == pytest.approx(torch.stack(norms).mean().item(), rel=1e-5)
     expected = torch.linalg.matrix_norm(records[0].weights).mean().item()
@@ -417,7 +423,8 @@ def test_the_report_has_the_norms_of_all_checkpoints(example, images, tmp_path, 
 
 
 def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path, capsys):
-    weights, state = {"x": torch.ones(1)}, {"training_state": {"num_updates": 7}}
+    weights = {"x": torch.ones(1)}
+    state = {"training_state": {"num_updates": 7}}
     last = tmp_path / "checkpoint_last.safetensors"
     save_checkpoint(last, Checkpoint(weights, state))
     save_checkpoint(tmp_path / "averaged.safetensors", Checkpoint(weights, {}))

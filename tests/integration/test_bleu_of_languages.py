@@ -25,7 +25,9 @@ def folder(tmp_path_factory):
     for split, count in (("train", 200), ("valid", 8), ("test", 8)):
         lines = [rng.choices(range(10), k=rng.randint(4, 7)) for _ in range(count)]
         for lang, between, words in (("en", " ", "0123456789"), ("zh", "", DIGITS)):
-            text = "".join(f"{between.join(words[i] for i in line)}\n" for line in lines)
+            text = ""
+            for line in lines:
+                text += between.join(words[i] for i in line) + "\n"
             (folder / f"{split}.{lang}").write_text(text)
     subword = {"subword": "sentencepiece", "subword_size": 30}
     languages = {"source_lang": "en", "target_lang": "zh"}
@@ -96,7 +98,7 @@ def test_generating_and_scoring_agree_with_sacrebleu(folder, tmp_path, capsys):
 
 
 def test_a_text_that_came_in_pieces_is_scored_as_the_language_is(folder, tmp_path, capsys):
-    """As in a folder of fairseq, whose pieces ``--remove-bpe sentencepiece`` joins."""
+    """The folder is one of fairseq, whose pieces ``--remove-bpe sentencepiece`` joins."""
     for split in ("train", "test"):
         for lang in ("en", "zh"):
             lines = (folder / f"{split}.{lang}").read_text().split("\n")[:-1]

@@ -1,5 +1,6 @@
 """--budget: a training that chooses what is not given, ends with rate 0, and goes on."""
 
+import itertools
 import random
 import time
 
@@ -12,8 +13,8 @@ from tests.commands import run_here
 from tests.tiny import digits, json_lines, preprocessed, values, write_lines
 
 LAST = "checkpoint_last.safetensors"
-SHAPE = {"layers": 1, "embed-dim": 16, "ffn-embed-dim": 16, "attention-heads": 2}
-SMALL = [f"--{side}-{name}={n}" for side in ("encoder", "decoder") for name, n in SHAPE.items()]
+SHAPE = ("layers=1", "embed-dim=16", "ffn-embed-dim=16", "attention-heads=2")
+SMALL = list(map("".join, itertools.product(("--encoder-", "--decoder-"), SHAPE)))
 
 
 @pytest.fixture(scope="module")

@@ -202,7 +202,8 @@ def test_a_training_of_images_replaces_nothing_either(begun, tmp_path):
 
 @pytest.mark.parametrize("command", ["average", "convert"])
 def test_an_output_replaces_only_its_like(data, begun, tmp_path, command):
-    last, images = begun / "checkpoint_last.safetensors", FILES / "vit-class.safetensors"
+    last = begun / "checkpoint_last.safetensors"
+    images = FILES / "vit-class.safetensors"
     output = tmp_path / "out.safetensors"
     words = ["--inputs", last] if command == "average" else [last]
     for earlier, message in (
@@ -233,8 +234,7 @@ def test_another_attention_starts_calibrated_once(data, begun, tmp_path):
     for output in (first, full):
         assert output.count("attention softmax to reluformer: rows sum to 1 with queries") == 3
     assert "reluformer:" not in again
-    run_weights, whole_weights = (tiny.weights(tmp_path / name) for name in ("run", "whole"))
-    assert all(torch.equal(run_weights[name], whole_weights[name]) for name in whole_weights)
+    tiny.assert_same_tensors(tiny.weights(tmp_path / "run"), tiny.weights(tmp_path / "whole"))
 
 
 def test_a_start_is_calibrated_whatever_back_end_the_training_has(data, begun, tmp_path):
@@ -290,9 +290,12 @@ def test_data_of_another_dictionary_are_refused_with_the_flags_of_a_fresh_start(
     begun, other_data, tmp_path, way
 ):
     start = begun / "checkpoint_last.safetensors"
-    flags, folder, without = ("--max-update", "2"), begun, ""
+    flags = ("--max-update", "2")
+    folder = begun
+    without = ""
     if way == "restore-file":
-        flags, folder = (*flags, "--restore-file", start), tmp_path / "run"
+        flags = (*flags, "--restore-file", start)
+        folder = tmp_path / "run"
         without = " without --restore-file"
     elif way == "both":
         copied = tmp_path / "start.safetensors"

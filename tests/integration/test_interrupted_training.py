@@ -1,4 +1,4 @@
-"""What a terminal, a pipe, a full disk and a killed process do to a training and its folder."""
+"""Trainings, and their folders, after a signal, a closed pipe, a full disk or a killed process."""
 
 import os
 import random
@@ -11,7 +11,7 @@ import pytest
 
 from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.training.checkpoint import read_metadata
-from tests.commands import run_here
+from tests.commands import run_here, wait_for
 from tests.tiny import digits, preprocessed, write_lines
 
 ROOT = Path(__file__).parents[2]
@@ -37,13 +37,6 @@ def start(data, save_dir, *flags, python=sys.executable, command=(), **streams):
 
 def updates(folder):
     return read_metadata(folder / LAST)["training_state"]["num_updates"]
-
-
-def wait_for(process, text):
-    for line in process.stdout:
-        if text in line:
-            return
-    raise AssertionError(process.stderr.read())
 
 
 def test_a_reader_that_leaves_does_not_end_it_and_it_is_no_success(data, tmp_path, quick_python):

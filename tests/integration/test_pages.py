@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grammar_corpus
 import pytest
+from prep_tools.cleaning import read_pairs
 
 from relu_nmt import Translator
 from tests.commands import run_here, with_commands
@@ -22,27 +23,12 @@ from tests.unit.vision.made_images import make_squares, zip_folder
 
 ROOT = Path(__file__).parents[2]
 COMPAT = ROOT / "tests/compat"
-PAGES = {
-    page: (ROOT / page).read_text("utf-8")
-    for page in (
-        "README.md",
-        *(
-            f"docs/guide/{name}.md"
-            for name in (
-                "adapt",
-                "your_own_data",
-                "training",
-                "translating",
-                "documents",
-                "terms",
-                "several_corpora",
-                "attention",
-                "vision",
-                "other_toolkits",
-            )
-        ),
-    )
-}
+GUIDES = (
+    "adapt your_own_data training translating documents terms several_corpora attention vision "
+    "other_toolkits"
+)
+PATHS = ("README.md", *(f"docs/guide/{name}.md" for name in GUIDES.split()))
+PAGES = {path: (ROOT / path).read_text("utf-8") for path in PATHS}
 NOT_RUN = {
     "@article{*": "a reference",
     "python3 -m venv .venv *": "installs",
@@ -81,11 +67,23 @@ NAMED = {
 """Files that the pages say a command writes, by how its line begins."""
 
 
+def write_memory(path, text):
+    """Write the validation text as a translation memory."""
+    units = ""
+    for german, english in read_pairs(text / "valid.de", text / "valid.en"):
+        if german:
+            units += f'<tu><tuv xml:lang="de"><seg>{german}</seg></tuv>'
+            units += f'<tuv xml:lang="en"><seg>{english}</seg></tuv></tu>'
+    path.write_text(f'<tmx version="1.4"><body>{units}</body></tmx>')
+
+
 @pytest.fixture(scope="module")
 def page_files(tmp_path_factory):
     """Return files and folders by the names by which the pages read them."""
     folder = tmp_path_factory.mktemp("given")
-    text, data, best = folder / "text", folder / "data", "checkpoint_best.safetensors"
+    text = folder / "text"
+    data = folder / "data"
+    best = "checkpoint_best.safetensors"
     words = ["--out", str(text), "--documents", "100", "--held-out", "2"]
     grammar_corpus.make_corpus(grammar_corpus.make_parser().parse_args(words))
     words = ["--trainpref", text / "train", "--validpref", text / "valid", "--destdir", data]
@@ -104,15 +102,7 @@ def page_files(tmp_path_factory):
     lines = (text / "test.de").read_text().splitlines()
     (folder / "prefixes").write_text("".join("She\n" if line else "\n" for line in lines))
     (folder / "terms").write_text("letter\n")
-    memory = zip(
-        *((text / f"valid.{side}").read_text().split("\n") for side in ("de", "en")), strict=True
-    )
-    units = "".join(
-        f'<tu><tuv xml:lang="de"><seg>{de}</seg></tuv><tuv xml:lang="en"><seg>{en}</seg></tuv></tu>'
-        for de, en in memory
-        if de
-    )
-    (folder / "memory.tmx").write_text(f'<tmx version="1.4"><body>{units}</body></tmx>')
+    write_memory(folder / "memory.tmx", text)
     files = {
         text: "text",
         folder / "memory.tmx": "memory.tmx",
@@ -137,7 +127,10 @@ def page_files(tmp_path_factory):
         folder / "prefixes": "begin.en",
         folder / "terms": "never.txt",
     }
-    return {name: path for path, names in files.items() for name in names.split()}
+    paths = {}
+    for path, names in files.items():
+        paths |= dict.fromkeys(names.split(), path)
+    return paths
 
 
 def give(names, page_files):
@@ -168,9 +161,11 @@ def run_line(line, page_files, environment):
     if "import-fairseq" in line:  # the model's own
         page_files = {**page_files, "data-bin": COMPAT / "files/data-fairseq"}
     parts = parts_of_line(line)
-    words = [word for sign, words_behind in parts for word in (sign, *words_behind)]
+    words = list(itertools.chain.from_iterable((sign, *behind) for sign, behind in parts))
     outputs = [word for flag, word in itertools.pairwise(words) if flag in OUTPUTS]
-    names = [n for w in words for n in (w, *w.split(","), w.split("/")[0], f"{w}.de", f"{w}.en")]
+    names = []
+    for word in words:
+        names += [word, *word.split(","), word.split("/")[0], f"{word}.de", f"{word}.en"]
     give([name for name in names if name not in outputs], page_files)
     files = {sign: words_behind[0] for sign, words_behind in parts if sign in ("<", ">")}
     text = Path(files["<"]).read_text("utf-8") if "<" in files else ""
@@ -186,7 +181,9 @@ def run_line(line, page_files, environment):
             text = run_here(name, *quick(name, flags), stdin=text).stdout
     if ">" in files:
         Path(files[">"]).write_text(text, "utf-8")
-    outputs += [file for start in NAMED if line.startswith(start) for file in NAMED[start].split()]
+    for start, names_of_outputs in NAMED.items():
+        if line.startswith(start):
+            outputs += names_of_outputs.split()
     for path in outputs:
         assert Path(path).is_dir() or Path(path).stat().st_size, path
 
@@ -213,10 +210,15 @@ def left_out(line):
     return [pattern for pattern in NOT_RUN if fnmatch.fnmatchcase(line, pattern)]
 
 
+def numbered_blocks():
+    """Yield the pages with the number of each group of their blocks."""
+    for page in PAGES:
+        for number, _ in enumerate(grouped(page)):
+            yield page, number
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("page", "number"), [(page, n) for page in PAGES for n in range(len(grouped(page)))]
-)
+@pytest.mark.parametrize(("page", "number"), numbered_blocks())
 def test_a_block_runs(page, number, page_files, tmp_path, monkeypatch, quick_python):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", quick_python)
@@ -233,5 +235,6 @@ def test_a_block_runs(page, number, page_files, tmp_path, monkeypatch, quick_pyt
 
 
 def test_every_block_listed_as_not_run_is_in_the_pages():
-    lines = itertools.chain(*(text.splitlines() for text in PAGES.values()))
-    assert {pattern for line in lines for pattern in left_out(line.strip())} == NOT_RUN.keys()
+    lines = "\n".join(PAGES.values()).splitlines()
+    patterns = map(left_out, map(str.strip, lines))
+    assert set(itertools.chain.from_iterable(patterns)) == NOT_RUN.keys()

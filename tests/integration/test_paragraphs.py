@@ -82,7 +82,8 @@ def test_fairseqs_lines_are_those_of_a_line(model, translator, expected):
         pairs = [pair.split("-") for pair in alignments[number][-1].split()]
         assert [int(target) for _, target in pairs] == list(range(len(tokens)))
         begins = np.cumsum([0, *(len(part.split()) for part in parts)])
-        owners = [i for i, nbest in enumerate(translations) for _ in nbest[0].tokens]
+        lengths = [len(nbest[0].tokens) for nbest in translations]
+        owners = np.repeat(np.arange(len(lengths)), lengths)
         for owner, (source, _) in zip(owners, pairs, strict=True):
             assert begins[owner] <= int(source) <= begins[owner + 1]
 
@@ -105,7 +106,7 @@ def test_python_and_the_server_translate_sentences_too(translator, expected):
     assert translator.translate(LINES, **SEARCH) == expected
     assert [nbest[0].text for nbest in translator.translate_nbest(LINES, **SEARCH)] == expected
     translations = translator.translate_documents([LINES[:2], LINES[2:]], **SEARCH, max_len_a=0)
-    assert [line for document in translations for line in document] == expected
+    assert list(itertools.chain.from_iterable(translations)) == expected
     assert translations.mismatch_rate == 0 and translations.num_groups == 4
     with client_of(translator, {**SEARCH, "max_len_a": 0}) as client:
         answer = client.post("/translate", json={"lines": LINES}).json()

@@ -58,7 +58,8 @@ LAST = "checkpoint_last.safetensors"
 @pytest.mark.parametrize("name", OTHER_STEPS)
 def test_data_prepared_in_another_way_is_refused(folder, tmp_path, name):
     _, value, own_value = OTHER_STEPS[name]
-    path, data = folder / "model" / LAST, folder / name
+    path = folder / "model" / LAST
+    data = folder / name
     message = (
         f"{data}: the {value}",
         f"but in {path} {own_value}; make the data with relu-nmt-preprocess --like {path}, or ",

@@ -17,9 +17,18 @@ import torch
 from relu_nmt.cli import train
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
-from tests.commands import run_here, seconds_of_children
+from tests.commands import run_here, seconds_of_children, wait_for
 from tests.ranks import run_ranks
-from tests.tiny import digits, json_lines, preprocessed, tensors, values, weights, write_lines
+from tests.tiny import (
+    assert_same_tensors,
+    digits,
+    json_lines,
+    preprocessed,
+    tensors,
+    values,
+    weights,
+    write_lines,
+)
 
 ROOT = Path(__file__).parents[2]
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
@@ -128,10 +137,7 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, flags):
     run(folder / "joined", f"{flags}/whole --max-update 13")
     for last in (3, 7, 13):
         run(folder / "joined", f"{flags}/parts --max-update {last}")
-    full, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert full.keys() == parts.keys()
-    for name in full:
-        assert torch.equal(full[name], parts[name]), name
+    assert_same_tensors(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
 
 
 @pytest.mark.parametrize("name", ["softmax:temperature=2", "relu-ln"])
@@ -160,7 +166,7 @@ def test_the_seed_decides(folder, tmp_path):
         )
         run(folder / "joined", flags)
     a, b, c = (tensors(tmp_path / name) for name in "abc")
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert_same_tensors(a, b)
     name = max(a, key=lambda key: a[key].numel())
     assert not torch.equal(a[name], c[name])
 
@@ -186,7 +192,7 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further,
     for name in ("loss", "nll_loss", "attention_norm", "gnorm", "wpb", "bsz", "valid_loss", "lr"):
         assert values(single, name) == pytest.approx(values(double, name), rel=2e-3), name
     assert values(single, "valid_bleu") == pytest.approx(values(double, "valid_bleu"), abs=1)
-    # What two processes stored is what one stores, and one goes on from it.
+    # Two processes store the same as one process, which goes on from their checkpoint.
     alone, together = tensors(tmp_path / "one"), tensors(tmp_path / "two")
     assert alone.keys() == together.keys()
     for name in alone:
@@ -209,24 +215,17 @@ def test_each_epoch_trains_on_one_of_several_folders(folder, shard, tmp_path, ca
     _, lines = run(data, f"{flags}/whole --max-epoch 3", capsys)
     # 60 sentences with an end of their own, and 40 of two words.
     tokens = values(lines, "wpb")
-    updates = [sum(int(line["epoch"]) == e for line in lines if "wpb" in line) for e in (1, 2, 3)]
+    epochs = [int(line["epoch"]) for line in lines if "wpb" in line]
+    updates = list(map(epochs.count, (1, 2, 3)))
     assert updates[0] == updates[2] > updates[1]
     assert sum(tokens[updates[0] : sum(updates[:2])]) == 40 * 3
     # It is resumed in the second folder.
     for last in (updates[0] + 1, sum(updates)):
         run(data, f"{flags}/parts --max-epoch 3 --max-update {last}")
-    full, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert all(torch.equal(full[name], parts[name]) for name in full)
+    assert_same_tensors(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
     assert run(f"{folder / 'joined'}:{folder / 'apart'}", f"{flags}/other")[0] == 2
     error = capsys.readouterr().err
     assert f"apart/dict.de.txt: not the dictionary of {folder / 'joined'}; preprocess" in error
-
-
-def wait_for(process, text):
-    for line in process.stdout:
-        if text in line:
-            return
-    raise AssertionError(process.stderr.read())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -343,17 +342,21 @@ def test_a_changed_setting_is_noted_when_going_on(folder, tmp_path, capsys):
     assert notes == ["note: settings are changed since the checkpoint: --dropout 0.3 (was 0.1)"]
 
 
-def test_help_is_quick():
+@pytest.mark.parametrize(
+    ("command", "flag"), [("train", "--max-tokens"), ("vision_train", "--patch-size")]
+)
+def test_help_is_quick(command, flag):
     started = seconds_of_children()
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "relu_nmt.cli.train", "--help"],
+        [sys.executable, "-X", "importtime", "-m", f"relu_nmt.cli.{command}", "--help"],
         capture_output=True,
         text=True,
         check=True,
         cwd=ROOT,
+        env={**os.environ, "COLUMNS": "100"},
     )
     assert seconds_of_children() - started < 5  # well below 1 s, but machines that test are slow
-    assert "--max-tokens" in done.stdout
+    assert flag in done.stdout
     assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
 
 

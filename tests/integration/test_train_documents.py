@@ -13,7 +13,14 @@ from relu_nmt.translation.building import build_model, load_model, start_weights
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
-from tests.tiny import digit_documents, json_lines, preprocessed, tensors, write_documents
+from tests.tiny import (
+    assert_same_tensors,
+    digit_documents,
+    json_lines,
+    preprocessed,
+    tensors,
+    write_documents,
+)
 
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
 
@@ -71,15 +78,13 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, capsys, mixture)
         epochs |= {line["epoch"] for line in lines if "update" in line}
         assert not any("carried over" in message for message in messages)
     assert len(epochs) > 1
-    full, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert full.keys() == parts.keys()
-    for name in full:
-        assert torch.equal(full[name], parts[name]), name
+    assert_same_tensors(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
 
 
 def test_validation_translates_groups_and_scores_documents(folder, tmp_path, capsys, monkeypatch):
     task = TranslationTask.from_data_folder(folder / "data").with_sentence_separator()
-    counts, translate = [], Generator.translate
+    counts = []
+    translate = Generator.translate
 
     def count(self, sources, *arguments):
         translations = translate(self, sources, *arguments)
@@ -139,7 +144,8 @@ def test_aligned_attention_from_sentences_to_translated_documents(folder, tmp_pa
     code, lines, _ = run(folder / "data", f"{flags} --max-update 5", capsys)  # goes on
     assert code == 0 and [line["num_updates"] for line in lines if "num_updates" in line][-1] == 5
     path = tmp_path / "documents" / "checkpoint_last.safetensors"
-    model, documents = ["--path", str(path), "--cpu", "--max-len-b", "5"], tmp_path / "in.de"
+    model = ["--path", str(path), "--cpu", "--max-len-b", "5"]
+    documents = tmp_path / "in.de"
     command = [str(folder / "data"), "--gen-subset", "valid", "--max-doc-tokens", "48", *model]
     for paths in ([], ["--path", f"{path}:{path}"]):
         assert generate.main([*command, *paths, "--print-alignment"]) == 0
@@ -153,11 +159,15 @@ def test_a_document_model_starts_as_the_sentence_model(folder, tmp_path, capsys)
     command = f"--max-tokens 64 --max-update 2 --save-dir {tmp_path}"
     assert run(folder / "flat", command, capsys)[0] == 0
     path = tmp_path / "checkpoint_last.safetensors"
-    (sentences, earlier, _), checkpoint = load_model(path), load_checkpoint(path)
+    sentences, earlier, _ = load_model(path)
+    checkpoint = load_checkpoint(path)
     task = earlier.with_sentence_separator(earlier)
     separator = task.separators.target
     words = [earlier.encode_source(line).tolist() for line in ("1 2 3", "4 5", "6")]
-    document = [i for ids in words for i in (*ids[:-1], separator)] + [2]
+    document = []
+    for ids in words:
+        document += [*ids[:-1], separator]
+    document.append(2)
     for layers in (0, 2):
         config = dataclasses.replace(
             sentences.config, document_attention="aligned", global_layers=layers

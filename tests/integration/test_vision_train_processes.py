@@ -14,6 +14,7 @@ from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import local_part
 from relu_nmt.vision.images import ImageBatches
 from tests.ranks import run_ranks
+from tests.tiny import assert_same_tensors
 from tests.unit.vision.made_images import make_squares
 
 QUICK = (
@@ -84,14 +85,13 @@ def test_two_processes_have_the_same_weights_as_one(quick_python, squares, tmp_p
         quick_python, squares, tmp_path / "one", f"{SHAPES[family]} --update-freq 2", 1
     )
     two, together = trained(quick_python, squares, tmp_path / "two", SHAPES[family], 2)
-    first, second = (load_file(tmp_path / f"two/rank-{rank}.safetensors") for rank in (0, 1))
-    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    assert_same_tensors(*(load_file(tmp_path / f"two/rank-{rank}.safetensors") for rank in (0, 1)))
     for name, tensor in single.items():
         # One process updates the statistics of BatchNorm one batch after the other, two at once.
         if not statistics(name):
             torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-5)
-    losses = [[entry["loss"] for entry in result["epochs"]] for result in (alone, together)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    losses = [entry["loss"] for entry in alone["epochs"]]
+    assert losses == pytest.approx([entry["loss"] for entry in together["epochs"]], rel=1e-3)
     if not any(map(statistics, single)):  # otherwise validation differs
         losses = [result["valid"]["val"][-1]["loss"] for result in (alone, together)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-3)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.base import Grid, resize_positions
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from relu_nmt.vision.probes import choose_shots, neighbor_scores, ridge_scores
 from tests.commands import ROOT, run_here
+from tests.tiny import weights
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 SHAPE = "--cpu --image-size 12 --patch-size 4 --embed-dim 32 --heads 2 --layers 1"
@@ -187,17 +187,13 @@ def test_the_example_unpacks_images_whole_or_not_at_all(trained, tmp_path):
     assert not (tmp_path / "out/unpacked/train").exists()
 
 
-def stored(folder):
-    return load_checkpoint(checkpoint(folder)).model_tensors
-
-
 def test_training_starts_from_a_model_of_other_classes(trained, tmp_path):
     shutil.copytree(trained / "images/train", tmp_path / "four")
     (tmp_path / "four/red").rename(tmp_path / "four/crimson")
     shutil.copytree(tmp_path / "four/crimson", tmp_path / "four/scarlet")
     done = finetune(trained, tmp_path / "four", tmp_path / "run", "--max-update=1", "--lr=1e-9")
     assert "the head for 4 other classes starts anew" in done.stdout
-    before, after = stored(trained), stored(tmp_path / "run")
+    before, after = weights(trained), weights(tmp_path / "run")
     assert after["head.weight"].shape == (4, 32)
     for name, tensor in before.items():
         if not name.startswith("head."):
@@ -217,7 +213,7 @@ def test_the_same_classes_keep_the_head_and_another_size_interpolates_positions(
     assert "--image-size 24x18 (was 12)" in done.stdout
     assert "positions of 12x12 pixels are interpolated to those of 24x18" in done.stdout
     assert "starts anew" not in done.stdout
-    before, after = stored(trained), stored(tmp_path / "run")
+    before, after = weights(trained), weights(tmp_path / "run")
     torch.testing.assert_close(after["head.weight"], before["head.weight"], rtol=0, atol=1e-7)
     old = before["positions"]
     expected = torch.cat([old[:1], resize_positions(old[1:], Grid(3, 3), Grid(6, 5))])
