@@ -108,9 +108,9 @@ class PublishedJoeyNMT(FreeJoeyNMT):
         settings["data"]["dev"] = str(self.text / "valid")
         settings["testing"]["eval_metrics"] = ["bleu"]
         training = settings["training"]
-        # Leave out the plateau scheduler: it fails with present versions of PyTorch, and would keep
-        # the rate for 6,000 updates at least.
-        del training["scheduling"]
+        # Keep the rate, as the recipe's plateau scheduler does for 6,000 updates at least. That one
+        # fails with present versions of PyTorch.
+        training |= {"scheduling": "exponential", "decrease_factor": 1.0}
         del training["learning_rate_warmup"]
         training |= {
             "optimizer": "adamw",
