@@ -203,16 +203,20 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         assert browser.run("document.documentElement.scrollWidth") <= 390
         # Only a whole translation can be saved, and the bytes of a document are no text.
         assert not browser.run("get('save').disabled")
-        browser.run("void translate()")
-        assert browser.run("get('save').disabled")
+        browser.run("get('text').value = 'Ein Haus.'")  # which is new, and has to be asked for
+        assert browser.run("void translate() || get('save').disabled")
         for content in ("'%PDF-1.4'", "new Uint8Array([80, 75, 3, 4, 255])", "'a\\0b'"):
             browser.run("tell('')")
             browser.run(f"open(new File([{content}], 'talk.docx'))")
             browser.until("get('status').textContent.startsWith('talk.docx is no plain text')")
         # A file of another kind is translated as a whole.
         browser.until("!get('whole').hidden && get('upload').accept.includes('.docx')")
+        browser.run("told = []; tellNow = tell; tell = text => { told.push(text); tellNow(text); }")
         browser.run("void translateFile(new File(['<b>ein</b> Haus'], 'page.html'))")
         browser.until("get('status').textContent === 'page.html is translated and saved'")
+        steps = browser.run("told")
+        assert steps[0] == "sending page.html: 0 %"
+        assert steps[-2:] == ["translating page.html …", "page.html is translated and saved"]
         assert browser.complaints() == []
 
 
