@@ -13,7 +13,7 @@ from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.state import WeightAverage
 from relu_nmt.training.validation import measure
-from tests.tiny import tensors, values, weights
+from tests.tiny import tensors, values
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines, without
 
 
@@ -210,7 +210,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number, at, witho
     toy.train = ToySource()
     assert toy.trainer().train().signal is None
     name = "checkpoint_last" if without == "no_epoch_checkpoints" else "checkpoint2"
-    assert_equal_tensors(tensors(tmp_path / "whole", name), weights(tmp_path, name))
+    assert_equal_tensors(tensors(tmp_path / "whole", name), tensors(tmp_path, name))
 
 
 def test_a_signal_without_checkpoints_promises_nothing(tmp_path):
@@ -260,7 +260,7 @@ def test_numbers_that_are_read_late_are_the_same(tmp_path, capsys):
         lines = json_lines(capsys.readouterr().out)
         outputs.append([without(line, (*times, "message")) for line in lines])
     assert outputs[0] == outputs[1]
-    assert_equal_tensors(tensors(tmp_path / "False"), weights(tmp_path / "True"))
+    assert_equal_tensors(tensors(tmp_path / "False"), tensors(tmp_path / "True"))
     trainer = Toy(tmp_path / "bad", {}, train=ToySource(poisoned=[3])).trainer()
     trainer._reads_late = True
     with pytest.raises(TrainingError, match=r"update 4 \(epoch 1\).* samples 300, 301\."):
