@@ -37,7 +37,7 @@ def make_problem(map, qkv, *, causal=False, lengths=None, need=STATISTICS, dropo
     def weigh(scores, counts):
         return map.value(scores) * counts.rsqrt()
 
-    attention = SimpleNamespace(map=map, weigh=weigh, centered=False)
+    attention = SimpleNamespace(map=map, weigh=weigh, shift=lambda q, k, _: (q, k))
     return AttentionProblem(attention, q, k, v, visibility, some, dropout, need, scale)
 
 

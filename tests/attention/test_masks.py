@@ -127,8 +127,8 @@ def test_scores_plus_bias_give_the_weights(name, causal):
     """With the width of the scores as one more channel, q k is z + b for a mechanism of scores."""
     if causal and not can(name, "causal"):
         pytest.skip("has no causal form")
-    if "centered" in name:
-        pytest.skip("centered scores have their own test in test_reluformer.py")
+    if "centered" in name or "thresholded" in name:
+        pytest.skip("shifted scores have their own tests, where they are shifted")
     attend = make_attention(name, "decoder" if causal else "encoder", HEADS, dim=4)
     if not can(name, "scores"):
         visibility = Visibility(6, 6)

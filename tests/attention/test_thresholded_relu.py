@@ -10,7 +10,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.thresholded_relu import threshold
-from tests.attention.helpers import make_attention, random_qkv
+from tests.attention.helpers import make_attention, make_bias, random_qkv
 
 ROWS = Need(statistics=True, telemetry=True)
 
@@ -74,6 +74,20 @@ def test_larger_powers_approach_exponentials():
         weights = attend(q, k, v, Visibility(3, 200), need=Need(weights=True)).weights
         distances.append((weights - exponentials).abs().sum(-1).mean())
     assert distances[2] < 0.5 * distances[1] < 0.3 * distances[0]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_bias_is_added_to_shifted_scores(causal):
+    q, k, v = random_qkv(2, 5, 5, dim=4, seed=6)
+    visibility = Visibility(5, 5, causal=causal)
+    bias = make_bias(visibility)
+    attend = make_attention("thresholded_relu")
+    shifted_q, shifted_k = attend.shift(q / 2, k, visibility)
+    weights = ((shifted_q @ shifted_k.mT + bias.values()).relu() / 4) ** 4
+    if causal:
+        weights = weights.tril()
+    values = attend(q, k, v, visibility, bias=bias).values
+    torch.testing.assert_close(values, weights @ v)
 
 
 @pytest.mark.parametrize("kind", ["all keys", "padding", "causal", "tree"])

@@ -19,7 +19,7 @@ from relu_nmt.attention.kernels import reference, tuned
 from relu_nmt.attention.kernels import triton as backend
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise import pointwise_maps, power_map
+from relu_nmt.attention.pointwise import pointwise_maps, power_map, rectified_power
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError
 
@@ -31,6 +31,7 @@ TELEMETRY = Need(statistics=True, telemetry=True)
 MAPS = [
     *(pointwise_maps.get(name) for name in pointwise_maps.names()),
     *(power_map(p) for p in (1, 2, 3, 6)),
+    *(rectified_power(p) for p in (3, 4)),
 ]
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -68,7 +69,7 @@ def case_of(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=N
     def weigh(scores, counts):
         return map.value(scores) * (counts / 2).rsqrt()
 
-    attention = SimpleNamespace(map=map, weigh=weigh, centered=False)
+    attention = SimpleNamespace(map=map, weigh=weigh, shift=lambda q, k, _: (q, k))
     tensors = attention, q / dim**0.5, k, v, visibility, bias
     return dataclasses.replace(AttentionProblem(*tensors, 0.0, Need(), scale), **options)
 
