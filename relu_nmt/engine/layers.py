@@ -6,17 +6,20 @@ most of the time then passes between products: in Python, in PyTorch's calls, an
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.attention import thresholded_relu
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
+from relu_nmt.attention.thresholded_relu import ThresholdedReLUAttention
 from relu_nmt.engine import native
 from relu_nmt.engine.linear import PanelLinear, computing_dtype
 from relu_nmt.modules.feed_forward import FeedForward
@@ -37,12 +40,7 @@ KERNELS = {
 
 Beside the error of 8-bit products the rounding of keys and values to float16 is small."""
 
-MAPS = {
-    "softmax": native.CONSTANTS["SOFTMAX"],
-    "relu": native.CONSTANTS["RELU"],
-    "relu2": native.CONSTANTS["SQUARED_RELU"],
-}
-KNOWN = (SoftmaxAttention, ReLUFormerAttention)
+KNOWN = (SoftmaxAttention, ReLUFormerAttention, ThresholdedReLUAttention)
 """Classes that the kernel computes. A subclass may compute something else."""
 MULTIPLE = 16
 """The width of a head must be a multiple of this."""
@@ -323,12 +321,9 @@ def _norm(residual: Residual) -> nn.LayerNorm | RMSNorm:
 
 def _has_kernel(attention: Attention) -> bool:
     """Return whether the kernel computes all of an attention, learned maps included."""
-    is_plain_map = not isinstance(attention, PointwiseAttention) or (
-        attention.map.name in MAPS and attention.gain() is None
-    )
     return (
         type(attention) in KNOWN
-        and is_plain_map
+        and not (isinstance(attention, PointwiseAttention) and attention.gain() is not None)
         and attention.query_gain is None
         and type(attention).finish is Attention.finish
         and attention.head_dim % MULTIPLE == 0
@@ -356,12 +351,16 @@ def attention_fields(
     if visible is not None and visible.stride(-1) != 1:
         visible = visible.contiguous()
     scales = None
-    map = "softmax"
+    thresholds = None
+    power = 0
     centered = False
     if isinstance(attention, PointwiseAttention):
         scales = attention.row_scale(visibility.positive_counts)[..., None].float()
-        map = attention.map.name
-        centered = attention.config.centered
+        power = attention.config.power
+        is_thresholded = isinstance(attention, ThresholdedReLUAttention)
+        if is_thresholded:
+            thresholds = _thresholds(power)
+        centered = is_thresholded or attention.config.centered
     # Pass strides in elements, so that the kernel reads views without copies.
     strides = {}
     for name, tensor in (("k", keys), ("v", values)):
@@ -383,9 +382,20 @@ def attention_fields(
         "scales": scales,
         "scale_batch": _stride(scales, 0),
         "scale_query": _stride(scales, 2),
-        "map": MAPS[map],
+        "thresholds": thresholds,
+        "power": power,
         "centered": centered,
     }
+
+
+@cache
+def _thresholds(power: int) -> Tensor:
+    """Return the table of thresholds of a power, as the kernel reads it, [4 + 6 T] float32."""
+    polynomials = thresholded_relu.threshold_table(power, torch.float32, torch.device("cpu"))
+    first = thresholded_relu.first_of_table(power)
+    last_position = (thresholded_relu.LARGEST - 1 - first) * thresholded_relu.INTERVALS
+    limits = [thresholded_relu.LEAST_VARIANCE, first, thresholded_relu.INTERVALS, last_position]
+    return torch.cat([torch.tensor(limits), polynomials.flatten()])
 
 
 def _stride(x: Tensor | None, dim: int) -> int:
