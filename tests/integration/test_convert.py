@@ -168,6 +168,7 @@ SLOTS = [
     ("nystromformer:landmarks=8", POLYNOMIAL, "efficient", "sinusoidal"),
     ("soft:stride=3", "performer", "performer:kernel=relu", "sinusoidal"),
     ("entmax15", POINTWISE, "rela", "t5"),
+    ("softmax", "thresholded_relu", "thresholded_relu", "sinusoidal"),
 ]
 
 
