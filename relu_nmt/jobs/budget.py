@@ -144,7 +144,11 @@ def faster_dtype(
 
 
 def with_length(
-    settings: SettingsT, training: TrainingRun, pace: Pace, chosen: Mapping[str, Any]
+    settings: SettingsT,
+    training: TrainingRun,
+    pace: Pace,
+    chosen: Mapping[str, Any],
+    least_warmup: int = 0,
 ) -> SettingsT:
     """Return settings with ``chosen`` and the number of updates, and print how long it takes."""
     trainer: TrainerConfig = settings.trainer  # type: ignore[attr-defined]
@@ -158,7 +162,7 @@ def with_length(
     seconds = None
     if budget.seconds is not None:
         seconds = training_seconds(budget, pace, spent)
-    paced = paced_settings(pace, updates, seconds)
+    paced = paced_settings(pace, updates, seconds, least_warmup)
     if given_names(settings) & {"warmup_epochs"}:
         del paced["warmup_updates"]
     settings = filled(settings, {**chosen, **paced})
@@ -178,6 +182,7 @@ def continued(
     training: TrainingRun,
     names: frozenset[str],
     trial: Callable[[SettingsT], Pace],
+    least_warmup: int = 0,
 ) -> SettingsT:
     """Return settings with the choices ``names`` of the checkpoint to go on from.
 
@@ -194,4 +199,4 @@ def continued(
     settings = filled(settings, chosen)
     if is_equal:
         return settings
-    return with_length(settings, training, trial(settings), {})
+    return with_length(settings, training, trial(settings), {}, least_warmup)

@@ -15,6 +15,11 @@ VALIDATION_COST = 0.4
 MOST_VALIDATING = 0.1
 """Largest share of the time for validations."""
 WARMUP = 0.1
+"""Share of the updates for the warm-up of the rate."""
+LEAST_WARMUP = 400
+"""Updates of warm-up of a translation model, whose norms come after the layers."""
+MOST_WARMUP = 1 / 3
+"""Largest share of the updates for a longer warm-up."""
 VALIDATIONS = 10
 LOG_LINES = 50
 MOST_BETWEEN_LINES = 100
@@ -160,7 +165,22 @@ def dropout_settings(epochs: float) -> dict[str, Any]:
     return {"dropout": dropout, "attention_dropout": min(dropout, MOST_ATTENTION_DROPOUT)}
 
 
-def paced_settings(pace: Pace, updates: int, seconds: float | None) -> dict[str, Any]:
+def warmup_updates(updates: int, least: int) -> int:
+    """Return the updates of warm-up, at least ``least`` where there is time for them.
+
+    Example:
+        >>> warmup_updates(1_500, least=400), warmup_updates(600, least=400)
+        (400, 200)
+        >>> warmup_updates(10_000, least=400), warmup_updates(600, least=0)
+        (1000, 60)
+    """
+    warmup = max(WARMUP * updates, min(least, MOST_WARMUP * updates))
+    return min(max(1, round(warmup)), updates - 1)
+
+
+def paced_settings(
+    pace: Pace, updates: int, seconds: float | None, least_warmup: int = 0
+) -> dict[str, Any]:
     """Return the settings that follow from the number of updates.
 
     ``seconds`` are those of training in a budget of time, None in one of updates or epochs.
@@ -172,7 +192,7 @@ def paced_settings(pace: Pace, updates: int, seconds: float | None) -> dict[str,
         "max_update": updates,
         "max_epoch": 0,
         "total_num_update": updates,
-        "warmup_updates": min(max(1, round(WARMUP * updates)), updates - 1),
+        "warmup_updates": warmup_updates(updates, least_warmup),
         "ema_decay": round(min(max(0.0, 1 - AVERAGED / updates), MOST_DECAY), 4),
         "validate_interval_updates": between,
         # Between epochs, validate and save no more often.

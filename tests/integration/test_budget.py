@@ -51,7 +51,7 @@ def test_it_ends_with_rate_0_and_stores_its_choices(data, tmp_path):
     settings = stored(tmp_path)
     assert settings["trainer"]["max_update"] == 30
     assert settings["trainer"]["schedule"]["total_num_update"] == 30
-    assert settings["trainer"]["schedule"]["warmup_updates"] == 3
+    assert settings["trainer"]["schedule"]["warmup_updates"] == 10
     assert settings["trainer"]["optimizer"]["store_ema"]
     names = sorted(path.name for path in tmp_path.glob("checkpoint*"))
     assert names == ["checkpoint_best.safetensors", LAST]

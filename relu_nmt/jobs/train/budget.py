@@ -18,6 +18,7 @@ from relu_nmt.jobs.budget import (
 )
 from relu_nmt.jobs.budget_policy import (
     LARGER,
+    LEAST_WARMUP,
     SMALL,
     TINY,
     Pace,
@@ -63,10 +64,10 @@ def within_budget(
         return settings
     refuse_limits(settings)
     if training.goes_on:
-        return continued(settings, training, CHOICES, trial)
+        return continued(settings, training, CHOICES, trial, LEAST_WARMUP)
     chooser = Chooser(settings, task, training, trial)
     pace = chooser.choose()
-    return with_length(settings, training, pace, chooser.chosen)
+    return with_length(settings, training, pace, chooser.chosen, LEAST_WARMUP)
 
 
 class Chooser:
@@ -187,7 +188,8 @@ class Chooser:
             self.chosen |= dropout_settings(self._updates(pace) / pace.updates_per_epoch)
         settings = filled(self._settings, self.chosen)
         self._say(
-            f"--lr {settings.trainer.schedule.lr[0]:g} for this width, after a tenth of warm-up, "
+            f"--lr {settings.trainer.schedule.lr[0]:g} for this width, after a tenth or "
+            f"{LEAST_WARMUP} updates of warm-up, "
             f"down to 0 at the end ({settings.trainer.schedule.lr_scheduler}); the average of the "
             "last ninth of the weights is stored"
         )

@@ -78,6 +78,15 @@ def test_the_settings_that_follow_from_the_number_of_updates(
     assert paced_settings(Pace(1.0, per_epoch), updates, 1800.0)["stop_time_hours"] == 0.5
 
 
+def test_a_translation_model_has_at_least_400_updates_of_warmup_but_a_third_of_all():
+    pace = Pace(1.0, 600)
+    warmups = [
+        paced_settings(pace, updates, None, least_warmup=400)["warmup_updates"]
+        for updates in (2, 90, 1200, 3000, 4400)
+    ]
+    assert warmups == [1, 30, 400, 400, 440]
+
+
 @pytest.mark.parametrize(
     ("epochs", "dropout", "attention_dropout"),
     [(0.5, 0.0, 0.0), (3.3, 0.1, 0.1), (7, 0.1, 0.1), (20, 0.2, 0.1), (100, 0.3, 0.1)],
