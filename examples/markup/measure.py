@@ -12,7 +12,7 @@ from corpus import Pair
 from tagged_text import TaggedText
 
 from relu_nmt.applications.files import FileOptions, translated
-from relu_nmt.applications.files.placing import Translation, proportional_links, word_spans
+from relu_nmt.applications.files.aligned_words import Translation, proportional_links, word_spans
 from relu_nmt.applications.files.segments import Segment
 from relu_nmt.applications.files.sentences import SegmentTranslator, TranslateSegments
 from relu_nmt.errors import DataError

@@ -119,15 +119,17 @@ def threshold_table(power: int, dtype: torch.dtype, device: torch.device) -> Ten
     value = factor * c
     first_derivative = factor * (c1 + c / power) / INTERVALS
     second_derivative = factor * (c2 + 2 * c1 / power + c / power**2) / INTERVALS**2
-    # Fit the polynomials.
-    f, d, s = value[:-1], first_derivative[:-1], second_derivative[:-1]
-    rest = value[1:] - f - d - s / 2
-    rest_of_slope = first_derivative[1:] - d - s
-    change = second_derivative[1:] - s
-    fifth = 6 * rest - 3 * rest_of_slope + change / 2
-    fourth = -15 * rest + 7 * rest_of_slope - change
-    third = 10 * rest - 4 * rest_of_slope + change / 2
-    coefficients = np.stack([fifth, fourth, third, s / 2, d, f], 1)
+    # Fit the polynomials to both ends of each interval.
+    start = value[:-1]
+    start_slope = first_derivative[:-1]
+    start_bend = second_derivative[:-1]
+    value_gap = value[1:] - start - start_slope - start_bend / 2
+    slope_gap = first_derivative[1:] - start_slope - start_bend
+    bend_gap = second_derivative[1:] - start_bend
+    fifth = 6 * value_gap - 3 * slope_gap + bend_gap / 2
+    fourth = -15 * value_gap + 7 * slope_gap - bend_gap
+    third = 10 * value_gap - 4 * slope_gap + bend_gap / 2
+    coefficients = np.stack([fifth, fourth, third, start_bend / 2, start_slope, start], 1)
     return torch.from_numpy(coefficients).to(device, dtype)
 
 

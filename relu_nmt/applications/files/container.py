@@ -8,8 +8,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from relu_nmt.applications.files.aligned_words import Translation
 from relu_nmt.applications.files.document import MOST_BYTES, Document, FileFormat
-from relu_nmt.applications.files.placing import Translation
 from relu_nmt.applications.files.segments import Segment
 from relu_nmt.errors import DataError, reporting
 

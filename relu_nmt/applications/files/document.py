@@ -9,13 +9,8 @@ from functools import partial
 from typing import ClassVar
 
 from relu_nmt.applications.files import FileOptions
-from relu_nmt.applications.files.placing import (
-    PlainText,
-    Translation,
-    Word,
-    aligned_words,
-    marked_parts,
-)
+from relu_nmt.applications.files.aligned_words import Translation, Word, aligned_words
+from relu_nmt.applications.files.placing import PlainText, marked_parts
 from relu_nmt.applications.files.segments import Segment, Span
 from relu_nmt.errors import DataError
 

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from relu_nmt.applications.files import FileOptions, translate_file
-from relu_nmt.applications.files.placing import (
+from relu_nmt.applications.files.aligned_words import (
     Link,
     Translation,
     literal_pattern,

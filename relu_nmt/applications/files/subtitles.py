@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 from operator import itemgetter
 
 from relu_nmt.applications.files import formats
+from relu_nmt.applications.files.aligned_words import Translation, Word, aligned_words, source_spans
 from relu_nmt.applications.files.document import ReadSource, TextFormat
-from relu_nmt.applications.files.placing import Translation, Word, aligned_words, source_spans
 from relu_nmt.applications.files.segments import Protected, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 

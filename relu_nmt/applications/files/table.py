@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from relu_nmt.applications.files import formats
+from relu_nmt.applications.files.aligned_words import Translation
 from relu_nmt.applications.files.document import ReadSource, TextFormat
-from relu_nmt.applications.files.placing import Translation
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from relu_nmt.applications.files import formats
+from relu_nmt.applications.files.aligned_words import Translation
 from relu_nmt.applications.files.document import ReadSource
 from relu_nmt.applications.files.markup import (
     MarkupReader,
@@ -15,7 +16,6 @@ from relu_nmt.applications.files.markup import (
     check_xml,
     names,
 )
-from relu_nmt.applications.files.placing import Translation
 from relu_nmt.applications.files.segments import Segment, Span
 
 _OPENING = names("bpt bx sc")

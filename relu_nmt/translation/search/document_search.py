@@ -132,16 +132,7 @@ def search_documents(
     done: list[WindowTranslation] = []
     num_mismatched = num_repeated = 0
     while waiting:
-        # Take the windows that are ready: with overlap, the next needs this one's translation.
-        requests = []
-        for document, queue in list(waiting.items()):
-            if contexts is not None:
-                requests.append(contexts.ask(queue.popleft()))
-            else:
-                requests += [(window, documents.joined(window)) for window in queue]
-                queue.clear()
-            if not queue:
-                del waiting[document]
+        requests = _ready_requests(documents, waiting, contexts)
         # Translate them, and cut the translations into sentences.
         results = search([source for _, source in requests])
         for (window, source), translations in zip(requests, results, strict=True):
@@ -165,6 +156,25 @@ def search_documents(
     return TranslatedDocuments(
         done, len(documents.counts), len(planned), num_mismatched, num_repeated
     )
+
+
+def _ready_requests(
+    documents: SourceDocuments, waiting: dict[int, deque[Window]], contexts: "_Contexts | None"
+) -> list[tuple[Window, SourceSentence]]:
+    """Take the windows that are ready from the queues of documents, and return their sources.
+
+    With contexts the next window of a document needs the translation of the one before.
+    """
+    requests = []
+    for document, queue in list(waiting.items()):
+        if contexts is not None:
+            requests.append(contexts.ask(queue.popleft()))
+        else:
+            requests += [(window, documents.joined(window)) for window in queue]
+            queue.clear()
+        if not queue:
+            del waiting[document]
+    return requests
 
 
 def _put_halves_first(queue: deque[Window], window: Window) -> None:

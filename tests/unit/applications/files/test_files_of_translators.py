@@ -125,7 +125,7 @@ def test_one_column_of_a_table_is_translated():
 
 
 def comma(segment):
-    from relu_nmt.applications.files.placing import Translation
+    from relu_nmt.applications.files.aligned_words import Translation
 
     return Translation(segment.text.replace(" ", ", "))
 

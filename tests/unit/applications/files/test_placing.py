@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.applications.files.placing import (
+from relu_nmt.applications.files.aligned_words import (
     Translation,
     aligned_words,
     proportional_links,

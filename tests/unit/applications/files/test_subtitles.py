@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.applications.files import FileOptions, translated
-from relu_nmt.applications.files.placing import Translation, Word, word_spans
+from relu_nmt.applications.files.aligned_words import Translation, Word, word_spans
 from relu_nmt.applications.files.subtitles import divided, wrapped
 from relu_nmt.errors import DataError
 from tests.unit.applications.files.translators import identity, translate, upper

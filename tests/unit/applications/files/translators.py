@@ -1,7 +1,7 @@
 """Translators for tests, which need no model."""
 
 from relu_nmt.applications.files import FileOptions, translated
-from relu_nmt.applications.files.placing import Translation, source_spans
+from relu_nmt.applications.files.aligned_words import Translation, source_spans
 
 
 def identity(segments):

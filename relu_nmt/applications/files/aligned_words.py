@@ -1,0 +1,271 @@
+"""Words of a translation, each with the source word that it is aligned to.
+
+Protected texts, which are not translated, are words of their own. Each stands in the translation
+once: where the model wrote it, or else in the place that the alignment gives it.
+"""
+
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from relu_nmt.applications.files.segments import Protected, Segment, Span
+
+Link = tuple[Span, Span]
+"""Characters of a source word and of the target word that it is aligned to."""
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+"""Scripts without spaces between words, where a tag may stand between any two letters."""
+_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0dff\u200c\u200d"
+"""Marks that belong to the letter before them."""
+_LETTER = rf"(?:(?![{_UNSPACED}])[\w{_MARKS}])"
+_WORD = re.compile(rf"[{_UNSPACED}]|{_LETTER}+(?:[-'’‑·.]{_LETTER}+)*|\S")
+# Scores of a word in a run: aligned to the tag's words, to other words, to none, and not allowed.
+INSIDE = 1.0
+ELSEWHERE = -1.0
+UNKNOWN = -0.3
+BLOCKED = float("-inf")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translated text with the links of its words to words of the source."""
+
+    text: str
+    links: Sequence[Link] = ()
+
+
+@dataclass
+class Word:
+    """A word or mark of a translation.
+
+    Args:
+        before: white space in front of the word.
+        text: the word.
+        source: number of its source word. None: unknown.
+        protected: the text of the source that the word stands for, if it is not translated.
+    """
+
+    before: str
+    text: str
+    source: int | None = None
+    protected: Protected | None = None
+
+
+def word_spans(text: str) -> list[Span]:
+    """Return the places of words and marks.
+
+    Example:
+        >>> word_spans("Ein T-Shirt.")
+        [(0, 3), (4, 11), (11, 12)]
+    """
+    return _words_around(text, [])
+
+
+def literal_pattern(text: str, around: Sequence[str] = ("", "")) -> str:
+    """Return a pattern of a text that is no part of a longer word.
+
+    ``around`` are the characters before and behind it in the source. Where one of them is a letter,
+    the text may be part of a word, such as the code in ``<code>dict</code>s``.
+    """
+    before = r"(?<!\w)" if text[0].isalnum() and not around[0].isalnum() else ""
+    behind = r"(?!\w)" if text[-1].isalnum() and not around[1].isalnum() else ""
+    return before + re.escape(text) + behind
+
+
+def source_spans(segment: Segment) -> list[Span]:
+    """Return the places of the words of a segment. Each protected text is one word."""
+    return _words_around(segment.text, [(entry.begin, entry.end) for entry in segment.protected])
+
+
+def _words_around(text: str, protected: Sequence[Span]) -> list[Span]:
+    """Return the places of the protected texts, and of the words between them."""
+    spans = []
+    position = 0
+    for begin, end in protected:
+        spans += [match.span() for match in _WORD.finditer(text, position, begin)]
+        spans.append((begin, end))
+        position = end
+    return spans + [match.span() for match in _WORD.finditer(text, position)]
+
+
+def proportional_links(source: str, target: str) -> list[Link]:
+    """Return links by position, for models whose attention has no weights."""
+    source_words = word_spans(source)
+    target_words = word_spans(target)
+    if not source_words:
+        return []
+    links = []
+    for number, word in enumerate(target_words):
+        links.append((source_words[number * len(source_words) // len(target_words)], word))
+    return links
+
+
+def aligned_words(segment: Segment, translation: Translation) -> list[Word]:
+    """Return the words of a translation, with their source words and each protected text once."""
+    source = source_spans(segment)
+    target = _target_spans(segment, translation.text)
+    # Let each link vote for the source word of a target word.
+    votes: list[Counter[int]] = [Counter() for _ in target]
+    for source_span, target_span in translation.links:
+        for number in _overlapping(target, target_span):
+            votes[number].update(_overlapping(source, source_span))
+    words = []
+    position = 0
+    for (begin, end), counts in zip(target, votes, strict=True):
+        word = Word(translation.text[position:begin], translation.text[begin:end])
+        if counts:
+            [(word.source, _)] = counts.most_common(1)
+        words.append(word)
+        position = end
+    return _with_protected(segment, source, words)
+
+
+def _target_spans(segment: Segment, text: str) -> list[Span]:
+    """Return the places of the words of a translation. Each protected text is one word."""
+    patterns: dict[str, None] = {}
+    for entry in sorted(segment.protected, key=lambda entry: entry.begin - entry.end):
+        around = segment.text[: entry.begin][-1:], segment.text[entry.end :][:1]
+        pattern = literal_pattern(segment.text[entry.begin : entry.end], around)
+        patterns[pattern] = None
+    if not patterns:
+        return _words_around(text, [])
+    return _words_around(text, [match.span() for match in re.finditer("|".join(patterns), text)])
+
+
+def _overlapping(spans: Sequence[Span], span: Span) -> range:
+    """Return the numbers of the sorted spans that overlap a span."""
+    begin, end = span
+    first = bisect_left(spans, (begin, begin))
+    if first and spans[first - 1][1] > begin:
+        first -= 1
+    return range(first, max(first, bisect_left(spans, (end, end))))
+
+
+def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Word]) -> list[Word]:
+    """Return the words with each protected text of the source once: kept, copied or left out."""
+    entries: dict[str, list[Word]] = defaultdict(list)
+    for entry in segment.protected:
+        text = segment.text[entry.begin : entry.end]
+        number = bisect_left(source, (entry.begin, entry.end))
+        entries[text].append(Word(" ", text, number, entry))
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, word in enumerate(words):
+        places[word.text].append(place)
+    kept: dict[int, Word] = {}
+    missing = []
+    left_out: set[int] = set()
+    for text, waiting in entries.items():
+        free = places[text]
+        ordinary = _ordinary_words(segment, source, text)
+        unsure = []
+        for entry_word in waiting:
+            aligned = [place for place in free if words[place].source == entry_word.source]
+            if aligned:
+                kept[aligned[0]] = entry_word
+                free.remove(aligned[0])
+            else:
+                unsure.append(entry_word)
+        for entry_word in unsure:
+            likely = [place for place in free if words[place].source not in ordinary]
+            if likely:
+                kept[likely[0]] = entry_word
+                free.remove(likely[0])
+            else:
+                missing.append(entry_word)
+        # The same text may also be an ordinary word. More of them are too many.
+        left_out.update(free[len(ordinary) :])
+    remaining = []
+    for place, word in enumerate(words):
+        if place in kept:
+            kept[place].before = word.before
+        if place not in left_out:
+            remaining.append(kept.get(place, word))
+    for entry_word in missing:
+        _copy_protected(remaining, entry_word, len(source))
+    return remaining
+
+
+def _ordinary_words(segment: Segment, source: Sequence[Span], text: str) -> set[int]:
+    """Return the numbers of the source words with a text that is protected only elsewhere."""
+    protected = [(entry.begin, entry.end) for entry in segment.protected]
+    ordinary: set[int] = set()
+    for match in re.finditer(literal_pattern(text), segment.text):
+        if not _overlapping(protected, match.span()):
+            ordinary.update(_overlapping(source, match.span()))
+    return ordinary
+
+
+def _copy_protected(words: list[Word], copied: Word, num_source: int) -> None:
+    """Put a protected text in place of the words aligned to it, or behind the word before it."""
+    assert copied.source is not None
+    scores = []
+    for word in words:
+        if word.protected:
+            scores.append(BLOCKED)
+        elif word.source is None:
+            scores.append(UNKNOWN)
+        else:
+            scores.append(INSIDE if word.source == copied.source else ELSEWHERE)
+    begin, end = best_run(scores)
+    if begin == end:
+        begin = end = gap_before(
+            places_by_source(words), range(len(words)), copied.source, num_source
+        )
+    if begin < len(words):
+        copied.before = words[begin].before
+    if begin == end == 0 and words:
+        words[0].before = words[0].before or " "
+    words[begin:end] = [copied]
+
+
+def best_run(scores: Sequence[float]) -> tuple[int, int]:
+    """Return begin and end of the shortest run with the highest sum, (0, 0) if none is above 0.
+
+    Example:
+        >>> best_run([-1, 1, -0.5, 1, -1])
+        (1, 4)
+    """
+    best = (0, 0)
+    best_sum = 0.0
+    begin = 0
+    total = 0.0
+    for number, score in enumerate(scores):
+        if total <= 0:
+            begin = number
+            total = 0.0
+        total += score
+        if total > best_sum:
+            best = begin, number + 1
+            best_sum = total
+    return best
+
+
+def places_by_source(words: Sequence[Word]) -> dict[int | None, list[int]]:
+    """Return the numbers of the words that are aligned to each source word."""
+    places: dict[int | None, list[int]] = defaultdict(list)
+    for number, word in enumerate(words):
+        places[word.source].append(number)
+    return places
+
+
+def gap_before(
+    places: Mapping[int | None, Sequence[int]],
+    run: range,
+    source: int,
+    num_source: int,
+    is_behind: bool = False,
+) -> int:
+    """Return the number of the word before which a tag stands that preceded a source word.
+
+    Without an aligned word the tag stands behind the source word before it, or else at its share
+    of the text. With ``is_behind`` that word comes first. ``run`` are the words around the tag, and
+    ``places`` the words of each source word.
+    """
+    before = [number for number in places.get(source, ()) if number in run]
+    behind = [number + 1 for number in places.get(source - 1, ()) if number in run]
+    if behind and (is_behind or not before):
+        return behind[-1]
+    if before:
+        return before[0]
+    return run.start + round(len(run) * source / max(1, num_source))
