@@ -54,6 +54,8 @@ class ThresholdedReLUAttention(PointwiseAttention):
             4, "exponent p: 1 has the most zeros, large ones approach softmax", least=1, most=8
         )
 
+    exact = True  # powers of small differences: 16-bit scores near 4 are rounded by 0.01
+
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout, rectified_power(config.power))
         self.degree = None  # the threshold depends on the size of the queries

@@ -218,7 +218,7 @@ def numbered_blocks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "number"), numbered_blocks())
+@pytest.mark.parametrize(("page", "number"), list(numbered_blocks()))
 def test_a_block_runs(page, number, page_files, tmp_path, monkeypatch, quick_python):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", quick_python)
