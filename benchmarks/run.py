@@ -20,7 +20,6 @@ A small run to test everything in minutes:
 import argparse
 import filecmp
 import itertools
-import operator
 import os
 import re
 import shutil
@@ -204,7 +203,8 @@ class Benchmark:
         figures = {"tokens/s": tokens / seconds, "sentences/s": len(lines) / seconds}
         base = translations.get(f"{self.ours.name}, {self.ours.decoding_variants[0]}")
         if shares_model(program, variant) and not task.tokens and base is not None:
-            same = sum(map(operator.eq, lines, base))
+            pairs = zip(lines, base, strict=True)
+            same = sum(line == other for line, other in pairs)
             figures["same %"] = 100 * same / len(lines)
         return {**figures, **_used(done)}
 

@@ -21,6 +21,7 @@ from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.polynomial import PolynomialAttention
 from relu_nmt.attention.records import AttentionRecord, record_attention
+from relu_nmt.attention.thresholded_relu import ThresholdedReLUAttention
 from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, WRITTEN, Files, option, settings
 from relu_nmt.errors import ConfigError, DataError
@@ -65,7 +66,8 @@ def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:
     has_formula = isinstance(attention, SoftmaxAttention | PolynomialAttention) or (
         isinstance(attention, PointwiseAttention)
         and attention.map.name == "relu"
-        and not attention.centered
+        and not isinstance(attention, ThresholdedReLUAttention)
+        and not getattr(attention.config, "centered", False)
     )
     if weights is None or not has_formula:
         raise ConfigError(

@@ -105,7 +105,7 @@ def rectified_power(power: int) -> PointwiseMap:
         return power * z.relu().to(torch.promote_types(z.dtype, torch.float32)).pow(power - 1)
 
     kernels = _triton_functions("rectified_power")
-    return PointwiseMap(f"relu{power}", value, derivative, True, True, kernels, power, power)
+    return PointwiseMap("rectified_power", value, derivative, True, True, kernels, power, power)
 
 
 def _triton_functions(name: str) -> Callable[[], tuple[Any, Any]]:

@@ -14,7 +14,7 @@ from relu_nmt.attention.pointwise import PointwiseAttention, rectified_power
 from relu_nmt.config import option, settings
 
 LEAST_VARIANCE = 1e-8
-"""Variance of scores over p^2, below which all keys of a row get the weight 1 / n."""
+"""Variance of scores over p^2, below which all keys of a row get about the weight 1 / n."""
 INTERVALS = 32
 """Intervals of a table of thresholds in a unit of its variable."""
 LARGEST = 40.0

@@ -345,8 +345,11 @@ def merged(
         raise ConfigError(f"{error}{_preset_note(config_class, values, typed, error)}") from error
     # An option in the text of a part is given, too: --optimizer adam:beta2=0.95.
     names = frozenset(with_part_options(options, user_values, {}))
+    stored = _stored_beside(options, user_values, base or {})
     object.__setattr__(config, "typed", names)
-    object.__setattr__(config, "given", names | typed)
+    object.__setattr__(
+        config, "given", names | typed | with_part_options(options, stored, {}).keys()
+    )
     return config
 
 
@@ -370,14 +373,19 @@ def _preset_note(
     return f" ({'; '.join(notes)})"
 
 
+def _stored_beside(
+    options: Mapping[str, Option], typed: Mapping[str, Any], base: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of a file, but for parts that the user names with their options."""
+    return {n: x for n, x in base.items() if n not in typed or not options[n].with_options}
+
+
 def all_values(
     config_class: type, typed: Mapping[str, Any], base: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the value of every option by name, each checked. See :func:`merged`."""
     options = all_options(config_class)
-    # A part that the user names replaces the part of the file and the options in its text.
-    stored = {n: x for n, x in base.items() if n not in typed or not options[n].with_options}
-    base = with_part_options(options, stored, {})
+    base = with_part_options(options, _stored_beside(options, typed, base), {})
     typed = with_part_options(options, typed, base)
     by_preset: dict[str, Any] = {}
     for name, entry in options.items():

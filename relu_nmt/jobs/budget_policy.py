@@ -17,7 +17,7 @@ MOST_VALIDATING = 0.1
 WARMUP = 0.1
 """Share of the updates for the warm-up of the rate."""
 LEAST_WARMUP = 400
-"""Updates of warm-up of a translation model, whose norms come after the layers."""
+"""Updates of warm-up of a translation model: norms behind the layers need them."""
 MOST_WARMUP = 1 / 3
 """Largest share of the updates for a longer warm-up."""
 VALIDATIONS = 10

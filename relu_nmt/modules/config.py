@@ -20,7 +20,7 @@ PLACE_FORM = (
 )
 # The paper prints neither gamma nor the weights of the regularizer. docs/lab/study.md compares
 # values. Gamma 8 makes small outputs at first, which speeds up self-attention. In cross-attention
-# ReLU translates worse than softmax, but ReLU over a threshold as well, after one recipe.
+# the paper's ReLU translates worse than softmax. ReLU over a threshold is level with it.
 _RELUFORMER_PAPER = {
     "attention": "reluformer:gamma=8",
     "attention_norm_weight": 0.1,

@@ -11,6 +11,7 @@ from relu_nmt.config.fields import all_options
 from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.jobs.flags import ADVICE
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings
+from relu_nmt.modules import norms
 from tests import tiny
 from tests.commands import run_here
 from tests.tiny import digits, json_lines, preprocessed, write_documents
@@ -135,7 +136,8 @@ def test_an_early_stop_may_be_forbidden(data, model):
     assert numbered(with_flag) == numbered(generate(data, model, "--stop-rule", "exact").stdout)
 
 
-def test_a_folder_of_the_users_is_imported(data, tmp_path):
+def test_a_folder_of_the_users_is_imported(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(norms, "_entries", dict(norms._entries))  # forget the norm afterwards
     package = tmp_path / "own_parts"
     package.mkdir()
     (package / "__init__.py").write_text("from . import maps\n")

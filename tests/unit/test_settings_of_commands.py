@@ -164,6 +164,16 @@ def test_settings_dumped_or_stored_give_the_same_settings(tmp_path):
     assert c.from_dict(TranslationTrainingSettings, stored) == config
 
 
+def test_a_dump_has_the_options_in_the_text_of_a_part_of_a_file(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("data: d\nmax_tokens: 9\noptimizer: adam:beta2=0.95\n")
+    config = parsed(TranslationTrainingSettings, ["--config", str(path)])
+    path.write_text(c.to_yaml(config, config.given))
+    again = parsed(TranslationTrainingSettings, ["--config", str(path)])
+    assert again == config
+    assert again.trainer.optimizer.adam_betas == (0.9, 0.95)
+
+
 def test_settings_of_earlier_versions_that_did_nothing_are_left_out():
     stored = {"data": "d", "batching": {"max_tokens": 9}, "trainer": {"ema": {"ema_decay": 0.998}}}
     assert not c.from_dict(TranslationTrainingSettings, stored).trainer.optimizer.store_ema

@@ -92,6 +92,7 @@ class _Reader(MarkupReader):
                 self._set_style(style)
                 if piece.name in _LETTERS:
                     letter = _LETTERS[piece.name]
+                    self._last_space = ()
                     self.builder.add_text(letter, (opening[0], closing[1]), is_whole=True)
                 elif last > number:
                     before = [opening, *properties, piece.span]

@@ -35,6 +35,7 @@ _CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IG
 _LATIN_1 = names("iso-8859-1 iso8859-1 latin1 ascii us-ascii")
 _UNUSED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 """Bytes without a character in the code page of Windows."""
+_OPENING = re.compile(r"<(?!(?:br|hr|img|input|link|meta|wbr)\b)[a-z][^<>]*(?<!/)>", re.IGNORECASE)
 _CODE = re.compile(
     r"""\sclass\s*=\s*[^>]*(?:cmd|code|console|example|fragment|hilite|highlight|idl|lang-|language-
     |lisp|listing|literal-block|prettyprint|program|screen|shell|source|synopsis|terminal|verbatim)""",
@@ -52,8 +53,11 @@ class HtmlReader(MarkupReader):
     def is_skipped(self, piece: Piece) -> bool:
         """Return True for an element without text to translate, such as a listing."""
         if piece.name == "pre":
+            # Look at the classes of this element, and of one that begins just before it.
             begin = self.source.rfind("<", 0, piece.begin)
-            if _CODE.search(self.source, max(0, begin), piece.end):
+            if begin < 0 or not _OPENING.match(self.source, begin, piece.begin):
+                begin = piece.begin
+            if _CODE.search(self.source, begin, piece.end):
                 return True
         return super().is_skipped(piece)
 
@@ -88,10 +92,10 @@ class HtmlFormat(MarkupFormat):
         """Return the encoding that the page declares, by default UTF-8."""
         match = _CHARSET.search(content[:4096])
         declared = match[1].decode() if match else "utf-8"
-        # Browsers read Latin 1 as the code page of Windows, which has all its letters.
         # A declaration that can be read is not in UTF-16.
         if declared.lower().startswith("utf-16"):
             return "utf-8"
+        # Browsers read Latin 1 as the code page of Windows, which has all its letters.
         if declared.lower() in _LATIN_1 and not _UNUSED.search(content):
             return "cp1252"
         return declared

@@ -235,7 +235,7 @@ class MarkupReader:
             if piece.name and self._is_block(piece, is_text):
                 self.end_segment()
                 if piece.name in self.vocabulary.preformatted:
-                    self.keeps_spaces = piece.kind == "open"
+                    self.keeps_spaces = piece.kind == "open" and not self.is_skipped(piece)
                 is_text = only_in is None or (piece.kind == "open" and piece.name in only_in)
                 if is_open and self.is_skipped(piece):
                     # Without an end, the element ends at the next block.

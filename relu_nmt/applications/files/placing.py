@@ -272,6 +272,7 @@ class _Page:
         """Write a word with the tags inside it, or the source of a protected text."""
         if word.protected is not None and word.protected.source is not None:
             self.parts.append(word.protected.source)
+            self._is_behind_space = False
             return
         if not inside:
             self._write_text(word.text, style)

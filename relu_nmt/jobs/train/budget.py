@@ -188,10 +188,10 @@ class Chooser:
             self.chosen |= dropout_settings(self._updates(pace) / pace.updates_per_epoch)
         settings = filled(self._settings, self.chosen)
         self._say(
-            f"--lr {settings.trainer.schedule.lr[0]:g} for this width, after a tenth or "
-            f"{LEAST_WARMUP} updates of warm-up, "
-            f"down to 0 at the end ({settings.trainer.schedule.lr_scheduler}); the average of the "
-            "last ninth of the weights is stored"
+            f"--lr {settings.trainer.schedule.lr[0]:g} for this width, after a tenth of warm-up or "
+            f"up to {LEAST_WARMUP} updates, down to 0 at the end "
+            f"({settings.trainer.schedule.lr_scheduler}); the average of the last ninth of the "
+            "weights is stored"
         )
         self._say(
             f"--dropout {settings.model.dropout:g} for "

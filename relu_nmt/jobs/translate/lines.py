@@ -82,10 +82,11 @@ class _LineTranslation:
         self._limit = source_limit(settings.model, self._translator)
         self._format = LineFormat(self._translator.task, settings.model, settings.search)
         self._split_note = ""
-        self._translator.sources.splitter(settings.split_sentences)  # refuses a missing library
         self._options = term_options(settings)
         if settings.attention_pictures is not None:  # which show a line as it is read at once
             self._options["split_sentences"] = False
+        else:
+            self._translator.sources.splitter(settings.split_sentences)  # refuses a missing library
         self._prefixes = None
         if settings.prefixes is not None:
             self._prefixes = read_lines(settings.prefixes)

@@ -185,6 +185,20 @@ def test_code_and_contents_of_forms_stay(page):
     assert translate(page, "html") == page
 
 
+def test_spaces_behind_a_listing_are_those_of_a_page():
+    listing = "<pre class='code'>x  y</pre>"
+    assert translate(f"{listing}<p>eins\n  zwei\n\n drei</p>", "html") == (
+        f"{listing}<p>EINS ZWEI DREI</p>"
+    )
+    poem = "<div><br class='screen-only'><pre>eins</pre></div>"
+    assert translate(poem, "html") == poem.replace("eins", "EINS")
+
+
+def test_a_word_behind_code_behind_a_line_break_keeps_its_space():
+    page = "<p>eins zwei<br><code>x1</code> drei</p>"
+    assert translate(page, "html") == "<p>EINS ZWEI<br><code>x1</code> DREI</p>"
+
+
 def test_a_page_that_can_be_read_is_not_in_utf_16():
     page = '<meta charset="utf-16"><p>eins'
     assert translate(page, "html") == page.replace("eins", "EINS")
