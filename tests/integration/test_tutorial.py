@@ -15,7 +15,8 @@ SHORT = {
     "--documents 800": "--documents 200",
     "--subword-size 1000": "--subword-size 500",
     "--max-tokens 2048": "--max-tokens 512",
-    "--warmup-updates 200 --max-update 1000": "--warmup-updates 30 --max-update 90",
+    "--warmup-updates 200": "--warmup-updates 30",
+    "--max-update 1000": "--max-update 90",
 }
 pytestmark = pytest.mark.slow
 
