@@ -35,8 +35,9 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.process import describe_environment
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 
-SETTINGS_OF_STUDIES = itertools.chain.from_iterable(study.settings for study in STUDIES.values())
-SETTINGS = tuple(dict.fromkeys(SETTINGS_OF_STUDIES))
+SETTINGS = tuple(
+    dict.fromkeys(itertools.chain.from_iterable(study.settings for study in STUDIES.values()))
+)
 MIXED = ("--arch", "--recipe")
 TESTS = ("test", "val", "valid", "validation")
 
