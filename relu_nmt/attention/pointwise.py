@@ -151,6 +151,8 @@ class PointwiseAttention(Attention):
     """
 
     capabilities = Capabilities(scores=True)
+    shift_channels = 0
+    """The most channels that :meth:`shift` adds to queries and keys."""
     backends: ClassVar[Mapping[str, Backend]] = {
         "triton": Backend(triton.pointwise, triton.supports, triton.preferred, triton.require),
         "blockwise": Backend(blockwise.pointwise, blockwise.supports, tuned.many_pairs),

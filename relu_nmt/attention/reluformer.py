@@ -53,6 +53,7 @@ class ReLUFormerAttention(PointwiseAttention):
 
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout, rectified_power(config.power))
+        self.shift_channels = int(config.centered)
         self.log_gamma_change = None
         if config.learnable:  # the logarithm keeps gamma positive
             self.log_gamma_change = nn.Parameter(torch.zeros(1))

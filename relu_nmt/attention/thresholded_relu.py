@@ -54,6 +54,7 @@ class ThresholdedReLUAttention(PointwiseAttention):
             4, "exponent p: 1 has the most zeros, large ones approach softmax", least=1, most=8
         )
 
+    shift_channels = 2  # for the mean and the threshold, where queries see different keys
     exact = True  # powers of small differences: 16-bit scores near 4 are rounded by 0.01
 
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:

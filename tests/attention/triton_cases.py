@@ -69,7 +69,9 @@ def case_of(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=N
     def weigh(scores, counts):
         return map.value(scores) * (counts / 2).rsqrt()
 
-    attention = SimpleNamespace(map=map, weigh=weigh, shift=lambda q, k, _: (q, k))
+    attention = SimpleNamespace(
+        map=map, weigh=weigh, shift=lambda q, k, _: (q, k), shift_channels=0
+    )
     tensors = attention, q / dim**0.5, k, v, visibility, bias
     return dataclasses.replace(AttentionProblem(*tensors, 0.0, Need(), scale), **options)
 
@@ -425,5 +427,9 @@ def test_unsupported_problems():
     assert not backend.supports(dataclasses.replace(problem, need=Need(weights=True)))
     assert not backend.supports(case_of(5, 5, dtype=torch.float64))
     assert not backend.supports(case_of(5, 5, dim=300))
+    widest = case_of(5, 5, dim=256)
+    assert backend.supports(widest)
+    widest.attention.shift_channels = 1
+    assert not backend.supports(widest)
     assert not backend.supports(case_of(6, 5, causal=True))
     assert not backend.supports(case_of(5, 5, batch=0))

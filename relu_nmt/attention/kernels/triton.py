@@ -45,9 +45,10 @@ def supports(problem: AttentionProblem) -> bool:
     # Look for the package last: it takes as long as a decoding step of a small model.
     if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return False
+    width = max(q.size(3) + problem.attention.shift_channels, v.size(3))
     return (
         all(x.dim() == 4 and x.dtype in _DTYPES and x.numel() > 0 for x in (q, k, v))
-        and max(q.size(3), v.size(3)) <= MAX_WIDTH
+        and width <= MAX_WIDTH
         and not (problem.visibility.hides_later and q.size(2) > k.size(2))
     )
 
