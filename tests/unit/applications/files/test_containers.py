@@ -235,6 +235,21 @@ def test_spaces_that_word_keeps_stay():
     assert word(body) == f"<w:p>{RUN.format('EIN HAUS')}</w:p>"
 
 
+@pytest.mark.parametrize(
+    ("paragraph", "text", "space"),
+    [
+        ("<w:p>", "", ""),
+        ("<w:p>", ' xml:space="default"', ""),
+        ("<w:p>", ' xml:space="preserve"', " "),
+        ('<w:p xml:space="preserve">', "", " "),
+        ('<w:p xml:space="preserve">', ' xml:space="default"', ""),
+    ],
+)
+def test_a_space_at_the_end_of_a_run_that_is_not_shown_is_no_space(paragraph, text, space):
+    body = f"{paragraph}<w:r><w:t{text}>Ein </w:t></w:r><w:r><w:t{text}>Haus</w:t></w:r></w:p>"
+    assert word(body) == f"{paragraph}{RUN.format(f'EIN{space}HAUS')}</w:p>"
+
+
 def test_a_space_beside_a_space_of_a_text_stays():
     body = '<text:p>Ein <text:change text:id="1"/><text:s/>Haus <text:s text:c="2"/>da</text:p>'
     assert odt(body) == body.replace("Ein", "EIN").replace("Haus", "HAUS").replace("da<", "DA<")
