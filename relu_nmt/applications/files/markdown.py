@@ -7,7 +7,8 @@ from operator import attrgetter
 from typing import Any
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.document import TextFormat
+from relu_nmt.applications.files.aligned_words import Translation
+from relu_nmt.applications.files.document import ReadSource, TextFormat
 from relu_nmt.applications.files.html import HTML, HtmlFormat, HtmlReader
 from relu_nmt.applications.files.markup import REFERENCE, add_reference
 from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span, plain_segment
@@ -41,6 +42,13 @@ _SPECIAL = re.compile(
     r"(?P<url>(?:https?|ftp)://\S+)|[\\*`\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!])|^(?=[#>+-]\s)|^(?=\d+[.)]\s)|&(?=[#\w]+;)"
 )
 
+_LINE_END = re.compile(r"(?<!\\)(?<!  )\r?\n[ \t>]*")
+_TOKEN = re.compile(
+    r"(?:(?P<ticks>`+).+?(?P=ticks)|\]\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>|\S)+|\s+", re.DOTALL
+)
+_MAY_BEGIN_LINE = re.compile(r"[*_\[(\"'„“«]*[^\W\d_]")
+"""Begin of a word that cannot begin a block, as a dash or a number can."""
+
 
 @formats.register("markdown")
 class MarkdownFormat(TextFormat):
@@ -72,6 +80,16 @@ class MarkdownFormat(TextFormat):
         if kind == "cell":
             written = written.replace("|", "\\|")
         return written
+
+    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+        """Return the text of a segment, in lines of the width of its source if that has several."""
+        text = super().rendered(segment, translation, source)
+        source_text = source(segment.span)
+        line_end = _LINE_END.search(source_text)
+        if line_end is None or segment.note.startswith("html"):
+            return text
+        width = max(map(len, source_text.splitlines()))
+        return _wrapped(text, width, line_end[0])
 
 
 def _blocks(source: str, begin: int) -> Iterator[tuple[str, Span, Container[str]]]:
@@ -108,6 +126,29 @@ def _place(source: str, content: str, span: Span) -> Span | None:
         begins.append(position)
         position += len(line)
     return begins[0], position
+
+
+def _wrapped(text: str, width: int, line_end: str) -> str:
+    """Return a text with a line end instead of a space where a line would be too long.
+
+    ``line_end`` also has the marks that the next line begins with, such as ``> ``.
+    """
+    indentation = len(line_end.lstrip("\r\n"))
+    column = indentation
+    space = ""
+    written = ""
+    for match in _TOKEN.finditer(text):
+        if match[0].isspace():
+            space = match[0]
+            continue
+        is_long = column + len(space) + len(match[0]) > width
+        if space == " " and is_long and _MAY_BEGIN_LINE.match(match[0]):
+            space = line_end
+        written += space + match[0]
+        begin_line = written.rfind("\n") + 1
+        column = len(written) - begin_line + (0 if begin_line else indentation)
+        space = ""
+    return written + space
 
 
 def _html_segments(source: str, spans: list[Span]) -> list[Segment]:

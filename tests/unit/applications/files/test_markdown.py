@@ -45,9 +45,9 @@ def test_translating_markdown_changes_its_text_only():
     written = translate(PAGE, "markdown")
     for text in (
         "---\ntitle: nicht\n---\n# EIN *TITEL* MIT `code`\n",
-        '> DAS IST EIN **SEHR GROßER** ABSATZ MIT [EINEM LINK](http://a.b/c_d "DER TITEL") UND ',
-        "![EIN BILD](b.png), AUCH <b>FETT</b>  \n> NEU. SNAKE_CASE UND 2 \\* 3 [REF][ref] UND ",
-        "[REF][Ref] &copy; http://x.y/_z_\n",
+        "> DAS IST EIN **SEHR GROßER** ABSATZ MIT [EINEM\n> LINK](http://a.b/c_d "
+        '"DER TITEL") UND ![EIN BILD](b.png), AUCH <b>FETT</b>  \n> NEU. SNAKE_CASE UND ',
+        "2 \\* 3 [REF][ref] UND [REF][Ref] &copy;\n> http://x.y/_z_\n",
         "- [ ] EINS\n- ZWEI ***STARK*** [^1]\n",
         "| A | B |\n|---|:-:|\n",
         "| DREI **VIER** |",
@@ -114,3 +114,21 @@ def test_references_to_notes_stay_at_their_words():
 def test_a_tag_of_html_may_have_two_lines():
     source = 'Text <a href="x"\n   class="y">Hier</a> da.\n'
     assert translate(source, "markdown") == 'TEXT <a href="x"\n   class="y">HIER</a> DA.\n'
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_paragraph_of_several_lines_becomes_one_of_about_their_width(end):
+    source = f"> - eins zwei drei vier{end}>   fünf [a](<b c d e.html>) - 6 {end}>   acht{end}"
+    assert translate(source, "markdown", identity) == source
+    assert translate(source, "markdown", backward) == (
+        f"> - ACHT 6 - [A](<b c d e.html>){end}>   FÜNF VIER DREI ZWEI EINS{end}"
+    )
+
+
+def test_a_hard_break_stays_a_break_and_no_line_begins_like_a_block():
+    source = "eins - zwei  \ndrei\\\nvier - fünf - sechs - sieben\nacht\n"
+    assert translate(source, "markdown") == source.upper()
+    source = "aaa bbb ccc\nddd 1) - - - - - - - - - 2. + # > 3 eee\n"
+    assert translate(source, "markdown", backward) == (
+        "EEE 3 > # + . 2 - - - - - - - - - ) 1\nDDD CCC BBB AAA\n"
+    )
