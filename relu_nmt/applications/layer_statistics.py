@@ -58,9 +58,6 @@ class AttentionStatistics:
     Means are over real query rows and heads of a module, then over modules, for every mechanism.
     ``ensemble`` holds a single model. Its dtype is used.
 
-    Raises:
-        ConfigError: several models, or no attention of the model has weights.
-
     Reference: ReLUFormer, Tables 3 and 5 (its Table 3 contradicts its text and Table 5).
     """
 
@@ -158,10 +155,6 @@ class LayerStatistics:
     sharp. Memories whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
     ``top_sums``, the sums over the largest p percent of weights, p of ``PERCENTS``. The ensemble
     holds a single model. Its dtype is used. ``memories_only`` leaves out the other branches.
-
-    Raises:
-        ConfigError: several models, or with ``memories_only`` feed-forward networks of another
-            kind than :class:`relu_nmt.modules.feed_forward.FeedForward`.
 
     Reference: ReLUFormer, section 3, Eq. 4 and Figures 2 and 3.
     """

@@ -80,9 +80,6 @@ class WeightStatistics:
     ensemble holds a single model, evaluated in its dtype. The dictionaries of source and target
     tell punctuation and frequent words.
 
-    Raises:
-        ConfigError: several models.
-
     Example:
         >>> from relu_nmt.translation.config import TransformerConfig
         >>> from relu_nmt.translation.encoder_decoder import EncoderDecoder

@@ -40,11 +40,7 @@ class _WithoutMemory(TorchFunctionMode):
 
 
 def build_in_memory(build: Callable[[], ModelT]) -> ModelT:
-    """Return the model of ``build``, which is called a first time without memory, for its size.
-
-    Raises:
-        OutOfMemoryError: the weights need more memory than is free.
-    """
+    """Return the model of ``build``, which is called a first time without memory, for its size."""
     weights: set[Tensor] = set()
     num_bytes = 0
 

@@ -22,11 +22,7 @@ from relu_nmt.modules import feed_forwards
 
 
 def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) -> nn.Module:
-    """Make the feed-forward network that ``--feed-forward`` names by ``NAME:option=value,...``.
-
-    Raises:
-        ConfigError: unknown name or option.
-    """
+    """Make the feed-forward network that ``--feed-forward`` names by ``NAME:option=value,...``."""
     # Networks without options have no settings class.
     spec = Spec.parse(text)
     kind: Any = feed_forwards.get(spec.name)

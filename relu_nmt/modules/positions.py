@@ -344,10 +344,6 @@ def kinds_of(names: str) -> list[type[PositionScheme]]:
 
 
 def build_positions(names: str, config: PositionConfig) -> PositionScheme:
-    """Return the scheme of a name, or of a text such as ``sinusoidal+t5``.
-
-    Raises:
-        ConfigError: a scheme is unknown or does not fit, or two schemes rotate or add a bias.
-    """
+    """Return the scheme of a name, or of a text such as ``sinusoidal+t5``."""
     schemes = [kind(config) for kind in kinds_of(names)]
     return schemes[0] if len(schemes) == 1 else JoinedPositions(schemes)

@@ -300,9 +300,6 @@ class SentenceSplitter:
 
     Attributes:
         note: says what to install, once a paragraph that stays whole looks like several sentences.
-
-    Raises:
-        MissingExtraError: the library is missing, but required.
     """
 
     def __init__(self, language: str, is_required: bool = True) -> None:

@@ -85,11 +85,7 @@ def require_same(
     advice: str,
     error: type[ReluNmtError] = CheckpointError,
 ) -> None:
-    """Compare two descriptions, values in words, in the names that both have.
-
-    Raises:
-        ReluNmtError: they differ. Its class is ``error``, its message ends with the advice.
-    """
+    """Compare two descriptions, values in words, in the names that both have."""
     # Stop at the first difference, leaving out names that only one side has.
     for name, value in first.items():
         if second.get(name, value) != value:

@@ -33,11 +33,7 @@ def token_embedding(vocab_size: int, embed_dim: int, pad_index: int) -> nn.Embed
 
 
 class InputEmbedding(nn.Module):
-    """Token vectors times sqrt(D) plus position vectors, then an optional norm and dropout.
-
-    Raises:
-        ConfigError: the positions need scores, which the side's self-attention does not have.
-    """
+    """Token vectors times sqrt(D) plus position vectors, then an optional norm and dropout."""
 
     def __init__(self, config: TransformerConfig, side: str, tokens: nn.Embedding) -> None:
         super().__init__()

@@ -27,10 +27,6 @@ class EncoderDecoder(TranslationModel):
         pad_index: id of the padding symbol on both sides.
         separators: ids of the symbols that end source and target sentences. None: no separators.
 
-    Raises:
-        ConfigError: ``share_all_embeddings`` with vocabularies of different sizes, or aligned
-            document attention without separators.
-
     Example:
         >>> import torch
         >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)

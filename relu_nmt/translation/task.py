@@ -130,9 +130,6 @@ class TranslationTask:
             earlier: task of the model that training starts from. The symbol gets the id that it has
                 there. If it is new, it comes last, since a model knows its ``madeupword``, and does
                 not end a sentence that stands alone.
-
-        Raises:
-            DataError: ``<sep>`` is a word of the text itself.
         """
         # Take over the ids from the earlier model.
         source = None

@@ -54,9 +54,6 @@ class TaughtObjective(TranslationObjective):
 
     The teachers are trained models on the device of the training. Their mean probabilities teach.
     ``arguments`` are the arguments of :class:`TranslationObjective`.
-
-    Raises:
-        ConfigError: attention is to be taught to a model of another depth or width.
     """
 
     def __init__(
@@ -268,12 +265,7 @@ def attention_outputs(model: nn.Module, is_taught: bool) -> Iterator[dict[str, T
 
 
 def open_cache(config: TeacherConfig) -> sqlite3.Connection:
-    """Return the database of symbols and log-probabilities, which several processes may share.
-
-    Raises:
-        ConfigError: the database belongs to another teacher.
-        DataError: it cannot be read or written.
-    """
+    """Return the database of symbols and log-probabilities, which several processes may share."""
     assert config.teacher is not None and config.teacher_cache is not None, "both are given"
     folder = Path(config.teacher_cache)
     # Identify the teacher by the bytes of its files.

@@ -113,9 +113,6 @@ def attention_weights(
     pass (teacher forcing), with the weights of step-by-step decoding. Only these mechanisms leave
     their fast path. A layer that attends to sentences and to the whole document returns the weights
     over the document.
-
-    Raises:
-        ConfigError: the ensemble has several models, or a place has no weights.
     """
     # Run one pass in which only these attentions record their weights.
     model = single_model(ensemble)
@@ -205,10 +202,6 @@ class AttentionMap:
         """Draw the map as SVG, with the sentences and the names of tokens.
 
         Exact zeros are white, and rows are not divided by their sums.
-
-        Raises:
-            ConfigError: ``path`` does not end in ``.svg``.
-            DataError: the file cannot be written.
         """
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")

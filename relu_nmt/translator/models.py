@@ -104,9 +104,6 @@ def foreign_classes(models: Sequence[TranslationModel], task: TranslationTask) -
     """Return the classes from outside this package that models and text processing use.
 
     A pickle names these classes. Reading it imports them first, and importing registers them.
-
-    Raises:
-        ConfigError: a class is from a file of ``--user-module``, which other processes cannot find.
     """
     classes: set[type] = set()
     for model in models:

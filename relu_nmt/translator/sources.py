@@ -52,9 +52,6 @@ class TranslationRequest:
             By default, do so if the model was trained on single sentences. Lines with a prefix or
             forced terms stay whole.
         numbers: line numbers for error messages, by default from 1.
-
-    Raises:
-        DataError: a list is a single text, or has another length than the lines.
     """
 
     lines: Sequence[str]
@@ -93,10 +90,6 @@ class TranslationRequest:
         """Return a request for documents of raw text.
 
         ``options`` are further fields. Prefixes and forced terms are lists for each document.
-
-        Raises:
-            DataError: a list is a single text or not plain text, or has another length than the
-                documents or their lines.
         """
         # Read each document before the next one: groups of itertools.groupby end there.
         if isinstance(documents, str):
@@ -166,9 +159,6 @@ class SourceEncoder:
         """Return the splitter that cuts lines into sentences. None if lines stay whole.
 
         By default a model that was trained on single sentences translates single sentences.
-
-        Raises:
-            MissingExtraError: splitting is asked for, but its library is not installed.
         """
         is_required = split_sentences is True
         if split_sentences is None:
@@ -215,9 +205,6 @@ class SourceEncoder:
 
         ``split`` cuts lines without prefix and forced terms into sentences, which become parts of
         the line. By default a line is a sentence.
-
-        Raises:
-            DataError: the model cannot write a term or prefix, or one is forced in a blank line.
         """
         prefixes: Iterable[str] = request.prefixes or itertools.repeat("")
         forced: Iterable[Sequence[str]] = request.forced or itertools.repeat(())
@@ -258,9 +245,6 @@ class SourceEncoder:
         """Return a raw sentence, its prefix and its terms as token ids.
 
         See :class:`TranslationRequest` for the arguments. Blank terms are ignored.
-
-        Raises:
-            DataError: the model cannot write a term or the prefix, or the sentence is blank.
         """
         line = self._without_target_code(line)
         with self.text_lock:
@@ -301,11 +285,7 @@ class SourceEncoder:
         return line
 
     def _without_any_code(self, prefix: str) -> str:
-        """Return a prefix without the model's code, which the search or the source has already.
-
-        Raises:
-            DataError: it begins with another code.
-        """
+        """Return a prefix without the model's code, which the search or the source has already."""
         for text in (self.task.target_text, self.task.source_text):
             if isinstance(prefix, str) and text.first_symbol is not None:
                 prefix = text.without_code(prefix.lstrip())
@@ -326,11 +306,8 @@ class SourceEncoder:
 
     def token_spans(self, text: str, tokens: Sequence[str], is_source: bool) -> list[Span]:
         """Return the characters of each token of a text. Symbols that are no text have none."""
-        words = self.target_words
-        pipeline = self.task.target_text
-        if is_source:
-            words = self.source_words
-            pipeline = self.task.source_text
+        words = self.source_words if is_source else self.target_words
+        pipeline = self.task.source_text if is_source else self.task.target_text
         symbols = pipeline.first_symbol, pipeline.sentence_separator
         plain = [token for token in tokens if token not in symbols]
         with self.text_lock:
@@ -341,10 +318,8 @@ class SourceEncoder:
         return spans
 
     def _target_ids(self, text: str) -> np.ndarray:
-        """Return the token ids of whole target words, without separator and ``</s>``.
-
-        Marks of unusual spaces around words are used only if the dictionary knows such words.
-        """
+        """Return the token ids of whole target words, without separator and ``</s>``."""
+        # Marks of unusual spaces around words are used only if the dictionary knows such words.
         dictionary = self.task.target_dictionary
         for marks in (True, False):
             ids = dictionary.encode(self.target_words.encode(text, marks), append_eos=False)

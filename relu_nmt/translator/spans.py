@@ -41,8 +41,8 @@ def align_words(
 ) -> WordAlignment:
     """Return the words of two texts, and the pairs that tokens connect.
 
-    Each side is a text with the span of each token. The alignment is the source token of each
-    target token, [T] int64. Numbers outside the source tokens align with nothing.
+    Each side is a text with the span of each token, the alignment [T] int64 the source token of
+    each target token. Numbers outside the source tokens align with nothing.
     """
     source_text, source_spans = source
     target_text, target_spans = target

@@ -57,9 +57,6 @@ class VisionModel(nn.Module):
 
     A subclass takes (config, number of classes). It defines ``forward``, or ``encode`` and
     ``features``, which let it be the backbone of another model.
-
-    Raises:
-        ConfigError: the attention cannot work with these settings.
     """
 
     num_tokens: int  # of an image of ``config.image_size`` in the first block
@@ -98,10 +95,6 @@ class VisionModel(nn.Module):
 
 def build_vision_model(config: VisionTransformerConfig, num_classes: int) -> VisionModel:
     """Return a new model of the configured family.
-
-    Raises:
-        ConfigError: the family or the attention cannot work with these settings.
-        OutOfMemoryError: the weights need more memory than is free.
 
     Example:
         >>> config = VisionTransformerConfig(image_size=32, patch_size=4, layers=1)

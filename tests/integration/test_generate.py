@@ -19,6 +19,7 @@ from relu_nmt.applications.layer_statistics import LayerStatistics
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.jobs.translate import documents as translate_documents
 from relu_nmt.jobs.translate import lines as translate_lines
+from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate import split as translate_split
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.agreement import at_folder
@@ -465,7 +466,7 @@ def test_interactive_reports_translations_that_reached_the_limit(folder):
 
 
 def test_a_result_keeps_no_model(folder, monkeypatch):
-    load = translate_split.load_translator
+    load = shared.load_translator
     models = []
 
     def noted(*arguments):
@@ -473,7 +474,7 @@ def test_a_result_keeps_no_model(folder, monkeypatch):
         models.extend(map(weakref.ref, translator.models))
         return translator
 
-    monkeypatch.setattr(translate_split, "load_translator", noted)
+    monkeypatch.setattr(shared, "load_translator", noted)
     options = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
     settings = translate_split.Settings.of(data=folder / "raw-bin", **options)
     result = translate_split.run(settings, progress=False)

@@ -56,9 +56,6 @@ def within_budget(
 
     What neither a flag nor a file gives is chosen, and printed. A training that goes on keeps its
     choices. If its budget has changed, its length is measured again.
-
-    Raises:
-        ConfigError: a flag gives another end of the training.
     """
     if settings.trainer.budget is None:
         return settings

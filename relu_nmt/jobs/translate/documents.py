@@ -11,21 +11,8 @@ from relu_nmt.io.plain_text import refuse_markup
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import named_input, read_input, read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
+from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
-from relu_nmt.jobs.translate.shared import (
-    length_note,
-    limit_note,
-    load_translator,
-    print_notes,
-    share,
-    source_limit,
-    split_note,
-    split_terms,
-    tab_note,
-    term_options,
-    too_long_note,
-    wrong_prefixes,
-)
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import TranslatedDocuments
@@ -46,31 +33,26 @@ def translate_documents(
 
     The settings tell the ``translator`` to load, unless it is there already. Of several texts, only
     notes on lines are printed, with the name of the file.
-
-    Raises:
-        ConfigError: the settings do not fit the model.
-        CheckpointError: a checkpoint is missing or damaged.
-        DataError: the text cannot be read, or a line is too long for the model.
     """
     # Read the text first, since loading the model takes longer.
     check_writable("--output", settings.output)
     text = _Text(settings)
-    translator = translator or load_translator(settings.model)
+    translator = translator or shared.load_translator(settings.model)
     windows = settings.windows(translator.max_doc_tokens)
     # Print warnings before the translation starts.
-    length = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
-    about_tabs = tab_note(text.lines, settings.constraints)
+    length = shared.length_note(settings.max_doc_tokens, translator.max_doc_tokens)
+    about_tabs = shared.tab_note(text.lines, settings.constraints)
     if progress and not is_one_of_several:
         if windows.max_doc_tokens > translator.max_doc_tokens:
-            print_notes(length)
+            shared.print_notes(length)
             length = ""
-        print_notes(about_tabs)
+        shared.print_notes(about_tabs)
     # Divide the lines into sentences if asked. Lines that are translated alone may be cut anyway.
-    options = term_options(settings)
+    options = shared.term_options(settings)
     if settings.split_sentences:
         text.cut(SentenceSplitter(translator.task.source_lang))
         options["split_sentences"] = False
-    limit = source_limit(settings.model, translator)
+    limit = shared.source_limit(settings.model, translator)
     sources = translator.sources.encode(text.request(windows=windows, limit=limit, **options))
     config = settings.search.resolved(documents=True, workers=0)
     translated = _search(settings, translator, sources, config, progress)
@@ -78,38 +60,34 @@ def translate_documents(
     _write(settings, lines, progress)
     if progress:
         notes = [
-            too_long_note(text.numbers_where(limit.refuses, sources), limit),
-            split_note(text.numbers_where(attrgetter("parts"), sources), sources.note),
+            shared.too_long_note(text.numbers_where(limit.refuses, sources), limit),
+            shared.split_note(text.numbers_where(attrgetter("parts"), sources), sources.note),
             _undivided_note(translated),
-            limit_note(translated.num_at_limit, config),
+            shared.limit_note(translated.num_at_limit, config),
             _empty_note(translated),
         ]
         if is_one_of_several:
             for note in filter(None, [about_tabs, *notes]):
-                print_notes(f"{settings.file}: {note}")
+                shared.print_notes(f"{settings.file}: {note}")
         else:
-            print_notes(length, _report(sources, translated), *notes)
+            shared.print_notes(length, _report(sources, translated), *notes)
     return lines, translated
 
 
 class _Text:
-    """The lines of a text, their prefixes and forced terms, and their sentences by document.
-
-    Attributes:
-        sentences: the sentences of all documents. Several may be of one line.
-        numbers: number of each sentence's line, from 0.
-        counts: number of sentences of each document.
-    """
+    """The lines of a text, their prefixes and forced terms, and their sentences by document."""
 
     def __init__(self, settings: TranslateDocumentsSettings) -> None:
         lines = read_input(settings.file)
         refuse_markup(lines, named_input(settings.file))
-        self.lines, self._terms = split_terms(lines, settings.constraints)
+        self.lines, self._terms = shared.split_terms(lines, settings.constraints)
         self._prefixes = [""] * len(lines)
         if settings.prefixes is not None:
             self._prefixes = read_lines(settings.prefixes)
         if len(self._prefixes) != len(lines):
-            raise wrong_prefixes(settings.prefixes, self._prefixes, f"text has {len(lines):,}")
+            raise shared.wrong_prefixes(
+                settings.prefixes, self._prefixes, f"text has {len(lines):,}"
+            )
         # Refuse prefixes and terms of blank lines, since these are not translated.
         for number, line in enumerate(self.lines):
             if is_blank(line) and "".join([self._prefixes[number], *self._terms[number]]).strip():
@@ -121,10 +99,12 @@ class _Text:
 
     def cut(self, splitter: Callable[[str], list[str]]) -> None:
         """Cut the lines into sentences. Blank lines stand between documents."""
-        self.sentences: list[str] = []
-        self.numbers: list[int] = []
-        self.counts: list[int] = []
-        for blank, run in itertools.groupby(range(len(self.lines)), self._is_blank):
+        self.sentences: list[str] = []  # of all documents
+        self.numbers: list[int] = []  # of each sentence's line, from 0
+        self.counts: list[int] = []  # sentences of each document
+        for blank, run in itertools.groupby(
+            range(len(self.lines)), key=lambda i: is_blank(self.lines[i])
+        ):
             if blank:
                 continue
             num_before = len(self.sentences)
@@ -134,14 +114,8 @@ class _Text:
                 self.numbers += [number] * len(parts)
             self.counts.append(len(self.sentences) - num_before)
 
-    def _is_blank(self, number: int) -> bool:
-        return is_blank(self.lines[number])
-
     def request(self, **options: Any) -> TranslationRequest:
-        """Return the request for the sentences. ``options`` are further fields.
-
-        A line with a prefix or terms is one sentence, as the settings check.
-        """
+        """Return the request for the sentences. A line with prefix or terms is one sentence."""
         return TranslationRequest(
             self.sentences,
             self.counts,
@@ -200,12 +174,13 @@ def _search(
 
 def _undivided_note(translated: TranslatedDocuments) -> str:
     """Return a note on groups of lines that became one line, or an empty text."""
-    if not translated.num_undivided:
+    number = translated.num_undivided
+    if not number:
         return ""
     return (
         "NOTE: the model was trained without --sentence-separator: "
-        f"{share(translated.num_undivided, len(translated.windows))} groups of several lines "
-        f"became one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
+        f"{shared.share(number, len(translated.windows))} groups of several lines became one line "
+        f"each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
     )
 
 
@@ -216,7 +191,7 @@ def _empty_note(translated: TranslatedDocuments) -> str:
     if not num_blank:
         return ""
     return (
-        f"NOTE: {share(num_blank, len(lines))} lines have an empty translation, which looks "
+        f"NOTE: {shared.share(num_blank, len(lines))} lines have an empty translation, which looks "
         "like a blank line between documents"
     )
 
@@ -246,7 +221,7 @@ def _report(sources: SourceDocuments, translated: TranslatedDocuments) -> str:
         parts.append(f"{counted(num_over_long, 'longer line')} translated whole")
     # Count mismatches only if separators divide groups of several lines.
     if sources.separators is not None and limit != SINGLE_SENTENCES:
-        wrong = share(translated.num_mismatched, translated.num_groups)
+        wrong = shared.share(translated.num_mismatched, translated.num_groups)
         parts.append(f"{wrong} groups had another number of sentences than lines")
     if translated.num_repeated:
         parts.append(f"{translated.num_repeated:,} translated again in halves")

@@ -28,13 +28,7 @@ from relu_nmt.translator import Translator
 
 
 def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) -> None:
-    """Translate plain text, printed or written, a file of another format, or several files.
-
-    Raises:
-        ConfigError: the settings do not fit the model or the format.
-        CheckpointError: a checkpoint is missing or damaged.
-        DataError: a file cannot be read or written, or is damaged.
-    """
+    """Translate plain text, printed or written, a file of another format, or several files."""
     if settings.output_dir is not None:
         _translate_several(settings, settings.output_dir, progress)
         return
@@ -50,7 +44,9 @@ def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) ->
     glossary = _glossary(settings)
     # Load the model last, since that takes longest.
     translator = load_translator(settings.model)
-    output = settings.output or _output_name(settings.file, translator.task.target_lang)
+    path = Path(settings.file)  # page.html becomes page.en.html
+    beside = path.with_suffix(f".{translator.task.target_lang}{path.suffix}")
+    output = settings.output or str(beside)
     check_writable("--output", output)
     segments = _segment_translator(settings, translator, glossary)
     with hidden_progress(settings.no_progress_bar or not progress):
@@ -70,12 +66,9 @@ def _check_flags(settings: TranslateDocumentsSettings, names: Collection[str]) -
         )
     if "text" in names:
         return
-    for flag, value in (
-        ("--prefixes", settings.prefixes),
-        ("--constraints", settings.constraints),
-    ):
-        if value is not None:
-            raise ConfigError(f"{flag} belongs to lines of plain text; --glossary forces terms")
+    for name in ("prefixes", "constraints"):
+        if getattr(settings, name) is not None:
+            raise ConfigError(f"--{name} belongs to lines of plain text; --glossary forces terms")
     if settings.split_sentences is not None:
         entry = options_of(TranslateDocumentsSettings)["split_sentences"]
         raise ConfigError(
@@ -109,11 +102,6 @@ def _segment_translator(
         glossary=glossary,
         terms=banned_options(settings),
     )
-
-
-def _output_name(path: str, language: str) -> str:
-    """Return the name of the translation, beside the file: ``page.en.html`` for ``page.html``."""
-    return str(Path(path).with_suffix(f".{language}{Path(path).suffix}"))
 
 
 # ------------------------------------------------------------------------- several files
@@ -202,12 +190,7 @@ def _translate_one(
 
 
 def _sources(settings: TranslateDocumentsSettings, folder: Path) -> tuple[dict[Path, Path], int]:
-    """Return the file of each translation, and the number of files in folders that are left out.
-
-    Raises:
-        ConfigError: two files would have one translation, or a translation would replace a file.
-        DataError: a folder cannot be read or has no file of a known format.
-    """
+    """Return the file of each translation, and the number of files in folders that are left out."""
     sources: dict[Path, Path] = {}
     num_left = 0
     for word in (settings.file, *settings.further_files):

@@ -14,21 +14,8 @@ from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.text_lines import decode_lines, named_input, open_text, read_lines, reading
 from relu_nmt.io.work import hidden_progress, progress_bar
+from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateLinesSettings
-from relu_nmt.jobs.translate.shared import (
-    LineFormat,
-    limit_note,
-    load_translator,
-    named_lines,
-    print_notes,
-    source_limit,
-    split_note,
-    split_terms,
-    tab_note,
-    term_options,
-    too_long_note,
-    wrong_prefixes,
-)
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.translations import SourceSentence, TranslatedLines, Translation
 from relu_nmt.translator import TranslationRequest
@@ -40,13 +27,7 @@ LAST_CROSS = AttentionPlace("cross", -1)
 
 
 def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) -> TranslatedLines:
-    """Translate lines, print each translation at once, and return the best translations.
-
-    Raises:
-        ConfigError: the settings do not fit the model.
-        CheckpointError: a checkpoint is missing or damaged.
-        DataError: the input cannot be read or is not UTF-8, or pictures would replace others.
-    """
+    """Translate lines, print each translation at once, and return the best translations."""
     if settings.attention_pictures is not None:
         _check_pictures(Path(settings.attention_pictures))
     # Open the input before loading the model, so that a missing file fails at once.
@@ -63,26 +44,21 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
 
 
 class _LineTranslation:
-    """Translates lines as they arrive, and prints each translation at once.
-
-    Attributes:
-        texts: the best translation of each line.
-        at_limit, too_long: numbers of lines, from 0. See :class:`TranslatedLines`.
-    """
+    """Translates lines as they arrive, and prints each translation at once."""
 
     def __init__(self, settings: TranslateLinesSettings, progress: bool) -> None:
-        self.texts: list[str] = []
-        self.at_limit: list[int] = []
+        self.texts: list[str] = []  # the best translation of each line
+        self.at_limit: list[int] = []  # numbers of lines from 0, see :class:`TranslatedLines`
         self.too_long: list[int] = []
         self._split_lines: list[int] = []
         self._pictures: list[Path] = []
         self._settings = settings
         self._progress = progress
-        self._translator = load_translator(settings.model, settings.data)
-        self._limit = source_limit(settings.model, self._translator)
-        self._format = LineFormat(self._translator.task, settings.model, settings.search)
+        self._translator = shared.load_translator(settings.model, settings.data)
+        self._limit = shared.source_limit(settings.model, self._translator)
+        self._format = shared.LineFormat(self._translator.task, settings.model, settings.search)
         self._split_note = ""
-        self._options = term_options(settings)
+        self._options = shared.term_options(settings)
         if settings.attention_pictures is not None:  # which show a line as it is read at once
             self._options["split_sentences"] = False
         else:
@@ -123,7 +99,7 @@ class _LineTranslation:
                 sys.stdout.flush()
         if self._prefixes is not None and len(self._prefixes) > len(self.texts):
             number = f"input has only {len(self.texts):,}"
-            raise wrong_prefixes(settings.prefixes, self._prefixes, number)
+            raise shared.wrong_prefixes(settings.prefixes, self._prefixes, number)
 
     def _check(self, lines: Sequence[str]) -> None:
         """Refuse markup, and tell once that tabs are text."""
@@ -133,9 +109,9 @@ class _LineTranslation:
             self._beginning += lines
             refuse_markup(self._beginning, named_input(self._settings.input))
         if self._progress and not self._has_tabs:
-            note = tab_note(lines, self._settings.constraints, num_done)
+            note = shared.tab_note(lines, self._settings.constraints, num_done)
             self._has_tabs = bool(note)
-            print_notes(note)
+            shared.print_notes(note)
 
     def _request(self, lines: list[str]) -> TranslationRequest:
         """Return a request for lines, with their prefixes and terms."""
@@ -145,9 +121,11 @@ class _LineTranslation:
         if self._prefixes is not None:
             # Compare the prefixes with the lines so far, since their total is not known yet.
             if len(self._prefixes) < end:
-                raise wrong_prefixes(self._settings.prefixes, self._prefixes, "input has more")
+                raise shared.wrong_prefixes(
+                    self._settings.prefixes, self._prefixes, "input has more"
+                )
             prefixes = self._prefixes[begin:end]
-        texts, forced = split_terms(lines, self._settings.constraints)
+        texts, forced = shared.split_terms(lines, self._settings.constraints)
         numbers = range(begin + 1, end + 1)
         return TranslationRequest(
             texts,
@@ -179,7 +157,7 @@ class _LineTranslation:
             self.at_limit.append(number)
         if self._progress:
             if number == 0:
-                print_notes(_length_note(self._translator.max_doc_tokens))
+                shared.print_notes(_length_note(self._translator.max_doc_tokens))
             print("\n".join(self._printed(number, line, source, translations)))
 
     def _printed(
@@ -201,13 +179,13 @@ class _LineTranslation:
             note = f"attention pictures: {self._pictures[0]}"
             if len(self._pictures) > 1:
                 note += f" to {self._pictures[-1]}"
-            print_notes(note)
-        print_notes(too_long_note(self.too_long, self._limit))
+            shared.print_notes(note)
+        shared.print_notes(shared.too_long_note(self.too_long, self._limit))
         if self._settings.split_sentences is None:
-            print_notes(split_note(self._split_lines, self._split_note))
+            shared.print_notes(shared.split_note(self._split_lines, self._split_note))
         if self.at_limit:
-            note = limit_note(len(self.at_limit), self._settings.search)
-            print_notes(f"{note} ({named_lines(self.at_limit)})")
+            note = shared.limit_note(len(self.at_limit), self._settings.search)
+            shared.print_notes(f"{note} ({shared.named_lines(self.at_limit)})")
 
 
 def _check_pictures(folder: Path) -> None:

@@ -10,13 +10,7 @@ from relu_nmt.jobs.translate.shared import length_note, load_translator, print_n
 
 
 def serve(settings: ServeSettings, *, progress: bool = True) -> None:
-    """Serve until a signal. Answer the requests that have begun before the end.
-
-    Raises:
-        ConfigError: the settings do not fit the model, or the address cannot be used.
-        CheckpointError: a checkpoint is missing or damaged.
-        MissingExtraError: the web server is not installed.
-    """
+    """Serve until a signal. Answer the requests that have begun before the end."""
     # Import the web server only here, since it is an extra.
     with needing('the server needs the package {}: pip install "relu-nmt[serve]"'):
         from relu_nmt.applications.serving.app import make_app

@@ -13,6 +13,7 @@ from relu_nmt.config import (
     WRITTEN,
     Files,
     checked_by,
+    flag_of,
     group,
     like,
     option,
@@ -205,15 +206,11 @@ class TranslateSplitSettings(WindowOptions, BannedTermOptions):
                 "--print-attention and --print-alignment both print A- lines; give one"
             )
         # Statistics and weights need the whole translation of a window.
-        for flag, value in (
-            ("--attention-stats", self.attention_stats),
-            ("--memory-stats", self.memory_stats),
-            ("--print-attention", self.print_attention),
-        ):
-            if value is not None and self.window_overlap:
+        for name in ("attention_stats", "memory_stats", "print_attention"):
+            if getattr(self, name) is not None and self.window_overlap:
                 raise ConfigError(
-                    f"{flag}: not with --window-overlap, where the context's translation is left "
-                    "out"
+                    f"{flag_of(name)}: not with --window-overlap, where the context's translation "
+                    "is left out"
                 )
 
     @property

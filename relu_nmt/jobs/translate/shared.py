@@ -209,10 +209,7 @@ class AttentionReport:
         return [f"A-{number}\t{weights.to_json()}"]
 
     def write(self) -> None:
-        """Measure attention and memories, and write the files, each whole or not at all.
-
-        This comes last, so that measured time and memory are the translation's alone.
-        """
+        """Measure and write the files. This comes last: time and memory are the translation's."""
         for flag, path, statistics in self._files:
             statistics.add(self._sources, self._targets)
             report = {"subset": self._subset, **statistics.report()}
@@ -241,19 +238,11 @@ def banned_options(settings: BannedTermOptions) -> dict[str, Any]:
 
 
 def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
-    """Return lines without their terms, and the terms of each line, which follow tabs.
-
-    Without ``--constraints`` a tab is text.
-    """
-    texts = []
-    forced = []
-    for line in lines:
-        fields = [line]
-        if constraints is not None:
-            fields = line.split("\t")
-        texts.append(fields[0])
-        forced.append(fields[1:])
-    return texts, forced
+    """Return lines without their terms, and their terms, which follow tabs if there are any."""
+    if constraints is None:
+        return lines, [[] for _ in lines]
+    fields = [line.split("\t") for line in lines]
+    return [text for text, *_ in fields], [terms for _, *terms in fields]
 
 
 def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> str:

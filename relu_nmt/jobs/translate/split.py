@@ -23,18 +23,8 @@ from relu_nmt.evaluation.metrics import Score
 from relu_nmt.io.process import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.safe_write import check_writable, replacing, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
+from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings as Settings
-from relu_nmt.jobs.translate.shared import (
-    AttentionReport,
-    LineFormat,
-    banned_options,
-    documents_text,
-    length_note,
-    limit_note,
-    load_translator,
-    share,
-    source_limit,
-)
 from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence
 from relu_nmt.translator import Translator
@@ -45,17 +35,10 @@ MAX_SENTENCES = 50_000
 
 
 def run(settings: Settings, *, progress: bool = True) -> "SplitTranslation":
-    """Translate a split, print the lines and the scores, and write the requested files.
-
-    Raises:
-        ConfigError: the settings do not fit the model.
-        CheckpointError: a checkpoint is missing or damaged.
-        DataError: the split is missing, does not fit the model or has no document boundaries, or
-            a file cannot be written.
-    """
-    translator = load_translator(settings.model, settings.data)
+    """Translate a split, print the lines and the scores, and write the requested files."""
+    translator = shared.load_translator(settings.model, settings.data)
     # Make the statistics first, since they may not fit the model.
-    attention = AttentionReport(settings, translator)
+    attention = shared.AttentionReport(settings, translator)
     with _output(settings, progress) as output:
         result = _Run(settings, translator, attention, output).run(progress)
     # Measure attention last, so that it does not count for the speed.
@@ -120,7 +103,11 @@ class _Run:
     """A run of the job: it translates documents, prints their lines, and fills the result."""
 
     def __init__(
-        self, settings: Settings, translator: Translator, attention: AttentionReport, output: TextIO
+        self,
+        settings: Settings,
+        translator: Translator,
+        attention: shared.AttentionReport,
+        output: TextIO,
     ) -> None:
         self.result = SplitTranslation()
         self._aligned: list[AlignedSentence] = []
@@ -129,9 +116,9 @@ class _Run:
         self._task = translator.task
         self._attention = attention
         self._out = output
-        self._limit = source_limit(settings.model, translator)
-        self._lines = LineFormat(self._task, settings.model, settings.search)
-        self._banned = translator.sources.banned_terms(**banned_options(settings))
+        self._limit = shared.source_limit(settings.model, translator)
+        self._lines = shared.LineFormat(self._task, settings.model, settings.search)
+        self._banned = translator.sources.banned_terms(**shared.banned_options(settings))
         # Choose the windows for the whole split, then keep the shard. The windows before it only
         # count for the numbers of the lines.
         self._split = self._task.load_split(settings.gen_subset)
@@ -170,7 +157,7 @@ class _Run:
         self._windows = options.windows(trained, has_documents=self._has_documents, repair=False)
         if limit is None and trained == SINGLE_SENTENCES and not is_divided:
             return ""  # sentences of a model of sentences
-        return length_note(limit, trained, is_divided)
+        return shared.length_note(limit, trained, is_divided)
 
     def _counts_of(self, split: Split) -> np.ndarray:
         """Return the sentences of each document, int [documents]. Single ones are documents."""
@@ -180,26 +167,19 @@ class _Run:
 
     @property
     def _counts_source_only(self) -> bool:
-        """True if target tokens do not count toward the window's limit.
-
-        They count where the model reads the references. A translation does not depend on them.
-        """
+        """True if target tokens do not count toward the limit, as they do where they are read."""
         return self._settings.count_source_only or not self._config.score_reference
 
     def _sizes_of(self, split: Split) -> np.ndarray:
         """Return the tokens of each sentence that count toward the window's limit, int [N]."""
-        if self._counts_source_only:
-            return longer_side(split.source_sizes, None)
-        return longer_side(split.source_sizes, split.target_sizes)
+        target_sizes = None if self._counts_source_only else split.target_sizes
+        return longer_side(split.source_sizes, target_sizes)
 
     def _plan(self, split: Split) -> Groups:
+        sizes = self._sizes_of(split)
         windows = self._windows
-        return plan_groups(
-            self._sizes_of(split),
-            self._counts_of(split),
-            windows.max_doc_tokens,
-            windows.window_overlap,
-        )
+        counts = self._counts_of(split)
+        return plan_groups(sizes, counts, windows.max_doc_tokens, windows.window_overlap)
 
     def run(self, progress: bool) -> SplitTranslation:
         """Translate everything, and return the result."""
@@ -318,9 +298,7 @@ class _Run:
         if scorer is None or not result.groups:
             return
         if not self._has_documents:
-            name = "bleu"
-            if self._settings.score.scoring == "chrf":
-                name = "chrf"
+            name = "chrf" if self._settings.score.scoring == "chrf" else "bleu"
             result.scores[name] = scorer.score(result.groups)
             return
         # Documents have d-BLEU and, if sentences can be counted, s-BLEU.
@@ -341,7 +319,7 @@ class _Run:
         if result.lengths is not None:
             self._print(f"{split.name}: {lengths_in_words(result.lengths)}")
             self._print(self._mismatch_line())
-        self._print(limit_note(result.num_at_limit, self._config))
+        self._print(shared.limit_note(result.num_at_limit, self._config))
         # Print the speed as fairseq does.
         sentences = sum(result.counts)
         sentences_per_second = sentences / max(result.seconds, 1e-9)
@@ -370,7 +348,7 @@ class _Run:
             self._print(f"{beginning}: s-BLEU: none, {reason}")
         if options.output is not None:
             separator = options.output_separator
-            text, notes = documents_text(result.documents, separator, options.output)
+            text, notes = shared.documents_text(result.documents, separator, options.output)
             write_file("--output", options.output, text)
             for note in notes:
                 self._print(note)
@@ -387,7 +365,7 @@ class _Run:
                 f"Groups: {num_groups:,}; the model was trained without --sentence-separator, so "
                 f"that {result.num_undivided:,} of them are not cut into sentences"
             )
-        wrong = share(result.num_mismatched, num_groups)
+        wrong = shared.share(result.num_mismatched, num_groups)
         return f"Groups: {num_groups:,}; mismatch of the number of sentences: {wrong}"
 
     def _results(self) -> dict[str, Any]:

@@ -228,9 +228,6 @@ class GenerationConfig:
         Args:
             source_lengths: tokens of each source with the end symbol, [B].
             max_positions: tokens that the models can write, the end symbol included. None for any.
-
-        Raises:
-            ConfigError: the models cannot write ``--min-len`` tokens.
         """
         a, b = self.longest_output
         # Scale with the source, but always leave room for the fewest tokens.

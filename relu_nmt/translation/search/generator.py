@@ -57,9 +57,6 @@ class Generator:
             prefixes or terms are forced, terms banned, or tokens have a bonus.
         first_symbol: forced first token of each translation, such as the code of its language. It
             counts as a token, but costs nothing. None for none.
-
-    Raises:
-        ConfigError: ``free_sentence_count`` without separators, or a wrong option of the scorer.
     """
 
     def __init__(
@@ -116,10 +113,6 @@ class Generator:
             sources: any number of sentences. A batch has sentences of similar length.
             first_id: number of the first sentence, for the random numbers of sampling.
             on_progress: called with the number of sentences without words, then of each batch.
-
-        Raises:
-            ConfigError: the settings need references that the sentences do not have, or leave a
-                sentence no output at all.
         """
         config = self.config
         sources = [source.as_read(self._separators) for source in sources]
