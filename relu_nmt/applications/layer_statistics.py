@@ -348,10 +348,7 @@ class BranchSums:
 
 
 class HeadSums:
-    """Sums over tokens of the outputs of an attention's heads and of their products.
-
-    They give the variance of each head's part of the states that the attention returns.
-    """
+    """Sums over tokens of the outputs of an attention's heads and of their products."""
 
     def __init__(self, module: MultiheadAttention) -> None:
         self.output = module.out_proj
@@ -430,10 +427,7 @@ def _means_of(parts: Sequence[Mapping[str, Any]], without: Sequence[str] = ()) -
 
 
 def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a plot of ``top_sums`` of the feed-forward memories, by side.
-
-    ``reports`` has results of :meth:`LayerStatistics.report`, by the name of the line.
-    """
+    """Return a plot of ``top_sums`` of memories, by side, from reports by the name of the line."""
     panels = []
     for side in ("encoder", "decoder"):
         curves = []

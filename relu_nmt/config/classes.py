@@ -276,10 +276,7 @@ def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
 
 
 def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
-    """Return settings as plain values for JSON, nested as the groups are.
-
-    With ``stored_only`` leave out the options and groups that checkpoints do not keep.
-    """
+    """Return settings as nested plain values, with ``stored_only`` those that checkpoints keep."""
     plain_values = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -420,10 +417,7 @@ def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
 
 
 def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
-    """Return ``kind(settings, *arguments)``, the settings a ``kind.Config`` from a spec.
-
-    Errors in the options name flag and spec.
-    """
+    """Return ``kind(settings, *arguments)``, the settings a ``kind.Config`` from a spec."""
     with reporting(f"{flag} {spec}", ConfigError, ConfigError):
         return kind(kind.Config.of(**spec.options), *arguments)
 

@@ -208,11 +208,7 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
 
 
 def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the typed values, by the names of the options.
-
-    A positional argument that is given by its flag takes no word: argparse's word for it is then
-    the first of the last argument.
-    """
+    """Return the typed values, by the names of the options."""
     values = {name: value for name, value in typed.items() if name in options}
     several_words = ""
     for name, entry in options.items():
@@ -288,10 +284,7 @@ def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
 
 
 def to_yaml(config: Any, given: Collection[str] | None = None) -> str:
-    """Return settings as YAML that ``--config`` reads, with the help of each as a comment.
-
-    Settings that are not ``given`` are comments, too. By default all are given.
-    """
+    """Return settings as YAML for ``--config``, with help. Settings not ``given`` are comments."""
     values = to_dict(config)
     text = ""
     heading = ""

@@ -360,10 +360,7 @@ def all_options(config_class: Any) -> dict[str, Option]:
 
 
 def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values by the fields' own names, not by other spellings of the flags.
-
-    A name that no field has is a ConfigError.
-    """
+    """Return the values by the fields' own names (ConfigError: no field has a name)."""
     # The field of each spelling, and the value that it sets, if it is a constant's.
     spellings: dict[str, tuple[str, Any]] = {}
     for entry in all_options(config_class).values():

@@ -158,10 +158,7 @@ class Registry(Generic[T]):
 
 
 def import_user_module(path: str) -> str:
-    """Run a file of the user's, which registers parts, unless it has run already. Return its path.
-
-    The file is a ``.py`` file, or a folder with an ``__init__.py``.
-    """
+    """Run a ``.py`` file or a package folder of the user's, unless it has run. Return its path."""
     module_path = file = Path(path).resolve()
     if module_path.is_dir():
         file = module_path / "__init__.py"

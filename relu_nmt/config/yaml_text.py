@@ -43,10 +43,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_presets(path: Path) -> dict[str, dict[str, Any]]:
-    """Return presets in a file of the package: settings by name, sequences as tuples.
-
-    Names with a dot in front are parts that presets share.
-    """
+    """Return the presets of a file by name. Names with a dot in front are parts they share."""
     presets: dict[str, dict[str, Any]] = {}
     for preset, settings in parse_yaml(path.read_text("utf-8")).items():
         if preset.startswith("."):

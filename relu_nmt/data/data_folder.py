@@ -70,10 +70,7 @@ def pair_name(source_lang: str, target_lang: str | None) -> str:
 
 
 def split_path(folder: str | os.PathLike[str], split: str, pair: str, ending: str) -> Path:
-    """Return the path of a file of a split: ``folder/train.de-en.documents``.
-
-    The ending is ``documents``, ``de.raw``, or ``de`` for ``.bin`` and ``.idx``.
-    """
+    """Return the path ``folder/train.de-en.ENDING``: ``documents``, ``de.raw``, ``de``."""
     return Path(folder) / f"{split}.{pair}.{ending}"
 
 
@@ -279,10 +276,7 @@ class Journal:
         write_text(self.folder / JOURNAL_NAME, json.dumps(self._content))
 
     def result(self, step: str, form: Any = Any) -> Any:
-        """Return the result of a finished step. None if its files have changed since.
-
-        A result of another ``form``, see :func:`checked`, is None too.
-        """
+        """Return the result of a finished step. None if its files or its ``form`` have changed."""
         entry = self._content["steps"].get(step)
         if entry is None:
             return None

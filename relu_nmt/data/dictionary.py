@@ -118,10 +118,7 @@ class Dictionary:
         return copy
 
     def without_symbol(self, symbol: str) -> "Dictionary":
-        """Return a dictionary with an unused ``madeupword`` in place of a symbol.
-
-        It undoes :meth:`with_symbol`, which gives the symbol its id again.
-        """
+        """Return a dictionary with an unused ``madeupword`` in place of a symbol."""
         number = 0
         while f"{FILLER}{number:04d}" in self:
             number += 1

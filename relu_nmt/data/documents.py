@@ -141,10 +141,7 @@ class WindowOptions:
     def windows(
         self, trained: int, *, has_documents: bool = True, repair: bool = True
     ) -> "WindowConfig":
-        """Return the division of documents: ``--max-doc-tokens``, or ``trained`` as in training.
-
-        Without boundaries of documents the windows are single sentences, which cannot overlap.
-        """
+        """Return the division of documents, by default as ``trained``. Without any: sentences."""
         if not has_documents:
             trained = SINGLE_SENTENCES
         return WindowConfig(self.max_doc_tokens or trained, self.window_overlap, repair)

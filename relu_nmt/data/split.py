@@ -113,10 +113,7 @@ class Split:
         return int(self.corpus_tags[self.corpus_of(sentence)])
 
     def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
-        """Divide the split into equal parts. Return all before part ``shard`` (from 0), and this.
-
-        Known documents stay whole.
-        """
+        """Return all before part ``shard`` of equal parts, and the part, of whole documents."""
         begins = np.arange(len(self) + 1)
         if self.documents is not None:
             begins = np.append(0, np.cumsum(self.documents))
@@ -191,10 +188,7 @@ class Split:
         return Path(f"{self.stem}.documents").exists()
 
     def require_documents(self, purpose: str, length: int) -> np.ndarray:
-        """Return the sentences of each document, int64 [documents], for the flag ``purpose``.
-
-        Single sentences need no boundaries: each is then a document.
-        """
+        """Return the sentences of each document, int64 [documents], for the flag ``purpose``."""
         if self.documents is None and length == SINGLE_SENTENCES:
             return np.ones(len(self), dtype=np.int64)
         if self.documents is None:
@@ -354,10 +348,7 @@ class Split:
 
 
 def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[str, Any]:
-    """Return the realized lengths of the groups of one limit, as JSON values.
-
-    Validation uses over-long sentences (``keep_over_long``), training leaves them out.
-    """
+    """Return the realized lengths of the groups of one limit, as JSON values."""
     of_limit = groups.select(groups.limit == limit)
     over_long = of_limit.over_long
     used = of_limit.select(~over_long | keep_over_long)

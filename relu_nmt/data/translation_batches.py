@@ -48,10 +48,7 @@ class TensorBatch:
 
 @dataclass(frozen=True)
 class TranslationBatch(TensorBatch):
-    """Pairs of sentences or groups, padded on the right with the pad symbol.
-
-    All tensors are int64. Source-only data has no target.
-    """
+    """Pairs of sentences or groups, int64, padded on the right. Source-only data has no target."""
 
     ids: Tensor  # [B], number of each row's (first) sentence in the split
     src_tokens: Tensor  # [B, S], ending in </s>
@@ -122,10 +119,7 @@ def collate(
 
 @dataclass(eq=False)
 class TranslationBatches:
-    """The batches of a split, epoch by epoch, each loaded by its number.
-
-    ``seed`` and the epoch determine groups and batches, so that a resumed training plans the same.
-    """
+    """The batches of a split by number. ``seed`` and the epoch alone determine them."""
 
     split: Split  # the sentence pairs, and document boundaries if sentences are joined
     limits: BatchLimits

@@ -130,10 +130,7 @@ def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
 def cut_by_counts(
     lines: Sequence[LineT], counts: Sequence[int] | np.ndarray, name: str
 ) -> list[list[LineT]]:
-    """Return the documents of a text without separators, by the lines of each document.
-
-    Counts that do not add up to the number of lines are a DataError.
-    """
+    """Return the documents of a text, by their numbers of lines (DataError: another sum)."""
     if sum(counts) != len(lines):
         raise DataError(
             f"{name}: {counted(len(lines), 'line')}, but the documents have {sum(counts):,}; "
@@ -297,10 +294,7 @@ class SplitScorer:
         counts: np.ndarray | None = None,
         metric: MetricConfig | None = None,
     ) -> Score:
-        """Return the score of the translations of the whole split, one segment per line.
-
-        ``counts`` are the sentences of each line, int [lines], if lines are groups or documents.
-        """
+        """Return the score of all lines, which ``counts`` sentences stand on if they are groups."""
         references = self._references
         if counts is not None:
             cut = cut_by_counts(references, counts, self._split.name)

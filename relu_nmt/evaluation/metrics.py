@@ -130,10 +130,7 @@ class MetricConfig:
             raise ConfigError(f"metric '{self.name}': choose one of {', '.join(METRICS)}")
 
     def build(self, effective_order: bool = False) -> Any:
-        """Return sacreBLEU's object. ``effective_order`` leaves out orders without any n-gram.
-
-        A tokenizer that is unknown, or whose package is missing, is a ConfigError.
-        """
+        """Return sacreBLEU's object. ``effective_order`` leaves out orders without any n-gram."""
         from sacrebleu.metrics import BLEU, CHRF, TER
 
         if self.name == "chrf":

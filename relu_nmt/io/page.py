@@ -53,10 +53,7 @@ LEAST_SEEDS = 4
 
 
 def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
-    """Return the looks of a line, as arguments of matplotlib, by the number of its series.
-
-    Lines of one series differ by dashes: ``kind`` is their number.
-    """
+    """Return the looks of series ``number``, whose lines differ by dashes, for matplotlib."""
     dashes = kind if kind is not None else index
     return {
         "color": COLORS[index % len(COLORS)],
@@ -125,10 +122,7 @@ def draw_weights(axes: "Axes", weights: np.ndarray, darkest: float, signed: bool
 
 
 def draw_image(width: float, height: float, draw: Callable[["Figure"], object]) -> str:
-    """Draw a figure of so many inches. Return it for the ``src`` of an image, as SVG.
-
-    Text stays text: browsers have fonts for all scripts.
-    """
+    """Draw a figure of so many inches, and return it for the ``src`` of an image, as SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -367,10 +361,7 @@ def arms(mean: float, interval: float, highest: float = math.inf) -> tuple[float
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """Return the columns of the rows as CSV, numbers in full precision.
-
-    Cells without a value are empty, and further values of a row left out.
-    """
+    """Return the columns of the rows as CSV, in full precision, unknown values as empty cells."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()

@@ -162,10 +162,7 @@ def peak_gpu_bytes() -> int | None:
 
 
 def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let as many threads as cores compute, and sleep soon, unless the user's environment says.
-
-    Call it before PyTorch is imported, which reads these variables once.
-    """
+    """Compute with all cores, and sleep soon, unless the environment says. Precedes PyTorch."""
     environment.setdefault(THREADS, str(available_cores()))
     if not any(name in environment for name in WAITING):
         environment["GOMP_SPINCOUNT"] = SPIN_COUNT
@@ -193,10 +190,7 @@ def crowding_note(
     cores: int | None = os.cpu_count(),
     look: Callable[[], int | None] = other_threads,
 ) -> str:
-    """Return a warning if others compute on the cores that the threads need, or an empty text.
-
-    Several looks must find them, as one may find a command that is just ending.
-    """
+    """Return a warning if several looks find others on the needed cores, or an empty text."""
     try:
         threads = int(environment[THREADS])
     except (KeyError, ValueError):

@@ -144,10 +144,7 @@ class _Decompressed(io.RawIOBase):
 
 
 def open_text(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Open a text file for reading its bytes, decompressed if its name ends so.
-
-    Opening and reading may raise an OSError, see :func:`reading`.
-    """
+    """Open a text file for reading its bytes, decompressed if its name ends so."""
     make = DECOMPRESSORS.get(Path(path).suffix)
     if make is None:
         return open(path, "rb")

@@ -124,10 +124,7 @@ def faster_dtype(
     trial: Callable[[SettingsT], Pace],
     pace: Pace | None = None,
 ) -> tuple[dict[str, Any], Pace]:
-    """Return the choice of bfloat16, if updates are faster with it, and the pace.
-
-    ``pace`` is that of the settings as they are, if it is known.
-    """
+    """Return the choice of bfloat16 if updates are faster with it than ``pace``, and the pace."""
     if pace is None:
         pace = trial(settings)
     if given_names(settings) & {"bf16", "fp16"}:
@@ -184,10 +181,7 @@ def continued(
     trial: Callable[[SettingsT], Pace],
     least_warmup: int = 0,
 ) -> SettingsT:
-    """Return settings with the choices ``names`` of the checkpoint to go on from.
-
-    If the budget is equal, so is the length. Otherwise it is measured again.
-    """
+    """Return settings with the checkpoint's ``names``, and its length if the budget is equal."""
     stored = stored_settings(training)
     budget = settings.trainer.budget  # type: ignore[attr-defined]
     earlier = stored.get("budget")

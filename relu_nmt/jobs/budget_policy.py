@@ -181,10 +181,7 @@ def warmup_updates(updates: int, least: int) -> int:
 def paced_settings(
     pace: Pace, updates: int, seconds: float | None, least_warmup: int = 0
 ) -> dict[str, Any]:
-    """Return the settings that follow from the number of updates.
-
-    ``seconds`` are those of training in a budget of time, None in one of updates or epochs.
-    """
+    """Return the settings that follow from updates, and from the seconds of a budget of time."""
     between = max(1, round(updates / VALIDATIONS))
     between = max(between, round(pace.updates_of_validation / MOST_VALIDATING))
     epochs = max(1, round(between / pace.updates_per_epoch))

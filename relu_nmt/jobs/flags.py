@@ -37,10 +37,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def advice_on(flag: str, words: str = "") -> str:
-    """Return the advice on a flag in :data:`ADVICE`, an empty text without any.
-
-    The number that stands behind the flag in ``words`` replaces the letter N.
-    """
+    """Return the advice on a flag, or "". The number behind it in ``words`` replaces N."""
     tables = parse_yaml(ADVICE.read_text("utf-8"))
     for patterns, advice in (*tables["nowhere"].items(), *tables["elsewhere"].items()):
         if any(fnmatchcase(flag, pattern) for pattern in patterns.split()):

@@ -81,10 +81,7 @@ class TrainingRun:
     def describe(
         self, settings: Any, config: TrainerConfig, task: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the metadata of checkpoints, with ``task``, and note changed settings.
-
-        ``settings`` and the trainer's ``config`` are complete: numbers are in place of ``auto``.
-        """
+        """Return the metadata of checkpoints, from complete settings, and note changed ones."""
         self.settings = settings
         path = self.checkpoint
         if path is not None:

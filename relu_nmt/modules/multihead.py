@@ -117,10 +117,7 @@ class SelfAttention(SelfProjection):
         relative: RelativePositions | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Map states x [B, N, D] to states, with rotation and bias of the position scheme.
-
-        The cache holds keys and values of earlier tokens, and stores the new ones.
-        """
+        """Map states [B, N, D] to states, with a position scheme and a cache of tokens."""
         return self.finish(self.values(self.qkv(x), visibility, relative, cache), x)
 
 

@@ -42,11 +42,7 @@ class PositionConfig:
 
 
 class PositionScheme(nn.Module):
-    """Base class of position schemes. One scheme serves all layers of an encoder or decoder.
-
-    Attributes:
-        max_positions: length of the longest sequence. None for any.
-    """
+    """Base class of position schemes, one for all layers. ``max_positions`` None: any length."""
 
     needs_scores: bool = False
     """True if it has ``rotation`` or ``bias``, which only mechanisms with scores can use."""

@@ -108,10 +108,7 @@ class TextPipeline:
         )
 
     def encode(self, raw: str, marks: bool = True) -> list[str]:
-        """Return the tokens of a raw sentence. ``marks`` keeps the marks of unusual spaces.
-
-        A blank sentence has no tokens, not even a separator.
-        """
+        """Return the tokens of a sentence, none if it is blank. ``marks`` keeps unusual spaces."""
         words = self.words(raw)
         if not marks:
             words = self._tokenizer.without_marks(words)
@@ -133,10 +130,7 @@ class TextPipeline:
         return ["".join(filter(None, self.subword.letters(list(word)))) for word in words]
 
     def letters(self, tokens: Sequence[str]) -> list[str | None]:
-        """Return the characters of each token of :meth:`encode`, see :meth:`SubwordModel.letters`.
-
-        Symbols around the sentence are empty.
-        """
+        """Return the letters of each token, see :meth:`SubwordModel.letters`, of symbols ""."""
         if not tokens:
             return []
         begin = int(self.first_symbol is not None)
@@ -312,10 +306,7 @@ def convert_texts(
     workers: int,
     advance: Advance,
 ) -> Iterator[dict[str, Any]]:
-    """Convert text files. Yield the result of each conversion when its files are complete.
-
-    The result is its number of ``sentences`` and its ``boundaries``, as JSON values.
-    """
+    """Convert files. Yield ``sentences`` and ``boundaries`` of each when it is complete."""
     states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
     results = ordered_map(_convert_chunk, _tasks(conversions), workers, _prepare_pipelines, states)
     for i, pieces in itertools.groupby(results, key=lambda result: result[0][0]):

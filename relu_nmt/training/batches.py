@@ -111,10 +111,7 @@ def batches_of_process(
 def load_ahead(
     load: Callable[[int], Any], indices: Sequence[int], num_workers: int, pin_memory: bool
 ) -> Generator[Any, None, None]:
-    """Yield ``load(index)`` in order, while ``num_workers`` threads load the next batches.
-
-    ``pin_memory`` moves batches with such a method to memory from which a GPU copies faster.
-    """
+    """Yield ``load(index)`` in order, loaded ahead by threads, in pinned memory if asked."""
 
     def load_pinned(index: int) -> Any:
         batch = load(index)

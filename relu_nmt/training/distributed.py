@@ -102,10 +102,7 @@ class ProcessGroup:
             )
 
     def close(self) -> None:
-        """Leave the group and end its threads, which would abort Python if they worked at its end.
-
-        The threads end with the last reference to the group, so drop wrapped objectives before.
-        """
+        """Leave the group and end its threads, which could abort Python at its end."""
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
             for mesh in self._meshes:  # PyTorch's caches keep them
@@ -224,10 +221,7 @@ def _answers(host: str, port: int) -> bool:
 
 @contextmanager
 def noting_signals() -> Iterator[list[int]]:
-    """Yield a list that records STOP_SIGNALS, so that an update can be finished and saved.
-
-    A second SIGINT interrupts at once. Threads but the main one receive no signals.
-    """
+    """Yield a list that records STOP_SIGNALS. A second SIGINT interrupts at once."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -288,10 +282,7 @@ def _is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 
 def exchanging(objective: nn.Module, exchange: bool) -> AbstractContextManager[None]:
-    """Return the context of a forward and backward pass of a (wrapped) objective.
-
-    Unless processes ``exchange`` gradients, each adds up gradients alone, whole ones if sharded.
-    """
+    """Return the context of a pass, in which processes ``exchange`` gradients or keep them."""
     if is_sharded(objective):
         objective.set_requires_gradient_sync(exchange)
     elif isinstance(objective, DistributedDataParallel) and not exchange:
@@ -339,10 +330,7 @@ def part_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
-    """Return whole tensors, gathered from the parts of all processes, which all call this.
-
-    Tied ones stay one tensor. Without ``keep`` this process only sends its parts.
-    """
+    """Return whole tensors, gathered from all processes, on those that ``keep`` them."""
     tensor_of: dict[int, Tensor] = {}
     for tensor in tensors.values():
         value = tensor.detach()

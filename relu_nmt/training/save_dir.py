@@ -284,10 +284,7 @@ class CheckpointFolder:
         return rf"checkpoint\.best_{re.escape(self._config.best_checkpoint_metric)}_(-?\d+\.?\d*)"
 
     def write(self, checkpoint: Checkpoint, names: list[str]) -> None:
-        """Write one checkpoint under several names, then remove checkpoints beyond the limits.
-
-        The files share no bytes, so that a user may replace one of these.
-        """
+        """Write a checkpoint under several names, without shared bytes, and remove old ones."""
         first, *further_paths = [self.path / name for name in names]
         save_checkpoint(first, checkpoint)
         for path in further_paths:

@@ -210,10 +210,7 @@ class PlateauState:
 
 @SCHEDULES.register("reduce_lr_on_plateau")
 class ReduceOnPlateauSchedule(Schedule):
-    """Multiply by --lr-shrink after more than --lr-patience epochs without improvement.
-
-    An improvement is a change of at least --lr-threshold, relative to the best score.
-    """
+    """Multiply by --lr-shrink after more than --lr-patience epochs without improvement."""
 
     init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up (negative: 0)")
     patience: int = option(0, "epochs without improvement before the rate shrinks", least=0)

@@ -178,10 +178,7 @@ StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
 
 
 class Components:
-    """The module ``model`` of an objective, with its optimizer, schedule, precision and average.
-
-    The objective is on its device already, ``wrapped`` to average gradients over processes.
-    """
+    """The module ``model`` of an objective, with its optimizer, schedule, precision and average."""
 
     def __init__(
         self,
@@ -307,11 +304,7 @@ class Components:
     def restore(
         self, path: Path | None, say: Callable[[str], None], start: StartWeights | None = None
     ) -> TrainingState:
-        """Restore tensors and schedule from the checkpoint to go on from. Return its state.
-
-        Without ``path`` it is a fresh start, for which ``start`` may change weights of another
-        model.
-        """
+        """Restore the checkpoint to go on from and return its state, or ``start`` afresh."""
         config = self.config
         advice = same_model_advice(config.fresh_start(goes_on=path is not None))
         # A fresh start, perhaps from the weights of another model.

@@ -67,10 +67,7 @@ class Trainer:
         self._started = self._lap = time.monotonic()
 
     def train(self) -> TrainingResult:
-        """Train up to a limit or a signal, from a checkpoint if the folder has one.
-
-        The result is also written there, with each checkpoint, at each validation and at the end.
-        """
+        """Train up to a limit or a signal, and write and return the result."""
         config = self.config
         say = self.log.say
         metric = config.best_checkpoint_metric
@@ -186,10 +183,7 @@ class Trainer:
         self._end_epoch()
 
     def _update(self, batches: list[tuple[Batch, int]]) -> bool:
-        """Make an update. Return False if float16 gradients overflowed and the step was skipped.
-
-        The numbers of the update may still be on their way from a GPU afterwards.
-        """
+        """Make an update. Return False if float16 gradients overflowed and it was skipped."""
         state = self.state
         number = state.num_updates + 1
         # Seed each update, so that a resumed training draws the same numbers.

@@ -97,10 +97,7 @@ class Update:
         self.loss_scale = parts.loss_scale
 
     def read(self, parts: Components) -> tuple[Meters, tuple[bool, float]]:
-        """Wait for the sums over all batches and processes, and return them without the time.
-
-        With them come the votes: True if a process has a signal, and the mean share of the time.
-        """
+        """Wait for the sums over all processes and the votes to stop. Return the sums."""
         # Take the vector apart.
         gradient_norm, _, tokens, sentences, signals, times, *pairs = self.values.tolist()
         metrics: dict[str, tuple[float, float]] = {}
@@ -152,10 +149,7 @@ def all_metrics(output: LossOutput) -> Mapping[str, tuple[Tensor, float]]:
 
 
 def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
-    """Return the first weight, output or gradient of an update that is not finite, or None.
-
-    The random numbers are seeded, and the weights are those before the update.
-    """
+    """Return the first weight, output or gradient of an update that is not finite, or None."""
     objective = parts.objective
     for name, parameter in objective.named_parameters():
         if not _is_finite(parameter):

@@ -34,10 +34,7 @@ def check_before_start(
     state: TrainingState,
     description: Mapping[str, Any],
 ) -> None:
-    """Check folder, memory, scorer and metric, whose errors would otherwise come after hours.
-
-    ``description`` is the metadata of the checkpoints.
-    """
+    """Check folder, memory, scorer and metric, whose errors would otherwise come after hours."""
     config = parts.config
     is_first = parts.process.is_first
     folder = CheckpointFolder(config)
@@ -83,10 +80,7 @@ def validate(
     state: TrainingState,
     result: TrainingResult,
 ) -> float:
-    """Validate on all sets and return the metric that decides on the best checkpoint.
-
-    The scores are logged and added to ``result``. Damaged data leave it as before the update.
-    """
+    """Validate on all sets, log the scores, and return the one that picks the best checkpoint."""
     config = parts.config
     score = math.nan
     metric = config.best_checkpoint_metric
@@ -202,10 +196,7 @@ def measure(
 def forget_other_measure(
     state: TrainingState, metric: str, data: TrainingData, say: Callable[[str], None]
 ) -> None:
-    """Forget the best score if it was measured otherwise, or on another set, than scores are now.
-
-    The first validation set counts, and the signature of the metric. A loss has none.
-    """
+    """Forget the best score if it is of another metric, signature or set than scores are now."""
     if not data.valid:
         return
     # Store the present subset and signature, with which later scores are compared.

@@ -357,10 +357,7 @@ class AlignedState(DecoderState):
         self._source_view: SentenceView | None = None  # of the last step
 
     def grow_views(self, tokens: Tensor) -> tuple[SentenceView, SentenceView]:
-        """Give every beam its next entry, as :meth:`DecoderState.grow`.
-
-        Return the views of the newest tokens [B, K] int64 of the target and of the source.
-        """
+        """Give every beam its next entry. Return the views [B, K] of target and source."""
         # Number the new entries: one more than the token before if they follow a separator.
         document = self.grow(tokens)
         size = document.num_queries

@@ -73,10 +73,7 @@ class TranslationModel(nn.Module):
         return self.output_projection(features).float()
 
     def start(self, src_tokens: Tensor, num_groups: int = 1) -> Any:
-        """Read the sources [B, S], and return the :class:`SearchState` with one beam a sentence.
-
-        Beams of different groups never mix.
-        """
+        """Read the sources [B, S], and return the :class:`SearchState` with one beam a sentence."""
         raise TypeError(f"{type(self).__name__} must define start")
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
@@ -88,10 +85,7 @@ class TranslationModel(nn.Module):
         raise TypeError(f"{type(self).__name__} must define step")
 
     def most_tokens(self, side: str, of_sentence: bool = False) -> int | None:
-        """Return the limit of tokens of the side ``source`` or ``target``, end symbol included.
-
-        The limit is for a document, or for each sentence in it. None: unlimited.
-        """
+        """Return the limit of tokens of a side, or of its ``sentences``. None: unlimited."""
         return None
 
     @property
@@ -117,10 +111,7 @@ class StepScores:
     weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
 
     def of_all(self, batch: int, beam_size: int) -> "StepScores":
-        """Return scores with log_probs of all beams, [B, K, V] or [B, 1, V].
-
-        Beams that the decoder left out get arbitrary values.
-        """
+        """Return scores with log_probs of all beams, arbitrary ones for left-out beams."""
         return self
 
     def log_probs_of(self, totals: Tensor) -> Tensor:
@@ -205,10 +196,7 @@ class StepDecoder:
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
     ) -> list[StepScores]:
-        """Advance every search by its newest tokens and return scores of the next tokens.
-
-        The temperature divides the logits. ``want_weights`` adds the weights that align tokens.
-        """
+        """Advance every search, and return scores of the next tokens, and weights if wanted."""
         return [self._step(step, temperature, want_weights) for step in steps]
 
     def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
@@ -299,10 +287,7 @@ class Ensemble:
         temperature: float = 1.0,
         want_weights: bool = False,
     ) -> list[StepScores]:
-        """Advance every search by its newest tokens, for each model. Return the averaged scores.
-
-        The temperature divides the logits of every model.
-        """
+        """Advance every search by its newest tokens, for each model. Return the averaged scores."""
         outputs = []
         for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True):
             outputs.append(decoder.step(steps, temperature, want_weights))
@@ -314,10 +299,7 @@ class Ensemble:
 
 
 def average_scores(scores: Sequence[StepScores], batch: int, beam_size: int) -> StepScores:
-    """Average the probabilities of several models, and the aligning attention where there is one.
-
-    The search has B sentences and K beams.
-    """
+    """Average the probabilities of several models [B, K, V], and their aligning attention."""
     if len(scores) == 1:
         return scores[0]
     # Models that left out different beams have scores of different shapes.

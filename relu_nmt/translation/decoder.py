@@ -67,19 +67,13 @@ class Decoder(TransformerStack):
         return target, source
 
     def embed(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
-        """Return the embedded tokens [B, N, D]. See :meth:`InputEmbedding.forward`.
-
-        Callers pass ``</s>`` as the first token. The model may have learned another start symbol.
-        """
+        """Return the embedded tokens [B, N, D], the first one as the model learned to begin."""
         if self.start_index != Dictionary.eos_index:
             tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_index)
         return self.embedding(tokens, start, positions)
 
     def start(self, encoder_out: EncoderOutput, num_groups: int = 1) -> DecoderState:
-        """Return the state before the first token, with one beam a sentence.
-
-        Beams of different groups never mix.
-        """
+        """Return the state before the first token, with one beam a sentence."""
         # Project the source to keys and values once, for all steps.
         caches = []
         for attention in self.cross_attentions:

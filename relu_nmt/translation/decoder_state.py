@@ -49,10 +49,7 @@ class LayerCache:
         return self.source
 
     def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store the newest tokens' keys and values [R, H, k, d]. Return all, [R, H, M', d] each.
-
-        ``used`` is M', the number of entries in use. The newest tokens use the last k.
-        """
+        """Store keys and values [R, H, k, d], the last of ``used`` M'. Return all [R, H, M', d]."""
         if self.target is None:
             self.target = keys, values
         else:
@@ -98,10 +95,7 @@ class DecoderState(SearchState):
         self.cross_visibility = self._make_cross_visibility()
 
     def grow(self, tokens: Tensor) -> Visibility:
-        """Give every beam its next entry. Return the visibility of the newest tokens [B, K] int64.
-
-        K is 1 in the first step, and then the beam size, a multiple of G.
-        """
+        """Give every beam its next entry. Return the visibility of the newest tokens [B, K]."""
         # Make room in the caches for one entry per beam.
         if tokens.size(1) != self._beam_size:
             self._spread(tokens.size(1))

@@ -79,11 +79,7 @@ class EncoderDecoder(TranslationModel):
             nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
 
     def most_tokens(self, side: str, of_sentence: bool = False) -> int | None:
-        """See :meth:`TranslationModel.most_tokens`.
-
-        Aligned attention sees whole documents in upper layers only, and counts positions in each
-        sentence.
-        """
+        """See :meth:`TranslationModel.most_tokens`."""
         is_source = side == "source"
         stack = self.encoder if is_source else self.decoder
         slots = ("encoder", "cross") if is_source else ("decoder",)

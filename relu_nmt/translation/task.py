@@ -73,10 +73,7 @@ class TranslationTask:
         source_lang: str | None = None,
         target_lang: str | None = None,
     ) -> "TranslationTask":
-        """Load the task of a data folder from relu-nmt-preprocess or fairseq-preprocess.
-
-        The languages are the folder's by default.
-        """
+        """Load the task of a data folder, by default in its languages."""
         manifest = data_folder.read_manifest(path)
         if source_lang is None or target_lang is None:
             first, second = data_folder.infer_languages(path)
@@ -203,10 +200,7 @@ class TranslationTask:
             splits.append(self.load_split(f"{split}{len(splits)}", with_alignments))
 
     def references(self, split: Split) -> list[str]:
-        """Return the target sentences of a split, to compare translations with.
-
-        They are raw if the folder has raw text, and joined as translations if it is segmented.
-        """
+        """Return the raw or joined target sentences of a split, to compare translations with."""
         raw = split.raw_target
         text = self.target_text
         if raw is not None and text.keeps_text:

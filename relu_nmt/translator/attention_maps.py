@@ -199,10 +199,7 @@ class AttentionMap:
         return json.dumps(values, ensure_ascii=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Draw the map as SVG, with the sentences and the names of tokens.
-
-        Exact zeros are white, and rows are not divided by their sums.
-        """
+        """Draw the map as SVG. Exact zeros are white, and rows not divided by their sums."""
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
         with reporting(f"{path}: cannot write it"), safe_writer(path) as file:

@@ -242,10 +242,7 @@ class SourceEncoder:
         ordered: bool = True,
         inside_words: bool = False,
     ) -> SourceSentence:
-        """Return a raw sentence, its prefix and its terms as token ids.
-
-        See :class:`TranslationRequest` for the arguments. Blank terms are ignored.
-        """
+        """Return a sentence, its prefix and terms, see :class:`TranslationRequest`, as ids."""
         line = self._without_target_code(line)
         with self.text_lock:
             tokens = self.task.source_text.encode(line)

@@ -39,10 +39,7 @@ class Grid(NamedTuple):
 
 @dataclass
 class VisionOutput:
-    """The output of a model for a batch of images.
-
-    XCiT counts its blocks of class attention last. They only have class tokens.
-    """
+    """The output of a model for images. XCiT's blocks of class attention come last."""
 
     logits: Tensor  # [B, C] scores of the classes, float32
     features: Tensor  # [B, D], the input of the classifier
@@ -136,10 +133,7 @@ def map_of(tokens: Tensor, grid: Grid) -> Tensor:
 
 
 def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate learned positions [T + patches, D] from an old grid to a new one (bicubic).
-
-    The first T are positions of class tokens, which stay.
-    """
+    """Interpolate positions [T + patches, D], but for the T class tokens, between grids."""
     if old == new:
         return positions
     tokens, patches = positions.tensor_split([-old.num_patches])

@@ -258,10 +258,7 @@ class PreprocessingConfig:
         return "padded" if image_size <= LARGEST_PADDED else "resized"
 
     def check_fits(self, image_size: int, preset: Mapping[str, Any]) -> None:
-        """Raise a ConfigError if a setting does nothing with the crop that ``auto`` stands for.
-
-        Settings of the recipe, ``preset``, are allowed at every size.
-        """
+        """Raise a ConfigError if a setting, unless of ``preset``, does nothing with the crop."""
         crop = self.crop_of(image_size)
         for needed, name in (("padded", "crop_padding"), ("resized", "crop_min_area")):
             entry = options_of(PreprocessingConfig)[name]

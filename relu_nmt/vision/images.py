@@ -223,10 +223,7 @@ def _image_set(
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
-    """Return images whose labels are indices into other classes, of a model or another set.
-
-    The names may have any Unicode form. Messages name their source, ``origin``.
-    """
+    """Return images whose labels are indices into other classes, from ``origin`` in messages."""
     # Index the names in composed form and as they are.
     number = {composed(label): index for index, label in enumerate(classes)}
     number |= {label: index for index, label in enumerate(classes)}

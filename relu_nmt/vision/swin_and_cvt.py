@@ -255,10 +255,7 @@ class SwinTransformer(VisionModel):
 
 
 def fit_position_biases(weights: dict[str, Tensor], initial: Mapping[str, Tensor]) -> list[str]:
-    """Interpolate, in place, position biases [(2 M - 1)^2, H] of windows of another size M.
-
-    ``initial`` has the weights of the model that loads them. Return notes for the log.
-    """
+    """Interpolate, in place, biases [(2 M - 1)^2, H] of windows of another size M. Return notes."""
     notes: dict[str, None] = {}
     for name, tensor in weights.items():
         is_bias = name.endswith(".position_bias") and name in initial

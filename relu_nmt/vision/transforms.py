@@ -77,10 +77,7 @@ def random_box(
 
 
 def middle_box(size: tuple[int, int], ratio: float, aspect: float) -> Box:
-    """Return the middle of a picture of this width and height, in pixels.
-
-    It is the largest box with this ``aspect`` (width / height), its sides times ``ratio``.
-    """
+    """Return the middle of a picture: the largest box of this ``aspect``, times ``ratio``."""
     width, height = size
     high = ratio * min(height, width / aspect)
     wide = high * aspect

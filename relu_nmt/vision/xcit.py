@@ -121,10 +121,7 @@ def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
 
 
 def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
-    """Return sines and cosines of positions [N, 64]: 32 of the row, 32 of the column.
-
-    Positions run from 2 pi / size to 2 pi on each axis, so they cover grids of any size alike.
-    """
+    """Return sines and cosines of positions, which cover each axis, of rows and columns [N, 64]."""
     # Space the rates geometrically, beginning with 1.
     rates = 10000.0 ** (-torch.arange(0, WAVES, 2, device=device) / WAVES)  # [16]
     waves = []

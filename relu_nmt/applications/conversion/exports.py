@@ -105,10 +105,7 @@ def save_onnx(model: TranslationModel, task: TranslationTask, folder: Path) -> N
 
 
 def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
-    """Write ``model.onnx``, and ``config.json`` with classes and sizes, to an existing folder.
-
-    The errors are the same as in :func:`save_onnx`.
-    """
+    """Write ``model.onnx``, and ``config.json`` with classes and sizes, to an existing folder."""
     height, width = classifier.transform.sides
     batch = torch.export.Dim("batch", max=1 << 16)
     inputs = {"images": (torch.randn(2, 3, height, width), {0: batch})}

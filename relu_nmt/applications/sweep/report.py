@@ -178,10 +178,7 @@ def distinct(cells: Sequence[Cell], column: str) -> str:
 
 
 def best_at(averages: Sequence[Average], length: int) -> Average | None:
-    """Return the average with the highest d-BLEU, if it is better than all others.
-
-    Better means a gain on at least LEAST_SEEDS seeds, significant over documents and seeds.
-    """
+    """Return the average with the highest d-BLEU, if its gain over all others is significant."""
     scored = [a for a in averages if a.length == length and "d_bleu" in a.record]
     if len(scored) < 2:
         return None
@@ -322,10 +319,7 @@ def length_name(length: int) -> str:
 def length_figure(
     rows: Rows, lengths: Sequence[int], *columns: tuple[str, str, float], from_zero: bool = True
 ) -> str:
-    """Return plots of means over document lengths, for the ``src`` of an image.
-
-    Each of ``columns`` has the column, the title with the unit, and the divisor of the values.
-    """
+    """Return plots over document lengths of columns, each with its title and its divisor."""
     names = list(map(length_name, lengths))
     panels = []
     for column, title, scale in columns:

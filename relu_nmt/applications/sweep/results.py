@@ -63,10 +63,7 @@ Record = dict[str, Any]
 
 
 class System(NamedTuple):
-    """An attention with the lengths of its training: a row of the tables.
-
-    ``mixture`` holds the lengths of the ``--doc-mixture``. It is empty for a model per length.
-    """
+    """An attention with the lengths of its ``--doc-mixture``, if any: a row of the tables."""
 
     attention: str
     mixture: tuple[int, ...] = ()
@@ -386,10 +383,7 @@ def _add_means(average: Average) -> None:
 
 
 def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
-    """Return the columns of a gain in d-BLEU, over the seeds of both averages, and its values.
-
-    Both results are empty without a common seed.
-    """
+    """Return columns and values of a gain in d-BLEU, over the common seeds. Empty without any."""
     seeds = sorted(average.resampled.keys() & other.resampled.keys())
     if not seeds:
         return {}, []

@@ -158,10 +158,7 @@ class StepRunner:
         return self.signal
 
     def checkpoint(self) -> "DelayedSubmission":
-        """Let the training save a checkpoint. Return the work that continues in another job.
-
-        submitit calls this in the middle of a run, before the cluster takes the machine away.
-        """
+        """Save a checkpoint for submitit. Return the work that continues in another job."""
         from submitit.helpers import DelayedSubmission
 
         for task in self._running:

@@ -128,10 +128,7 @@ class SweepModel:
 
 @dataclass(frozen=True)
 class Step:
-    """A training, or an evaluation of its model, and the state of its last run if it has begun.
-
-    The state is stored as a JSON file beside the results.
-    """
+    """A training, or an evaluation of its model, with the state of its last run, stored as JSON."""
 
     model: SweepModel
     # Document length of the evaluation, in tokens. None for a training, CONTRASTS for the

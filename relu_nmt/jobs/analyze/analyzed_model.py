@@ -190,10 +190,7 @@ def _with_added_variance(records: Records, heads: Records) -> Records:
 def reference_losses(
     translator: Translator, sources: Sequence[SourceSentence], left_out: Sequence[int], label: str
 ) -> Losses:
-    """Return the losses of the references of sources, without the tokens of these ids.
-
-    ``label`` names the progress bar.
-    """
+    """Return the losses of the references of sources, without the tokens of these ids."""
     bits: list[float] = []
     tokens: list[int] = []
     generator = translator.generator(GenerationConfig(score_reference=True))

@@ -96,10 +96,7 @@ def which_translates_better(
     bleu_of_training: Mapping[str, float],
     unit: str,
 ) -> Answer:
-    """Compare models on the same sentences: by the loss of the references, and by BLEU if known.
-
-    ``bleu_of_training`` has the last BLEU of validation, and ``unit`` names the sentences.
-    """
+    """Compare models by the loss of the references, and by the BLEU of training if known."""
     question = "Which model translates better?"
     if len(losses) == 1:
         question = "How well does it translate?"

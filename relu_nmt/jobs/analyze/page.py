@@ -112,10 +112,7 @@ def answers_of(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) -
 
 
 def last_bleu(names: Sequence[str], courses: Mapping[str, Curves]) -> dict[str, float]:
-    """Return the last BLEU of validation of each checkpoint's training, or nothing if one has none.
-
-    Several validation sets give the first.
-    """
+    """Return the last BLEU of each training's first validation set, {} if one has none."""
     values: dict[str, float] = {}
     for name in names:
         for (split, metric), points in courses.get(name, {}).items():

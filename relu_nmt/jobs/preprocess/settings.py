@@ -206,10 +206,7 @@ class PreprocessSettings(shared.ClusterOptions):
                 raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
 
     def refuse_idle_limits(self) -> None:
-        """Refuse limits of dictionaries that are given and not made, which fairseq ignores.
-
-        Settings of :meth:`shards` have both: their dictionaries were made with these limits.
-        """
+        """Refuse limits of dictionaries that are given, which fairseq ignores."""
         source = self.srcdict and f"--srcdict {self.srcdict}"
         target = self.tgtdict and f"--tgtdict {self.tgtdict}"
         if self.joined_dictionary:

@@ -88,10 +88,7 @@ class Job:
         return split_path(self.folder, split, self.config.pair, ending)
 
     def tokens(self, journal: Journal) -> dict[SideKey, TextFile]:
-        """Return the text of each side of each split, tokens between spaces.
-
-        The folder of the journal holds the texts between the steps.
-        """
+        """Return the text of each side of each split, tokens between spaces."""
         config = self.config
         # Learn the subword model on the words of the training text, or copy given ones.
         train = {key: text for key, text in self.inputs.items() if key[0] == "train"}

@@ -316,10 +316,7 @@ def _check_start(settings: Settings, model: SweepModel) -> None:
 
 
 def plan_steps(settings: Settings, without_weights: Collection[str] = ()) -> list[Step]:
-    """Return all steps, each model's training before its evaluations.
-
-    ``without_weights`` names attentions and variants without weights to measure.
-    """
+    """Return all steps, each model's training before its evaluations."""
     steps = []
     for model, lengths in planned_models(settings).items():
         folder = model.folder(settings.save_dir)

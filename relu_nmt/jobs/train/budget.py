@@ -68,11 +68,7 @@ def within_budget(
 
 
 class Chooser:
-    """Chooses shape, batch, dtype and rates of a new training.
-
-    Args:
-        trial: measures the pace with such settings.
-    """
+    """Chooses shape, batch, dtype and rates of a new training, by the pace in trials."""
 
     def __init__(
         self, settings: Settings, task: TranslationTask, training: TrainingRun, trial: Trial

@@ -56,10 +56,7 @@ class Corpora:
         )
 
     def validation_batches(self) -> dict[str, TranslationBatches]:
-        """Return batches of all sentences of each validation split, by name.
-
-        If documents are trained on, the sentences are in groups.
-        """
+        """Return batches of each validation split, of groups if documents are trained on."""
         settings = self.settings
         batches: dict[str, TranslationBatches] = {}
         if settings.trainer.disable_validation:

@@ -215,10 +215,7 @@ def _untranslated(translation: Translation) -> Translation:
 
 
 def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iterator[list[str]]:
-    """Yield lines as they arrive, at most ``buffer_size`` together (0: no limit).
-
-    A read waits only while no byte has arrived.
-    """
+    """Yield lines as they arrive, at most ``buffer_size`` together (0: no limit)."""
     origin = named_input(origin)
     # Parts of a line without its end yet. Join them once, as a line may be as long as a file.
     parts: list[bytes] = []

@@ -160,19 +160,13 @@ def accuracy(
 
 
 class Classified(list[dict[str, float]]):
-    """The probabilities of classes for each picture, empty if the picture cannot be read.
-
-    The exit code is 2 if there are such pictures.
-    """
+    """The probabilities of classes for each picture, {} for a damaged one (exit code 2)."""
 
     exit_code = 0
 
 
 def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Classified:
-    """Classify pictures, and return the probabilities of the likeliest classes of each.
-
-    A picture that cannot be read is reported on standard error, and all other pictures classified.
-    """
+    """Classify pictures, report damaged ones, and return the likeliest classes of each."""
     classifier = load_classifier(settings.path, settings, settings.image_size)
     maps = settings.attention_maps
     if maps is not None:

@@ -325,10 +325,7 @@ def scaled_rates(
 
 
 def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> TrainerConfig:
-    """End the cosine schedule with the training, after ``--max-epoch`` or ``--max-update``.
-
-    :func:`config_for_data` has the same arguments.
-    """
+    """End the cosine schedule with the training, after ``--max-epoch`` or ``--max-update``."""
     # The training ends at the first of its limits, in updates.
     schedule = config.schedule
     limits = [config.max_update] if config.max_update else []

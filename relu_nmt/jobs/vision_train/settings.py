@@ -31,10 +31,7 @@ RECIPES = read_presets(Path(relu_nmt.vision.__file__).with_name("recipes.yaml"))
 
 @settings
 class VisionTrainerConfig(TrainerConfig):
-    """The trainer's settings with the defaults of vision transformers, of DeiT for the optimizer.
-
-    Biases, norms, the class token and positions are exempt from the weight decay.
-    """
+    """The trainer's settings with the defaults of vision transformers."""
 
     budget: str | None = like(
         TrainerConfig, "budget", brings={"store_ema": True, "no_epoch_checkpoints": True}

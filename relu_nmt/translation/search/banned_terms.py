@@ -230,10 +230,7 @@ class TermBans(StepRule):
         return last
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Forbid the symbols.
-
-        Forced terms may complete a banned term, but not end a banned word before them.
-        """
+        """Forbid symbols that would end a banned term, unless forced terms complete it."""
         last = self._may_be_last(step, log_probs)
         # Treat beams with the same ending at once.
         groups: dict[tuple[int, Ending, bool], list[tuple[int, int]]] = defaultdict(list)
@@ -253,10 +250,7 @@ class TermBans(StepRule):
                     self._tracker.forbid_ends(hypotheses, terms.word_ends)
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K] (None: the same).
-
-        The forced terms must not have advanced yet.
-        """
+        """Append the tokens [B, K] to beams ``parents`` [B, K], before the forced terms advance."""
         chosen = tokens.tolist()
         forced: list[list[ForcedTerms]] = [[] for _ in self._endings]
         if self._tracker is not None:

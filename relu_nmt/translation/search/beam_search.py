@@ -379,10 +379,7 @@ class SearchHistory:
         self._origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
 
     def append(self, sentences: np.ndarray, live: Continuations, alignment: Tensor | None) -> None:
-        """Record the beams of one step for the rows of these sentences [B].
-
-        ``alignment`` [B, K] has the source position that each **parent** beam attended to, or -1.
-        """
+        """Record the beams of a step, and the position that each **parent** attended to."""
         row_of = np.full(len(self._limits), -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))
         beams = Continuations(live.tokens, live.parents, live.totals)

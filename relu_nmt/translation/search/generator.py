@@ -142,10 +142,7 @@ class Generator:
     def joined(
         self, sentences: Sequence[SourceSentence], hypotheses: Sequence[Hypothesis]
     ) -> Hypothesis:
-        """Return hypotheses of the sentences of a line as one hypothesis of the line.
-
-        The log-probability of an end symbol within the line is added to the next token.
-        """
+        """Return hypotheses of the sentences of a line as one. Inner end symbols count on."""
         # Count source positions from the beginning of the line.
         position = 0
         alignments = []
@@ -373,10 +370,7 @@ def plan_batches(
 
 
 def longest_first(lengths: np.ndarray, size_of: Callable[[int], int]) -> Iterator[np.ndarray]:
-    """Yield the sentences of each batch, longest first.
-
-    A batch has ``size_of(longest)`` sentences, at least one.
-    """
+    """Yield the sentences of each batch, longest first, ``size_of(longest)`` but at least one."""
     order = np.argsort(-lengths, kind="stable")
     first = 0
     while first < len(order):

@@ -79,10 +79,7 @@ class Scorer(ABC):
         """Return the scores [B, M]. The highest is the best."""
 
     def joined(self, scores: np.ndarray, lengths: np.ndarray, length: int) -> float:
-        """Return the score of a line of ``length`` tokens from the scores of its sentences.
-
-        By default it is the mean of the scores [N], weighted by the tokens of each sentence [N].
-        """
+        """Return the score of a line, by default the mean of its sentences', by their tokens."""
         return float(np.average(scores, weights=lengths))
 
     def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:

@@ -33,10 +33,7 @@ class Shortlist:
     num_symbols: int  # size of the target dictionary, which has frequent symbols first
 
     def of(self, src_tokens: Tensor, needed: Iterable[int] = ()) -> Tensor:
-        """Return the sorted ids for a batch of sources [B, S] and the ``needed`` ids, int64 [V'].
-
-        Frequent symbols are added until their number is a multiple of :data:`MULTIPLE`.
-        """
+        """Return the sorted ids for sources [B, S] and the ``needed`` ids, int64 [V']."""
         # Special, common and needed symbols, and the candidates of all source tokens.
         always = torch.tensor([*range(NUM_SPECIAL), *needed])
         of_sources = self.candidates[src_tokens.cpu().flatten()].flatten()

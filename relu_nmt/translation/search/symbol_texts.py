@@ -79,10 +79,7 @@ class SearchedTexts:
         self._begins = [0, *itertools.accumulate(sizes)]
 
     def find(self, part: str) -> Iterator[tuple[int, str, str]]:
-        """Yield each symbol with the part, and the characters before and behind it, or END.
-
-        A part may begin with END.
-        """
+        """Yield each symbol with the part, which may begin with END, and the letters around it."""
         begin = self._all.find(part)
         while begin >= 0:
             end = begin + len(part)
