@@ -153,8 +153,7 @@ class LayerStatistics:
 
     A branch with a ``variance_ratio`` near 0 has no effect, even if its attention weights look
     sharp. Memories whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
-    ``top_sums``, the sums over the largest p percent of weights, p of ``PERCENTS``. The ensemble
-    holds a single model. Its dtype is used. ``memories_only`` leaves out the other branches.
+    ``top_sums``, the sums over the largest p percent of weights. The ensemble holds a single model.
 
     Reference: ReLUFormer, section 3, Eq. 4 and Figures 2 and 3.
     """
@@ -382,11 +381,6 @@ def anisotropy(values: Tensor) -> float | None:
     It is between -1 / (F - 1) and 1, and near 0 for random rows.
 
     Reference: ReLUFormer, Eq. 4.
-
-    Example:
-        >>> import torch
-        >>> anisotropy(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 0.0]]))
-        1.0
     """
     rows = values.double()
     # Drop zero rows, which have no direction.

@@ -80,19 +80,6 @@ class WeightStatistics:
     ensemble holds a single model, evaluated in its dtype. The dictionaries of source and target
     tell punctuation and frequent words.
 
-    Example:
-        >>> from relu_nmt.translation.config import TransformerConfig
-        >>> from relu_nmt.translation.encoder_decoder import EncoderDecoder
-        >>> from relu_nmt.translation.base import StepDecoder
-        >>> words = Dictionary(["ein", "Haus"])
-        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
-        >>> model = EncoderDecoder(config, len(words), len(words), words.pad_index)
-        >>> statistics = WeightStatistics(Ensemble([StepDecoder(model)]), (words, words))
-        >>> statistics.add([np.array([4, 5, 2])], [np.array([5, 2])])
-        >>> mean = statistics.records()[-1]
-        >>> mean["slot"], mean["rows"], round(mean["sum"], 6)
-        ('cross', 2, 1.0)
-
     Reference: ReLUFormer, Tables 3 and 5, Figures 4 and 5.
     """
 

@@ -80,12 +80,8 @@ def _open(path: Path) -> BinaryIO:
 class IndexedDataset:
     """The sentences of one language of one split, read from disk on demand.
 
-    Opening reads the lengths only, and checks the two files, ``prefix.bin`` and ``prefix.idx``,
-    against each other.
-
-    Attributes:
-        sizes: int32 [N], tokens of each sentence with ``</s>``. Read-only.
-        dtype: dtype of the ``.bin``.
+    Opening reads the lengths only, ``sizes`` int32 [N] with ``</s>``, and checks the two files,
+    ``prefix.bin`` and ``prefix.idx``, against each other.
     """
 
     def __init__(self, prefix: str | os.PathLike[str]) -> None:
@@ -376,11 +372,9 @@ def binarize_alignments(
     """Write the ``.bin`` and ``.idx`` of the word alignments of a split, ``train.align.de-en``.
 
     Each entry has the source and target position of each pair of aligned tokens, in turn, from 0.
-    The scanned text is parallel to the source text, whose lines between documents, ``separators``
-    from 1, are blank or ``<d>`` here. The result does not depend on the number of workers.
-
-    Returns the number of ``sentences`` and of ``pairs`` of tokens. A line that is no alignment, or
-    does not fit its sentences, is a DataError that names it.
+    Returns the number of ``sentences`` and of ``pairs``. A line that is no alignment, or does not
+    fit its sentences, is a DataError. Lines between documents, ``separators``, are blank or
+    ``<d>``.
 
     Reference: fairseq 0.12, ``fairseq-preprocess --align-suffix``.
     """

@@ -64,13 +64,7 @@ class Separators(NamedTuple):
 
 @settings
 class DocumentConfig:
-    """Settings that join consecutive sentences of a document.
-
-    Example:
-        >>> config = DocumentConfig(doc_mixture=(1, 128, 512))
-        >>> config.active, config.training_lengths, config.validation_length
-        (True, (1, 128, 512), 512)
-    """
+    """Settings that join consecutive sentences of a document."""
 
     max_doc_tokens: int | None = option(
         None, f"join sentences of a document up to N tokens, {SINGLE_SENTENCES}: sentences", least=1
@@ -270,15 +264,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of consecutive sentences, all arrays int64 [groups].
-
-    Example:
-        >>> groups = plan_groups(np.array([5, 4, 9, 3]), np.array([3, 1]), 8)
-        >>> [list(groups.sentences(i)) for i in range(len(groups))]
-        [[0, 1], [2], [3]]
-        >>> groups.over_long.tolist()
-        [False, True, False]
-    """
+    """Groups of consecutive sentences, all arrays int64 [groups]."""
 
     first: np.ndarray  # number of the first sentence of each group
     count: np.ndarray  # its sentences

@@ -33,17 +33,8 @@ Pair = tuple[np.ndarray, np.ndarray | None]
 class Split:
     """Source and target sentences side by side, with document boundaries and raw text if kept.
 
-    A split is read group by group (:class:`relu_nmt.data.documents.Groups`). Sides of different
-    lengths are a DataError.
-
-    Args:
-        source: the source sentences.
-        target: the target sentences in the same order. None for source-only data.
-        source_vocab_size: token ids at or above it are an error. None skips the check.
-        target_vocab_size: the same for the target.
-        separators: ids of the symbols that end each source and each target sentence, before
-            ``</s>``. The files do not contain them.
-        alignments: word alignments (:class:`AlignmentDataset`) to train on.
+    Sides of different lengths are a DataError, and so are token ids from the ``vocab_size`` of a
+    side on. The files do not contain the ``separators``, which end each sentence before ``</s>``.
     """
 
     def __init__(

@@ -241,11 +241,10 @@ class AlignedDocuments:
 class SplitScorer:
     """Comparison of translations of a split with its references.
 
-    The references are raw text if the folder keeps it. A folder of fairseq-preprocess has only
-    token ids. Translations and references are then compared as symbols of the dictionary, with
-    ``tok:none``, unless the task detokenizes them or the language has no spaces. ``--scoring bleu``
-    and ``compound-bleu`` compare words of the tokenizer, subwords joined. ``note`` is a line about
-    the tokenizer that the language has chosen. Empty for the usual one.
+    References are raw text if the folder keeps it. Otherwise both sides are compared as symbols of
+    the dictionary, with ``tok:none``, unless the task detokenizes them or the language has no
+    spaces. ``--scoring bleu`` and ``compound-bleu`` compare words. ``note`` is a line about the
+    tokenizer.
     """
 
     def __init__(self, task: TranslationTask, split: Split, config: ScoringConfig) -> None:
@@ -316,14 +315,10 @@ class SplitScorer:
     ) -> dict[str, Score]:
         """Return the scores of the split's documents, by name.
 
-        A line of a document is a sentence, or a group that could not be cut into sentences. Each
-        group has its translation in ``groups``, and its sentences in ``counts``, int [groups].
-
-        Returns:
-            ``d_bleu``, one segment per document. ``s_bleu``, one per sentence, except that a
-            mismatched document is one segment (absent if all documents are mismatched).
-            ``group_bleu``, one per group, so that its references depend on the groups. ``chrf``,
-            that is d-chrF2 of raw text.
+        A line of a document is a sentence, or a group that could not be cut into sentences.
+        ``groups`` has the translation of each group of ``counts`` sentences. ``d_bleu`` has a
+        segment per document, ``group_bleu`` per group, ``s_bleu`` per sentence, but one for a
+        document that is mismatched. ``chrf`` is d-chrF2 of raw text.
         """
         aligned = raw = self._aligned(documents, self._tokenized)
         # Take raw text for chrF, even where BLEU compares words.

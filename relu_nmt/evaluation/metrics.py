@@ -110,12 +110,7 @@ class Score:
 
 @dataclass(frozen=True)
 class MetricConfig:
-    """A metric and its settings.
-
-    Example:
-        >>> MetricConfig("chrf").score(["a dog"], [["a dog"]]).text
-        'chrF2 = 100.00'
-    """
+    """A metric and its settings."""
 
     name: str = "bleu"  # ``bleu``, ``chrf`` or ``ter`` (edits over words, lower is better)
     lowercase: bool = False  # ignore case, as TER always does

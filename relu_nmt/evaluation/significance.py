@@ -153,17 +153,13 @@ def paired_bootstrap(
     samples: int = DEFAULT_SAMPLES,
     prefix: str = "",
 ) -> tuple[str, dict[str, Any]]:
-    """Compare two systems by resampling the same segments for both.
+    """Compare two systems by resampling the same segments for both. Return a line and its values.
 
-    Return the line to print and its values: ``value``, ``mean`` over the resamples and ``interval``
-    of each system, the ``p_value`` and the ``difference`` of the systems.
+    Segments are lines, or whole documents, whose ``prefix`` is ``d-``. As in sacreBLEU, the
+    variable ``SACREBLEU_SEED`` sets the seed, 12345 by default.
 
-    Segments are lines, or whole documents joined by
-    :func:`relu_nmt.evaluation.document_scores.join_lines`. ``prefix`` is then ``d-``. As in
-    sacreBLEU, the environment variable ``SACREBLEU_SEED`` sets the seed, 12345 by default.
-
-    Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation".
-    The p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
+    Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation". The
+    p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
     """
     seed = _seed()
     if samples < 1:

@@ -23,13 +23,11 @@ CHECKED_SENTENCES = 2
 
 @dataclass
 class ValidationBleu:
-    """Translates a split and scores it against its references.
+    """Translates a split, group by group, and scores it against its references.
 
-    Each group of sentences is translated at once. Single sentences are groups of one. With
-    ``of_documents`` groups are joined and whole documents scored (d-BLEU), so the score does not
-    depend on the division into groups. Sources of more than ``longest`` tokens get empty
-    translations. The processes share the work, and ``say`` prints the score and, with
-    ``prints_samples``, some translations.
+    With ``of_documents`` groups are joined and whole documents scored (d-BLEU), so the score does
+    not depend on the division into groups. Sources of more than ``longest`` tokens get empty
+    translations. The processes share the work.
     """
 
     generator: Generator

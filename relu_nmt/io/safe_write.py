@@ -93,9 +93,9 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
     """Yield a name to write to, and rename that file (or folder) to ``path`` at the end.
 
     If the block raises, the new file is removed and ``path`` stays as it was. Several processes may
-    replace a file at once, also on several machines. The last one wins. The new file gets the
-    permissions and the group of the old one. A link is replaced, not its target. A ``durable`` file
-    is brought to the disk before it is renamed.
+    replace a file at once, also on several machines. The new file gets the permissions and the
+    group of the old one. A link is replaced, not its target. A ``durable`` file is brought to the
+    disk first.
     """
     final = Path(path)
     with temporary_folder(final) as folder:

@@ -41,19 +41,12 @@ MOST_ATTENTION_DROPOUT = 0.1
 
 @dataclass(frozen=True)
 class Pace:
-    """The measured pace of a training, and the sizes on which it depends.
+    """The measured pace of a training, and the sizes on which it depends."""
 
-    Args:
-        seconds: of an update.
-        samples: sentence pairs or images of an epoch.
-        weights: parameters of the model.
-        validation_batches: batches of a validation.
-    """
-
-    seconds: float
+    seconds: float  # of an update
     updates_per_epoch: int
-    samples: int = 0
-    weights: int = 0
+    samples: int = 0  # sentence pairs or images of an epoch
+    weights: int = 0  # parameters of the model
     validation_batches: int = 0
 
     @property

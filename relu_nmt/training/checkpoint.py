@@ -58,15 +58,7 @@ _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x
 
 @dataclass
 class Checkpoint:
-    """The contents of a checkpoint.
-
-    Example:
-        >>> import tempfile, torch
-        >>> path = Path(tempfile.mkdtemp()) / "checkpoint_last.safetensors"
-        >>> save_checkpoint(path, Checkpoint({"w": torch.ones(2)}, {"args": {"lr": 0.5}}))
-        >>> load_checkpoint(path).metadata["args"]
-        {'lr': 0.5}
-    """
+    """The contents of a checkpoint."""
 
     # The ``state_dict`` for decoding. Tied weights are stored once and come back as one tensor.
     model_tensors: dict[str, Tensor]

@@ -51,12 +51,7 @@ MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 
 @settings
 class OptimizerConfig:
-    """Settings of the optimizer, and of the exponential moving average of the weights.
-
-    Example:
-        >>> OptimizerConfig(optimizer="adam:beta2=0.95").adam_betas
-        (0.9, 0.95)
-    """
+    """Settings of the optimizer, and of the exponential moving average of the weights."""
 
     optimizer: str = option(
         "adam",

@@ -83,11 +83,6 @@ class TrainingLog:
     All processes but the first are ``quiet``. Without ``shown`` only the log file and TensorBoard
     are written. ``lost`` is the first error that ended a part of the log, such as a full disk or a
     closed pipe. Training goes on without that part.
-
-    Example:
-        >>> log = TrainingLog(TrainerConfig(log_format="json"))
-        >>> log.validation(1, "valid", {"loss": 3.14159, "num_updates": 7})
-        {"epoch": 1, "valid_loss": 3.142, "valid_num_updates": 7}
     """
 
     def __init__(self, config: TrainerConfig, quiet: bool = False, shown: bool = True) -> None:

@@ -103,10 +103,6 @@ def largest_that_fits(
 
     ``share_of`` tries a size. Sizes grow as far as ``goal`` allows if all memory grew in proportion
     to them. So none is tried that does not fit, after which the system would end the process.
-
-    Example:
-        >>> largest_that_fits(lambda tokens: 0.2 + tokens / 10_000, smallest=50, largest=20_000)
-        5440
     """
     size = max(smallest, min(FIRST_TOKENS, largest))
     fits = 0

@@ -52,14 +52,6 @@ class TrainingResult:
     """The curves of a training and the reason of its end, over all resumes.
 
     The file has all fields but ``save_dir`` and ``log_lost``.
-
-    Example:
-        >>> result = TrainingResult(num_updates=20)
-        >>> for updates, wps, seconds in ((10, 100.0, 5.0), (20, 200.0, 2.5)):
-        ...     stats = {"num_updates": updates, "wps": wps, "ups": wps / 50, "train_wall": seconds}
-        ...     result.train.append(entry(1, stats))
-        >>> result.tokens_per_second, result.updates_per_second
-        (200.0, 4.0)
     """
 
     save_dir: Path | None = None  # of the file and of the checkpoints. None if none are written
@@ -224,13 +216,7 @@ def entry(epoch: int, stats: Mapping[str, float]) -> Stats:
 
 
 class CheckpointFolder:
-    """The folder ``--save-dir``.
-
-    Example:
-        >>> folder = CheckpointFolder(TrainerConfig())
-        >>> folder.names(3, 300, end_of_epoch=True)
-        ['checkpoint3.safetensors', 'checkpoint_last.safetensors']
-    """
+    """The folder ``--save-dir``."""
 
     def __init__(self, config: TrainerConfig) -> None:
         self._config = config

@@ -265,12 +265,7 @@ def _flag(name: str, help_text: str, metavar: str, **changes: Any) -> Any:
 
 @settings
 class ScheduleConfig:
-    """Settings of the learning-rate schedule, under fairseq's flag names.
-
-    Example:
-        >>> ScheduleConfig(lr_scheduler="fixed:shrink=0.5").lr_shrink
-        0.5
-    """
+    """Settings of the learning-rate schedule, under fairseq's flag names."""
 
     lr: tuple[float, ...] = option(
         (5e-4,), "learning rate, its peak (fixed: one per epoch, LR1,...)", least=0, metavar="LR"

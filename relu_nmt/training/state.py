@@ -99,16 +99,6 @@ class WeightAverage:
     At averaging t the decay is at most (1 + t) / (10 + t), so that a short training's average
     forgets the random start. With ``--ema-start-update``, which has this purpose in fairseq, it is
     always ``--ema-decay``. The statistics of BatchNorm are averaged with the parameters.
-
-    Example:
-        >>> model = nn.Linear(1, 1, bias=False)
-        >>> _ = nn.init.ones_(model.weight)
-        >>> average = WeightAverage(model, OptimizerConfig(store_ema=True, ema_decay=0.9))
-        >>> _ = nn.init.zeros_(model.weight)
-        >>> average.update(num_updates=1)
-        >>> with average.applied():
-        ...     print(round(model.weight.item(), 3))
-        0.182
     """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:

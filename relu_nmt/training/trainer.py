@@ -23,14 +23,10 @@ from relu_nmt.training.update import Update, first_not_finite
 
 
 class Trainer:
-    """Trains a model.
+    """Trains the module ``model`` of an objective, and stores it.
 
-    Args:
-        objective: the loss, ``objective(batch, telemetry=False) -> LossOutput``. Its module
-            ``model`` is trained and stored.
-        description: metadata of the checkpoints as JSON can hold it (``model_config``, ``task``,
-            ``args``).
-        start: returns the initial weights from the checkpoint of ``--finetune-from-model``.
+    ``description`` is the metadata of the checkpoints, as JSON can hold it. ``start`` returns the
+    initial weights from the checkpoint of ``--finetune-from-model``.
     """
 
     def __init__(

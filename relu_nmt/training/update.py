@@ -44,12 +44,9 @@ class Update:
     ) -> None:
         """Make an update of the objective, which is in training mode.
 
-        Args:
-            parts: the model and its optimizer.
-            batches: batches of this process with their weights: 1, or 0 for a batch that only keeps
-                this process in step with other processes.
-            votes: this process has received a signal, and its share of the time that is used up.
-            wants_telemetry: compute the objective's telemetry of the first batch.
+        The weight of a batch is 1, or 0 if it only keeps this process in step with others.
+        ``votes``: this process has received a signal, and its share of the time.
+        ``wants_telemetry`` of the first batch.
         """
         # Go forward and backward with each batch.
         torch.manual_seed(self.seed)

@@ -33,10 +33,8 @@ SMALLER_SEARCH = "a smaller --max-tokens, --batch-size or --beam needs less"
 class LayerCache:
     """Keys and values of one decoder layer: of the source, and of the target so far.
 
-    ``R`` trees of hypotheses have k beams each, and M entries for the tokens of their beams.
-
-    Attributes:
-        target: keys and values of the target so far, [R, H, M, d] each. None before the first step.
+    ``R`` trees of hypotheses have k beams each, and M entries for the tokens of their beams. Keys
+    and values of the ``target`` are [R, H, M, d] each. None before the first step.
     """
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
@@ -77,11 +75,8 @@ class LayerCache:
 class DecoderState(SearchState):
     """The state of ``B`` sentences, each of which starts with one beam.
 
-    The key mask [B, S] marks real source tokens. Beams of different groups never mix.
-
-    Attributes:
-        length: number of tokens of each hypothesis.
-        cross_visibility: the source tokens visible to the beams of each sentence.
+    The key mask [B, S] marks real source tokens. Beams of different groups never mix. Each
+    hypothesis has ``length`` tokens.
     """
 
     def __init__(self, caches: Sequence[LayerCache], key_mask: Tensor, num_groups: int = 1) -> None:

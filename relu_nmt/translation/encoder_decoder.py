@@ -26,14 +26,6 @@ class EncoderDecoder(TranslationModel):
         target_vocab_size: number of target symbols V.
         pad_index: id of the padding symbol on both sides.
         separators: ids of the symbols that end source and target sentences. None: no separators.
-
-    Example:
-        >>> import torch
-        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
-        >>> model = EncoderDecoder(config, 10, 12, pad_index=1)
-        >>> features = model(torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6]]))
-        >>> tuple(model.logits(features).shape)
-        (1, 2, 12)
     """
 
     def __init__(

@@ -121,12 +121,9 @@ class TranslationTask:
         """Return the task in which ``<sep>`` ends each sentence of both sides.
 
         No file changes: the symbol gets an id that the binarized data does not use, and reading
-        adds it to sentences.
-
-        Args:
-            earlier: task of the model that training starts from. The symbol gets the id that it has
-                there. If it is new, it comes last, since a model knows its ``madeupword``, and does
-                not end a sentence that stands alone.
+        adds it to sentences. The id is that of the ``earlier`` task that training starts from. If
+        it is new there, it comes last, since a model knows its ``madeupword``, and does not end a
+        sentence that stands alone.
         """
         # Take over the ids from the earlier model.
         source = None

@@ -109,10 +109,9 @@ def attention_weights(
 ) -> list[np.ndarray]:
     """Return the weights at places of one slot, [Nq, Nk] or of all heads [H, Nq, Nk], float32.
 
-    Source and target are token ids that end in the end symbol. The model reads the target in one
-    pass (teacher forcing), with the weights of step-by-step decoding. Only these mechanisms leave
-    their fast path. A layer that attends to sentences and to the whole document returns the weights
-    over the document.
+    The model reads source and target, token ids that end in the end symbol, in one pass. Only these
+    mechanisms leave their fast path. A layer that attends to sentences and to the whole document
+    returns the weights over the document.
     """
     # Run one pass in which only these attentions record their weights.
     model = single_model(ensemble)
@@ -343,12 +342,8 @@ def _side(sides: Sequence[Sequence[str]], few: int) -> tuple[float, float]:
 def drawn_tokens(tokens: Sequence[str]) -> list[str]:
     """Return the tokens as labels: a space before each that begins a word, in place of marks.
 
-    Words without parts need no space.
-
     Example:
-        >>> [label.replace(DRAWN_SPACE, " ") for label in drawn_tokens(["\u2581Haus", "tür"])]
-        [' Haus', 'tür']
-        >>> [label.replace(DRAWN_SPACE, " ") for label in drawn_tokens(["Haus@@", "tür"])]
+        >>> [label.replace(DRAWN_SPACE, " ") for label in drawn_tokens(["▁Haus", "tür"])]
         [' Haus', 'tür']
     """
     labels = []

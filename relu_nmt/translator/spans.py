@@ -24,16 +24,11 @@ class WordAlignment:
     """The words of a line and of its translation, and the pairs of words that align.
 
     Every character that is no white space belongs to one word.
-
-    Args:
-        source: characters of each word of the line, in order.
-        target: characters of each word of the translation, in order.
-        links: numbers of a source word and of a target word that attends to it most, in order.
     """
 
-    source: list[Span]
-    target: list[Span]
-    links: list[tuple[int, int]]
+    source: list[Span]  # characters of each word of the line, in order
+    target: list[Span]  # of the translation
+    links: list[tuple[int, int]]  # a source word and a target word that attends to it most
 
 
 def align_words(

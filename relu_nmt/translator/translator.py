@@ -289,11 +289,8 @@ class Translator:
     ) -> TranslatedDocuments:
         """Return the translations of documents, window by window, to commands and the server.
 
-        Args:
-            documents: token ids of :attr:`sources`, or of a data folder.
-            config: settings of the search.
-            search: searches windows, by default a new :meth:`searcher`. Commands use one for all
-                of their input. The server's joins the windows of several requests in one batch.
+        ``search`` searches windows, by default a new :meth:`searcher`. Commands use one for all of
+        their input. The server's joins the windows of several requests in one batch.
         """
         # Check all lines before the search of the first one.
         check_lengths(documents.sentences, self.max_source_positions, documents.separators)

@@ -79,10 +79,9 @@ def composed_names(names: Sequence[str], origin: object) -> tuple[str, ...]:
 class FileTree:
     """The files below a folder, or in a zip file, which is never unpacked to the disk.
 
-    Links to folders are followed, except links that point upwards. If several links point to one
-    folder, only the first is followed. Files of one of the ``parts``, folders of these names, may
-    be links to files of another. ``not_entered`` has the folders that :meth:`paths` skipped, with
-    reasons.
+    Links to folders are followed, of several links to one folder the first, but none that points
+    upwards. Files of one of the ``parts``, folders of these names, may be links to files of
+    another. ``not_entered`` has the folders that :meth:`paths` skipped, with reasons.
     """
 
     def __init__(self, origin: Path, parts: Sequence[str] = ()) -> None:
@@ -269,11 +268,10 @@ def open_table(
     """Return the images of each part with labels that are int64 indices, and the class names.
 
     A NumPy archive holds ``images`` and ``labels``, or ``train_images``, ``train_labels``,
-    ``val_images``, ... (also ``x_train``, ``y_train``, ...), and perhaps ``classes``, the names of
-    the numbered classes. Parquet files have columns ``image`` (or ``img``), the bytes of a file,
-    perhaps as field ``bytes`` of a struct, and ``label``. In a folder their names begin with that
-    of a part (``train-00000-of-00002.parquet``), as in data sets of Hugging Face. Without
-    ``parts``, the only one is called "".
+    ``val_images``, ... (also ``x_train``, ``y_train``, ...), and perhaps ``classes``. Parquet files
+    have columns ``image`` (or ``img``), the bytes of a file, perhaps as field ``bytes`` of a
+    struct, and ``label``. In a folder their names begin with that of a part, as in data sets of
+    Hugging Face. Without ``parts``, the only one is called "".
     """
     reader = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
     rows, names = reader(source, parts)

@@ -110,16 +110,6 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
 
     Returns the sets by name, ``train`` first. Without such a part there is one set, named after the
     path.
-
-    Example:
-        >>> import tempfile
-        >>> root = Path(tempfile.mkdtemp())
-        >>> for name in ("cat", "dog"):
-        ...     (root / name).mkdir()
-        ...     _ = (root / name / "1.png").write_bytes(b"")
-        >>> [images] = open_images(root).values()
-        >>> images.classes, images.labels.tolist()
-        (('cat', 'dog'), [0, 1])
     """
     # Check Pillow first, for an early error.
     import_pillow()
@@ -305,8 +295,7 @@ class SampleBatch(TensorBatch):
 class PlannedBatches:
     """The batches of a set of ``count`` samples, by epoch. A subclass loads a batch by its index.
 
-    The last batch of an epoch may have fewer than ``batch_size`` samples. The seed determines the
-    order in each epoch. None keeps the order (validation).
+    The last batch of an epoch may be smaller. The seed determines the order, None keeps it.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int | None = None) -> None:
@@ -351,9 +340,9 @@ class ImageBatches(PlannedBatches):
     """The batches of a set of images, mapped to pixels of one size by a transform.
 
     The seed determines the order and the random views of each epoch. None keeps the order and takes
-    the middle of each image (validation). In training ``augmentation`` mixes images and repeats
-    views. ``damaged`` is called with the error of a damaged image, which otherwise is raised: in
-    training the next undamaged image takes its place, in validation the batch is smaller.
+    the middle of each image. ``damaged`` is called with the error of a damaged image, which
+    otherwise is raised: in training the next image takes its place, in validation the batch is
+    smaller.
     """
 
     def __init__(

@@ -48,12 +48,6 @@ def neighbor_scores(
 
     Reference: Wu et al. 2018, "Unsupervised feature learning via non-parametric instance
     discrimination", section 3.4. Caron et al. 2021 (DINO), appendix F.1.
-
-    Example:
-        >>> known, test = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[5.0, 0.0]])
-        >>> scores = neighbor_scores(known, torch.tensor([2, 0]), test, 3, temperature=1.0)
-        >>> [[round(score, 3) for score in row] for row in scores.tolist()]
-        [[0.368, 0.0, 1.0]]
     """
     # Normalize the rows, so that dot products are cosines.
     train = F.normalize(train.float())

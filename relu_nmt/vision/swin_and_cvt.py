@@ -182,9 +182,7 @@ def patch_merging(config: VisionTransformerConfig, stage: int) -> nn.Sequential:
 
 
 def joined_patches(x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-    """Join each 2 x 2 patches: [B, N, D] to [B, about N / 4, 4 D]. Also return the new grid.
-
-    Odd sides are padded with zeros.
+    """Join 2 x 2 patches, of odd sides with zeros: [B, N, D] to [B, about N / 4, 4 D] and its grid.
 
     Reference: Liu et al. 2021, "Swin Transformer", section 3.1.
     """
@@ -202,14 +200,6 @@ class SwinTransformer(VisionModel):
 
     Images of any size are padded to whole patches with zeros, the mean color. n of a query is the
     number of patches in its window, or in its region of a shifted window.
-
-    Example:
-        >>> config = VisionTransformerConfig.of(
-        ...     family="swin", patch_size=(4,), embed_dim=8, stage_layers=(1, 2), stage_heads=(1, 2)
-        ... )
-        >>> output = SwinTransformer(config, 10)(torch.zeros(2, 3, 50, 70), blocks=[2])
-        >>> tuple(output.logits.shape), tuple(output.intermediate[2].shape)
-        ((2, 10), (2, 16, 7, 9))
 
     Reference: Liu et al. 2021, "Swin Transformer: Hierarchical vision transformer using shifted
     windows". Deviation: padded patches of maps that are no multiple of the window are no keys.
@@ -347,14 +337,6 @@ class ConvolutionalTransformer(VisionModel):
     The last stage has a class token in front of its patches. Stochastic depth acts only there, at
     a rate that grows with the block. The convolutions pad the image, so it may have any size of 3
     pixels or more.
-
-    Example:
-        >>> config = VisionTransformerConfig.of(
-        ...     family="cvt", embed_dim=8, stage_layers=(1, 2), stage_heads=(1, 2)
-        ... )
-        >>> output = ConvolutionalTransformer(config, 10)(torch.zeros(2, 3, 30, 50), blocks=[2])
-        >>> tuple(output.logits.shape), tuple(output.intermediate[2].shape)
-        ((2, 10), (2, 16, 4, 6))
 
     Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", Table 2.
     """

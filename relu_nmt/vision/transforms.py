@@ -101,12 +101,6 @@ class ImageTransform:
     ``size`` is height and width of the result, or one number for a square. Training has the changes
     of ``augmentation``. With ``squeeze`` evaluation ignores the aspect ratio: it squeezes the whole
     picture to the shape of the result, then takes the middle.
-
-    Example:
-        >>> from PIL import Image
-        >>> transform = ImageTransform(PreprocessingConfig(), (24, 32))
-        >>> transform.evaluation(Image.new("RGB", (50, 40))).shape
-        (3, 24, 32)
     """
 
     def __init__(
@@ -257,13 +251,6 @@ def augmented(
     ImageNet, which Big Vision uses. ``increasing`` is timm's (``rand-m9-mstd0.5-inc1``), which the
     recipes of DeiT, XCiT, CvT and Swin name. Deviations: the original form, too, interpolates
     pixels (bicubic), and its numbers of pixels, given for 224 a side, scale with the image.
-
-    Example:
-        >>> from PIL import Image
-        >>> image = Image.new("RGB", (8, 8), "orange")
-        >>> config = AugmentationConfig(rand_augment=2)
-        >>> augmented(image, config, (0.5, 0.5, 0.5), np.random.default_rng(1)).size
-        (8, 8)
     """
     functions = operations(tuple(round(255 * value) for value in fill))
     # Color jitter: three factors, in random order.
@@ -382,14 +369,6 @@ def mix_images(
 
     Reference: Zhang et al. 2018, "mixup: Beyond empirical risk minimization". Yun et al. 2019,
     "CutMix", algorithm in appendix A.
-
-    Example:
-        >>> from relu_nmt.vision.images import ImageBatch
-        >>> images = torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
-        >>> batch = ImageBatch(torch.arange(2), images, torch.tensor([5, 6]))
-        >>> mixed = mix_images(batch, 1.0, 0.0, np.random.default_rng(1))
-        >>> mixed.other_labels.tolist(), abs(round(float(mixed.images[1].mean()) - mixed.share, 6))
-        ([6, 5], 0.0)
     """
     uses_cutmix = cutmix > 0 and (mixup == 0 or generator.random() < 0.5)
     alpha = cutmix if uses_cutmix else mixup

@@ -31,13 +31,6 @@ class XCiT(VisionModel):
 
     The attention is ``xca`` in the paper.
 
-    Example:
-        >>> config = VisionTransformerConfig.of(
-        ...     family="xcit", attention="xca", image_size=32, patch_size=4, layers=1
-        ... )
-        >>> tuple(XCiT(config, 10)(torch.zeros(2, 3, 32, 32)).logits.shape)
-        (2, 10)
-
     Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", sections 3.3 and
     4. The block order and the effect of class attention on the patches follow the public code.
     """
@@ -85,9 +78,7 @@ class XCiT(VisionModel):
 
 
 def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
-    """Return 3 x 3 convolutions with BatchNorm, each of which halves the sides, up to patches.
-
-    They map [B, 3, Y, X] to [B, D, height, width].
+    """Return 3 x 3 convolutions with BatchNorm, which halve [B, 3, Y, X] to [B, D, height, width].
 
     Reference: El-Nouby et al. 2021, appendix A. Graham et al. 2021, "LeViT", section 4.2.
     """

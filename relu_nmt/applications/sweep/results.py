@@ -318,15 +318,8 @@ def _contrast_record(step: Step) -> Record:
 def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
     """Return an average for each system and length, in the order of the cells and their seeds.
 
-    A mean is over the seeds whose training converged. The record counts the other seeds. It has the
-    columns of the cells and
-
-    * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals.
-    * ``gain``, ``gain_seed_interval``, ``gain_document_interval``, ``p_value``: gain in d-BLEU
-      over the baseline, for the seeds that converged with both, ``gain_seeds``.
-    * ``train_relative_speed``, ``decode_relative_speed``: tokens per second over the
-      baseline's.
-    * ``seeds``, and the numbers of seeds by status.
+    Means are over the seeds whose training converged, intervals half widths at 95%. Gains and
+    relative speeds are over the baseline, gains for the ``gain_seeds`` that converged with both.
     """
     averages: dict[tuple[System, int], Average] = {}
     for cell in cells:

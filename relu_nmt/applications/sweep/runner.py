@@ -79,10 +79,7 @@ class StepRunner:
     """A runner of steps, each training before the evaluations of its model.
 
     On a cluster, the jobs hold the locks and write logs and states, so that sweeps on a cluster and
-    others may share a folder. Every step stores the ``environment``. Only a cluster needs the
-    folder of the sweep. ``training_seconds`` is the budget, if it is a time. ``signal`` is the
-    number of the signal that stopped the run, if any.
-
+    others may share a folder. ``signal`` is the number of the signal that stopped the run, if any.
     A runner of one step is the work of a job, see :mod:`relu_nmt.io.work`.
     """
 

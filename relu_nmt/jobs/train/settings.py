@@ -41,15 +41,7 @@ def detokenizer_settings(text: str) -> dict[str, Any]:
 
 @settings
 class TranslationTrainingSettings(shared.FairseqOptions):
-    """All settings of the training of a translation model.
-
-    Example:
-        >>> settings = TranslationTrainingSettings.of(
-        ...     data="data-bin", arch="reluformer_tiny", max_tokens=4096
-        ... )
-        >>> settings.model.encoder_layers
-        2
-    """
+    """All settings of the training of a translation model."""
 
     data: str = data_option(REQUIRED, "data folder; of several shards, a:b:c, each epoch reads one")
     source_lang: str | None = shared.source_lang_option(heading="task and loss")

@@ -21,17 +21,12 @@ from relu_nmt.translation.search.symbol_texts import (
 
 
 class Ending(NamedTuple):
-    """The end of a hypothesis, as far as banned terms depend on it.
+    """The end of a hypothesis, as far as banned terms depend on it."""
 
-    Args:
-        written: the longest end that begins a banned term, or is one whose last word may go on.
-        is_open: the last word may go on.
-        is_forced: the last symbol ends forced text, so that a term which is complete may end.
-    """
-
+    # The longest end that begins a banned term, or is one whose last word may go on.
     written: str = ""
-    is_open: bool = False
-    is_forced: bool = False
+    is_open: bool = False  # the last word may go on
+    is_forced: bool = False  # the last symbol ends forced text, so that a whole term may end
 
 
 class Forbidden(NamedTuple):
@@ -47,11 +42,8 @@ class Forbidden(NamedTuple):
 class BannedTerms:
     """Terms that are banned from a translation, as an automaton that is built on demand.
 
-    Args:
-        texts: the texts of the symbols.
-        terms: terms of one or more words.
-        match_case: a term in other capitals is allowed.
-        inside_words: parts of words are banned too.
+    With ``match_case`` a term in other capitals is allowed. ``inside_words`` bans parts of words
+    too.
     """
 
     def __init__(
@@ -195,13 +187,10 @@ class BannedTerms:
 
 
 class TermBans(StepRule):
-    """Forbids every symbol that would complete a banned term.
+    """Forbids every symbol that would complete a banned term of its sentence.
 
-    Args:
-        banned: the terms of each sentence of a batch, [B]. None for none.
-        num_forced: tokens of each sentence's forced beginning, [B].
-        written: the lengths of the hypotheses.
-        tracker: progress with forced terms, which may have banned terms in them. None for none.
+    ``num_forced`` are the tokens of each sentence's forced beginning, [B]. The ``tracker`` of
+    forced terms tells which banned terms are in them.
     """
 
     def __init__(

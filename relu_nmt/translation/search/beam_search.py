@@ -53,11 +53,6 @@ class BeamSearch:
     sentences, seed the draws of sampling. If only ``listed`` symbols [V'] may be written, special
     ones first, tokens of the search are indices into them.
 
-    Attributes:
-        src_tokens: the sources.
-        is_done: nothing is left to search.
-        num_live: open hypotheses of all sentences. At first all beams count.
-
     Reference: Huang, Zhao and Ma 2017, "When to finish? Optimal beam search for neural text
     generation", for the bound behind the stop rules ``exact`` and, looser, ``ahead``. ``full`` is
     fairseq's rule.
@@ -345,13 +340,9 @@ def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
 class SearchHistory:
     """The finished hypotheses of one batch, and back-pointers, so that no step copies hypotheses.
 
-    For each live sentence it holds the best k finished hypotheses of every group of beams.
-    :meth:`take` stores the hypotheses of done sentences. :meth:`results` follows the back-pointers.
-    ``limits`` and ``context_sizes`` come from the constraints.
-
-    Attributes:
-        scores: of the best k finished hypotheses, best first, [B, G, k].
-        count: hypotheses that have ever finished, [B, G].
+    For each live sentence it holds the best k finished hypotheses of every group of beams, with
+    ``scores`` [B, G, k], and the ``count`` of all, [B, G]. :meth:`take` stores those of done
+    sentences.
     """
 
     def __init__(

@@ -30,18 +30,11 @@ class TokenConstraints:
 
     A translation may have to have as many sentences as its source. The end symbol then follows the
     last separator directly and is forbidden elsewhere. A sentence may be empty, since a translation
-    may join two sentences. Allowed tokens keep their log-probabilities, so the score of a
-    hypothesis stays the model's own. A context costs nothing, nor do the first ``num_free`` tokens,
-    and ``min_len`` counts the tokens after a context. Prefixes, [B, P] int64 with their context,
-    are padded on the right. Without separators sentences are neither counted nor measured. At
-    ``most_of_a_sentence`` tokens, as the models can write, the separator is forced. It is taken out
-    of the distribution for a source without separator, if the model reads single sentences so.
-    The limits leave room for all sentences, and for their prefixes and terms.
-
-    Attributes:
-        terms: progress with forced terms. None for none.
-        idle_token: token fed to beams without a hypothesis, so that they never reach the sentence
-            limit.
+    may join two. Allowed tokens keep their log-probabilities. A context costs nothing, nor do the
+    first ``num_free`` tokens, and ``min_len`` counts the tokens after a context. Prefixes [B, P]
+    int64 are padded on the right. At ``most_of_a_sentence`` tokens the separator is forced. The
+    limits leave room for all sentences, prefixes and terms. ``idle_token`` is fed to beams without
+    a hypothesis.
     """
 
     def __init__(

@@ -59,10 +59,8 @@ class TranslatedDocuments(list[TranslatedLines]):
         num_repeated: windows, planned ones or halves, that were translated again in halves.
 
     Attributes:
-        lines: translations of the lines of each document.
         num_undivided: windows of several sentences that became one line.
-        num_at_limit: translations that reached the longest output and may be cut off. See
-            :attr:`TranslatedLines.at_limit` for their lines.
+        num_at_limit: translations that reached the longest output and may be cut off.
     """
 
     def __init__(
@@ -114,10 +112,7 @@ def search_documents(
     """Translate documents window by window. ``search`` gets all windows that are ready at a time.
 
     ``config`` and ``max_positions`` bound the output (:meth:`GenerationConfig.length_limits`).
-
-    Raises:
-        ConfigError: windows overlap or have forced text, but no separators end their sentences, or
-            windows overlap, which have prefixes of the references.
+    Overlaps and forced text need separators, which are a ConfigError without.
     """
     windows = documents.windows
     _check_windows(documents, config)

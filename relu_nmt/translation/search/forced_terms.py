@@ -226,13 +226,7 @@ def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
 class TermTracker(StepRule):
     """Forces terms: the progress of the hypotheses of one batch, some of whose sentences have none.
 
-    Args:
-        forced: terms of each translation, [B]. None for none.
-        written: the lengths of the hypotheses.
-
-    Attributes:
-        rows: the terms of each beam, [B][K]. Before the first token there is one hypothesis.
-        model: scores of the models at this step, [B, K, V].
+    ``rows`` has the terms of each beam, [B][K]. Before the first token there is one hypothesis.
     """
 
     def __init__(self, forced: Sequence[ForcedTerms | None], written: Written) -> None:
@@ -333,10 +327,9 @@ def share_among_terms(
 ) -> None:
     """Divide the beam, in place, among hypotheses by their number of tokens of forced terms.
 
-    ``continuations`` are the best ones of plain beam search, [B, 1, 2K]. For every hypothesis its
-    best continuation and all that continue a term are added. They are ranked among candidates with
-    equally many term tokens. The best of each rank are taken in turn, beginning with candidates
-    that miss fewest tokens.
+    The best continuations [B, 1, 2K], of every hypothesis the best one and all that continue a term
+    are ranked among candidates with equally many term tokens. The best of each rank are taken in
+    turn, beginning with candidates that miss fewest tokens.
     """
     assert continuations.parents is not None, "beam search names parents"
     log_probs = scores.log_probs_of(totals)

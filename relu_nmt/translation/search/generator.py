@@ -47,16 +47,10 @@ MOST_LEFT = 0.4
 class Generator:
     """Finds hypotheses of sentences, or scores their references.
 
-    Args:
-        ensemble: the decoders of one model, or of several.
-        config: settings of the search.
-        symbols: the target dictionary.
-        separators: the symbol that ends each sentence of a source, and of a target: a translation
-            then has as many as its source, unless ``config.free_sentence_count``. None for none.
-        shortlist: restricts the symbols of the translations. None for all. It is ignored if
-            prefixes or terms are forced, terms banned, or tokens have a bonus.
-        first_symbol: forced first token of each translation, such as the code of its language. It
-            counts as a token, but costs nothing. None for none.
+    With ``separators`` a translation has as many sentences as its source, unless
+    ``config.free_sentence_count``. A ``shortlist`` restricts the symbols, unless prefixes or terms
+    are forced, terms banned, or tokens have a bonus. ``first_symbol``, such as the code of a
+    language, is a forced first token that counts, but costs nothing.
     """
 
     def __init__(
@@ -108,11 +102,8 @@ class Generator:
         """Return the n best hypotheses of each source, or its reference, in the sources' order.
 
         A source without words has one empty hypothesis with score 0, without a call of the model.
-
-        Args:
-            sources: any number of sentences. A batch has sentences of similar length.
-            first_id: number of the first sentence, for the random numbers of sampling.
-            on_progress: called with the number of sentences without words, then of each batch.
+        ``first_id`` is the number of the first sentence, for the random numbers of sampling.
+        ``on_progress`` is called with the number of sentences without words, then of each batch.
         """
         config = self.config
         sources = [source.as_read(self._separators) for source in sources]

@@ -73,15 +73,6 @@ class StepScore(StepRule):
 class Written:
     """The amounts that the hypotheses of a batch have written and may write.
 
-    Args:
-        symbols: the target dictionary.
-        separators: the symbols that end the sentences of source and target. None for none.
-        limits: most tokens before the end symbol, int64 [B].
-        context_sizes: tokens of a known context, int64 [B].
-        src_tokens: the sources [B, S].
-        most_of_a_sentence: tokens at which the separator is forced. None for any.
-        is_counted: a translation must have as many sentences as its source.
-
     Attributes:
         separator: the symbol that ends each sentence. -1 for none.
         left: sentences to write, int64 [B, K], [B, 1] at first. None: they are not counted.
@@ -435,12 +426,7 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_i
 
 
 def exclude_token(log_probs: Tensor, token: int, where: Tensor | None = None) -> None:
-    """Take a token out of distributions, in place, and normalize the other tokens.
-
-    Args:
-        log_probs: [B, K, V].
-        token: its id.
-        where: the beams, bool [B, K] or [B, 1]. None for all.
+    """Take a token out of [B, K, V], ``where`` [B, K] or [B, 1], and normalize, in place.
 
     Example:
         >>> log_probs = torch.tensor([[[0.5, 0.25, 0.25]]]).log()

@@ -92,9 +92,6 @@ class SymbolTexts:
     """The text that each target symbol adds to a translation, in the form of :func:`compact`.
 
     A space stands where a symbol begins or ends a word. Symbols that end sentences are a space.
-
-    Attributes:
-        text: the steps from raw text to the symbols of a sentence.
     """
 
     def __init__(self, text: TextPipeline, symbols: Dictionary, separator: int = -1) -> None:
