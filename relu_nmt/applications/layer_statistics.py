@@ -239,11 +239,7 @@ class LayerStatistics:
 
 
 class BranchSums:
-    """Sums over the tokens that pass a branch of a layer (one of BRANCHES).
-
-    They give the variances of its input x and of the states f(x) that it adds. A feed-forward
-    network with keys is a memory of this ``size``: its weights are summed up too.
-    """
+    """Sums over the tokens that pass a branch of a layer: variances, and weights of a memory."""
 
     def __init__(self, layer: TransformerLayer, branch: str) -> None:
         self.module: nn.Module = getattr(layer, branch)

@@ -107,11 +107,7 @@ class WeightStatistics:
         numbers: Sequence[Numbers] | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> None:
-        """Add sentences or groups, and their translations: token ids, each with its end symbol.
-
-        ``numbers`` has the sentence numbers of the tokens of groups. None for single sentences.
-        ``advance`` is called with the number of sources added since the last call.
-        """
+        """Add pairs, ids with end symbols, with ``numbers`` of the sentences of their tokens."""
         heads = max((attention.num_heads for attention in self._able), default=1)
         batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
         device = self._ensemble.device
@@ -419,11 +415,7 @@ def series_of(models: Mapping[str, Records]) -> list[Series]:
 
 
 def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
-    """Return a plot of a statistic by layer, a panel for each slot: means, and a dot for each head.
-
-    The text is empty if no slot has the statistic in two layers. ``title`` names the values,
-    and ``scale`` their factor.
-    """
+    """Return a plot of a statistic by layer, a panel for each slot, "" if none has two layers."""
     panels = []
     for slot in SLOTS:
         lines: list[Curve] = []

@@ -400,11 +400,7 @@ def fields_of_part(
 def with_part_options(
     options: Mapping[str, Option], values: Mapping[str, Any], before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values with the options of registered parts in the fields that mean the same.
-
-    ``lr_scheduler="fixed:warmup=9"`` becomes ``lr_scheduler="fixed"`` and ``warmup_updates=9``.
-    Other elements of a sequence come from ``before`` or the defaults.
-    """
+    """Return the values, with options of registered parts in the fields that mean the same."""
     spread_values = dict(values)
     for name, value in values.items():
         entry = options[name]

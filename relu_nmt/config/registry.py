@@ -289,11 +289,7 @@ CHECKPOINTS = Files(separator=":")
 
 
 def refuse_shared_files(paths: Iterable[Files]) -> None:
-    """Refuse a written file that is also read, or written twice, by its name or a symbolic link.
-
-    A hard link needs no check: a written file is renamed into its place, so that the content under
-    the other name stays.
-    """
+    """Refuse a written file that is also read, or written twice, by its name or a symbolic link."""
     for first, second in combinations(paths, 2):
         is_part = first.field in second.part_of or second.field in first.part_of
         if first.field == second.field or is_part or not (first.written or second.written):

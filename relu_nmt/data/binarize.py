@@ -215,11 +215,7 @@ Dataset = IndexedDataset | DatasetParts
 def indexed_writer(
     prefix: str | os.PathLike[str], dtype: type[np.integer]
 ) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
-    """Write ``prefix.bin`` and ``prefix.idx`` of a dtype (:func:`token_dtype`).
-
-    Both files appear at the end of the block. If it raises, no file is left behind. The yielded
-    function appends sentences: their joined token ids, int [sum of sizes], and sizes, int [n].
-    """
+    """Write ``.bin`` and ``.idx`` at the end of the block. Yield a function that appends."""
     stored = np.dtype(dtype).newbyteorder("<")
     count = 0
     [code] = [code for code, numpy_type in TYPE_CODES.items() if numpy_type is dtype]
@@ -315,10 +311,7 @@ def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarra
 def binarize(
     sides: Sequence[Side], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
 ) -> Iterator[dict[str, int]]:
-    """Write the ``.bin`` and ``.idx`` of each side. Yield its counts when it is complete.
-
-    Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of ``unknown`` tokens.
-    """
+    """Write ``.bin`` and ``.idx`` of each side. Yield ``sentences``, ``tokens``, ``unknown``."""
     # Write the results of each side in order, while workers convert the next chunks.
     results = ordered_map(_binarize_chunk, _tasks(sides), workers, _prepare_tables, dictionaries)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):

@@ -100,11 +100,7 @@ data_option = partial(option, metavar="DATA", positional=True, files=DATA_FILES)
 
 
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return source and target language, read from the names of the binarized files.
-
-    Source-only data has the target language :data:`NO_LANGUAGE`. Several pairs of languages in the
-    folder, or none, are a DataError.
-    """
+    """Return source and target language by the file names, the latter perhaps NO_LANGUAGE."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -142,10 +138,7 @@ def _index_names(names: Iterable[str]) -> Iterator[re.Match[str]]:
 def find_pair(
     folder: str | os.PathLike[str], split: str, source_lang: str, target_lang: str
 ) -> str:
-    """Return the middle of the split's file names, in either direction or of source-only data.
-
-    A split that is not there is a DataError that lists the splits of the folder.
-    """
+    """Return the middle of the split's file names, in either direction or of source-only data."""
     pair = pair_name(source_lang, target_lang)
     for name in (pair, pair_name(target_lang, source_lang), pair_name(source_lang, None)):
         if paths_of(split_path(folder, split, name, source_lang))[0].exists():
@@ -178,10 +171,7 @@ def write_manifest(folder: str | os.PathLike[str], content: dict[str, Any]) -> d
 def read_manifest(
     folder: str | os.PathLike[str], with_checksums: bool = False
 ) -> dict[str, Any] | None:
-    """Return the manifest of a data folder, or None if it has none (fairseq made it).
-
-    A file that is missing, has another size or, ``with_checksums``, was changed is a DataError.
-    """
+    """Return the manifest of a folder, None without one. Refuse files that do not fit it."""
     content = manifest_content(folder)
     if content is None and (Path(folder) / WORK_FOLDER).exists():
         raise DataError(
@@ -293,11 +283,7 @@ class Journal:
         work: Callable[[list[str]], Iterable[Any]],
         form: Any = Any,
     ) -> dict[str, Any]:
-        """Return the results of steps, given their files. ``work`` does the unfinished ones.
-
-        It yields the JSON result of each step, of this form, once its files are complete. None
-        becomes True.
-        """
+        """Return the results of steps, given their files. ``work`` yields the unfinished."""
         results = {}
         todo = []
         for step, files in steps.items():

@@ -175,11 +175,7 @@ class Dictionary:
         return dictionary
 
     def to_text(self) -> str:
-        """Return the contents of fairseq's ``dict.xx.txt``: a symbol and its count per line.
-
-        A symbol that occurs twice keeps its flag ``#fairseq:overwrite``. fairseq 0.12 loses the
-        flag and then cannot read its own file.
-        """
+        """Return the contents of fairseq's ``dict.xx.txt``: a symbol and its count per line."""
         lines = []
         before = set(SPECIAL_SYMBOLS)
         words = zip(self._symbols, self._counts, strict=True)

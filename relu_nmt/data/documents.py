@@ -154,10 +154,7 @@ class WindowConfig:
 
 
 def read_documents(path: str | os.PathLike[str], num_sentences: int | None = None) -> np.ndarray:
-    """Read the sentences of each document, int64 [documents], from a side file.
-
-    A damaged file, or one that does not add up to ``num_sentences``, is a DataError.
-    """
+    """Read the sentences of each document, int64 [documents], which sum to ``num_sentences``."""
     with reporting(f"{path}: cannot read the document boundaries"):
         data = Path(path).read_bytes()
     lines = decode_lines(data, os.fspath(path))
@@ -356,11 +353,7 @@ def plan_groups(
 
 
 def first_context(totals: Sequence[int], earliest: int, first: int, end: int, limit: int) -> int:
-    """Return the first sentence of the longest context from ``earliest`` on that fits a window.
-
-    The window of sentences ``first`` to ``end - 1`` with its context has at most ``limit`` tokens.
-    ``totals`` has the tokens before each sentence, without ``</s>``.
-    """
+    """Return the first sentence of the longest context from ``earliest`` on that fits a window."""
     return bisect.bisect_left(totals, 1 + totals[end] - limit, earliest, first)
 
 

@@ -266,10 +266,7 @@ class Split:
         return self._joined(range(index, index + 1), self.separators)
 
     def joined(self, sentences: range) -> Pair:
-        """Return the token ids of consecutive pairs as one: two int64 [n], ending in ``</s>``.
-
-        A single sentence has no separator if the model reads it without (:class:`Separators`).
-        """
+        """Return the ids of consecutive pairs as one: two int64 [n], ending in ``</s>``."""
         separators = self.separators
         if separators is not None and not separators.alone and len(sentences) == 1:
             separators = None
@@ -286,10 +283,7 @@ class Split:
         return source, join_sentences(targets)
 
     def aligned(self, sentences: range) -> np.ndarray:
-        """Return the aligned source and target positions of consecutive pairs, int64 [P, 2].
-
-        They are joined as :meth:`joined` does. Source tokens that are cut off have no alignments.
-        """
+        """Return the aligned positions of consecutive pairs, as of :meth:`joined`, int64 [P, 2]."""
         assert self.alignments is not None and self.target is not None
         start = np.array([int(self._tag_of(sentences.start) >= 0), 0])
         pairs_of_sentences = []

@@ -87,11 +87,7 @@ def collate(
     ids: Sequence[int] | np.ndarray,
     alignments: Sequence[np.ndarray] | None = None,
 ) -> TranslationBatch:
-    """Make a batch of pairs of token ids that end in ``</s>``, in source-only data without target.
-
-    ``ids`` are the numbers of each pair's (first) sentence in its split, ``alignments`` the
-    positions of its aligned tokens, int [P, 2].
-    """
+    """Make a batch of pairs of ids that end in ``</s>``, with their numbers and alignments."""
     sources = []
     targets = []
     for source, target in pairs:
@@ -271,10 +267,7 @@ class TranslationBatches:
         return len(self._plan)
 
     def largest(self) -> int:
-        """Return the number of the batch of the planned epoch that takes the most memory.
-
-        It grows with the padded tokens, and with their pairs: PAIRS_AS_TOKEN count as a token.
-        """
+        """Return the batch of the planned epoch that takes the most memory, pairs included."""
         rows = np.array(list(map(len, self._plan)))
         starts = np.cumsum(rows) - rows
         order = np.concatenate(self._plan)
@@ -310,11 +303,7 @@ class TranslationBatches:
 
 
 class ShardedBatches:
-    """The batches of several data folders. Each epoch reads one of them, in turn, as in fairseq.
-
-    Only the plan of this folder, ``batches``, is in memory. The number of the epoch determines the
-    folder, so that a resumed training continues in the right one.
-    """
+    """The batches of several data folders, one each epoch, in turn, as in fairseq."""
 
     def __init__(self, folders: Sequence[str], make: Callable[[str], TranslationBatches]) -> None:
         self._folders = folders

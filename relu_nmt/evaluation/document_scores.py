@@ -118,11 +118,7 @@ def bucket_scores(
 
 
 def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
-    """Return the documents of a text with separators, as relu-nmt-preprocess does.
-
-    The separator is ``blank``, an empty line between documents, or ``tag``, a line ``<d>`` before
-    each. Several in a row count once. Separators at the beginning and the end do not count.
-    """
+    """Return the documents of a text with ``blank`` lines or ``tag`` lines ``<d>`` between."""
     runs = itertools.groupby(lines, SEPARATOR_TESTS[separator])
     return [list(run) for is_separator, run in runs if not is_separator]
 

@@ -82,11 +82,7 @@ def resampled_scores(
     samples: int = DEFAULT_SAMPLES,
     seed: int | None = DEFAULT_SEED,
 ) -> np.ndarray:
-    """Return the score of each resample of the segments, float64 [systems, samples].
-
-    The systems have the same segments, and every resample is the same for all. Without a seed each
-    call draws other resamples.
-    """
+    """Return the score of each resample of the segments, float64 [systems, samples]."""
     times = resamples(len(systems[0].counts), samples, seed)
     return np.array([system.scores_of(times @ system.counts) for system in systems])
 
@@ -115,11 +111,7 @@ def resampling_interval(scores: np.ndarray) -> float:
 
 
 def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> float:
-    """Return the share of resamples with a difference at least this large by chance.
-
-    ``system`` and ``baseline`` are scores of the same resamples, [samples]. ``difference`` is the
-    difference of the scores on all segments.
-    """
+    """Return the share of resamples with a difference at least this large by chance."""
     differences = np.abs(system - baseline)
     if not differences.any():
         return 1.0

@@ -84,10 +84,7 @@ class ValidationBleu:
         return score
 
     def check(self, largest: bool) -> None:
-        """Translate the shortest sentences or groups, and with ``largest`` the longest batch.
-
-        Its translations get about as many tokens. An untrained model would go on to the limit.
-        """
+        """Translate the shortest sentences or groups, and with ``largest`` the longest batch."""
         # First a small batch, then the one that needs most memory.
         self._translate(self.by_length[:CHECKED_SENTENCES])
         if largest:

@@ -96,11 +96,7 @@ def escaped(text: str) -> str:
 
 
 def draw_weights(axes: "Axes", weights: np.ndarray, darkest: float, signed: bool) -> "AxesImage":
-    """Draw weights [queries, keys]: exact zeros white, positive ones blue, negative ones red.
-
-    Colors follow the square root of a weight's size, and begin at a visible tint. Weights from
-    ``darkest`` on have one color. ``signed`` gives the scale its negative half.
-    """
+    """Draw weights [queries, keys]: exact zeros white, positive ones blue, negative ones red."""
     from matplotlib import colormaps
     from matplotlib.colors import FuncNorm, ListedColormap
 
@@ -200,11 +196,7 @@ def curve_lines(curves: Iterable[tuple[str, Mapping[Any, float]]]) -> list[Curve
 
 
 def draw_panels(panels: Sequence[Panel], share_y: bool = False) -> str:
-    """Return the panels with one legend, for the ``src`` of an image.
-
-    The panels of a row may share their vertical axis. Lines without points are left out, and panels
-    with a single point on the horizontal axis. Without panels the text is empty.
-    """
+    """Return the panels with one legend, for the ``src`` of an image, "" without panels."""
     drawn = []
     for panel in panels:
         panel = replace(panel, lines=[line for line in panel.lines if line.points])

@@ -216,10 +216,7 @@ def _whole_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
-    """Read through a text file once: check that it is UTF-8, count lines and cut it into chunks.
-
-    Memory: a few times ``chunk_bytes``, or the longest line if that is longer.
-    """
+    """Read through a text file once: check that it is UTF-8, count lines and cut it into chunks."""
     result = TextFile(path)
     digest = hashlib.sha256()
     with reading(path), open_text(path) as file:

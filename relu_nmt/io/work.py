@@ -321,11 +321,7 @@ class Work:
 
 
 def cluster_queue(name: str, parameters: Mapping[str, Any], folder: Path) -> Submit:
-    """Return the function that submits jobs, by submitit, to ``slurm`` or ``local``, this machine.
-
-    A job's ``parameters`` have submitit's names (``gpus_per_node``). All machines see the
-    ``folder`` of the jobs' descriptions and output.
-    """
+    """Return the function that submits jobs, by submitit, to ``slurm`` or this machine."""
     with needing("--cluster: submitit is not installed; pip install 'relu-nmt[cluster]'"):
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError

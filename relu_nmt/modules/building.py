@@ -15,10 +15,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class _WithoutMemory(TorchFunctionMode):
-    """Makes empty tensors without memory, and skips functions that would fill these.
-
-    The device ``meta`` for all tensors would import large parts of PyTorch.
-    """
+    """Makes empty tensors without memory, and skips functions that would fill these."""
 
     def __torch_function__(
         self,

@@ -170,11 +170,7 @@ class TextPipeline:
     def with_post_processing(
         self, remove_bpe: str | None, detokenizer: str | None
     ) -> "TextPipeline":
-        """Return a pipeline for text that arrives in pieces, which decoding joins.
-
-        ``remove_bpe`` is the kind of pieces, as in fairseq's ``--remove-bpe``. The detokenizer is
-        ``moses`` if Moses tokenized the words, or ``none``/``space``. None changes nothing.
-        """
+        """Return a pipeline for text in pieces, which ``remove_bpe`` and a detokenizer join."""
         subword = self.subword
         if remove_bpe is not None:
             # Join pieces only where no subword model does it already.

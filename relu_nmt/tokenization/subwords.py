@@ -284,10 +284,7 @@ class SentencePiece(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn a unigram model of at most ``size`` pieces. The characters stay as they are.
-
-        A sample of sentences bounds the memory, and long lines are cut: they would be skipped.
-        """
+        """Learn a unigram model of at most ``size`` pieces from a sample. Characters stay."""
         model = io.BytesIO()
         # Seed the sample of sentences, which is drawn at random.
         sentencepiece.set_random_generator_seed(seed)

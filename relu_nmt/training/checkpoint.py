@@ -173,11 +173,7 @@ def load_weights(
 def average_checkpoints(
     paths: Sequence[Path], check: Callable[[Checkpoint, Path, Checkpoint, Path], None]
 ) -> Checkpoint:
-    """Return a checkpoint for decoding with the mean weights, computed in float64.
-
-    Integer tensors come from the first checkpoint, as do settings and task. Tied weights stay tied.
-    ``check`` refuses a checkpoint of another model than the first one's.
-    """
+    """Return a checkpoint with the mean weights, by float64, if ``check`` accepts all."""
     first = load_checkpoint(paths[0])
     tensors = first.model_tensors
     # Add up the weights by the first name of each tensor: tied weights once.
@@ -216,11 +212,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> dict[str, Tensor]:
-    """Return the tensors of a file of another library by name, or below a key of ``wrappers``.
-
-    A file that does not end in ``.safetensors`` is a pickle, which PyTorch's safe reader of weights
-    reads. Messages begin with the ``flag``.
-    """
+    """Return the tensors of another library's file by name, or below a key of ``wrappers``."""
     origin = f"{flag} {path}".strip()
     try:
         if path.suffix == SUFFIX:

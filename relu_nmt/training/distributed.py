@@ -143,11 +143,7 @@ def join_processes(cpu: bool) -> ProcessGroup:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed CPU tensors. Does nothing with another C library.
-
-    Otherwise memory goes back to the system after each update, as it still does for tensors above
-    32 MB, and the system clears it again.
-    """
+    """Let glibc keep the memory of freed CPU tensors, if it is there, and not clear it again."""
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 32 << 20)

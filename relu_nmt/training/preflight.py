@@ -125,12 +125,7 @@ def fitting_tokens(
     share: int | None = None,
     stored: int | None = None,
 ) -> int:
-    """Return the number of ``--max-tokens auto``: the largest batch that fits every process.
-
-    ``batch_of`` returns the largest batch within a number of tokens, which is at least
-    ``longest_group``. Batches divide ``share``, the tokens of an update for this process, evenly.
-    ``stored``, the number of the checkpoint to go on from, is only checked.
-    """
+    """Return the largest ``--max-tokens`` that fits every process and divides ``share`` evenly."""
     process = parts.process
     memory = memory_of(process)
 

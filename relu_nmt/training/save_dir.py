@@ -97,11 +97,7 @@ class TrainingResult:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 0, or 128 plus the signal that ended it.
-
-        It is 141 (SIGPIPE) if the reader of its output has left, 2 if another part of the log is
-        lost.
-        """
+        """The exit code: 0, 128 plus a signal, 141 without a reader, 2 if another log is lost."""
         if self.signal is not None:
             return SIGNAL_EXIT_CODE + self.signal
         if isinstance(self.log_lost, BrokenPipeError):
@@ -194,11 +190,7 @@ class TrainingResult:
     def to_continue(
         cls, folder: Path, checkpoint: Path | None, num_updates: int
     ) -> "TrainingResult":
-        """Return the result of the run that a training goes on with, or a new one.
-
-        The end of that run and entries after ``num_updates`` are dropped. A checkpoint of another
-        folder begins a new result.
-        """
+        """Return the result of the run to go on with, up to ``num_updates``, or a new one."""
         continues = checkpoint is not None and checkpoint.parent.resolve() == folder.resolve()
         if not continues or not (folder / RESULTS_FILE).exists():
             return cls(folder)

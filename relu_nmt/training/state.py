@@ -274,11 +274,7 @@ class Components:
     def snapshot(
         self, state: TrainingState, description: Mapping[str, Any], with_optimizer: bool = True
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint of a running training, to be written inside the ``with`` block.
-
-        Its tensors are the live ones, not copies. If the model is sharded, all processes must call
-        this, and the first one gets whole tensors. ``description`` is further metadata.
-        """
+        """Yield the checkpoint, of live tensors or gathered ones, inside the ``with`` block."""
         state.schedule = self.schedule.state()
         state.precision = self.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
@@ -364,11 +360,7 @@ def _reset(state: TrainingState, config: TrainerConfig) -> None:
 def _load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
 ) -> None:
-    """Restore the optimizer's tensors. The flags give its settings.
-
-    The state of parts that are frozen now is dropped. Parts that were not trained before begin
-    with a new state.
-    """
+    """Restore the optimizer's tensors, without frozen parts. New parts begin with a new state."""
     # Group the tensors by parameter, and keep the tensors of trained ones.
     stored: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

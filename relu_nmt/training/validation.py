@@ -146,11 +146,7 @@ def measure(
     largest_only: bool = False,
     say: Callable[[str], object] = str,
 ) -> dict[str, float]:
-    """Return the metrics of a validation set, losses in bits. The model ends in training mode.
-
-    The processes share the batches of ``source``, or all compute its largest one only. ``say``
-    prints the progress of a slow validation.
-    """
+    """Return the metrics of a set, losses in bits, by all processes, or of its largest batch."""
     count = source.begin_epoch(1)
     rank = parts.process.rank
     world_size = parts.process.world_size

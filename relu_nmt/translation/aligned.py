@@ -101,11 +101,7 @@ class DocumentGate(nn.Module):
         return (waves[:-1] - waves[-1:]).to(self.number_gain.dtype) * self.number_gain
 
     def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
-        """Add the projected vectors of the sentences' numbers to queries and keys.
-
-        The projected states x [B, N, ...] begin with queries and keys, ``width`` channels, before
-        values.
-        """
+        """Add the vectors of sentence numbers to queries and keys, the first ``width`` channels."""
         # Project the vectors without bias, which x has already, and leave values unchanged.
         vectors = self.numbers(rows.numbers)  # [R, D]
         change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
@@ -128,11 +124,7 @@ class AlignedSelfAttention(SelfProjection):
         positions: Sequence[RelativePositions | None] | None = None,
         cache: AlignedCache | None = None,
     ) -> Tensor:
-        """Map states x [B, N, D] to states.
-
-        ``positions`` has a rotation and bias for the whole document, then for each part of
-        sentences.
-        """
+        """Map states [B, N, D], with rotation and bias for the document and each part."""
         if positions is None:
             positions = [None] * (1 + len(view.parts))
         projected = self.qkv(x)
@@ -280,10 +272,7 @@ class AlignedEncoder(AlignedStack):
 
 
 class AlignedDecoder(AlignedStack, Decoder):
-    """A decoder whose tokens see their own sentence and the source sentence of equal number.
-
-    Each decoder input belongs to the sentence of the token that it predicts.
-    """
+    """A decoder whose tokens see their own sentence and the source sentence of equal number."""
 
     def make_cross_attention(self, embed_dim: int, layer: int) -> AlignedCrossAttention:
         """See :meth:`TransformerStack.make_cross_attention`."""
@@ -336,11 +325,7 @@ class AlignedDecoder(AlignedStack, Decoder):
 
 
 class AlignedState(DecoderState):
-    """A decoding state with the sentence of every entry, ended by the token ``separator``.
-
-    A beam sees its entries in the sentence of its newest token, and the source sentence of that
-    number.
-    """
+    """A decoding state whose beams see the sentence of their newest token, and its source."""
 
     def __init__(
         self,

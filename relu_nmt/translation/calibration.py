@@ -119,11 +119,7 @@ def _mean_row_sum(records: Sequence[AttentionRecord]) -> float:
 
 
 def scale_queries(weights: Mapping[str, Tensor], name: str, factor: float) -> None:
-    """Multiply the queries of the attention of this name by a factor, in the weights of a model.
-
-    The factor acts on the gain of ``qk_norm``, which would remove a factor of the projection.
-    Without ``qk_norm`` it acts on the rows of the projection that make queries.
-    """
+    """Multiply an attention's queries by a factor, in the weights: in qk_norm or projection."""
     width = len(weights[f"{name}.out_proj.weight"])
     parts = ["attention.query_gain"]
     if f"{name}.attention.query_gain" not in weights:

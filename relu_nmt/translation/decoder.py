@@ -82,10 +82,7 @@ class Decoder(TransformerStack):
         return DecoderState(caches, encoder_out.key_mask, num_groups)
 
     def embed_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Visibility]:
-        """Add the newest tokens [B, K] of all beams to a state. Return the input of the layers.
-
-        It is embeddings [R, k, D], k beams for each of R trees, and their visibility.
-        """
+        """Add tokens [B, K] to a state. Return embeddings [R, k, D] and their visibility."""
         # Add the entries of the newest tokens, before their positions are counted.
         visibility = state.grow(tokens)
         x = self.embed(tokens.reshape(-1, 1), state.length - 1)  # [B K, 1, D]

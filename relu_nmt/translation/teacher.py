@@ -101,11 +101,7 @@ class TaughtObjective(TranslationObjective):
     def taught(
         self, batch: TranslationBatch, rows: int
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the teacher's best symbols of each target token and their logarithms, [N, k].
-
-        The third result are the outputs of its attention by the module's name, if it is taught. At
-        most ``rows`` tokens have their logits in memory at a time.
-        """
+        """Return the teacher's best symbols [N, k], their logarithms, and its attention."""
         real = real_targets(batch, self.model.pad_index)
         if self._cache is not None:
             ids, log_probs = self._cached(self._cache, batch, real, rows)
@@ -122,11 +118,7 @@ class TaughtObjective(TranslationObjective):
     def _cached(
         self, database: sqlite3.Connection, batch: TranslationBatch, real: Tensor, rows: int
     ) -> tuple[Tensor, Tensor]:
-        """Return the result of :meth:`_best` from the cache, and store it first if a pair is new.
-
-        Each result is read from the cache, with log-probabilities of 16 bits, so that a resumed
-        training gets the same numbers.
-        """
+        """Return the result of :meth:`_best` from the cache, with 16 bits also if it is new."""
         assert batch.tgt_tokens is not None, "training batches have targets"
         names: list[bytes] = []
         lengths: list[int] = []
@@ -237,10 +229,7 @@ def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float
 def attention_distance(
     student: Mapping[str, Tensor], teacher: Mapping[str, Tensor], batch: TranslationBatch, pad: int
 ) -> Tensor:
-    """Return the mean over attention modules of |y - t|^2 / |t|^2, sums over real tokens.
-
-    The outputs of the student are y [B, N, D] by the module's name, of the teacher t.
-    """
+    """Return the mean of |y - t|^2 / |t|^2 over modules, student y and teacher t [B, N, D]."""
     assert batch.prev_output_tokens is not None, "training batches have targets"
     sides = {"encoder": batch.src_tokens != pad, "decoder": batch.prev_output_tokens != pad}
     distances = []

@@ -149,10 +149,7 @@ def input_batches(
     ensemble: Ensemble,
     weights: Callable[[int], int],
 ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-    """Yield the indices of each batch's sentences, longest first, and :func:`decoder_inputs`.
-
-    ``weights`` returns the number of weights of one module for a sentence of a length.
-    """
+    """Yield the indices of each batch's sentences, longest first, and :func:`decoder_inputs`."""
     lengths = np.maximum(list(map(len, sources)), list(map(len, targets)))
 
     def batch_size(longest: int) -> int:

@@ -101,10 +101,7 @@ def model_of(state: dict[str, Any], task: TranslationTask) -> TranslationModel:
 
 
 def foreign_classes(models: Sequence[TranslationModel], task: TranslationTask) -> list[type]:
-    """Return the classes from outside this package that models and text processing use.
-
-    A pickle names these classes. Reading it imports them first, and importing registers them.
-    """
+    """Return the classes from outside this package, which a pickle names and imports first."""
     classes: set[type] = set()
     for model in models:
         classes.update(map(type, model.modules()))

@@ -156,10 +156,7 @@ class SourceEncoder:
     def splitter(
         self, split_sentences: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES
     ) -> SentenceSplitter | None:
-        """Return the splitter that cuts lines into sentences. None if lines stay whole.
-
-        By default a model that was trained on single sentences translates single sentences.
-        """
+        """Return the splitter that cuts lines into sentences. None if lines stay whole."""
         is_required = split_sentences is True
         if split_sentences is None:
             split_sentences = self._max_doc_tokens == SINGLE_SENTENCES and self.separators is None
@@ -172,10 +169,7 @@ class SourceEncoder:
         request: TranslationRequest,
         read: Callable[[Iterator[SourceSentence]], list[SourceSentence]] = list,
     ) -> SourceDocuments:
-        """Return the documents of a request as token ids, see :meth:`sentences`.
-
-        ``read`` reads the sentences one by one.
-        """
+        """Return the documents of a request as ids, whose sentences ``read`` reads."""
         counts = request.counts
         windows = request.windows
         if windows is None and counts is not None:

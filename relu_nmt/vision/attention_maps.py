@@ -39,11 +39,7 @@ class ImageAttention:
     pixels: np.ndarray  # uint8 [Y, X, 3], the image as the model sees it
 
     def over_image(self) -> np.ndarray:
-        """Return the weights of the patches, [height, width], or [H, height, width] for all heads.
-
-        They are the weights of the class token's query, or the mean over all queries in a model
-        without a class token.
-        """
+        """Return weights of the class token or the mean query, [height, width] for each head."""
         num_patches = self.grid.num_patches
         if self.weights.shape[-1] > num_patches:
             weights = self.weights[..., 0, :]
@@ -94,11 +90,7 @@ def _drawn(pixels: np.ndarray, maps: np.ndarray, heads: range | list[int], layer
 
 
 def image_weights(model: VisionModel, images: Tensor, layer: int) -> tuple[Tensor, Grid, int]:
-    """Return the weights [H, queries, keys] of a layer for an image [1, 3, Y, X].
-
-    Also return the grid of the keys, and the layer counted from 0. A layer without weights over the
-    whole image is a ConfigError.
-    """
+    """Return weights [H, queries, keys] for an image [1, 3, Y, X], grid of keys, and layer."""
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     if not -len(attentions) <= layer < len(attentions):
         raise ConfigError(f"attention layer {layer}: the layers are 0 to {len(attentions) - 1}")

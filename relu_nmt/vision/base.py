@@ -221,10 +221,7 @@ def mechanism(
 
 
 class Convolutions(nn.Sequential):
-    """Convolutions, norms and activations, which train on maps of any size, even 1 x 1.
-
-    Where a channel has a single value, batch normalization uses the running statistics.
-    """
+    """Convolutions, norms and activations, which train on maps of any size, even 1 x 1."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, C, height, width] to [B, C', height', width']."""

@@ -230,11 +230,7 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
 
 
 def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
-    """Return the images without a share of each class, and this share as a set ``valid``.
-
-    The choice depends only on the images, so trainings that are resumed or have another seed
-    validate on the same ones.
-    """
+    """Return the images without a fixed share of each class, and this share as ``valid``."""
     generator = np.random.Generator(np.random.PCG64(0))
     held: list[np.ndarray] = []
     for label, class_name in enumerate(images.classes):

@@ -86,11 +86,7 @@ def classifier_metadata(
 def start_weights(
     model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str], say: Callable[[str], object]
 ) -> dict[str, Tensor]:
-    """Return the weights of another image classifier as initial weights. Report their changes.
-
-    If the classes differ, the head keeps its new weights. Learned positions of another image size
-    and position biases of other windows are interpolated.
-    """
+    """Return the weights of another classifier, but for a new head, and report changes."""
     initial = model.state_dict()
     weights = dict(checkpoint.model_tensors)
     # Keep the new head for other classes.

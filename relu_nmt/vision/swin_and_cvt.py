@@ -110,10 +110,7 @@ class Windows:
         )
 
     def bias(self, table: Tensor) -> ScoreBias:
-        """Return the bias of the scores in each window, from a table [H, (2 w - 1)^2].
-
-        The table has a bias for each difference of rows and columns, query minus key.
-        """
+        """Return the bias of the scores in each window, by offset in a table [H, (2 w - 1)^2]."""
         # Codes of the tokens: the difference of two codes is the index of their offset.
         height, width = (torch.arange(side, device=self.device) for side in self.sides)
         codes = (height[:, None] * (2 * self.size - 1) + width).flatten()[None]  # [1, N']
@@ -148,11 +145,7 @@ def build_stages(
     make_attention: Callable[[VisionTransformerConfig, int, int], MultiheadAttention],
     drop_paths: Sequence[float],
 ) -> Sequence[Sequence[Block]]:
-    """Return the blocks of each stage, as a module (Liu et al. 2021, "Swin Transformer", Eq. 3).
-
-    ``make_attention`` is called with (config, stage, number of the block). ``drop_paths`` has the
-    stochastic depth of each block.
-    """
+    """Return the blocks of each stage, as a module (Liu et al. 2021, "Swin Transformer", Eq. 3)."""
     stages = nn.ModuleList()
     rates = enumerate(drop_paths)
     for stage, count in enumerate(config.stage_layers):

@@ -38,11 +38,7 @@ Argument = Callable[[float, np.random.Generator], Any]
 
 
 def sample_generator(seed: int, epoch: int, index: int, *subkeys: int) -> np.random.Generator:
-    """Return the random generator of one image in one epoch.
-
-    ``subkeys`` tell several generators of an image apart. A generator depends on the arguments
-    alone, so a resumed training sees the same crops.
-    """
+    """Return the random generator of one image in one epoch, ``subkeys`` for several."""
     return np.random.Generator(
         np.random.PCG64(np.random.SeedSequence((seed, epoch, index, *subkeys)))
     )

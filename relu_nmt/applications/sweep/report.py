@@ -280,11 +280,7 @@ def memories_of(averages: Sequence[Average]) -> dict[str, list[Record]]:
 def published_rows(
     description: SweepDescription, rows: Rows
 ) -> list[tuple[str, list[tuple[Average | None, str, Any]]]]:
-    """Return the name of each system of the published table and of this sweep, and its row.
-
-    A row has the average with the measured value or None, the column's name, and the published
-    value of each column.
-    """
+    """Return each system's name, published or ours, with measured, title and value by column."""
     table = description.published
     if table is None:
         return []

@@ -112,11 +112,7 @@ class Average:
 
 
 def read_results(folder: Path, description: SweepDescription) -> tuple[list[Cell], list[Average]]:
-    """Return the present results in a sweep's folder, and their means over seeds.
-
-    There is a cell for each model and length of its evaluation, done or not, in the order of
-    mixtures, attentions, lengths and seeds.
-    """
+    """Return a cell for each model and length of a sweep's folder, done or not, and their means."""
     attentions = description.attentions
     cells: list[Cell] = []
     for model, lengths in models_in(folder, description.settings).items():

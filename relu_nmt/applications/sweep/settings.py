@@ -45,11 +45,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def parse_attentions(text: str) -> tuple[str, ...]:
-    """Return the attentions or presets in ``softmax,reluformer:gamma=2,learnable=true``.
-
-    Commas also separate the options of an attention: a part with ``=`` and without a colon belongs
-    to the part before it.
-    """
+    """Return the attentions in ``softmax,reluformer:gamma=2,learnable=true``."""
     names: list[str] = []
     for part in text.split(","):
         if names and "=" in part and ":" not in part:

@@ -178,11 +178,7 @@ class Step:
         return read_step(self.path(".json"), self.length) or self
 
     def finished(self) -> "Step | None":
-        """Return the stored step if this or another sweep has finished it, else None.
-
-        The user may correct the commands of a failed step. A training that left a checkpoint must
-        stay as it is (ConfigError), because it would continue with other settings.
-        """
+        """Return the stored step if it is finished. Refuse other commands than a checkpoint's."""
         stored = self.stored()
         old = stored.words
         new = self.words
@@ -296,11 +292,7 @@ def read_description(folder: Path) -> SweepDescription | None:
 
 
 def write_description(folder: Path, description: SweepDescription) -> SweepDescription:
-    """Write and return the description, joined with the one of earlier sweeps in the folder.
-
-    Earlier attentions stay listed, and the first one stays the baseline. Earlier published figures
-    stay unless the new description has others.
-    """
+    """Write and return the description, joined with the earlier sweeps' attentions and figures."""
     # Join with the earlier description. New attentions come last, so that the baseline stays.
     attentions = description.settings.systems
     published = description.published
@@ -366,11 +358,7 @@ def planned_models(settings: SweepSettings) -> dict[SweepModel, tuple[int, ...]]
 def models_in(
     folder: Path, settings: SweepSettings | None = None
 ) -> dict[SweepModel, tuple[int, ...]]:
-    """Return all models of a sweep's folder, with the lengths of their evaluations.
-
-    The models of ``settings``, of the last run, count even if they are not begun. Other
-    models count with the lengths of their training and of the evaluations that began.
-    """
+    """Return the models that are planned or have begun, with the lengths of their evaluations."""
     models: dict[SweepModel, tuple[int, ...]] = {}
     if settings is not None:
         models = planned_models(settings)

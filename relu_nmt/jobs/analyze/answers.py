@@ -124,10 +124,7 @@ def which_translates_better(
 def _compared(
     measure: str, unit: str, resampled: Mapping[str, np.ndarray], sign: int, decimals: int
 ) -> list[str]:
-    """Compare resampled values [1 + samples] of models, the best model with each other one.
-
-    ``sign`` is 1 if high values are good, and -1 if low ones are.
-    """
+    """Compare resampled values [1 + samples], the best model by ``sign`` with the others."""
     best = max(resampled, key=lambda name: sign * resampled[name][0])
     worse: list[str] = []
     equal: list[str] = []
@@ -191,10 +188,7 @@ def where_heads_look(series: Mapping[str, Records]) -> Answer:
 
 
 def place_of(record: Record) -> str:
-    """Return the place with more than half of the weight of a head, or ``SPREAD``.
-
-    Even weights lie on no place with so much, since only rows of many keys count for places.
-    """
+    """Return the place with more than half of the weight of a head, or ``SPREAD``."""
     near = record.get("diagonal", 0.0) + record.get("neighbors", 0.0)
     own_place = "at the diagonal" if record["slot"] == "cross" else "at the token itself"
     if record["slot"] == "decoder":

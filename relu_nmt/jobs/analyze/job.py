@@ -142,10 +142,7 @@ def _example(
     places_by_text: Mapping[str, Sequence[AttentionPlace | None]],
     number: int,
 ) -> dict[str, Any]:
-    """Return number and texts of a sentence or group, and ``figures``, each a caption and image.
-
-    ``places_by_text`` are the places to draw in each model, by the text of ``--places``.
-    """
+    """Return number, texts and ``figures`` of a sentence or group, by the places in each model."""
     figures = []
     for text, places_in_models in places_by_text.items():
         # Leave out models without weights at this place.

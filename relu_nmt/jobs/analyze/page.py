@@ -41,11 +41,7 @@ def page_text(
     facts: Mapping[str, str],
     csv_names: Sequence[str],
 ) -> str:
-    """Return the page, with links to the CSV files.
-
-    ``facts`` are names and values of the inputs. Examples have ``number``, ``source``,
-    ``target`` and ``figures``, each a caption and an image.
-    """
+    """Return the page, with ``facts`` of the inputs, the examples, and links to the CSV files."""
     series = series_of({model.name: model.records for model in models})
     measured: set[str] = set()
     memories = {}
@@ -160,11 +156,7 @@ def _slot_means(series: Sequence[Series]) -> dict[str, list[tuple[str, Mapping[s
 
 
 def of_courses(courses: Mapping[str, Curves], panels: Mapping[tuple[str, str], str]) -> str:
-    """Return a plot of curves against the number of updates.
-
-    Each training is a line in every panel for which it has values. ``panels`` has the title of
-    each panel by split and metric.
-    """
+    """Return a plot of each training's curves over updates, ``panels`` by split and metric."""
     drawn = []
     for key, title in panels.items():
         curves = [(name, course.get(key, {})) for name, course in courses.items()]

@@ -52,11 +52,7 @@ Trial = Callable[[Settings], Pace]  # measures the pace of a training with such 
 def within_budget(
     settings: Settings, task: TranslationTask, training: TrainingRun, trial: Trial
 ) -> Settings:
-    """Return the settings of a training that ends within ``--budget``, if it is given.
-
-    What neither a flag nor a file gives is chosen, and printed. A training that goes on keeps its
-    choices. If its budget has changed, its length is measured again.
-    """
+    """Return settings within ``--budget``, with choices for what is not given, if it is."""
     if settings.trainer.budget is None:
         return settings
     refuse_limits(settings)

@@ -240,10 +240,7 @@ def with_numbers(
     train: ShardedBatches,
     training: TrainingRun,
 ) -> tuple[Settings, list[str]]:
-    """Return settings with numbers for ``--max-tokens auto`` and ``--update-tokens``, and notes.
-
-    ``stored`` is the number of ``--max-tokens auto`` in the checkpoint to go on from.
-    """
+    """Return settings with numbers for ``--max-tokens auto`` and ``--update-tokens``, and notes."""
     tokens = settings.batching.max_tokens
     update_tokens = settings.batching.update_tokens
     trainer = settings.trainer

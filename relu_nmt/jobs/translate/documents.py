@@ -29,11 +29,7 @@ def translate_documents(
     is_one_of_several: bool = False,
     progress: bool = True,
 ) -> tuple[list[str], TranslatedDocuments]:
-    """Translate a text, and print it. Return its lines, and the same by document.
-
-    The settings tell the ``translator`` to load, unless it is there already. Of several texts, only
-    notes on lines are printed, with the name of the file.
-    """
+    """Translate a text, and print it. Return its lines, and the same by document."""
     # Read the text first, since loading the model takes longer.
     check_writable("--output", settings.output)
     text = _Text(settings)

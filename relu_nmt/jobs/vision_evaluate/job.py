@@ -127,11 +127,7 @@ def accuracy(
     outputs: torch.Tensor,
     options: Settings,
 ) -> Accuracy:
-    """Return the accuracy of the classifier on one set.
-
-    Labels of ``images`` are indices into ``outputs``, int64 [K], the outputs to choose among. A
-    label from K on is never right.
-    """
+    """Return the accuracy on a set whose labels are indices into ``outputs``, int64 [K]."""
     # Count the ranks of the right classes over all images but damaged ones.
     started = time.monotonic()
     num_images = 0

@@ -126,10 +126,7 @@ def features_of(
     label: str,
     options: Settings,
 ) -> tuple[Tensor, Tensor, list[int]]:
-    """Return features [N, D], float32, and classes [N] of images, on the classifier's device.
-
-    Also return the indices of these N images, which exclude damaged ones.
-    """
+    """Return features [N, D], float32, and classes [N] of undamaged images, and their indices."""
     size = options.batch_size or (LINEAR_BATCH if options.method == "linear" else EVALUATION_BATCH)
     damaged = damaged_images(options.skip_damaged_images)
     features: list[Tensor] = []

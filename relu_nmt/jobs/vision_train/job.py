@@ -111,11 +111,7 @@ def validation_batches(
 def within_budget(
     settings: Settings, training: TrainingRun, trial: Callable[[Settings], Pace]
 ) -> Settings:
-    """Return the settings of a training that ends within ``--budget``, if it is given.
-
-    Model, batch, rates and augmentation are those of flags and ``--recipe``, whose epochs and
-    warm-up give way to those of the budget. A training that goes on keeps its choices.
-    """
+    """Return settings within ``--budget``, if it is given, in place of a recipe's epochs."""
     budget = settings.trainer.budget
     if budget is None:
         return settings
@@ -306,11 +302,7 @@ def config_for_data(
 def scaled_rates(
     schedule: ScheduleConfig, images: int, given_for: int, say: Callable[[str], None]
 ) -> ScheduleConfig:
-    """Return the schedule with learning rates for updates of so many images.
-
-    All rates are multiplied by one factor, so the curve keeps its shape. If only the peak were
-    scaled, a small batch could have a peak below the lowest rate.
-    """
+    """Return the schedule with all its rates scaled to updates of so many images."""
     # Scale the rates that are set.
     factor = images / given_for
     rates = {name: getattr(schedule, name) for name in OTHER_RATES}

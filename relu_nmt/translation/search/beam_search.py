@@ -34,10 +34,7 @@ NOT_FINITE = "the model's scores are not finite (training diverged)"
 
 
 def strongest_words(weights: Tensor, is_word: Tensor) -> Tensor:
-    """Return the word of the source with the largest weight, int64 [B, K]. -1: all have weight 0.
-
-    ``weights`` are [B, K, S], ``is_word`` [B, S] the positions of words.
-    """
+    """Return the source word with the largest of weights [B, K, S], int64 [B, K]. -1: none."""
     is_word = is_word[:, None]
     strongest = weights.masked_fill(~is_word, -torch.inf).argmax(2)
     has_weight = ((weights != 0) & is_word).any(2)
@@ -377,10 +374,7 @@ class SearchHistory:
         self._steps.append((row_of, beams, alignment))
 
     def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
-        """Add the hypotheses that end at ``step``, if they are among the best.
-
-        Totals, beams from which they end, and scores are [B, G, M]. -inf or NaN is no hypothesis.
-        """
+        """Add the best of the hypotheses [B, G, M] that end at ``step``, -inf for none."""
         # Merge with the best so far, [B, G, k + M], and keep k.
         real = totals > -torch.inf
         self.count += real.sum(2)

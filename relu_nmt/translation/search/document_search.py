@@ -156,10 +156,7 @@ def search_documents(
 def _ready_requests(
     documents: SourceDocuments, waiting: dict[int, deque[Window]], contexts: "_Contexts | None"
 ) -> list[tuple[Window, SourceSentence]]:
-    """Take the windows that are ready from the queues of documents, and return their sources.
-
-    With contexts the next window of a document needs the translation of the one before.
-    """
+    """Take the windows that are ready, with their contexts, from the queues of documents."""
     requests = []
     for document, queue in list(waiting.items()):
         if contexts is not None:

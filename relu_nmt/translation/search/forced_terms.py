@@ -247,10 +247,7 @@ class TermTracker(StepRule):
         self.model = log_probs.clone()
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Allow the next tokens of terms, and only these where no more fit.
-
-        The end symbol waits for the terms, and so does the separator of a sentence that has terms.
-        """
+        """Allow the next tokens of terms, alone where no more fit, and ends after all terms."""
         shape = log_probs.shape[:2]
         left_to_write = self._written.left
         rooms = self._written.room(step, log_probs).expand(shape).tolist()

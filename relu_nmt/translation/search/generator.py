@@ -331,11 +331,7 @@ def plan_batches(
     device_type: str = "cpu",
     workers: int = 1,
 ) -> list[np.ndarray]:
-    """Return the sentences of each batch, longest first, from their source tokens [N].
-
-    Without ``max_tokens`` and ``batch_size``, batches are as large as suits the device, and small
-    enough for each worker to have some.
-    """
+    """Return the sentences of each batch, longest first, by limits or as suits the device."""
     # Without given sizes, limit the logits of a step, and leave batches for all workers.
     max_tokens = config.max_tokens
     batch_size = config.batch_size or len(lengths)

@@ -178,11 +178,7 @@ def score_references(
     tgt_tokens: Tensor,
     separators: Separators | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return each reference as the only hypothesis of its sentence (``--score-reference``).
-
-    Sources [B, S] and references [B, T] are right-padded and end in the end symbol. See
-    :class:`Generator` for the separators.
-    """
+    """Return each reference as the only hypothesis of its sentence (``--score-reference``)."""
     pad = symbols.pad_index
     # Shift the references right, as decoder input that begins with the end symbol.
     prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)

@@ -94,10 +94,7 @@ class Shortlist:
         return cls(torch.from_numpy(common), torch.from_numpy(candidates), num_target)
 
     def to_text(self, source: Dictionary, target: Dictionary, pair: str | None = None) -> str:
-        """Return a line of common symbols, then a line for each source symbol with its candidates.
-
-        ``pair``, such as ``de-en``, is named at the end of the first line.
-        """
+        """Return a line of common symbols and the ``pair``, then the candidates of each symbol."""
         # Leave out special symbols, which every list has anyway.
         first_line = [target[i] for i in self.common.tolist() if i >= NUM_SPECIAL]
         if pair is not None:
@@ -117,10 +114,7 @@ class Shortlist:
         target: Dictionary,
         pair: str | None = None,
     ) -> "Shortlist":
-        """Read a file with text from :meth:`to_text`, for a model with these dictionaries.
-
-        ``pair`` are the model's languages, such as ``de-en``. None: do not compare them.
-        """
+        """Read a file with text from :meth:`to_text`, for these dictionaries and this ``pair``."""
         lines = read_lines(path)
         if not lines:
             raise DataError(f"{path}: the shortlist is empty; run relu-nmt-shortlist again")

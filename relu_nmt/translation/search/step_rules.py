@@ -372,10 +372,7 @@ def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
 def states_of_parents(
     states: Sequence[Sequence[State]], parents: Tensor | None, tokens: Tensor
 ) -> list[list[State]]:
-    """Return the state of the parent of each beam, [B][K], from the states of all beams.
-
-    A sentence may have no states. Before the first token it has one, which all beams continue.
-    """
+    """Return the state of the parent of each beam, [B][K]. A sentence may have no states."""
     if parents is None:
         parents = torch.arange(tokens.size(1)).expand(tokens.shape)
     rows = []
