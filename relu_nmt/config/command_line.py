@@ -1,7 +1,4 @@
-"""Settings from a command line: flags, and the files of ``--config`` and ``--dump-config``.
-
-A file is YAML 1.2, a checkpoint or a ``results.json``.
-"""
+"""Settings from a command line: flags, and files of ``--config`` (YAML, checkpoints, results)."""
 
 import argparse
 import os

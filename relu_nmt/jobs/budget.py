@@ -73,13 +73,6 @@ def filled(settings: SettingsT, chosen: Mapping[str, Any]) -> SettingsT:
     return merged(type(settings), {name: values[name] for name in typed}, base)
 
 
-def stored_settings(training: TrainingRun) -> dict[str, Any]:
-    """Return the settings by name of the checkpoint to go on from, empty for a new training."""
-    if training.checkpoint is None or not training.goes_on:
-        return {}
-    return flat(read_metadata(training.checkpoint).get("args") or {})
-
-
 def measured_pace(
     objective: nn.Module, source: BatchSource, config: TrainerConfig, process: ProcessGroup
 ) -> Pace:
@@ -182,7 +175,8 @@ def continued(
     least_warmup: int = 0,
 ) -> SettingsT:
     """Return settings with the checkpoint's ``names``, and its length if the budget is equal."""
-    stored = stored_settings(training)
+    assert training.checkpoint is not None, "it goes on"
+    stored = flat(read_metadata(training.checkpoint).get("args") or {})
     budget = settings.trainer.budget  # type: ignore[attr-defined]
     earlier = stored.get("budget")
     is_equal = earlier is not None and Budget.parse(earlier) == Budget.parse(budget)

@@ -1,7 +1,4 @@
-"""The choices of ``--budget``: functions from measured facts to settings.
-
-docs/lab/budget.md has the measurements behind the numbers.
-"""
+"""The choices of ``--budget``, by measured facts. docs/lab/budget.md has the measurements."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -19,17 +19,7 @@ from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk
 from relu_nmt.io.work import ordered_map
-from relu_nmt.tokenization.base import (
-    SURROGATE,
-    SubwordModel,
-    Tokenizer,
-    WholeWords,
-    load_subword,
-    make_tokenizer,
-    subword_models,
-    subword_of_state,
-    tokenizers,
-)
+from relu_nmt.tokenization import base
 
 LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}\b) ?")
 """A code of a language before a sentence, as in text for Marian's models, M2M100 and NLLB."""
@@ -53,7 +43,7 @@ class TextPipeline:
     language: str  # as in the file names ("de")
     tokenizer: str = "none"  # name of the tokenizer
     lowercase: bool = False  # lower-case the words after tokenizing
-    subword: SubwordModel = field(default_factory=WholeWords)
+    subword: base.SubwordModel = field(default_factory=base.WholeWords)
     # Name of the tokenizer that joins words, if text arrives tokenized. ``tokenizer`` by default.
     detokenizer: str = ""
     # A token that ends each sentence, for models of documents: encoding adds it, decoding drops it.
@@ -66,30 +56,30 @@ class TextPipeline:
     def __post_init__(self) -> None:
         self.detokenizer = self.detokenizer or self.tokenizer
         if self.tokenizer_version is None:
-            self.tokenizer_version = tokenizers.get(self.tokenizer).version()
-        self._tokenizer = make_tokenizer(self.tokenizer, self.language, self.tokenizer_version)
+            self.tokenizer_version = base.tokenizers.get(self.tokenizer).version()
+        self._tokenizer = base.make_tokenizer(self.tokenizer, self.language, self.tokenizer_version)
         self._detokenizer = self._tokenizer
         if self.detokenizer != self.tokenizer:
             # Text that arrives tokenized has the words of the first version.
-            version = min(self.tokenizer_version, tokenizers.get(self.detokenizer).version())
-            self._detokenizer = make_tokenizer(self.detokenizer, self.language, version)
+            version = min(self.tokenizer_version, base.tokenizers.get(self.detokenizer).version())
+            self._detokenizer = base.make_tokenizer(self.detokenizer, self.language, version)
 
     @property
-    def tokenizers(self) -> tuple[type[Tokenizer], type[Tokenizer]]:
+    def tokenizers(self) -> tuple[type[base.Tokenizer], type[base.Tokenizer]]:
         """Classes of the tokenizer and the detokenizer."""
         return type(self._tokenizer), type(self._detokenizer)
 
     @property
     def keeps_text(self) -> bool:
         """Return whether the text arrives prepared, its tokens between spaces."""
-        is_whole = isinstance(self.subword, WholeWords)
+        is_whole = isinstance(self.subword, base.WholeWords)
         return self.tokenizer == "none" and not self.lowercase and is_whole
 
     def words(self, raw: str) -> list[str]:
         """Return the words of a raw sentence (DataError: it is no text), before subwords."""
         if not isinstance(raw, str):
             raise DataError(f"a text is wanted, not {raw!r:.30} ({type(raw).__name__})")
-        if SURROGATE.search(raw):
+        if base.SURROGATE.search(raw):
             raise DataError(f"{raw[:30]!r} is no text that UTF-8 can hold: it has surrogates")
         words = self._tokenizer.split(self.without_code(" ".join(raw.split())))
         return " ".join(words).lower().split() if self.lowercase else words
@@ -174,8 +164,8 @@ class TextPipeline:
         subword = self.subword
         if remove_bpe is not None:
             # Join pieces only where no subword model does it already.
-            subword = WholeWords(remove_bpe)
-            if not isinstance(self.subword, WholeWords):
+            subword = base.WholeWords(remove_bpe)
+            if not isinstance(self.subword, base.WholeWords):
                 raise ConfigError(
                     f"--remove-bpe {remove_bpe!r}: the data was split by "
                     f"{self.subword.to_state()['name']}, which is undone anyway; leave the flag out"
@@ -196,7 +186,7 @@ class TextPipeline:
         for name, kind in {**get_type_hints(cls), "subword": dict[str, Any]}.items():
             if name in state:
                 values[name] = checked(kind, state[name], name)
-        values["subword"] = subword_of_state(values["subword"])
+        values["subword"] = base.subword_of_state(values["subword"])
         return cls(**values)
 
 
@@ -210,7 +200,7 @@ def load_pipeline(
         raise DataError(f"{folder}: the data is in {languages}, not in '{language}'")
     name = description["subword"]
     file_name = description["subword_file"]
-    if (subword_models.get(name).file_name is None) != (file_name is None):
+    if (base.subword_models.get(name).file_name is None) != (file_name is None):
         raise DataError(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
             f"{file_name!r}); {AGAIN}"
@@ -224,7 +214,7 @@ def load_pipeline(
         language,
         description["tokenizer"],
         description["lowercase"],
-        load_subword(name, path),
+        base.load_subword(name, path),
         first_symbol=description.get("first_symbol"),
         tokenizer_version=description.get("tokenizer_version", 1),
     )

@@ -1,7 +1,4 @@
-"""The log of a training: averages and lines in fairseq's format, curves for TensorBoard.
-
-:mod:`relu_nmt.jobs.analyze.curves` reads the lines back into curves.
-"""
+"""The log of a training, in fairseq's format, which ``jobs/analyze/curves.py`` reads back."""
 
 import json
 import math

@@ -1,7 +1,4 @@
-"""The cross-entropy of :func:`~relu_nmt.translation.loss.smoothed_loss` by blocks of target tokens.
-
-It never has the logits of all target tokens in memory.
-"""
+"""The cross-entropy of :func:`smoothed_loss`, block by block of target tokens, to save memory."""
 
 import math
 from typing import Any

@@ -1,7 +1,4 @@
-"""Attention weights of a model for a sentence pair, as maps and pictures of these.
-
-A map has a row for each query and a column for each key, with their tokens.
-"""
+"""Attention weights for a sentence pair, as maps of queries and keys, and pictures of these."""
 
 import base64
 import json

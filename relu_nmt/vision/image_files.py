@@ -1,7 +1,4 @@
-"""Image files in folders, zip files and parquet tables, pixels in NumPy archives. Decoding one.
-
-Tables, with compressed image files, and archives are read into memory when they are opened.
-"""
+"""Image files in folders, zip files and parquet tables, pixels in NumPy archives. Decoding one."""
 
 import functools
 import heapq

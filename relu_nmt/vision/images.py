@@ -1,7 +1,4 @@
-"""Images and their classes, in class folders, a zip file, a NumPy archive or a parquet table.
-
-Batches have random views of the images in training, otherwise the middle of each.
-"""
+"""Images and their classes, in class folders, a zip file, a NumPy archive or a parquet table."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +14,8 @@ from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.translation_batches import TensorBatch, batches_by_length
 from relu_nmt.errors import DataError, counted, some_of
 from relu_nmt.io.process import require_memory
+from relu_nmt.vision import image_files
 from relu_nmt.vision.config import IMAGE_SUFFIXES, AugmentationConfig
-from relu_nmt.vision.image_files import (
-    ARRAY_SUFFIX,
-    FileTree,
-    composed,
-    composed_names,
-    import_pillow,
-    is_hidden,
-    is_table,
-    open_table,
-    spelled,
-)
 from relu_nmt.vision.transforms import BYTES_OF_PIXEL, ImageTransform, mix_images, sample_generator
 
 if TYPE_CHECKING:
@@ -112,14 +99,14 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     path.
     """
     # Check Pillow first, for an early error.
-    import_pillow()
+    image_files.import_pillow()
     source = Path(path)
     parts = (TRAIN_FOLDER, *VALID_FOLDERS)
     if not source.exists():
         raise DataError(f"{source}: no such folder or file of images")
-    if is_table(source):
+    if image_files.is_table(source):
         return _sets_of_table(source, parts, least_classes)
-    tree = FileTree(source, parts)
+    tree = image_files.FileTree(source, parts)
     paths = sorted(tree.paths())
     images = [path for path in paths if _is_image(path)]
     root = _folder_of_classes(images, "")
@@ -137,8 +124,8 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
 
 def _sets_of_table(source: Path, parts: Sequence[str], least_classes: int) -> dict[str, ImageSet]:
     """Return the images of an archive or of tables by part, the training part first."""
-    rows, classes = open_table(source, parts, least_classes)
-    encoded = source.suffix != ARRAY_SUFFIX
+    rows, classes = image_files.open_table(source, parts, least_classes)
+    encoded = source.suffix != image_files.ARRAY_SUFFIX
     sets = {}
     for part in sorted(rows, key=lambda part: part != TRAIN_FOLDER):
         origin, image, labels = rows[part]
@@ -149,7 +136,7 @@ def _sets_of_table(source: Path, parts: Sequence[str], least_classes: int) -> di
 
 
 def _is_image(path: str) -> bool:
-    return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES and not is_hidden(path)
+    return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES and not image_files.is_hidden(path)
 
 
 def _below(paths: Sequence[str], prefix: str) -> list[str]:
@@ -173,7 +160,7 @@ def _folder_of_classes(images: Sequence[str], prefix: str) -> str:
 
 
 def _image_set(
-    tree: FileTree,
+    tree: image_files.FileTree,
     name: str,
     paths: Sequence[str],
     images: Sequence[str],
@@ -186,7 +173,7 @@ def _image_set(
     by_folder: dict[str, list[str]] = {}
     for path in tree.distinct([prefix + path for path in _below(images, prefix)]):
         by_folder.setdefault(path[len(prefix) :].partition("/")[0], []).append(path)
-    names = composed_names(list(by_folder), f"{tree.origin}: {name}")
+    names = image_files.composed_names(list(by_folder), f"{tree.origin}: {name}")
     by_class = dict(zip(names, by_folder.values(), strict=True))
     classes = tuple(sorted(by_class))
     if len(classes) < least_classes:
@@ -203,7 +190,7 @@ def _image_set(
         counts.append(len(by_class[label]))
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     # Note the files and folders that are left out.
-    folders = _tops([path for path in _below(paths, prefix) if not is_hidden(path)])
+    folders = _tops([path for path in _below(paths, prefix) if not image_files.is_hidden(path)])
     empty = tuple(sorted(folders - by_folder.keys()))
     not_entered = tuple(text for text in tree.not_entered if text.startswith(prefix))
     num_ignored = num_files - len(of_classes)
@@ -215,14 +202,14 @@ def _image_set(
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
     """Return images whose labels are indices into other classes, from ``origin`` in messages."""
     # Index the names in composed form and as they are.
-    number = {composed(label): index for index, label in enumerate(classes)}
+    number = {image_files.composed(label): index for index, label in enumerate(classes)}
     number |= {label: index for index, label in enumerate(classes)}
     numbers = []
     for label in images.classes:
         if label not in number:
             raise DataError(
-                f"{images.origin}: the class {spelled(label)} of {images.name} is not among "
-                f"the {len(classes)} classes of {origin}"
+                f"{images.origin}: the class {image_files.spelled(label)} of {images.name} is not "
+                f"among the {len(classes)} classes of {origin}"
             )
         numbers.append(number[label])
     labels = np.array(numbers, dtype=np.int64)[images.labels]

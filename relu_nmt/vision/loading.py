@@ -25,15 +25,8 @@ from relu_nmt.errors import (
     reporting,
 )
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_tensors
+from relu_nmt.vision import base
 from relu_nmt.vision.attention_maps import ImageAttention, image_weights
-from relu_nmt.vision.base import (
-    Grid,
-    VisionModel,
-    VisionOutput,
-    build_vision_model,
-    grid_of,
-    resize_positions,
-)
 from relu_nmt.vision.config import (
     CROSS_ENTROPY,
     PreprocessingConfig,
@@ -84,7 +77,10 @@ def classifier_metadata(
 
 
 def start_weights(
-    model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str], say: Callable[[str], object]
+    model: base.VisionModel,
+    checkpoint: Checkpoint,
+    classes: Sequence[str],
+    say: Callable[[str], object],
 ) -> dict[str, Tensor]:
     """Return the weights of another classifier, but for a new head, and report changes."""
     initial = model.state_dict()
@@ -95,10 +91,10 @@ def start_weights(
         weights |= {name: initial[name] for name in initial if name.startswith("head.")}
         say(f"the head for {len(classes):,} other classes starts anew")
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
-    stored_grid = grid_of(config.image_sides, config.patch_sides)
-    grid = grid_of(model.config.image_sides, model.config.patch_sides)
+    stored_grid = base.grid_of(config.image_sides, config.patch_sides)
+    grid = base.grid_of(model.config.image_sides, model.config.patch_sides)
     if "positions" in weights and isinstance(model, VisionTransformer) and stored_grid != grid:
-        weights["positions"] = resize_positions(weights["positions"], stored_grid, grid)
+        weights["positions"] = base.resize_positions(weights["positions"], stored_grid, grid)
         stored_sides = shown_sides(config.image_sides)
         sides = shown_sides(model.config.image_sides)
         say(f"positions of {stored_sides} pixels are interpolated to those of {sides}")
@@ -127,7 +123,7 @@ class ImageClassifier:
 
     def __init__(
         self,
-        model: VisionModel,
+        model: base.VisionModel,
         classes: Sequence[str],
         transform: ImageTransform,
         device: str | torch.device | None = None,
@@ -170,7 +166,7 @@ class ImageClassifier:
         with using_backend(attention_backend), reporting(path, CheckpointError, unfit):
             config = from_dict(VisionTransformerConfig, metadata["model_config"])
             preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
-            model = build_vision_model(config, len(classes))
+            model = base.build_vision_model(config, len(classes))
         load_weights(model, checkpoint.model_tensors, path)
         # At another size, keep the same share of a side of each picture.
         transform = ImageTransform(preprocessing, config.image_size)
@@ -267,7 +263,7 @@ class ImageClassifier:
         return results
 
     @torch.inference_mode()
-    def outputs(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
+    def outputs(self, images: Tensor, blocks: Collection[int] = ()) -> base.VisionOutput:
         """Return the model's output for normalized images [B, 3, Y, X], as its ``forward``."""
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None):
             return self.model(images.to(self.device, non_blocking=True), blocks)
@@ -279,7 +275,7 @@ _BUFFERS = (".relative_position_index", ".attn_mask")
 """Ends of names in older files of Swin that are not weights."""
 
 
-def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[str]:
+def load_timm_weights(model: base.VisionModel, path: str | os.PathLike[str]) -> list[str]:
     """Load a public model's weights, and return notes for the log.
 
     ``path`` is a file of timm or the authors: ``.safetensors``, or tensors of ``torch.save``. The
@@ -369,10 +365,10 @@ def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor,
     # Keep positions that fit already, or that belong to no square behind the class tokens.
     num_class_tokens = model.num_tokens - model.grid.num_patches
     side = math.isqrt(max(0, len(positions) - num_class_tokens))
-    grid = Grid(side, side)
+    grid = base.Grid(side, side)
     if grid.num_patches + num_class_tokens != len(positions) or grid == model.grid:
         return positions, []
     patches = f"{grid.height} x {grid.width}"
     model_patches = f"{model.grid.height} x {model.grid.width}"
     note = f"its positions of {patches} patches are interpolated to {model_patches}"
-    return resize_positions(positions, grid, model.grid), [note]
+    return base.resize_positions(positions, grid, model.grid), [note]

@@ -200,15 +200,11 @@ _ENHANCED = ("color", "contrast", "brightness", "sharpness")
 _PLAIN = ("auto_contrast", "equalize", "invert")
 
 
-def _increasing(level: float, generator: np.random.Generator) -> float:
-    return max(0.1, 1 + level * 0.9 * generator.choice((-1, 1)))
-
-
 FORMS: dict[str, dict[str, Argument | None]] = {
     "increasing": {
         **dict.fromkeys(_PLAIN),
         **_GEOMETRIC,
-        **dict.fromkeys(_ENHANCED, _increasing),
+        **dict.fromkeys(_ENHANCED, lambda level, rng: max(0.1, 1 + _signed(0.9)(level, rng))),
         "posterize": lambda level, _: 4 - int(4 * level),  # bits
         "solarize": lambda level, _: 256 - min(256, int(256 * level)),  # from this value on
         "solarize_add": lambda level, _: min(128, int(110 * level)),

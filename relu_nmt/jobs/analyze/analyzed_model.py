@@ -1,7 +1,7 @@
 """A checkpoint that is analyzed: what it reads, and the results."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -158,7 +158,10 @@ class AnalyzedModel:
         """Translate sentences or groups, and count their n-grams for BLEU."""
         sources = [self._source(number) for number in numbers]
         with progress_bar(f"translate for {self.name}", len(sources), self.unit) as advance:
-            texts = best_translations(self.translator, sources, self.unit == "groups", advance)
+            # Search as relu-nmt-generate does, and take the best translations.
+            config = GenerationConfig().resolved(self.unit == "groups", workers=0)
+            translations = self.translator.searcher(config, on_progress=advance)(sources)
+        texts = [nbest[0].text for nbest in translations]
         segments = [self.groups.sentences(number) for number in numbers]
         self.bleu = scorer.segment_statistics(texts, segments)
 
@@ -202,18 +205,6 @@ def reference_losses(
         bits.append(-float(log_probs.sum(dtype=np.float64)) / math.log(2))
         tokens.append(int(is_counted.sum()))
     return Losses(np.array(bits), np.array(tokens))
-
-
-def best_translations(
-    translator: Translator,
-    sources: Sequence[SourceSentence],
-    of_documents: bool,
-    advance: Callable[[int], object],
-) -> list[str]:
-    """Return the texts of the best translations, as ``relu-nmt-generate`` finds them."""
-    config = GenerationConfig().resolved(of_documents, workers=0)
-    translations = translator.searcher(config, on_progress=advance)(sources)
-    return [nbest[0].text for nbest in translations]
 
 
 @contextmanager

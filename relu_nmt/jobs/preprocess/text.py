@@ -26,13 +26,7 @@ from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.work import call_aside, ordered_map, progress_bar
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
-from relu_nmt.tokenization.base import (
-    LearningText,
-    WholeWords,
-    load_subword,
-    subword_file_name,
-    subword_models,
-)
+from relu_nmt.tokenization import base
 from relu_nmt.tokenization.pipeline import Conversion, TextPipeline, convert_texts
 
 SideKey = tuple[str, str]  # split and language: ("train", "de")
@@ -111,7 +105,7 @@ class Job:
         config = self.config
         pipelines: dict[str, TextPipeline] = {}
         for language in config.languages:
-            subword = load_subword(config.subword, self.model_paths.get(language))
+            subword = base.load_subword(config.subword, self.model_paths.get(language))
             pipelines[language] = TextPipeline(
                 language, config.tokenizer, config.lowercase, subword
             )
@@ -209,7 +203,7 @@ class Job:
         paths = (config.subword_model, config.target_subword_model or config.subword_model)
         models = {}
         for language, path in zip(config.languages, paths, strict=False):
-            models[language] = load_subword(config.subword, path).content
+            models[language] = base.load_subword(config.subword, path).content
         for language, pipeline in self.texts.items():
             models[language] = pipeline.subword.content
         is_joint = len(set(models.values())) == 1
@@ -230,8 +224,8 @@ class Job:
     def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> None:
         config = self.config
         self.say(f"learning {config.subword_size} subwords for {path.name}")
-        text = LearningText(texts, self.workers)
-        kind = subword_models.get(config.subword)
+        text = base.LearningText(texts, self.workers)
+        kind = base.subword_models.get(config.subword)
         learn = partial(kind.learn, text, config.subword_size, config.seed)
         content = call_aside(learn, f"learning {path.name}")
         num_learned = kind.load(content).num_learned
@@ -243,7 +237,7 @@ class Job:
         _write(path, content)
 
     def _model_path(self, language: str | None) -> Path:
-        return self.folder / subword_file_name(self.config.subword, language)
+        return self.folder / base.subword_file_name(self.config.subword, language)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -270,7 +264,7 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
     # Take the steps from raw text to the tokens of a data folder.
     texts = []
     for text in (task.source_text, task.target_text):
-        subword = WholeWords() if isinstance(text.subword, WholeWords) else text.subword
+        subword = base.WholeWords() if isinstance(text.subword, base.WholeWords) else text.subword
         texts.append(replace(text, subword=subword, sentence_separator=None, detokenizer=""))
     # Free the place of the separator: reading adds it to sentences.
     words = [task.source_dictionary, task.target_dictionary]
@@ -310,7 +304,7 @@ def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool)
     """Return the settings with the languages and the text steps of a model."""
     steps: list[dict[str, Any]] = []
     for text in texts:
-        subword = subword_models.name_of(type(text.subword))
+        subword = base.subword_models.name_of(type(text.subword))
         step = {"tokenizer": text.tokenizer, "lowercase": text.lowercase, "subword": subword}
         steps.append(step)
     # Refuse sides with other steps, which no settings describe, and flags that change steps.

@@ -8,6 +8,7 @@ from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import BatchingConfig
 from relu_nmt.errors import OutOfMemoryError
+from relu_nmt.jobs import budget_policy
 from relu_nmt.jobs.budget import (
     continued,
     faster_dtype,
@@ -15,20 +16,6 @@ from relu_nmt.jobs.budget import (
     given_names,
     refuse_limits,
     with_length,
-)
-from relu_nmt.jobs.budget_policy import (
-    LARGER,
-    LEAST_WARMUP,
-    SMALL,
-    TINY,
-    Pace,
-    batch_factor,
-    dropout_settings,
-    first_tokens,
-    model_settings,
-    peak_rate,
-    planned_updates,
-    shape_settings,
 )
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.training import TrainingRun
@@ -38,7 +25,7 @@ from relu_nmt.translation.task import TranslationTask
 
 FAMILIES = {"transformer", *ATTENTION_PRESETS}
 """The ``--arch`` names that leave the shape open. Others are shapes of published models."""
-SHAPE = frozenset(shape_settings(SMALL))
+SHAPE = frozenset(budget_policy.shape_settings(budget_policy.SMALL))
 MODEL = SHAPE | {
     *("positions", "share_all_embeddings", "share_decoder_input_output_embed"),
     *("dropout", "attention_dropout"),
@@ -46,7 +33,9 @@ MODEL = SHAPE | {
 CHOICES = MODEL | {"max_tokens", "bf16", "lr"}
 """The settings that a training keeps when its budget grows."""
 
-Trial = Callable[[Settings], Pace]  # measures the pace of a training with such settings
+Trial = Callable[
+    [Settings], budget_policy.Pace
+]  # measures the pace of a training with such settings
 
 
 def within_budget(
@@ -57,10 +46,10 @@ def within_budget(
         return settings
     refuse_limits(settings)
     if training.goes_on:
-        return continued(settings, training, CHOICES, trial, LEAST_WARMUP)
+        return continued(settings, training, CHOICES, trial, budget_policy.LEAST_WARMUP)
     chooser = Chooser(settings, task, training, trial)
     pace = chooser.choose()
-    return with_length(settings, training, pace, chooser.chosen, LEAST_WARMUP)
+    return with_length(settings, training, pace, chooser.chosen, budget_policy.LEAST_WARMUP)
 
 
 class Chooser:
@@ -80,9 +69,12 @@ class Chooser:
         self._is_free = settings.arch in FAMILIES and training.checkpoint is None
         self._has_shape = bool(SHAPE & given_names(settings))
 
-    def choose(self) -> Pace:
+    def choose(self) -> budget_policy.Pace:
         """Fill ``chosen``, print what and why, and return the pace."""
-        self._choose_batch()
+        # Choose the smallest batch, which makes the most updates.
+        longest = max(self._settings.documents.training_lengths, default=1)
+        device = self._training.process.device.type
+        self.chosen["max_tokens"] = budget_policy.first_tokens(device, longest)
         pace = self._choose_model()
         settings = filled(self._settings, self.chosen)
         dtype, pace = faster_dtype(settings, self._training.process, self._trial, pace)
@@ -94,21 +86,15 @@ class Chooser:
     def _say(self, text: str) -> None:
         self._training.say(f"budget {self._settings.trainer.budget}: {text}")
 
-    def _measure(self, **changes: Any) -> Pace:
+    def _measure(self, **changes: Any) -> budget_policy.Pace:
         """Keep some choices, and return the pace with all so far."""
         self.chosen |= changes
         return self._trial(filled(self._settings, self.chosen))
 
-    def _updates(self, pace: Pace) -> int:
-        return planned_updates(self._budget, pace)
+    def _updates(self, pace: budget_policy.Pace) -> int:
+        return budget_policy.planned_updates(self._budget, pace)
 
-    def _choose_batch(self) -> None:
-        """Choose the smallest batch, which makes the most updates."""
-        longest = max(self._settings.documents.training_lengths, default=1)
-        device = self._training.process.device.type
-        self.chosen["max_tokens"] = first_tokens(device, longest)
-
-    def _choose_model(self) -> Pace:
+    def _choose_model(self) -> budget_policy.Pace:
         """Choose the largest shape for which there is time and text."""
         if self._training.checkpoint is not None:
             self.chosen |= flat(read_metadata(self._training.checkpoint).get("model_config") or {})
@@ -117,22 +103,22 @@ class Chooser:
         if not self._is_free:
             self._say(f"the model as --arch {self._settings.arch} states it")
             return self._measure()
-        self.chosen |= model_settings(self._task.joined_dictionary)
+        self.chosen |= budget_policy.model_settings(self._task.joined_dictionary)
         if self._has_shape:
             self._say("the shape of the model as the flags state it")
             return self._measure()
-        shape = SMALL
-        pace = self._measure(**shape_settings(shape))
-        if self._updates(pace) < SMALL.least_updates:
-            shape = TINY
-            pace = self._measure(**shape_settings(shape))
-        for larger in LARGER:
+        shape = budget_policy.SMALL
+        pace = self._measure(**budget_policy.shape_settings(shape))
+        if self._updates(pace) < budget_policy.SMALL.least_updates:
+            shape = budget_policy.TINY
+            pace = self._measure(**budget_policy.shape_settings(shape))
+        for larger in budget_policy.LARGER:
             # Larger shapes are slower, so that time for fewer updates rules them out.
-            if shape is TINY or pace.samples < larger.least_pairs:
+            if shape is budget_policy.TINY or pace.samples < larger.least_pairs:
                 break
             if self._updates(pace) < larger.least_updates:
                 break
-            choices = {**self.chosen, **shape_settings(larger)}
+            choices = {**self.chosen, **budget_policy.shape_settings(larger)}
             try:
                 slower = self._trial(filled(self._settings, choices))
             except OutOfMemoryError:
@@ -141,7 +127,7 @@ class Chooser:
                 break
             shape = larger
             pace = slower
-            self.chosen |= shape_settings(shape)
+            self.chosen |= budget_policy.shape_settings(shape)
         self._say(
             f"{shape.layers}+{shape.layers} layers of width {shape.width} "
             f"({pace.weights / 1e6:.1f} million weights), as there are {pace.samples:,} sentence "
@@ -149,11 +135,11 @@ class Chooser:
         )
         return pace
 
-    def _enlarge_batch(self, pace: Pace) -> Pace:
+    def _enlarge_batch(self, pace: budget_policy.Pace) -> budget_policy.Pace:
         """Choose larger batches if there is time for enough updates of them."""
         factor = 1
         if self._budget.seconds is not None and "max_tokens" not in given_names(self._settings):
-            factor = batch_factor(self.chosen["max_tokens"], self._updates(pace))
+            factor = budget_policy.batch_factor(self.chosen["max_tokens"], self._updates(pace))
         if factor > 1:
             pace = self._measure(max_tokens=factor * self.chosen["max_tokens"])
         settings = filled(self._settings, self.chosen)
@@ -168,17 +154,19 @@ class Chooser:
         )
         return pace
 
-    def _choose_rates(self, pace: Pace) -> None:
+    def _choose_rates(self, pace: budget_policy.Pace) -> None:
         """Choose the peak rate by the width, and the dropout by the number of epochs."""
         is_trained = self._training.checkpoint is not None
         width = filled(self._settings, self.chosen).model.encoder_embed_dim
-        self.chosen["lr"] = (peak_rate(width, is_trained),)
+        self.chosen["lr"] = (budget_policy.peak_rate(width, is_trained),)
         if self._is_free:
-            self.chosen |= dropout_settings(self._updates(pace) / pace.updates_per_epoch)
+            self.chosen |= budget_policy.dropout_settings(
+                self._updates(pace) / pace.updates_per_epoch
+            )
         settings = filled(self._settings, self.chosen)
         self._say(
             f"--lr {settings.trainer.schedule.lr[0]:g} for this width, after a tenth of warm-up or "
-            f"up to {LEAST_WARMUP} updates, down to 0 at the end "
+            f"up to {budget_policy.LEAST_WARMUP} updates, down to 0 at the end "
             f"({settings.trainer.schedule.lr_scheduler}); the average of the last ninth of the "
             "weights is stored"
         )

@@ -9,15 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.translation.search import symbol_texts
 from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
 from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, states_of_parents
-from relu_nmt.translation.search.symbol_texts import (
-    END,
-    SymbolTexts,
-    compact,
-    is_letter,
-    without_case,
-)
 
 
 class Ending(NamedTuple):
@@ -48,7 +42,7 @@ class BannedTerms:
 
     def __init__(
         self,
-        texts: SymbolTexts,
+        texts: symbol_texts.SymbolTexts,
         terms: Iterable[str],
         match_case: bool = False,
         inside_words: bool = False,
@@ -67,10 +61,10 @@ class BannedTerms:
                 remainder = term[size:]
                 self._remainders[beginning].append(remainder)
                 # A space may stand before punctuation.
-                is_inside = remainder[0] == " " or is_letter(remainder[0])
-                if size and is_letter(beginning[-1]) and not is_inside:
+                is_inside = remainder[0] == " " or symbol_texts.is_letter(remainder[0])
+                if size and symbol_texts.is_letter(beginning[-1]) and not is_inside:
                     self._remainders[beginning + " "].append(remainder)
-            if is_letter(term[-1]) and not inside_words:
+            if symbol_texts.is_letter(term[-1]) and not inside_words:
                 self._remainders[term].append("")
         # Symbols that end an open word.
         self.word_ends = torch.from_numpy(np.flatnonzero(~texts.continues))
@@ -82,7 +76,7 @@ class BannedTerms:
 
     def occur_in(self, text: str) -> bool:
         """Return whether a text has a banned term."""
-        text = compact(text if self._match_case else without_case(text))
+        text = symbol_texts.compact(text if self._match_case else symbol_texts.without_case(text))
         for term in self._remainders.get("", ()):
             begin = text.find(term)
             while begin >= 0:
@@ -96,7 +90,7 @@ class BannedTerms:
     def _is_whole(term: str, around: tuple[str, str]) -> bool:
         """Return whether no letter beside a term goes on with its first or last word."""
         for letter, neighbor in zip((term[0], term[-1]), around, strict=True):
-            if neighbor and is_letter(letter) and is_letter(neighbor):
+            if neighbor and symbol_texts.is_letter(letter) and symbol_texts.is_letter(neighbor):
                 return False
         return True
 
@@ -104,10 +98,10 @@ class BannedTerms:
         """Return the ending with one more symbol."""
         key = ending, symbol
         if key not in self._next:
-            text = compact(ending.written + self._symbols.texts[symbol])
+            text = symbol_texts.compact(ending.written + self._symbols.texts[symbol])
             is_open = ending.is_open
             if text:
-                is_open = is_letter(text[-1])
+                is_open = symbol_texts.is_letter(text[-1])
             self._next[key] = Ending("", is_open)
             for begin in range(len(text)):
                 if text[begin:] in self._remainders and self._may_begin(ending, text, begin):
@@ -117,10 +111,10 @@ class BannedTerms:
 
     def _may_begin(self, ending: Ending, text: str, begin: int) -> bool:
         """Return whether a term may begin at an index of a text that begins with the ending."""
-        if self._inside_words or not is_letter(text[begin]):
+        if self._inside_words or not symbol_texts.is_letter(text[begin]):
             return True
         if begin:
-            return not is_letter(text[begin - 1])
+            return not symbol_texts.is_letter(text[begin - 1])
         return bool(ending.written) or not ending.is_open
 
     def forbidden(self, ending: Ending) -> Forbidden:
@@ -163,27 +157,27 @@ class BannedTerms:
         """Add the symbols that write the remainder of a term."""
         parts = [remainder]
         if beginning:
-            parts = [END + remainder]
-            if is_letter(remainder[0]) and not is_letter(beginning[-1]):
-                parts.append(f"{END} {remainder}")
+            parts = [symbol_texts.END + remainder]
+            if symbol_texts.is_letter(remainder[0]) and not symbol_texts.is_letter(beginning[-1]):
+                parts.append(f"{symbol_texts.END} {remainder}")
         for part in parts:
             for symbol, before, after in self._symbols.find(part):
                 if not beginning and not self._is_begin(ending, before, remainder[0]):
                     continue
-                if self._inside_words or not is_letter(remainder[-1]):
+                if self._inside_words or not symbol_texts.is_letter(remainder[-1]):
                     completing.add(symbol)
-                elif after == END:
+                elif after == symbol_texts.END:
                     almost.add(symbol)
-                elif not is_letter(after):
+                elif not symbol_texts.is_letter(after):
                     completing.add(symbol)
 
     def _is_begin(self, ending: Ending, before: str, first: str) -> bool:
         """Return whether a term with this first letter may stand behind a letter of a symbol."""
-        if self._inside_words or not is_letter(first):
+        if self._inside_words or not symbol_texts.is_letter(first):
             return True
-        if before == END:
+        if before == symbol_texts.END:
             return not ending.is_open
-        return not is_letter(before)
+        return not symbol_texts.is_letter(before)
 
 
 class TermBans(StepRule):

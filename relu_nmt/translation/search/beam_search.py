@@ -1,7 +1,4 @@
-"""The search of one batch: all beams of all sentences advance together, one token a step.
-
-No step copies hypotheses. Back-pointers lead from the end of each to its tokens.
-"""
+"""The search of one batch: all beams advance together, a token a step, and none is copied."""
 
 from dataclasses import replace
 

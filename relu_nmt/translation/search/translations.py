@@ -7,23 +7,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import (
-    SINGLE_SENTENCES,
-    Groups,
-    Line,
-    Separators,
-    Window,
-    WindowConfig,
-    join_sentences,
-    plan_groups,
-)
+from relu_nmt.data import documents
 from relu_nmt.errors import DataError, refuse_unordered
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import ForcedTerms
 
-SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
+SINGLE_LINES = documents.WindowConfig(documents.SINGLE_SENTENCES)
 T = TypeVar("T")
 
 
@@ -69,7 +60,7 @@ class SourceSentence:
         """Number of tokens of forced terms, and of prefixes of later sentences."""
         return 0 if self.forced is None else self.forced.num_tokens
 
-    def as_read(self, separators: Separators | None) -> "SourceSentence":
+    def as_read(self, separators: documents.Separators | None) -> "SourceSentence":
         """Return a single sentence without separator if the model reads it so."""
         if separators is None or separators.alone or self.ids.tolist().count(separators.source) > 1:
             return self
@@ -87,7 +78,7 @@ def _joined(sentences: Iterable[SourceSentence]) -> tuple[np.ndarray, list[str]]
     for sentence in sentences:
         ids.append(sentence.ids)
         tokens += sentence.tokens
-    return join_sentences(ids), tokens
+    return documents.join_sentences(ids), tokens
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class Translation(Line):
+class Translation(documents.Line):
     """A translation of a line, or of several lines that were translated at once.
 
     The tokens come from the dictionary. With ``replace_unk`` unknown words are replaced.
@@ -222,7 +213,9 @@ def plain_lines(lines: Iterable[str]) -> list[str]:
 
 
 def check_lengths(
-    sources: Sequence[SourceSentence], limit: int | None, separators: Separators | None = None
+    sources: Sequence[SourceSentence],
+    limit: int | None,
+    separators: documents.Separators | None = None,
 ) -> None:
     """Refuse sources of more than ``limit`` tokens (DataError). None: any length."""
     longest = 0
@@ -249,7 +242,7 @@ class SourceLimit:
     tokens: int | None = None  # most tokens that are read, </s> included. None: any length
     # Cut longer sources. Otherwise they lose all words and their translation is empty.
     truncate: bool = False
-    separators: Separators | None = None  # they end each sentence, before </s>
+    separators: documents.Separators | None = None  # they end each sentence, before </s>
 
     @property
     def unread(self) -> int:
@@ -295,23 +288,25 @@ class SourceDocuments:
     sizes: np.ndarray  # tokens that each sentence counts toward the limit, </s> included, int [N]
     # The symbol that ends sentences, in source and target. None: the translation of several
     # sentences cannot be cut into them.
-    separators: Separators | None
-    windows: WindowConfig = SINGLE_LINES  # division of the documents
+    separators: documents.Separators | None
+    windows: documents.WindowConfig = SINGLE_LINES  # division of the documents
     whole: Sequence[SourceSentence] = ()  # sentences of a text, before the limit cut any
     note: str = ""  # says what to install, so that lines of several sentences are split
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> documents.Groups:
         """The sentences that are translated together."""
         windows = self.windows
-        return plan_groups(self.sizes, self.counts, windows.max_doc_tokens, windows.window_overlap)
+        return documents.plan_groups(
+            self.sizes, self.counts, windows.max_doc_tokens, windows.window_overlap
+        )
 
     def with_words(self, begin: int, end: int) -> list[int]:
         """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""
         num_ends = 1 + (self.separators is not None)
         return [i for i in range(begin, end) if len(self.sentences[i].ids) > num_ends]
 
-    def joined(self, window: Window) -> SourceSentence:
+    def joined(self, window: documents.Window) -> SourceSentence:
         """Return a window as one sentence, with prefixes and terms of its new sentences."""
         # Join source, tokens and references. Sentences without words are left out.
         read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
@@ -320,7 +315,7 @@ class SourceDocuments:
         for sentence in self.sentences[window.first : window.end]:
             if sentence.reference is not None:
                 references.append(sentence.reference)
-        reference = join_sentences(references) if references else None
+        reference = documents.join_sentences(references) if references else None
         written = [self.sentences[i] for i in self.with_words(window.first, window.end)]
         if not written:
             return SourceSentence(ids, tokens, reference)
