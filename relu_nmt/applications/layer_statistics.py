@@ -218,10 +218,7 @@ class LayerStatistics:
         return records
 
     def report(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON. ``modules`` has each layer.
-
-        A mean of no values, and a ratio to a variance of 0, is None.
-        """
+        """Return plain values for JSON, with ``modules`` by layer. Means of no values are None."""
         # Report no module before the first sentence.
         modules = {}
         if self._num_sentences:

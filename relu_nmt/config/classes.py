@@ -187,11 +187,7 @@ def paths_in(config: Any) -> list[Files]:
 def idle_options(
     config_class: type, values: Mapping[str, Any], typed: Collection[str] = ()
 ) -> Iterator[tuple[Option, str]]:
-    """Yield the options that are set but do nothing, each with an error message.
-
-    A field in ``typed``, which the user gave, counts as set even with its default, unless that is
-    off or the needed option was typed with its default as well.
-    """
+    """Yield the options that are set, or ``typed``, but do nothing, each with an error message."""
     options = all_options(config_class)
     for name, entry in options.items():
         value = values[name]
@@ -254,11 +250,7 @@ def _need_text(
 
 
 def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
-    """Return settings with the given values by field name, of the class or any of its groups.
-
-    A field with presets chooses defaults of other fields. An unknown or missing field, a wrong
-    value, or one that does nothing is a ConfigError.
-    """
+    """Return settings with the given values by field name, of the class or any of its groups."""
     return merged(config_class, known_fields(config_class, values))
 
 

@@ -18,11 +18,7 @@ TOO_DEEP = f"more than {MOST_DEPTH} tables and lists in each other"
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: it is not JSON, nested too deep, or has texts that UTF-8 cannot hold.
-    """
+    """Return the value of a JSON text (ValueError: no JSON, nested too deep, or not UTF-8)."""
     try:
         value = json.loads(text, parse_int=_whole_number)
     except RecursionError:

@@ -175,7 +175,11 @@ class Dictionary:
         return dictionary
 
     def to_text(self) -> str:
-        """Return the contents of fairseq's ``dict.xx.txt``: a symbol and its count per line."""
+        """Return the contents of fairseq's ``dict.xx.txt``: a symbol and its count per line.
+
+        A symbol that occurs twice keeps its flag ``#fairseq:overwrite``, without which fairseq 0.12
+        cannot read the file.
+        """
         lines = []
         before = set(SPECIAL_SYMBOLS)
         words = zip(self._symbols, self._counts, strict=True)

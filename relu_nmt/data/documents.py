@@ -360,11 +360,7 @@ def first_context(totals: Sequence[int], earliest: int, first: int, end: int, li
 def deal_lengths(
     documents: np.ndarray, lengths: tuple[int, ...], seed: tuple[int, int]
 ) -> np.ndarray:
-    """Draw a length for each document, so that each length gets the same number of sentences.
-
-    Returns the limit of each document in tokens, int64 [documents]. A length that stands twice gets
-    two shares. ``seed`` has the seed of the run and the epoch. Each epoch has another draw.
-    """
+    """Draw a limit in tokens for each document, int64 [documents], each for as many sentences."""
     if len(lengths) == 1:
         return np.full(len(documents), lengths[0], dtype=np.int64)
     # The third number keeps this stream apart from the one that shuffles the batches.

@@ -335,15 +335,10 @@ class SplitScorer:
         return SegmentStatistics.of(self._bleu, hypotheses, [references])
 
     def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
-        """Return the BLEU of sentences by their position, as JSON values.
+        """Return the BLEU of sentences by bucket of their position in the document and the group.
 
-        Positions in the document do not depend on the groups, so that scores of several lengths
-        can be compared. The position in the group is the amount of text translated before, with
-        which quality falls in the literature.
-
-        Returns:
-            ``position``, in the document, and ``group position``: by bucket ``sentences``, and
-            ``score`` and ``signature``, None for an empty bucket.
+        Positions in the document do not depend on the groups. The position in the group is the
+        amount of text translated before, with which quality falls in the literature.
         """
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         in_document: list[int] = []

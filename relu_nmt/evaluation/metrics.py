@@ -234,11 +234,7 @@ def recommended_tokenizer(language: str) -> str:
 
 
 def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str]:
-    """Return the tokenizer for a language ("" if unknown), and a note for the user, perhaps "".
-
-    If its package is not installed, the next best is returned. The note warns if the references
-    lack spaces that the language should have.
-    """
+    """Return the installed tokenizer for a language ("" if unknown), and a note, perhaps ""."""
     name = recommended = recommended_tokenizer(language)
     note = ""
     if name != DEFAULT_TOKENIZER:

@@ -74,12 +74,7 @@ LARGER = (
 
 
 def planned_updates(budget: Budget, pace: Pace, spent: float = 0.0) -> int:
-    """Return the number of updates in a budget, of which ``spent`` seconds are gone.
-
-    Example:
-        >>> planned_updates(Budget.parse("100s"), Pace(0.5, updates_per_epoch=40), spent=8.0)
-        180
-    """
+    """Return the number of updates in a budget, of which ``spent`` seconds are gone."""
     if budget.epochs is not None:
         return max(1, round(budget.epochs * pace.updates_per_epoch))
     if budget.updates is not None:
@@ -137,12 +132,7 @@ def batch_factor(tokens: int, updates: int) -> int:
 
 
 def peak_rate(width: int, is_trained: bool) -> float:
-    """Return the highest learning rate of a model.
-
-    Example:
-        >>> peak_rate(256, is_trained=False), peak_rate(512, is_trained=True)
-        (0.001, 0.0001)
-    """
+    """Return the highest learning rate of a model."""
     rate = RATE_OF_WIDTH / width
     if is_trained:
         rate *= SHARE_OF_TRAINED

@@ -222,11 +222,7 @@ def load_pipeline(
 
 @dataclass(frozen=True)
 class Conversion:
-    """A text file to be converted, without its separator lines.
-
-    Steps are ``words`` (tokenize and lower-case), ``pieces`` (split words into subwords),
-    ``tokens`` (both) and ``keep``.
-    """
+    """A text file, without its separator lines, for the step words, pieces, tokens or keep."""
 
     side: tuple[str, str]  # its split and language: ("train", "de")
     text: TextFile

@@ -72,11 +72,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Batches for training, and for validation by the name of the set.
-
-    The first validation set, of which ``scorer`` gives further metrics, decides which checkpoint is
-    the best.
-    """
+    """Batches for training, and for validation by name. The first set picks the best checkpoint."""
 
     train: BatchSource
     valid: Mapping[str, BatchSource]

@@ -67,11 +67,7 @@ def refuse_other_optimizer(
 
 
 def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
-    """Refuse a new training in a folder with files of another one.
-
-    Return a note on files that the training replaces, empty without any: the checkpoints of an
-    equal training without ``checkpoint_last``, or results without checkpoints.
-    """
+    """Refuse a new training beside files of another. Return a note on files that it replaces."""
     start = folder.restore_path()
     is_inside = start is not None and start.parent.resolve() == folder.path.resolve()
     if settings.trainer.no_save or is_inside:

@@ -260,11 +260,7 @@ class TrainerConfig(shared.PrecisionOptions):
         return f"the same command without {' '.join(flags)}"
 
     def fresh_start(self, goes_on: bool) -> str:
-        """Return advice on flags for a training that takes nothing of an earlier checkpoint.
-
-        A training that ``goes_on`` does so from ``--restore-file`` or its folder. Another one may
-        begin with ``--finetune-from-model``.
-        """
+        """Return advice on flags for a training that takes nothing of an earlier checkpoint."""
         if not goes_on:
             return "leave --finetune-from-model out for a fresh start"
         without = ""

@@ -147,13 +147,7 @@ def compare_with_data(
     goes_on: bool,
     fresh_start: str,
 ) -> list[str]:
-    """Compare the stored task of a checkpoint with the present one of a data folder.
-
-    Refuse other dictionaries or preparation of text. Return notes for the user.
-
-    If the training itself ``goes_on``, the languages must be the same. ``fresh_start`` is the
-    advice of :meth:`TrainerConfig.fresh_start`.
-    """
+    """Refuse other dictionaries, texts or (``goes_on``) languages of the data. Return notes."""
     stored_pair = f"{stored.source_lang}-{stored.target_lang}"
     present_pair = f"{present.source_lang}-{present.target_lang}"
     if goes_on and stored_pair != present_pair:

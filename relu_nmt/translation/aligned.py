@@ -223,11 +223,7 @@ def _gated(
 
 
 class AlignedStack(TransformerStack):
-    """Layers whose attention stays inside sentences, which end in the symbol ``separator``.
-
-    In training on a CPU it is computed in parts of sentences of similar lengths. This saves
-    padding, which is worth more calls there.
-    """
+    """Layers whose attention stays inside sentences, which end in the symbol ``separator``."""
 
     def __init__(
         self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int, separator: int

@@ -20,11 +20,7 @@ MOST_SYMBOLS = 60_000
 def projected_cross_entropy(
     features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the values of :func:`~relu_nmt.translation.loss.smoothed_loss`.
-
-    The logits [N, V] are the states ``features`` [N, D] of real target positions times the
-    transposed ``weight`` [V, D].
-    """
+    """Return :func:`smoothed_loss` of features [N, D] times the transposed weight [V, D]."""
     return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing)
 
 

@@ -68,12 +68,7 @@ def fit_mechanisms(
 def calibrate(
     model: TranslationModel, batch: TranslationBatch, slots: Mapping[str, str]
 ) -> Factors:
-    """Scale the queries of some slots, in place, so that rows of weights sum to 1 on average.
-
-    Returns:
-        the factors. Layers without a factor have a mechanism that is not homogeneous, or no
-        weights.
-    """
+    """Scale queries in place, so that rows of weights sum to 1 on average. Return the factors."""
     factors: Factors = {slot: {} for slot in slots}
     names = {module: name for name, module in model.named_modules()}
     weights = model.state_dict()

@@ -14,11 +14,7 @@ from relu_nmt.translation.encoder import EncoderOutput, TransformerStack, make_m
 
 
 class Decoder(TransformerStack):
-    """Layers of causal self-attention and cross-attention.
-
-    :meth:`forward` computes all target positions in one pass (teacher forcing). For decoding step
-    by step, :meth:`start` returns a state and :meth:`step` adds the newest tokens to it.
-    """
+    """Layers of causal self-attention and cross-attention, for all positions or step by step."""
 
     side = "decoder"
 

@@ -93,10 +93,7 @@ class TranslationObjective(RegularizedObjective):
         return smoothed_loss(log_probs, targets, smoothing)
 
     def states(self, batch: TranslationBatch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return decoder states [N, D] and targets [N] of the real target positions.
-
-        The third result is the attention [B, T, S] that learns alignments, if the batch has some.
-        """
+        """Return states [N, D], targets [N], and attention [B, T, S] that learns to align."""
         model = self.model
         weights = None
         if batch.alignments is not None and self.alignment_lambda != 0:

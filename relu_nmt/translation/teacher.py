@@ -50,11 +50,7 @@ LEAST_REST = 1e-6  # least probability outside the teacher's symbols, whose loga
 
 
 class TaughtObjective(TranslationObjective):
-    """The loss of translation that also learns from a teacher, in training only.
-
-    The teachers are trained models on the device of the training. Their mean probabilities teach.
-    ``arguments`` are the arguments of :class:`TranslationObjective`.
-    """
+    """The loss of translation that also learns from the mean of teachers, in training only."""
 
     def __init__(
         self, teachers: Sequence[TranslationModel], config: TeacherConfig, *arguments: Any

@@ -87,10 +87,7 @@ class TranslationRequest:
     def of_documents(
         cls, documents: Iterable[Iterable[str]], **options: Any
     ) -> "TranslationRequest":
-        """Return a request for documents of raw text.
-
-        ``options`` are further fields. Prefixes and forced terms are lists for each document.
-        """
+        """Return a request for documents, with prefixes and forced terms for each of them."""
         # Read each document before the next one: groups of itertools.groupby end there.
         if isinstance(documents, str):
             raise DataError("documents are lists of lines, not one text; give [[text]] for a line")
@@ -132,10 +129,7 @@ def _check_documents(counts: Sequence[int], lines: Sequence[str]) -> None:
 
 
 class SourceEncoder:
-    """Encodes raw text as token ids. ``separators`` are the symbols that end sentences, if any.
-
-    Hold ``text_lock`` for other work with the task's text, since tokenizers keep state.
-    """
+    """Encodes raw text as token ids. Hold ``text_lock`` for other work with the task's text."""
 
     def __init__(self, task: TranslationTask, max_doc_tokens: int = SINGLE_SENTENCES) -> None:
         self.task = task
@@ -195,11 +189,7 @@ class SourceEncoder:
     def sentences(
         self, request: TranslationRequest, split: SentenceSplitter | None = None
     ) -> Iterator[SourceSentence]:
-        """Yield the lines of a request as token ids.
-
-        ``split`` cuts lines without prefix and forced terms into sentences, which become parts of
-        the line. By default a line is a sentence.
-        """
+        """Yield the lines of a request as ids, cut by ``split`` without prefix and terms."""
         prefixes: Iterable[str] = request.prefixes or itertools.repeat("")
         forced: Iterable[Sequence[str]] = request.forced or itertools.repeat(())
         numbers = request.numbers or itertools.count(1)

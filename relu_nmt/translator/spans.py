@@ -21,10 +21,7 @@ WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """The words of a line and of its translation, and the pairs of words that align.
-
-    Every character that is no white space belongs to one word.
-    """
+    """The words of a line and of its translation, without white space, and the pairs that align."""
 
     source: list[Span]  # characters of each word of the line, in order
     target: list[Span]  # of the translation

@@ -282,10 +282,7 @@ class Translator:
         return translated
 
     def answer(
-        self,
-        documents: SourceDocuments,
-        config: GenerationConfig,
-        search: Search | None = None,
+        self, documents: SourceDocuments, config: GenerationConfig, search: Search | None = None
     ) -> TranslatedDocuments:
         """Return the translations of documents, window by window, to commands and the server.
 

@@ -89,11 +89,8 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
 
     A folder or zip holds class folders (``cat/1.jpg``), or folders ``train`` and ``val`` (also
     ``valid``, ``validation``, ``test``) that hold class folders. One more folder may enclose all
-    of these, as in a zip file of a folder. Classes and images are in alphabetical order, so a
-    folder and its zip file give the same set. For archives and tables see
-    :func:`~relu_nmt.vision.image_files.open_table`.
-
-    A set needs ``least_classes``: training has two or more, and a known model may see one alone.
+    of these. Classes and images are in alphabetical order. For archives and tables see
+    :func:`~relu_nmt.vision.image_files.open_table`. A set needs ``least_classes``.
 
     Returns the sets by name, ``train`` first. Without such a part there is one set, named after the
     path.
@@ -276,10 +273,7 @@ class SampleBatch(TensorBatch):
 
 
 class PlannedBatches:
-    """The batches of a set of ``count`` samples, by epoch. A subclass loads a batch by its index.
-
-    The last batch of an epoch may be smaller. The seed determines the order, None keeps it.
-    """
+    """The batches of ``count`` samples, in an order by the seed, loaded by a subclass by index."""
 
     def __init__(self, count: int, batch_size: int, seed: int | None = None) -> None:
         self._count = count

@@ -32,12 +32,7 @@ PUBLISHED_FORM = (
 
 
 def parse_budget(text: str) -> Budget:
-    """Return the length of each training. Epochs are whole ones, for ``--max-epoch``.
-
-    Example:
-        >>> parse_budget("4000"), parse_budget("1.5h")
-        (Budget(number=4000.0, unit='u'), Budget(number=1.5, unit='h'))
-    """
+    """Return the length of each training. Epochs are whole ones, for ``--max-epoch``."""
     budget = Budget.parse(text)
     if budget.epochs is not None and not budget.epochs.is_integer():
         raise ValueError(f"'{text}': expected whole epochs here, or {TIME_EXAMPLES}")

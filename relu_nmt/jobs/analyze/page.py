@@ -118,12 +118,7 @@ def last_bleu(names: Sequence[str], courses: Mapping[str, Curves]) -> dict[str, 
 
 
 def extent(values: Iterable[float | None], decimals: int = 2, scale: float = 1.0) -> str:
-    """Return the smallest and the largest of the known values, in words.
-
-    Example:
-        >>> extent([0.25, None, 0.5], 0, 100), extent([])
-        ('25 to 50', '–')
-    """
+    """Return the smallest and the largest of the known values, in words."""
     known = [scale * value for value in values if value is not None]
     if not known:
         return UNKNOWN

@@ -109,10 +109,7 @@ def _text_report(options: Settings) -> Iterator[Entry]:
 
 
 class _Texts:
-    """The translations, the references and the baseline, by document and as segments to score.
-
-    Without document boundaries each line is a document.
-    """
+    """The translations, references and baseline, by document or line, and as segments to score."""
 
     def __init__(self, options: Settings) -> None:
         self._options = options

@@ -74,11 +74,7 @@ GENERATE_OWN_FLAGS = {
 
 
 def run(settings: Settings, *, progress: bool = True) -> StepRunner:
-    """Run all steps that are not done, and write the report after every step.
-
-    Each training and each evaluation is a process of its own. With ``report_only`` no step runs.
-    Return the runner of the steps, which has the exit code.
-    """
+    """Run all steps that are not done, write the report after each, and return their runner."""
     folder = Path(settings.save_dir)
     published = None
     if settings.published is not None:

@@ -180,10 +180,7 @@ def _translate_one(
             settings, file=str(path), further_files=(), output=str(output), output_dir=None
         )
         translate_documents(
-            text_settings,
-            translator=segments.translator,
-            is_one_of_several=True,
-            progress=progress,
+            text_settings, translator=segments.translator, is_one_of_several=True, progress=progress
         )
     else:
         translate_file(path, output, segments, options_of_format(name, settings), name)

@@ -311,9 +311,7 @@ class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
         files=WRITTEN,
     )
     glossary: str | None = option(
-        None,
-        "file with a source term, a tab and its target term a line (not for text)",
-        files=READ,
+        None, "file with a source term, a tab and its target term a line (not for text)", files=READ
     )
     no_progress_bar: bool = no_progress_bar_option()
     model: ModelOptions = group("model", ModelOptions)

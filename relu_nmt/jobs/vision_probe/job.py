@@ -35,11 +35,7 @@ LINEAR_STD = 0.01
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
-    """Probe the features of a checkpoint on each data set. Return the results as in the file.
-
-    Accuracies are in percent. ``top1`` is a mean over the seeds of ridge regression. ``by_seed``
-    has the accuracy of each seed. ``top5`` is None with five classes or fewer.
-    """
+    """Probe the features of a checkpoint on each data set. Return accuracies in percent."""
     check_writable("--results", settings.results)
     sets = []
     for train_path, test_path in zip(settings.train, settings.test, strict=True):

@@ -303,7 +303,7 @@ def scaled_rates(
     schedule: ScheduleConfig, images: int, given_for: int, say: Callable[[str], None]
 ) -> ScheduleConfig:
     """Return the schedule with all its rates scaled to updates of so many images."""
-    # Scale the rates that are set.
+    # Scale all rates that are set: a peak scaled alone could fall below the lowest rate.
     factor = images / given_for
     rates = {name: getattr(schedule, name) for name in OTHER_RATES}
     original: dict[str, Any] = {"lr": schedule.lr} | {n: r for n, r in rates.items() if r > 0}

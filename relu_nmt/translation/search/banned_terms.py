@@ -34,11 +34,7 @@ class Forbidden(NamedTuple):
 
 
 class BannedTerms:
-    """Terms that are banned from a translation, as an automaton that is built on demand.
-
-    With ``match_case`` a term in other capitals is allowed. ``inside_words`` bans parts of words
-    too.
-    """
+    """Banned terms, as an automaton built on demand, perhaps ``match_case`` or ``inside_words``."""
 
     def __init__(
         self,

@@ -13,12 +13,7 @@ from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.forced_terms import share_among_terms
 from relu_nmt.translation.search.scoring import Outputs, Scorer
-from relu_nmt.translation.search.selection import (
-    Continuations,
-    best_of_groups,
-    draw,
-    draw_uniforms,
-)
+from relu_nmt.translation.search.selection import Continuations, best_of_groups, draw, draw_uniforms
 from relu_nmt.translation.search.translations import Hypothesis
 
 MOST_DONE = 0.4
@@ -263,11 +258,7 @@ class BeamSearch:
         return self._scorer.score(outputs).masked_fill(totals == -torch.inf, -torch.inf)
 
     def _done(self, live: Continuations) -> Tensor:
-        """Return [B] bool: True for sentences whose open hypotheses are not worth waiting for.
-
-        Every group of beams is judged by itself: diverse beam search and sampling end with as many
-        hypotheses of each group as it has beams.
-        """
+        """Return [B] bool: sentences whose open hypotheses no group of beams has to wait for."""
         num_groups = self._num_groups
         rule = self._config.stop_rule
         history = self._finished

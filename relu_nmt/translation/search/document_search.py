@@ -14,12 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.documents import (
-    SINGLE_SENTENCES,
-    Window,
-    first_context,
-    sentence_slices,
-)
+from relu_nmt.data.documents import SINGLE_SENTENCES, Window, first_context, sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import (
@@ -181,10 +176,7 @@ class _Contexts:
     """Translations of the sentences so far, which later windows get as context."""
 
     def __init__(
-        self,
-        documents: SourceDocuments,
-        config: GenerationConfig,
-        max_positions: int | None,
+        self, documents: SourceDocuments, config: GenerationConfig, max_positions: int | None
     ) -> None:
         self._documents = documents
         self._config = config

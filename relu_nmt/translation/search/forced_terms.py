@@ -130,11 +130,7 @@ class ForcedTerms:
         return {}
 
     def otherwise(self, joins: bool = False, opens: bool = False) -> "ForcedTerms":
-        """Return the progress after a token that no term needs next.
-
-        The token :meth:`joins` and :meth:`opens`, or not. While a prefix is written, the result is
-        invalid.
-        """
+        """Return the progress after a token of no term, that :meth:`joins` and :meth:`opens`."""
         if (joins, opens) not in self._otherwise:
             ways = self._free_ways(joins)
             if ways != self.ways:

@@ -273,11 +273,7 @@ class Generator:
             )
 
     def _beginning(self, source: SourceSentence) -> np.ndarray:
-        """Return the forced first tokens, int64 [P].
-
-        They are the context, which begins with the first symbol, or that symbol, then the prefix,
-        then ``--prefix-size`` tokens of the reference.
-        """
+        """Return the forced first tokens, int64 [P]: context or first symbol, then prefixes."""
         beginning = [source.context, source.prefix]
         if not len(source.context):
             beginning[0] = self._first

@@ -13,11 +13,7 @@ from relu_nmt.translation.base import StepScores
 
 @dataclass(frozen=True)
 class Continuations:
-    """Hypotheses with their newest token: candidates in groups of beams, or the chosen K beams.
-
-    Plain beam search is one group of K beams. Diverse beam search has several smaller ones, and
-    sampling K groups of one beam.
-    """
+    """Hypotheses with their newest token: candidates in groups of beams, or the chosen K beams."""
 
     tokens: Tensor  # the newest token, int64 [B, G, C] of candidates, best first, or [B, K]
     parents: Tensor | None  # the beam 0 .. K-1 that each continues, likewise. None: the same beam.
