@@ -51,11 +51,7 @@ class Line:
 
 
 class Separators(NamedTuple):
-    """Ids of the symbols that end each source and each target sentence.
-
-    ``alone``: also one that stands alone. Models that start from a sentence model read and write a
-    single sentence as before, without a separator.
-    """
+    """Ids of the symbols that end source and target sentences, also one that stands ``alone``."""
 
     source: int
     target: int
@@ -179,11 +175,7 @@ def write_documents(path: str | os.PathLike[str], counts: Sequence[int] | np.nda
 
 
 def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
-    """Return the number of sentences of each document, int64 [documents].
-
-    Several separator lines in a row count once. Those at the beginning and the end do not count:
-    no document is empty. Sides that differ are a DataError that names the lines.
-    """
+    """Return the sentences of each document, int64 [documents], the same on all sides."""
     path, sentences, boundaries = sides[0]
     first = _inner_boundaries(boundaries, sentences)
     for other_path, other_sentences, other_boundaries in sides[1:]:

@@ -250,11 +250,7 @@ def read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
 def read_pairs(
     path: str | os.PathLike[str], languages: Sequence[str], counts: Counter[str]
 ) -> Iterator[tuple[str, Pair]]:
-    """Yield the pairs of a file, each text as one line, with their documents ("" if not known).
-
-    The languages are source and target, or the source alone. A file without a pair of them is a
-    DataError. ``counts`` counts the pairs that are left out.
-    """
+    """Yield the pairs of a file, a line a text, with their documents. ``counts`` those left out."""
     path = os.fspath(path)
     read_units = pair_formats.get(pair_format(path) or "")
     num_pairs = 0
@@ -313,11 +309,7 @@ def _blocks(
 def scan_pairs(
     path: str, languages: Sequence[str], separator: str, new_file: Callable[[], BinaryIO]
 ) -> tuple[list[text_lines.TextFile], str]:
-    """Parse a file of pairs, and write each side to another file from ``new_file``.
-
-    Returns the sides, as :func:`relu_nmt.io.text_lines.scan_text` does, and their counts in one
-    line. The ``separator`` stands between documents, see ``SEPARATOR_TESTS``.
-    """
+    """Write each side of a file of pairs to a ``new_file``. Return the sides and their counts."""
     counts: Counter[str] = Counter()
     files = [new_file() for _ in languages]
     sides = [text_lines.TextFile(path, copy=file) for file in files]

@@ -77,10 +77,7 @@ _APOSTROPHE = re.compile(r"(?<=[^\W\d_])’(?=[^\W\d_])")
 
 @lru_cache(maxsize=1)
 def _whole_letters() -> tuple[str, str]:
-    """Return all combining and format characters, and the letters that sacremoses may not know.
-
-    East Asian letters, for which it has rules, and characters above 16 bits are left out.
-    """
+    """Return combining and format characters, and letters that sacremoses may not know."""
     combining = letters = ""
     for c in map(chr, range(0x80, 0x10000)):
         kind = unicodedata.category(c)

@@ -73,11 +73,7 @@ class LayerCache:
 
 
 class DecoderState(SearchState):
-    """The state of ``B`` sentences, each of which starts with one beam.
-
-    The key mask [B, S] marks real source tokens. Beams of different groups never mix. Each
-    hypothesis has ``length`` tokens.
-    """
+    """The state of ``B`` sentences, whose beams start as one. Groups of beams never mix."""
 
     def __init__(self, caches: Sequence[LayerCache], key_mask: Tensor, num_groups: int = 1) -> None:
         self.caches = caches

@@ -219,10 +219,7 @@ def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> 
 
 
 def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
-    """Return an image as 8-bit red, green and blue. 16-bit grays are scaled.
-
-    ``upright`` turns it by its EXIF data, which cameras write instead of turning pixels.
-    """
+    """Return an image as 8-bit RGB, 16-bit grays scaled, turned ``upright`` by its EXIF data."""
     pillow = import_pillow()
     file_format = image.format
     from PIL import ImageOps

@@ -223,12 +223,7 @@ class GenerationConfig:
     def length_limits(
         self, source_lengths: np.ndarray, max_positions: int | None = None
     ) -> np.ndarray:
-        """Return the largest number of tokens before the end symbol for each sentence, int64 [B].
-
-        Args:
-            source_lengths: tokens of each source with the end symbol, [B].
-            max_positions: tokens that the models can write, the end symbol included. None for any.
-        """
+        """Return the most tokens before the end symbol for sources of these lengths, int64 [B]."""
         a, b = self.longest_output
         # Scale with the source, but always leave room for the fewest tokens.
         limits = np.maximum((a * source_lengths + b).astype(np.int64), self.min_len)

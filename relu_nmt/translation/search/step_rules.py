@@ -266,10 +266,7 @@ class ShortestOutput(StepRule):
 
 
 class Prefixes(StepRule):
-    """Forces the first tokens, int64 [B, P], padded on the right.
-
-    The tokens of a context and the first ``num_free`` tokens cost nothing.
-    """
+    """Forces the first tokens, int64 [B, P]. A context and ``num_free`` tokens cost nothing."""
 
     def __init__(self, prefixes: Tensor, pad_index: int, num_free: int, written: Written) -> None:
         self._prefixes = prefixes
