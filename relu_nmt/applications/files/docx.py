@@ -160,7 +160,7 @@ class _Reader(MarkupReader):
             self.builder.open("field", parts)
         elif kind == "end":
             self._set_style("")
-            self.builder.close("field", parts)
+            self.builder.close("field", parts, may_overlap=True)
         else:
             is_space = piece.name in _SPACES
             self.builder.add_empty(parts, is_space=is_space, is_first=has_text)

@@ -178,13 +178,23 @@ class SegmentBuilder:
         """Return True if the pair that has begun last has this name."""
         return bool(self._open) and self._open[-1][0] == name
 
-    def close(self, name: str, source: Sequence[Span]) -> None:
-        """End the pair that has begun last with this name. Without one, the tag is empty."""
+    def close(self, name: str, source: Sequence[Span], may_overlap: bool = False) -> None:
+        """End the pair that has begun last with this name. Without one, the tag is empty.
+
+        Pairs within it that have no end yet become empty tags. If the pair ``may_overlap`` them,
+        its own tags become empty ones instead.
+        """
+        if may_overlap and not self.is_innermost(name):
+            open_names = [open_name for open_name, _ in self._open]
+            if name in open_names:
+                self._make_empty(open_names.index(name))
+            self.add_empty(source)
+            return
         if not self.is_open(name):
             self.add_empty(source)
             return
         while not self.is_innermost(name):
-            self._end_unclosed()
+            self._make_empty(len(self._open) - 1)
         _, tag = self._open.pop()
         tag.end = len(self._text)
         tag.closing = source
@@ -198,7 +208,7 @@ class SegmentBuilder:
         if self._begin is None:
             return None
         while self._open:
-            self._end_unclosed()
+            self._make_empty(len(self._open) - 1)
         text = self._text.rstrip()
         protected = [*self._protected, *placeholders(text, self._protected)]
         protected.sort(key=attrgetter("begin"))
@@ -245,10 +255,11 @@ class SegmentBuilder:
                 f"a paragraph has more than {MOST_TAGS:,} tags, or {MOST_NESTED} within each other"
             )
 
-    def _end_unclosed(self) -> None:
-        """Make the innermost pair, which has no end, an empty tag before the tags in it."""
-        _, tag = self._open.pop()
-        self._siblings.extend([tag, *tag.children])
+    def _make_empty(self, number: int) -> None:
+        """Make a pair that has no end an empty tag before the tags in it."""
+        _, tag = self._open.pop(number)
+        siblings = self._open[number - 1][1].children if number else self._tags
+        siblings.extend([tag, *tag.children])
         tag.children = []
 
     def _is_note(self, tag: Tag) -> bool:

@@ -18,63 +18,87 @@ from relu_nmt.applications.files.markup import (
 )
 from relu_nmt.applications.files.segments import Segment, Span
 
-_OPENING = names("bpt bx sc")
-_CLOSING = names("ept ex ec")
+_OPENING = names("bpt bx sc sm")
+_CLOSING = names("ept ex ec em")
 _FINAL = names("final signed-off")
 _UNTRANSLATED = names("new needs-translation initial")
 _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[^']*')""")
+_LINE_BREAK = re.compile(
+    r"""(?:ctype|subType)\s*=\s*["'](?:xlf:)?(?:lb|x-br|x-html-br)["']|(?:&lt;|<)br\b"""
+)
 
 
 class _Reader(MarkupReader):
     """Finds the units of a file."""
 
+    def __init__(self, source: str, vocabulary: Vocabulary) -> None:
+        super().__init__(source, vocabulary)
+        root = next(piece for piece in self.pieces if piece.kind in ("open", "empty"))
+        self.prefix = root.name.removesuffix("xliff")
+        if self.prefix:
+            self.pieces = [
+                replace(piece, name=piece.name.removeprefix(self.prefix)) for piece in self.pieces
+            ]
+        self._around: list[Piece] = []
+
     def units(self, retranslate: bool) -> Iterator[Segment | None]:
         """Yield the units to translate."""
-        end_untranslated = -1
         for number, piece in enumerate(self.pieces):
-            if piece.kind != "open" or number < end_untranslated:
-                continue
-            if self.is_untranslated(piece):
-                end_untranslated = self.partners[number]
-            elif piece.name in ("trans-unit", "segment"):
-                yield self._unit(number, retranslate)
+            if piece.kind == "close":
+                self._around.pop()
+            elif piece.kind == "open":
+                self._around.append(piece)
+                if piece.name in ("trans-unit", "segment"):
+                    yield self._unit(number, retranslate)
 
     def is_untranslated(self, piece: Piece) -> bool:
         """Return True for an element that its author wants to keep."""
         is_protected = attribute(self.source, piece, "mtype") == "protected"
         return is_protected or super().is_untranslated(piece)
 
+    def _inherited(self, name: str, *inner: Piece) -> str:
+        """Return an attribute of the innermost element that has it."""
+        for piece in reversed([*self._around, *inner]):
+            value = attribute(self.source, piece, name)
+            if value:
+                return value
+        return ""
+
     def _unit(self, number: int, retranslate: bool) -> Segment | None:
         """Return a unit as a segment, or None if its translation is to stay."""
         tag = self.pieces[number]
         parts = self._parts(range(number + 1, self.partners[number]))
-        if "source" not in parts or self._stays(tag, parts.get("target"), retranslate):
+        if "source" not in parts or self._inherited("translate") == "no":
             return None
-        first, last = parts["source"]
+        if self._stays(tag, parts.get("target"), retranslate):
+            return None
+        # The divided source of XLIFF 1.2 has marks around its sentences, as its target must.
+        first, last = parts.get("seg-source", parts["source"])
         opening = self.pieces[first]
-        spaces = [attribute(self.source, piece, "xml:space") for piece in (tag, opening)]
-        self.keeps_spaces = "preserve" in spaces
+        self.keeps_spaces = self._inherited("xml:space", opening) == "preserve"
         self.found_segments = []
         self.read(range(first + 1, last), is_text=True)
         segment = next(filter(None, self.found_segments), None)
         if segment is None:
             return None
-        _, last_before = parts.get("seg-source", parts["source"])
-        target = self.pieces[last_before].end, self.pieces[last_before].end
+        target = self.pieces[last].end, self.pieces[last].end
         if "target" in parts:
             target = self._span(parts["target"])
         # Copy the spaces and tags at both ends of the source.
         before = self._before(tag, opening, target) + self.source[opening.end : segment.span[0]]
         behind = self.source[segment.span[1] : self.pieces[last].begin]
-        return replace(segment, span=(tag.begin, target[1]), note=(before, behind))
+        note = before, f"{behind}</{self.prefix}target>"
+        return replace(segment, span=(tag.begin, target[1]), note=note)
 
     def _before(self, tag: Piece, opening: Piece, target: Span) -> str:
         """Return a unit up to the content of its target, in a state to be reviewed."""
         head = self.source[tag.begin : tag.end]
         between = self.source[tag.end : target[0]]
-        match = re.match(r"<target[^>]*>", self.source[slice(*target)])
-        new_tag = match[0].replace("/>", ">") if match else "<target>"
-        if head.startswith("<segment"):
+        match = re.match(
+            r"""<[^\s>]*target(?:"[^"]*"|'[^']*'|[^>"'])*>""", self.source[slice(*target)]
+        )
+        new_tag = match[0].replace("/>", ">") if match else f"<{self.prefix}target>"
+        if tag.name == "segment":
             head = _with_state(head, "translated")
         else:
             new_tag = _with_state(new_tag, "needs-review-translation")
@@ -113,12 +137,44 @@ class _Reader(MarkupReader):
         piece = self.pieces[number]
         element = self._span((number, end))
         if piece.name in _OPENING:
+            behind = self._end_untranslated(number, end)
+            if behind > end:
+                text = self.text_of(range(end, behind))
+                self.builder.add_protected(text, self._span((number, behind)))
+                return behind
             self.builder.open(self._key(piece), [element])
         elif piece.name in _CLOSING:
-            self.builder.close(self._key(piece), [element])
+            self.builder.close(self._key(piece), [element], may_overlap=True)
+        elif piece.name not in self.vocabulary.inline and self._is_line_break(piece, element):
+            self.builder.add_empty([element], is_space=True)
         else:
             return super().add_inline(number, end)
         return end
+
+    def _end_untranslated(self, number: int, end: int) -> int:
+        """Return the number of the end of a text that its author wants to keep, or else ``end``."""
+        if not self.is_untranslated(self.pieces[number]):
+            return end
+        depth = 0
+        for last in range(end + 1, len(self.pieces)):
+            piece = self.pieces[last]
+            if piece.name in _CLOSING and self._key(piece) == self._key(self.pieces[number]):
+                return self.partners.get(last, last) if depth == 0 else end
+            depth += (piece.kind == "open") - (piece.kind == "close")
+            if depth < 0:  # the end of the element around the text
+                break
+        return end
+
+    def _is_line_break(self, piece: Piece, element: Span) -> bool:
+        """Return True for a placeholder of a line break, by its type or its original data."""
+        text = self.source[slice(*element)]
+        reference = attribute(self.source, piece, "dataRef")
+        if reference:
+            data = re.compile(rf"""data\s[^>]*\bid=["']{re.escape(reference)}["'][^>]*>([^<]*)""")
+            units = [outer for outer in self._around if outer.name == "unit"]
+            match = data.search(self.source, units[-1].begin, piece.begin) if units else None
+            text += match[1] if match else ""
+        return _LINE_BREAK.search(text) is not None
 
     def _key(self, piece: Piece) -> str:
         """Return the name that both ends of a pair have."""
@@ -145,7 +201,7 @@ class XliffFormat(XmlFormat):
     def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
         """Return a unit up to the end of its target."""
         before, behind = segment.note
-        return f"{before}{super().rendered(segment, translation, source)}{behind}</target>"
+        return f"{before}{super().rendered(segment, translation, source)}{behind}"
 
 
 def _with_state(tag: str, state: str) -> str:

@@ -1,3 +1,4 @@
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -156,6 +157,81 @@ def test_placeholders_and_protected_words_of_xliff(text, expected):
         "</trans-unit></body></file></xliff>"
     )
     assert f">{expected}</target>" in translate(source, "xliff")
+
+
+TWO = (
+    '<xliff version="2.1" srcLang="de" trgLang="en" xmlns:m="m"><file id="f" xml:space="preserve">'
+    '<skeleton href="x"/><notes><note>Notiz</note></notes><group id="g" translate="no">'
+    '<unit id="u" translate="yes" xml:space="default"><m:matches><m:match><source>Ein Haus</source>'
+    "<target>A house</target></m:match></m:matches><originalData>"
+    '<data id="d1">&lt;b&gt;</data><data id="d2">&lt;br/&gt;</data></originalData>'
+    '<segment id="s" state="initial" subState="o:p"><source>{}</source></segment></unit>'
+    '<unit id="v"><segment><source>nein</source></segment></unit></group></file></xliff>'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('a <sc id="1" dataRef="d1"/>b c<ec startRef="1"/>', '<sc id="1" dataRef="d1"/>C B<ec st'),
+        ('a <sm id="1"/>b c<em startRef="1"/>', '<sm id="1"/>C B<em startRef="1"/> A'),
+        (
+            'a <sm id="1" translate="no"/>b c<em startRef="1"/> d',
+            'D <sm id="1" translate="no"/>b c<',
+        ),
+        ('a <mrk id="1" translate="no">b c</mrk> d', 'D <mrk id="1" translate="no">b c</mrk> A'),
+        # A placeholder of a line break divides words, by its type or its data.
+        ('ab<ph id="1" subType="xlf:lb"/>cd', '<ph id="1" subType="xlf:lb"/>CD AB'),
+        ('ab<ph id="1" dataRef="d2"/>cd', '<ph id="1" dataRef="d2"/>CD AB'),
+        ('ab<ph id="1" dataRef="d1"/>cd', 'ABCD<ph id="1" dataRef="d1"/>'),
+        # Pairs that overlap.
+        (
+            'a <sc id="1"/>b <pc id="2">c<ec startRef="1"/> d</pc> e',
+            'E <pc id="2">D C<ec startRef="1"/></pc> <sc id="1"/>B A',
+        ),
+        (
+            'a <pc id="2">b <sc id="1"/>c</pc> d<ec startRef="1"/> e',
+            'E D<ec startRef="1"/> <pc id="2"><sc id="1"/>C B</pc> A',
+        ),
+        (
+            'a <sm id="1" translate="no"/>b <pc id="2">c<em startRef="1"/> d</pc>',
+            '<pc id="2">D C<em startRef="1"/></pc> <sm id="1" translate="no"/>B A',
+        ),
+        ('a <sc id="1" isolated="yes"/>b', '<sc id="1" isolated="yes"/>B A'),
+        (
+            '<pc id="1">a <pc id="2">b</pc></pc> c<cp hex="1a"/>',
+            'C <pc id="1"><pc id="2">B</pc> A</pc><cp',
+        ),
+    ],
+)
+def test_inline_elements_of_xliff_2(text, expected):
+    source = TWO.format(text)
+    written = translate(source, "xliff", backward)
+    ElementTree.fromstring(written)
+    rest, _, behind = written.rpartition("</target>")
+    head, _, target = rest.rpartition("<target>")
+    assert target.startswith(expected)
+    assert len(target.replace(" ", "")) == len(text.replace(" ", ""))
+    assert head + behind == source.replace(' state="initial" subState="o:p"', ' state="translated"')
+
+
+def test_spaces_and_prefixes_of_xliff_2():
+    source = TWO.replace(' xml:space="default"', "").format(" a  b ")
+    assert "<target> A  B </target>" in translate(source, "xliff")
+    source = re.sub(r"<(/?)(?!m:)(?=[a-z])", r"<\1x:", TWO).format("a")
+    written = translate(source, "xliff")
+    assert written.count('state="translated"><x:source>a</x:source><x:target>A</x:target>') == 1
+
+
+def test_sentences_of_xliff_1_keep_their_marks():
+    marks = '<mrk mtype="seg" mid="0">{}</mrk> <mrk mtype="seg" mid="1">{}</mrk>'
+    source = (
+        "<xliff><file><body><trans-unit><source>eins zwei</source><seg-source>"
+        f'{marks.format("eins", "zwei")}</seg-source><target state="new">{marks.format("", "")}'
+        "</target></trans-unit></body></file></xliff>"
+    )
+    target = f'<target state="needs-review-translation">{marks.format("EINS", "ZWEI")}</target>'
+    assert target in translate(source, "xliff")
 
 
 def test_a_first_row_with_commas_in_a_text_is_divided_by_its_tabs():
