@@ -131,7 +131,7 @@ class WindowOptions:
     def windows(
         self, trained: int, *, has_documents: bool = True, repair: bool = True
     ) -> "WindowConfig":
-        """Return the division of documents, by default as ``trained``. Without any: sentences."""
+        """Return the division of documents, by default as ``trained``, or into single sentences."""
         if not has_documents:
             trained = SINGLE_SENTENCES
         return WindowConfig(self.max_doc_tokens or trained, self.window_overlap, repair)

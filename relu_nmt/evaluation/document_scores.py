@@ -289,7 +289,7 @@ class SplitScorer:
         counts: np.ndarray | None = None,
         metric: MetricConfig | None = None,
     ) -> Score:
-        """Return the score of all lines, which ``counts`` sentences stand on if they are groups."""
+        """Return the score of all lines, each of ``counts`` sentences if they are groups."""
         references = self._references
         if counts is not None:
             cut = cut_by_counts(references, counts, self._split.name)

@@ -53,7 +53,7 @@ LEAST_SEEDS = 4
 
 
 def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
-    """Return the looks of series ``number``, whose lines differ by dashes, for matplotlib."""
+    """Return the looks number ``index`` of a line, with dashes by ``kind``, for matplotlib."""
     dashes = kind if kind is not None else index
     return {
         "color": COLORS[index % len(COLORS)],

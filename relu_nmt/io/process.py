@@ -162,7 +162,7 @@ def peak_gpu_bytes() -> int | None:
 
 
 def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Compute with all cores, and sleep soon, unless the environment says. Precedes PyTorch."""
+    """Compute with all cores, and sleep soon, unless the environment says. Call before PyTorch."""
     environment.setdefault(THREADS, str(available_cores()))
     if not any(name in environment for name in WAITING):
         environment["GOMP_SPINCOUNT"] = SPIN_COUNT

@@ -149,7 +149,7 @@ def load_weights(
     model_tensors: Mapping[str, Tensor] | None = None,
     advice: str = "",
 ) -> None:
-    """Copy stored weights into the model, or ``model_tensors`` of it. ``advice`` ends an error."""
+    """Copy stored weights into the model, all or ``model_tensors``. ``advice`` ends the error."""
     model_tensors = model_tensors or model.state_dict()
     unlike: list[str] = []
     missing: list[str] = []

@@ -143,7 +143,7 @@ def join_processes(cpu: bool) -> ProcessGroup:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed CPU tensors, if it is there, and not clear it again."""
+    """Let glibc keep the memory of freed CPU tensors, which the system would clear each time."""
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 32 << 20)
@@ -326,7 +326,7 @@ def part_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
-    """Return whole tensors, gathered from all processes, on those that ``keep`` them."""
+    """Return whole tensors, gathered from all processes. Without ``keep`` only send the parts."""
     tensor_of: dict[int, Tensor] = {}
     for tensor in tensors.values():
         value = tensor.detach()

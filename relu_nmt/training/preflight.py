@@ -125,7 +125,7 @@ def fitting_tokens(
     share: int | None = None,
     stored: int | None = None,
 ) -> int:
-    """Return the largest ``--max-tokens`` that fits every process and divides ``share`` evenly."""
+    """Return ``--max-tokens auto``: the largest batch that fits, or an equal part of ``share``."""
     process = parts.process
     memory = memory_of(process)
 

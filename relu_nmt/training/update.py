@@ -94,7 +94,7 @@ class Update:
         self.loss_scale = parts.loss_scale
 
     def read(self, parts: Components) -> tuple[Meters, tuple[bool, float]]:
-        """Wait for the sums over all processes and the votes to stop. Return the sums."""
+        """Wait for the sums over all processes. Return them, and the votes: signal, mean time."""
         # Take the vector apart.
         gradient_norm, _, tokens, sentences, signals, times, *pairs = self.values.tolist()
         metrics: dict[str, tuple[float, float]] = {}

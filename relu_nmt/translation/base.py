@@ -85,7 +85,7 @@ class TranslationModel(nn.Module):
         raise TypeError(f"{type(self).__name__} must define step")
 
     def most_tokens(self, side: str, of_sentence: bool = False) -> int | None:
-        """Return the limit of tokens of a side, or of its ``sentences``. None: unlimited."""
+        """Return the limit of tokens of a side, of a document or ``of_sentence``. None: none."""
         return None
 
     @property

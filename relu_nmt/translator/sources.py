@@ -189,7 +189,7 @@ class SourceEncoder:
     def sentences(
         self, request: TranslationRequest, split: SentenceSplitter | None = None
     ) -> Iterator[SourceSentence]:
-        """Yield the lines of a request as ids, cut by ``split`` without prefix and terms."""
+        """Yield the lines of a request as ids. ``split`` cuts lines without prefix and terms."""
         prefixes: Iterable[str] = request.prefixes or itertools.repeat("")
         forced: Iterable[Sequence[str]] = request.forced or itertools.repeat(())
         numbers = request.numbers or itertools.count(1)

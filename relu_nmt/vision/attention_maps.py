@@ -113,7 +113,7 @@ def image_weights(model: VisionModel, images: Tensor, layer: int) -> tuple[Tenso
 
 
 def _grid_of_keys(weights: Tensor, patches: Grid, layer: int) -> Grid:
-    """Return the grid of the keys of weights [B, H, queries, keys], behind a class token."""
+    """Return the grid of the keys of weights [B, H, queries, keys], but for a class token."""
     grid = patches
     if weights.size(-1) < weights.size(-2):  # CvT's convolutions leave a key for 2 x 2 patches
         grid = Grid(-(-patches.height // 2), -(-patches.width // 2))

@@ -112,7 +112,7 @@ def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
 
 
 def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
-    """Return sines and cosines of positions, which cover each axis, of rows and columns [N, 64]."""
+    """Return sines and cosines of the rows and columns of a grid of any size, [N, 64]."""
     # Space the rates geometrically, beginning with 1.
     rates = 10000.0 ** (-torch.arange(0, WAVES, 2, device=device) / WAVES)  # [16]
     waves = []

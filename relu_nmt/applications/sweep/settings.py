@@ -43,6 +43,7 @@ def parse_attentions(text: str) -> tuple[str, ...]:
     """Return the attentions in ``softmax,reluformer:gamma=2,learnable=true``."""
     names: list[str] = []
     for part in text.split(","):
+        # Commas also separate the options of an attention.
         if names and "=" in part and ":" not in part:
             names[-1] += f",{part.strip()}"
         else:

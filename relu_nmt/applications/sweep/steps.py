@@ -178,7 +178,7 @@ class Step:
         return read_step(self.path(".json"), self.length) or self
 
     def finished(self) -> "Step | None":
-        """Return the stored step if it is finished. Refuse other commands than a checkpoint's."""
+        """Return the stored step if it is finished. Refuse a checkpoint of another command."""
         stored = self.stored()
         old = stored.words
         new = self.words

@@ -110,7 +110,7 @@ def pace_of(
 def open_task(
     settings: Settings, folder: str, checkpoint: Path | None, earlier: TranslationTask | None
 ) -> TranslationTask:
-    """Return the task of a data folder, like the ``earlier`` one of a checkpoint, if any."""
+    """Return the task of a data folder. The ``earlier`` one of a checkpoint gives the separator."""
     task = TranslationTask.from_data_folder(folder, settings.source_lang, settings.target_lang)
     languages = {"source_lang": task.source_lang, "target_lang": task.target_lang}
     for name, language in detokenizer_settings(settings.eval_bleu_detok_args).items():

@@ -133,7 +133,7 @@ class Generator:
     def joined(
         self, sentences: Sequence[SourceSentence], hypotheses: Sequence[Hypothesis]
     ) -> Hypothesis:
-        """Return hypotheses of the sentences of a line as one. Inner end symbols count on."""
+        """Return hypotheses of the sentences of a line as one, to which inner end symbols count."""
         # Count source positions from the beginning of the line.
         position = 0
         alignments = []
