@@ -1,9 +1,10 @@
-"""The texts that several tests of preprocessing share."""
+"""The texts and models that several tests share."""
 
 import pytest
 
 from relu_nmt.io import text_lines
 from tests.integration.spoken_digits import write_corpus
+from tests.untrained_models import write_models
 
 
 @pytest.fixture
@@ -15,3 +16,11 @@ def corpus(tmp_path, monkeypatch):
     write_corpus(tmp_path, "more", 10, 4)
     monkeypatch.setattr(text_lines.scan_text, "__defaults__", (1000,))
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with a corpus, data folders and untrained models."""
+    folder = tmp_path_factory.mktemp("untrained")
+    write_models(folder)
+    return folder

@@ -14,6 +14,7 @@ import sacrebleu
 
 from relu_nmt.cli.score import main
 from relu_nmt.evaluation.metrics import MetricConfig
+from tests.commands import run_here as run
 from tests.tiny import save_tiny_model, tiny_task
 
 REFERENCES = [["A dog barks .", "It is big ."], ["We go home .", "Yes , we do .", "Now ."]]
@@ -296,3 +297,31 @@ def test_missing_requirements_of_comet_are_reported(files, flags, message, monke
     monkeypatch.setitem(sys.modules, "comet", None)
     assert main(["--sys", "sys.plain", "--ref", "ref.plain", *flags.split()]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_score_command_prints_the_score(tmp_path):
+    (tmp_path / "ref").write_text("a b c d\nA house is here .\n", encoding="utf-8")
+    (tmp_path / "sys").write_text("a b c d\na house is here .\n", encoding="utf-8")
+    output = run("score", "--sys", tmp_path / "sys", "--ref", tmp_path / "ref").stdout
+    assert "nrefs:1|case:mixed" in output
+    assert not output.startswith("BLEU = 100")
+    flags = ["--ref", tmp_path / "ref", "--ignore-case"]
+    text = (tmp_path / "sys").read_text(encoding="utf-8")
+    lines = run("score", *flags, "--metrics", "bleu,chrf", stdin=text).stdout.split("\n")
+    assert lines[0].startswith("BLEU = 100.00")
+    assert lines[1].startswith("chrF2 = 100.00")
+    by_line = run("score", *flags, "--sentence-bleu", "-s", tmp_path / "sys").stdout.split("\n")
+    assert [line.split(" ")[0] for line in by_line[:2]] == ["0", "1"]
+    assert by_line[2].startswith("signature: ")
+
+
+def test_the_score_command_names_files_that_do_not_match(tmp_path):
+    (tmp_path / "ref").write_text("a\nb\n", encoding="utf-8")
+    (tmp_path / "sys").write_text("a\n", encoding="utf-8")
+    done = run("score", "--sys", tmp_path / "sys", "--ref", tmp_path / "ref", check=False)
+    assert done.returncode == 2
+    assert "ref: 2 lines, but" in done.stderr
+    assert "sys has 1" in done.stderr
+    done = run("score", "--sys", tmp_path / "sys", check=False)
+    assert done.returncode == 2
+    assert "--ref" in done.stderr
