@@ -39,7 +39,7 @@ _INLINE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _SPECIAL = re.compile(
-    r"(?P<url>(?:https?|ftp)://\S+)|[\\*`\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!])|^(?=[#>+-]\s)|^(?=\d+[.)]\s)|&(?=[#\w]+;)"
+    r"(?P<url>(?:https?|ftp)://\S+)|[\\*`\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!])|^(?=[#>+-]\s)|(?P<number>^\d+)(?=[.)]\s)|&(?=[#\w]+;)"
 )
 
 _LINE_END = re.compile(r"(?<!\\)(?<!  )\r?\n[ \t>]*")
@@ -64,7 +64,12 @@ class MarkdownFormat(TextFormat):
             if kind == "html":
                 pages.append(span)
             else:
-                segments += _Paragraph(source, kind, references).read(span)
+                paragraph = _Paragraph(source, kind, references)
+                texts = paragraph.read(span)
+                if paragraph.lone_marks:  # which are text
+                    again = _Paragraph(source, kind, references, paragraph.lone_marks)
+                    texts = again.read(span)
+                segments += texts
         with_words = [segment for segment in segments if segment is not None]
         with_words += _html_segments(source, pages)
         return sorted(with_words, key=attrgetter("span"))
@@ -76,7 +81,7 @@ class MarkdownFormat(TextFormat):
             return HtmlFormat(self.options).text(text, style, replace(segment, note=note))
         if kind == "title":
             return text.replace('"', "'")
-        written = _SPECIAL.sub(lambda match: match["url"] or f"\\{match[0]}", text)
+        written = _SPECIAL.sub(_escaped, text)
         if kind == "cell":
             written = written.replace("|", "\\|")
         return written
@@ -90,6 +95,12 @@ class MarkdownFormat(TextFormat):
             return text
         width = max(map(len, source_text.splitlines()))
         return _wrapped(text, width, line_end[0])
+
+
+def _escaped(match: re.Match[str]) -> str:
+    if match["number"]:
+        return f"{match[0]}\\"
+    return match["url"] or f"\\{match[0]}"
 
 
 def _blocks(source: str, begin: int) -> Iterator[tuple[str, Span, Container[str]]]:
@@ -170,8 +181,16 @@ def _html_segments(source: str, spans: list[Span]) -> list[Segment]:
 class _Paragraph:
     """Reads the inline markup of one text."""
 
-    def __init__(self, source: str, kind: str, references: Container[str]) -> None:
+    def __init__(
+        self,
+        source: str,
+        kind: str,
+        references: Container[str],
+        marks_as_text: Container[Span] = (),
+    ) -> None:
         self._source = source
+        self._marks_as_text = marks_as_text
+        self._opening_marks: set[Span] = set()
         self._kind = kind
         self._references = references
         self._builder = SegmentBuilder()
@@ -198,6 +217,11 @@ class _Paragraph:
                 self._builder.close("[", closing)
                 position = max(position, link_end)
         return [*self._segments, self._builder.finish(self._kind)]
+
+    @property
+    def lone_marks(self) -> set[Span]:
+        """Marks that begin emphasis without an end. Known when the text is read."""
+        return self._opening_marks.intersection(self._builder.without_end)
 
     def _add(self, match: re.Match[str]) -> int:
         """Add inline markup, and return the position behind it."""
@@ -232,7 +256,9 @@ class _Paragraph:
         begin, end = match.span()
         has_before = self._source[begin - 1 : begin].strip() != ""
         has_behind = self._source[end : end + 1].strip() != ""
-        if has_before and builder.is_open(mark):
+        if (begin, end) in self._marks_as_text:
+            builder.add_text(mark, (begin, end))
+        elif has_before and builder.is_open(mark):
             builder.close(mark, [(begin, end)])
         elif (
             has_before and len(mark) == 3 and builder.is_open(mark[0]) and builder.is_open(mark[:2])
@@ -243,6 +269,7 @@ class _Paragraph:
             builder.close(inner, [(begin, middle)])
             builder.close(mark[len(inner) :], [(middle, end)])
         elif has_behind:
+            self._opening_marks.add((begin, end))
             builder.open(mark, [(begin, end)], repeats=True)
         else:
             builder.add_text(mark, (begin, end))
@@ -266,7 +293,7 @@ class _Paragraph:
                 self._builder.add_text(match[0][: label_begin - begin], (begin, label_begin))
                 return label_begin
             # The text of the link changes, and its label must not.
-            closing = [(label_end, label_end + 1), (label_begin - 1, label_end + 1)]
+            closing = [(label_end, label_end + 1), (label_begin - 1, label_end + 1), (end, end)]
         if match["title"]:
             title = plain_segment(match["title"], match.span("title"), "title")
             self._segments.append(title)

@@ -95,6 +95,7 @@ class SegmentBuilder:
     """Collects the text and the tags of one segment in the order of the source."""
 
     def __init__(self) -> None:
+        self.without_end: set[Span] = set()  # opening tags of pairs that have no end
         self._text = ""
         self._tags: list[Tag] = []
         self._open: list[tuple[str, Tag]] = []
@@ -258,6 +259,7 @@ class SegmentBuilder:
     def _make_empty(self, number: int) -> None:
         """Make a pair that has no end an empty tag before the tags in it."""
         _, tag = self._open.pop(number)
+        self.without_end.update(tag.opening)
         siblings = self._open[number - 1][1].children if number else self._tags
         siblings.extend([tag, *tag.children])
         tag.children = []

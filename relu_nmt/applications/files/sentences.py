@@ -49,7 +49,8 @@ class SegmentTranslator:
         windows: division of the documents. None: as in training.
         glossary: target terms by source terms.
         terms: further fields of :class:`TranslationRequest` (``banned=["term"]``).
-        search: searches windows. None: the search of the translator.
+        search: searches windows, and counts their sentences in ``num_done``, which may be more than
+            ``num_sentences``, as some are translated again. None: the search of the translator.
     """
 
     translator: Translator
@@ -64,6 +65,8 @@ class SegmentTranslator:
         self._split = SentenceSplitter(task.source_lang, is_required=False)
         self._writable: dict[str, bool] = {}
         self.num_copied = 0
+        self.num_sentences = 0
+        self.num_done = 0
         # Without separators, the sentences of a group would become one line.
         windows = self.windows or WindowConfig(self.translator.max_doc_tokens, repair=True)
         if task.separators is None:
@@ -133,6 +136,7 @@ class SegmentTranslator:
         """Return the translation of each sentence with its word links."""
         if not sentences:
             return []
+        self.num_sentences = len(sentences)
         texts = [sentence.text for sentence in sentences]
         terms = [sentence.terms for sentence in sentences]
         request = TranslationRequest(

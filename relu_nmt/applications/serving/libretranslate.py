@@ -70,6 +70,7 @@ def add_routes(
         ("POST", "/detect", interface.detect),
         ("POST", TEXT_PATH, interface.translate),
         ("POST", "/translate_file", interface.translate_file),
+        ("GET", "/file_progress/{key}", interface.file_progress),
         ("GET", "/download_file/{key}", interface.download),
     )
     for method, path, serve in routes:
@@ -129,6 +130,7 @@ class _Interface:
         self._sources = list(dict.fromkeys(service.languages[0] for service in services))
         self._targets = list(dict.fromkeys(service.languages[1] for service in services))
         self._files: dict[str, tuple[str, bytes]] = {}  # names and contents, oldest first
+        self._running: dict[str, SegmentTranslator] = {}  # by the keys of their clients
 
     async def languages(self) -> list[dict[str, Any]]:
         """Return all languages, and for each the languages into which a model translates."""
@@ -199,11 +201,17 @@ class _Interface:
         target_lang = fields.get("target", self._targets[0])
         service, _ = self._chosen(fields.get("source", "auto"), target_lang)
 
+        progress_key = fields.get("progress", "")
+
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued)
+            self._running[progress_key] = segments
             return translated(content, format_name(name), segments, FileOptions())
 
-        translation = await self._queue.answer(request.receive, work)
+        try:
+            translation = await self._queue.answer(request.receive, work)
+        finally:
+            self._running.pop(progress_key, None)
         # Change the files here only, since several threads of the queue work at once.
         while len(self._files) >= MOST_FILES:
             self._files.pop(next(iter(self._files)))
@@ -211,6 +219,14 @@ class _Interface:
         path = PurePath(name)
         self._files[key] = f"{path.stem}.{target_lang}{path.suffix}", translation
         return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
+
+    async def file_progress(self, key: str) -> dict[str, int]:
+        """Return how many sentences of a file are translated, of how many."""
+        if key not in self._running:
+            return {"done": 0, "sentences": 0}
+        segments = self._running[key]
+        num_done = min(segments.num_done, segments.num_sentences)
+        return {"done": num_done, "sentences": segments.num_sentences}
 
     async def download(self, key: str) -> Response:
         """Return a translated file."""

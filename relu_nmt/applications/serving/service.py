@@ -221,6 +221,7 @@ class TranslationService:
                 for source in part:
                     self._check_length(source, "a text to translate at once has")
                 results += self.batcher.run(partial(search, part), request)
+                segments.num_done += sum(map(self._num_sentences, part))
             return results
 
         segments.search = searched
@@ -345,6 +346,12 @@ class TranslationService:
                     "send fewer lines at a time",
                 )
         return encoded
+
+    def _num_sentences(self, source: SourceSentence) -> int:
+        separators = self._translator.task.separators
+        if separators is None:
+            return 1
+        return max(1, int(np.count_nonzero(source.ids == separators.source)))
 
     def _encoded_target(self, line: str) -> SourceSentence:
         task = self._translator.task

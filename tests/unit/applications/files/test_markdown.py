@@ -99,6 +99,19 @@ def test_three_marks_end_two_pairs(text, expected):
     assert translate(text, "markdown", backward) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("## 1. Ein Haus\n", "## 1\\. EIN HAUS\n"),
+        ("Ein sh*t und *so* da\n", "EIN SH\\*T UND *SO* DA\n"),
+        ("Siehe [`x`][]\n\n[`x`]: y\n", "SIEHE [`x`][`x`]\n\n[`x`]: y\n"),
+    ],
+)
+def test_numbers_lone_marks_and_short_links_stay_what_they_are(text, expected):
+    assert translate(text, "markdown") == expected
+    assert translate(text, "markdown", identity) == text
+
+
 def test_links_with_spaces_and_badges_stay_whole():
     assert translate("Das [x](<a b.html>) da\n", "markdown") == "DAS [X](<a b.html>) DA\n"
     text = "[![Bild](a.png)](http://x.org) Text\n"

@@ -3,6 +3,8 @@ import socket
 import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -10,9 +12,10 @@ from tests.tiny import values
 
 pytest.importorskip("fastapi")
 
-from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.applications.serving import service
 from relu_nmt.applications.serving.app import make_app
 from relu_nmt.applications.serving.libretranslate import parsed_form
+from relu_nmt.applications.serving.queues import Batcher
 from relu_nmt.translation.search.config import GenerationConfig
 from tests.unit.applications.serving.clients import SEARCH, client_of
 from tests.unit.applications.serving.served_models import make_translator
@@ -206,12 +209,10 @@ def test_names_in_an_archive_are_no_paths(tmp_path, client, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_client_of_libretranslate_speaks_to_a_real_server():
-    libretranslatepy = pytest.importorskip("libretranslatepy")
-    import httpx
-    import uvicorn
-
-    app = make_app(make_translator(), GenerationConfig(**SEARCH), limits=ServerOptions())
+@contextmanager
+def served(app):
+    """Serve an application at a free port, and yield its address."""
+    uvicorn = pytest.importorskip("uvicorn")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -219,17 +220,57 @@ def test_a_client_of_libretranslate_speaks_to_a_real_server():
         try:
             while not server.started:
                 time.sleep(0.05)
-            port = listener.getsockname()[1]
-            api = libretranslatepy.LibreTranslateAPI(f"http://127.0.0.1:{port}/")
-            assert isinstance(api.translate("ein Haus & Hof", "de", "en"), str)
-            assert api.detect("ein Haus")[0]["language"] == "de"
-            assert values(api.languages(), "code") == ["de", "en"]
-            # The client uploads no files.
-            files = {"file": ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nein Haus\n")}
-            form = {"source": "de", "target": "en"}
-            answer = httpx.post(f"{api.url}translate_file", data=form, files=files, timeout=60)
-            translation = httpx.get(answer.json()["translatedFileUrl"])
-            assert translation.text.startswith("1\n00:00:01,000 --> 00:00:02,000\n")
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
         finally:
             server.should_exit = True
             thread.join()
+
+
+def test_a_client_of_libretranslate_speaks_to_a_real_server():
+    libretranslatepy = pytest.importorskip("libretranslatepy")
+    import httpx
+
+    with served(make_app(make_translator(), GenerationConfig(**SEARCH))) as url:
+        api = libretranslatepy.LibreTranslateAPI(url)
+        assert isinstance(api.translate("ein Haus & Hof", "de", "en"), str)
+        assert api.detect("ein Haus")[0]["language"] == "de"
+        assert values(api.languages(), "code") == ["de", "en"]
+        # The client uploads no files.
+        files = {"file": ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nein Haus\n")}
+        form = {"source": "de", "target": "en"}
+        answer = httpx.post(f"{url}translate_file", data=form, files=files, timeout=60)
+        translation = httpx.get(answer.json()["translatedFileUrl"])
+        assert translation.text.startswith("1\n00:00:01,000 --> 00:00:02,000\n")
+
+
+@pytest.mark.parametrize("separated", [True, False])
+def test_a_real_server_tells_how_many_sentences_of_a_file_are_done(monkeypatch, separated):
+    import httpx
+
+    has_begun = threading.Event()
+    has_asked = threading.Event()
+    run = Batcher.run
+
+    # Wait behind the second window until the client has asked.
+    def waiting_run(batcher, call, request):
+        result = run(batcher, call, request)
+        if has_begun.is_set():
+            has_asked.wait(60)
+        has_begun.set()
+        return result
+
+    monkeypatch.setattr(Batcher, "run", waiting_run)
+    monkeypatch.setattr(service, "WINDOWS_AT_ONCE", 1)
+    app = make_app(make_translator(separated), GenerationConfig(**SEARCH))
+    page = "<p>ein Haus . Das ist klein .</p>" * 20
+    form = {"target": "en", "progress": "a-1"}
+    with served(app) as url, ThreadPoolExecutor(1) as pool:
+        files = {"file": ("a.html", page.encode())}
+        upload = pool.submit(httpx.post, f"{url}translate_file", data=form, files=files, timeout=60)
+        assert has_begun.wait(60)
+        time.sleep(0.2)
+        progress = httpx.get(f"{url}file_progress/a-1").json()
+        has_asked.set()
+        assert upload.result().status_code == 200
+        assert 0 < progress["done"] < progress["sentences"] == 40
+        assert httpx.get(f"{url}file_progress/a-1").json() == {"done": 0, "sentences": 0}
