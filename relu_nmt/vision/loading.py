@@ -113,6 +113,7 @@ class ImageClassifier:
 
     Example:
         >>> from PIL import Image
+        >>> from relu_nmt.vision.base import build_vision_model
         >>> config = VisionTransformerConfig(image_size=8, patch_size=4, layers=1)
         >>> transform = ImageTransform(PreprocessingConfig(), config.image_size)
         >>> classifier = ImageClassifier(build_vision_model(config, 2), ("cat", "dog"), transform)
