@@ -190,16 +190,25 @@ def _without(tags: Sequence[Tag], style: str) -> list[Tag]:
 class DocxPart(XmlFormat):
     """A part with paragraphs."""
 
-    vocabulary = Vocabulary(inline=_AROUND, only_in=names("w:p"))
+    vocabulary = Vocabulary(
+        inline=_AROUND,
+        only_in=names("w:p"),
+        attributes={"wp:docPr": names("descr title")},  # of pictures
+    )
     reader = _Reader
 
     def segments(self, source: str) -> Iterator[Segment | None]:
         """Yield the paragraphs in reading order."""
         for segment in super().segments(source):
-            yield None if segment is None else _with_default(segment)
+            if segment is None or segment.note == "attribute":
+                yield segment
+            else:
+                yield _with_default(segment)
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text as a run."""
+        if segment.note == "attribute":
+            return super().text(text, style, segment)
         properties = (style or segment.note).strip()
         written = html.escape(text, quote=False)
         return f'<w:r>{properties}<w:t xml:space="preserve">{written}</w:t></w:r>'

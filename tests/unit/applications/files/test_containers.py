@@ -130,6 +130,13 @@ def test_a_break_within_a_run_stays_and_boxes_are_segments():
     assert "VOR" in written
 
 
+def test_descriptions_of_pictures_are_translated():
+    picture = '<w:r><w:drawing><wp:docPr xmlns:wp="p" id="1" name="Bild 1" descr="Ein Bild &amp;"/>'
+    body = f"<w:p>{RUN.format('vor')}{picture}</w:drawing></w:r></w:p>"
+    expected = body.replace("vor", "VOR").replace("Ein Bild", "EIN BILD")
+    assert word(body) == expected
+
+
 # ------------------------------------------------------------------- OpenDocument and EPUB
 
 

@@ -199,6 +199,11 @@ def test_a_word_behind_code_behind_a_line_break_keeps_its_space():
     assert translate(page, "html") == "<p>EINS ZWEI<br><code>x1</code> DREI</p>"
 
 
+@pytest.mark.parametrize("hyphen", ["&shy;", "\u00ad"])
+def test_a_word_with_a_soft_hyphen_is_one_word(hyphen):
+    assert translate(f"<p>Die Haus{hyphen}tür</p>", "html", backward) == "<p>HAUSTÜR DIE</p>"
+
+
 def test_a_page_that_can_be_read_is_not_in_utf_16():
     page = '<meta charset="utf-16"><p>eins'
     assert translate(page, "html") == page.replace("eins", "EINS")
