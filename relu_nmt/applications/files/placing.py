@@ -134,9 +134,16 @@ class _Placer:
         return weight * (INSIDE if word.source in source else ELSEWHERE)
 
     def _share(self, source: range, inside: range, allowed: range, free: Sequence[int]) -> range:
-        """Return the word at the tag's share of the text, for a tag without aligned words."""
-        if not free:
-            return range(allowed.stop, allowed.stop)
+        """Return the word at the tag's share of the text, for a tag without aligned words.
+
+        A part of a word that another tag is around gets none.
+        """
+        aligned = [place for place in self._places.get(source.start, ()) if place in allowed]
+        if not free or (len(source) == 1 and aligned):
+            gap = aligned[-1] + 1 if aligned else allowed.stop
+            while gap < allowed.stop and gap not in free:
+                gap += 1
+            return range(gap, gap)
         share = (source.start - inside.start) / max(1, len(inside))
         number = free[min(int(len(free) * share), len(free) - 1)]
         return range(number, number + 1)

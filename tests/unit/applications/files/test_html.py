@@ -94,6 +94,10 @@ def test_damaged_markup_stays_as_it_is(page):
             "<p>SEI <math><mi>sin</mi></math> KLEIN</p>",
         ),
         ("<p>Ein <img src=a> Bild</p>", "<p>EIN <img src=a> BILD</p>"),
+        (
+            "<p>Ein <picture><img alt='rot'></picture> Bild</p>",
+            "<p>EIN <picture><img alt='ROT'></picture> BILD</p>",
+        ),
         ("<p>Ein <img src=a>, ja</p>", "<p>EIN <img src=a>, JA</p>"),
         ("<p><i class=x></i> Ein</p>", "<p><i class=x></i> EIN</p>"),
         ("<p>Ein <a id=x></a> Wort</p>", "<p>EIN <a id=x></a> WORT</p>"),

@@ -89,6 +89,12 @@ def one_by_one(text, links):
         ("x <i><b>H</b></i>2O", "the H2O", [(0, 0), (1, 1)], "the <i><b>H</b></i>2O"),
         # A part of another word goes around the whole word.
         ("Aus<b>gangstür da</b>", "exit there", [(0, 0), (1, 1)], "<b>exit there</b>"),
+        (
+            "<i>Haus</i><b>tor</b> <u>da</u> <s>so</s>",
+            "gate there so",
+            [(0, 0), (1, 1), (2, 2)],
+            "<i>gate</i> <b></b><u>there</u> <s>so</s>",
+        ),
         ("Haus<b>tor</b> da", "there gate", [(0, 1), (1, 0)], "there <b>gate</b>"),
         ("Das Wort<wbr>teil", "the part", [(0, 0), (1, 1)], "the part<wbr>"),
         # Texts without spaces.
