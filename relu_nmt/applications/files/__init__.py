@@ -21,24 +21,28 @@ if TYPE_CHECKING:
     from relu_nmt.applications.files.document import FileFormat
     from relu_nmt.applications.files.sentences import TranslateSegments
 
-_ENDINGS = {
-    "docx": ".docx",
-    "epub": ".epub",
-    "html": ".html .htm .xhtml",
-    "markdown": ".md .markdown",
-    "odt": ".odt",
-    "po": ".po .pot",
-    "subtitles": ".srt .vtt",
-    "table": ".tsv .csv",
-    "text": ".txt",
-    "xliff": ".xlf .xliff",
+ENDINGS = {
+    ".docx": "docx",
+    ".epub": "epub",
+    ".htm": "html",
+    ".html": "html",
+    ".xhtml": "html",
+    ".markdown": "markdown",
+    ".md": "markdown",
+    ".odt": "odt",
+    ".po": "po",
+    ".pot": "po",
+    ".srt": "subtitles",
+    ".vtt": "subtitles",
+    ".csv": "table",
+    ".tsv": "table",
+    ".txt": "text",
+    ".xlf": "xliff",
+    ".xliff": "xliff",
 }
-ENDINGS: dict[str, str] = {}
 """Name of the format by the ending of a file's name."""
-for _name, _endings in _ENDINGS.items():
-    ENDINGS |= dict.fromkeys(_endings.split(), _name)
 formats: Registry["type[FileFormat]"] = Registry(
-    "file format", {name: f"relu_nmt.applications.files.{name}" for name in _ENDINGS}
+    "file format", {name: f"relu_nmt.applications.files.{name}" for name in ENDINGS.values()}
 )
 REFUSED = dict.fromkeys(
     (".png", ".jpg", ".jpeg", ".tif", ".tiff"), "give the text that it shows"

@@ -153,26 +153,23 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Wo
     for place, word in enumerate(words):
         places[word.text].append(place)
     kept: dict[int, Word] = {}
-    missing = []
+    missing: list[Word] = []
     left_out: set[int] = set()
     for text, waiting in entries.items():
         free = places[text]
         ordinary = _ordinary_words(segment, source, text)
-        unsure = []
-        for entry_word in waiting:
-            aligned = [place for place in free if words[place].source == entry_word.source]
-            if aligned:
-                kept[aligned[0]] = entry_word
-                free.remove(aligned[0])
-            else:
-                unsure.append(entry_word)
-        for entry_word in unsure:
-            likely = [place for place in free if words[place].source not in ordinary]
-            if likely:
-                kept[likely[0]] = entry_word
-                free.remove(likely[0])
-            else:
-                missing.append(entry_word)
+        # Take the words that are aligned to them first, then those that are no ordinary words.
+        for is_sure in (True, False):
+            for entry_word in list(waiting):
+                for place in free:
+                    source_word = words[place].source
+                    is_aligned = source_word == entry_word.source
+                    if is_aligned or (not is_sure and source_word not in ordinary):
+                        kept[place] = entry_word
+                        free.remove(place)
+                        waiting.remove(entry_word)
+                        break
+        missing += waiting
         # The same text may also be an ordinary word. More of them are too many.
         left_out.update(free[len(ordinary) :])
     remaining = []

@@ -86,8 +86,8 @@ class TextFormat(FileFormat):
         segments = [segment for segment in self.segments(source) if segment is not None]
 
         def written(translations: Sequence[Translation]) -> bytes:
-            translated = _TranslatedSource(self, source, segments, translations)
-            return mark + self.encoded(translated.text((0, len(source))), encoding)
+            text = _translated_text(self, source, segments, translations)
+            return mark + self.encoded(text, encoding)
 
         return Document(segments, written)
 
@@ -128,39 +128,35 @@ class TextFormat(FileFormat):
             ) from error
 
 
-class _TranslatedSource:
-    """A source with translated segments, which lie apart or within each other."""
+def _translated_text(
+    text_format: TextFormat,
+    source: str,
+    segments: Sequence[Segment],
+    translations: Sequence[Translation],
+) -> str:
+    """Return a source with its segments translated, which lie apart or within each other."""
+    changed = []
+    for segment, translation in zip(segments, translations, strict=True):
+        if translation.text != segment.text or not text_format.keeps_equal:
+            changed.append((segment, translation))
+    # Outer segments stand before those within them, such as attributes.
+    changed.sort(key=lambda pair: (pair[0].span[0], -pair[0].span[1]))
+    begins = [segment.span[0] for segment, _ in changed]
 
-    def __init__(
-        self,
-        text_format: TextFormat,
-        source: str,
-        segments: Sequence[Segment],
-        translations: Sequence[Translation],
-    ) -> None:
-        self._format = text_format
-        self._source = source
-        changed = []
-        for segment, translation in zip(segments, translations, strict=True):
-            if translation.text != segment.text or not text_format.keeps_equal:
-                changed.append((segment, translation))
-        # Outer segments stand before those within them, such as attributes.
-        changed.sort(key=lambda pair: (pair[0].span[0], -pair[0].span[1]))
-        self._changed = changed
-        self._begins = [segment.span[0] for segment, _ in changed]
-
-    def text(self, span: Span, first: int = 0) -> str:
-        """Return a part of the source with its translated segments from number ``first`` on."""
+    # Return a part of the source with its translated segments from number ``first`` on.
+    def text(span: Span, first: int = 0) -> str:
         position, end = span
         parts = []
-        for number in range(max(first, bisect_left(self._begins, position)), len(self._changed)):
-            segment, translation = self._changed[number]
+        for number in range(max(first, bisect_left(begins, position)), len(changed)):
+            segment, translation = changed[number]
             begin, behind = segment.span
             if begin >= end:
                 break
             if begin >= position:  # not within the segment before
-                read_source = partial(self.text, first=number + 1)
-                rendered = self._format.rendered(segment, translation, read_source)
-                parts += [self._source[position:begin], rendered]
+                read_source = partial(text, first=number + 1)
+                rendered = text_format.rendered(segment, translation, read_source)
+                parts += [source[position:begin], rendered]
                 position = behind
-        return "".join([*parts, self._source[position:end]])
+        return "".join([*parts, source[position:end]])
+
+    return text((0, len(source)))

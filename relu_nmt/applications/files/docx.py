@@ -36,8 +36,6 @@ _PLAIN = " "
 
 
 class _Reader(MarkupReader):
-    """Finds the paragraphs of a part."""
-
     _style = ""
     _last_space: Sequence[Span] = ()
 
@@ -86,7 +84,6 @@ class _Reader(MarkupReader):
         self._style = style
 
     def _add_run(self, number: int, end: int) -> None:
-        """Add the texts and the other elements of a run."""
         opening = self.pieces[number].span
         closing = self.pieces[end].span
         properties: list[Span] = []
@@ -125,7 +122,6 @@ class _Reader(MarkupReader):
         return next((keeps for element, keeps in self._with_space if number in element), False)
 
     def _add_text(self, numbers: range, before: Sequence[Span], behind: Sequence[Span]) -> None:
-        """Add the text of some pieces between the tags of its run."""
         begin = before[-1][1]
         end = behind[0][0]
         run = before[0][0], behind[-1][1]

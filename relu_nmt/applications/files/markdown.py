@@ -163,7 +163,6 @@ def _wrapped(text: str, width: int, line_end: str) -> str:
 
 
 def _html_segments(source: str, spans: list[Span]) -> list[Segment]:
-    """Return the segments of the blocks of HTML."""
     if not spans:
         return []
     # Read the blocks at their places in a page of spaces.
@@ -179,8 +178,6 @@ def _html_segments(source: str, spans: list[Span]) -> list[Segment]:
 
 
 class _Paragraph:
-    """Reads the inline markup of one text."""
-
     def __init__(
         self,
         source: str,

@@ -345,7 +345,6 @@ class MarkupReader:
         return attributes.get("*", frozenset()) | attributes.get(piece.name, frozenset())
 
     def _add_attributes(self, piece: Piece) -> None:
-        """Store the attributes of a tag that are text."""
         text_names = self.text_attributes(piece)
         if not text_names or self.is_untranslated(piece):
             return

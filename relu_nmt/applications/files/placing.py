@@ -269,7 +269,6 @@ class _Page:
                 self._write_text(" ", style)
 
     def _write_tag(self, placed: Placed, style: str) -> None:
-        """Write a tag and its words."""
         self.parts += placed.tag.opening
         run = range(placed.begin, placed.end)
         self.write(placed.children, run, placed.tag.style or style)

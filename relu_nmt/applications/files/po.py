@@ -104,13 +104,11 @@ def _entries(source: str) -> Iterator[Span]:
 
 
 def _value(strings: str) -> str:
-    """Return the text of the strings of a field."""
     text = "".join(match[1] for match in _STRING.finditer(strings))
     return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text)
 
 
 def _quoted(text: str, line_end: str) -> str:
-    """Return a text as strings, one for each of its lines."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")
     lines = escaped.replace("\r", "\\r").splitlines(keepends=True)
     strings = [f'"{line}"'.replace("\n", "\\n") for line in lines]
@@ -120,7 +118,6 @@ def _quoted(text: str, line_end: str) -> str:
 
 
 def _with_flag(head: str) -> str:
-    """Return the beginning of an entry with the flag ``fuzzy``."""
     first, _, _ = head.partition("\n")
     if not first.startswith("#,"):
         return f"#, fuzzy\r\n{head}" if "\r\n" in head else f"#, fuzzy\n{head}"

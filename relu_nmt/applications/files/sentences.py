@@ -106,7 +106,6 @@ class SegmentTranslator:
         return results
 
     def _sentences(self, segment: Segment) -> list[_Sentence]:
-        """Return the sentences of a segment with the terms that the search can force."""
         sentences = []
         texts = self._split(segment.text)
         for begin, end in sentence_spans(segment.text, texts, segment.protected):
@@ -133,7 +132,6 @@ class SegmentTranslator:
         return self._writable[term]
 
     def _translated(self, sentences: Sequence[_Sentence]) -> list[Translation]:
-        """Return the translation of each sentence with its word links."""
         if not sentences:
             return []
         self.num_sentences = len(sentences)
@@ -179,21 +177,7 @@ def translate_with(
     options: FileOptions | None = None,
     **settings: Any,
 ) -> None:
-    """Translate a file with a translator (:meth:`Translator.translate_file`).
-
-    Args:
-        translator: the model.
-        path: the file.
-        output: the file to write, whole or not at all.
-        format: name of the format. None: by the ending of the path.
-        glossary: target terms by source terms.
-        options: options of the formats.
-        settings: fields of :class:`GenerationConfig` (``beam=5``).
-
-    Raises:
-        ConfigError: there is no such format, or a setting is unknown or out of range.
-        DataError: the file cannot be read or written, or is damaged.
-    """
+    """Translate a file with a translator, as :meth:`Translator.translate_file` describes."""
     config = generation_config(None, settings)
     translate = SegmentTranslator(translator, config, glossary=glossary or {})
     with hidden_progress():

@@ -102,7 +102,6 @@ def _sentences(texts: Sequence[Segment | None]) -> Iterator[Segment]:
 
 
 def _sentence(texts: Sequence[Segment]) -> Segment:
-    """Return texts as one segment."""
     parts = []
     protected = []
     joined = ""

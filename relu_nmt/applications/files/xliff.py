@@ -29,8 +29,6 @@ _LINE_BREAK = re.compile(
 
 
 class _Reader(MarkupReader):
-    """Finds the units of a file."""
-
     def __init__(self, source: str, vocabulary: Vocabulary) -> None:
         super().__init__(source, vocabulary)
         root = next(piece for piece in self.pieces if piece.kind in ("open", "empty"))
@@ -205,5 +203,4 @@ class XliffFormat(XmlFormat):
 
 
 def _with_state(tag: str, state: str) -> str:
-    """Return an opening tag with another state."""
     return f'{_STATE.sub("", tag).removesuffix(">")} state="{state}">'

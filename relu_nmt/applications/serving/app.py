@@ -142,7 +142,6 @@ def _add_model_routes(
     services: Sequence[TranslationService],
     limits: ServerOptions,
 ) -> None:
-    """Add the routes that describe and use the models."""
     sizes = {"bytes": limits.max_request_bytes, "tokens": limits.max_request_tokens}
     largest_request = messages.Limits(**sizes, seconds=limits.request_seconds)
     descriptions = {}
@@ -190,7 +189,6 @@ def _add_model_routes(
 
 
 def _add_state_routes(app: FastAPI, queue: RequestQueue, metrics: Metrics) -> None:
-    """Add the routes that report the state of the server."""
 
     @app.get("/health", response_model=messages.Health, responses={503: {"model": messages.Health}})
     async def tell_health() -> JSONResponse:

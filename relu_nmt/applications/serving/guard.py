@@ -109,7 +109,6 @@ def guarded(
 async def _answer(
     app: ASGIApp, limits: ServerOptions, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Answer one request by the application, or refuse it."""
     try:
         body = await _body(scope, receive, limits)
     except ClientDisconnect:

@@ -349,6 +349,5 @@ def parsed_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, by
 
 
 def _parameter(head: str, name: str) -> str:
-    """Return a parameter of a part's head, "" without it."""
     _, _, behind = head.partition(f'; {name}="')
     return html.unescape(behind.partition('"')[0])

@@ -288,5 +288,4 @@ class Batcher:
 
 
 def _num_tokens(orders: Iterable[_Order]) -> int:
-    """Return the number of source tokens."""
     return sum(len(order.source.ids) for order in orders)
