@@ -8,6 +8,7 @@ import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from typing import Any, Literal
 from urllib.parse import parse_qsl, quote
@@ -26,7 +27,6 @@ from relu_nmt.applications.serving.guard import refusal, replayed
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.translation.search.document_search import Search
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 
 TEXT_PATH = "/libretranslate/translate"
@@ -285,42 +285,27 @@ def ranked_translations(text: str, name: str, segments: SegmentTranslator) -> li
         name: name of its format.
         segments: translates segments. Its search returns ``config.nbest`` hypotheses.
     """
-    assert segments.search is not None, "the search of a server"
-    search = _RankedSearch(segments.search)
-    ranked = replace(segments, search=search)
+    search_all = segments.search
+    assert search_all is not None, "the search of a server"
+    hypotheses: dict[tuple[object, ...], list[Translation]] = {}
+
+    # Search each window once for all ranks.
+    def search(rank: int, sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+        keys = [
+            (source.ids.tobytes(), source.context.tobytes(), *source.tokens) for source in sources
+        ]
+        windows = dict(zip(keys, sources, strict=True))
+        new_windows = {key: window for key, window in windows.items() if key not in hypotheses}
+        hypotheses.update(zip(new_windows, search_all(list(new_windows.values())), strict=True))
+        return [hypotheses[key][rank : rank + 1] or hypotheses[key][-1:] for key in keys]
+
     translations: list[str] = []
     for rank in range(segments.config.nbest):
-        search.rank = rank
+        ranked = replace(segments, search=partial(search, rank))
         # The byte order mark tells that a page with another declared encoding is UTF-8.
         target = translated(text.encode("utf-8-sig"), name, ranked, FileOptions())
         translations.append(target.decode("utf-8-sig"))
     return list(dict.fromkeys(translations))
-
-
-class _RankedSearch:
-    """A search for the hypotheses of one rank, which searches each window once for all ranks."""
-
-    def __init__(self, search: Search) -> None:
-        self.rank = 0
-        self._search = search
-        self._hypotheses: dict[tuple[object, ...], list[Translation]] = {}
-
-    def __call__(self, sources: Sequence[SourceSentence]) -> list[list[Translation]]:
-        """Return one translation of each source."""
-        keys = []
-        new_sources = {}
-        for source in sources:
-            key = (source.ids.tobytes(), source.context.tobytes(), *source.tokens)
-            keys.append(key)
-            if key not in self._hypotheses:
-                new_sources[key] = source
-        results = self._search(list(new_sources.values()))
-        self._hypotheses |= zip(new_sources, results, strict=True)
-        translations = []
-        for key in keys:
-            hypotheses = self._hypotheses[key]
-            translations.append([hypotheses[min(self.rank, len(hypotheses) - 1)]])
-        return translations
 
 
 def parsed_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, bytes]:
