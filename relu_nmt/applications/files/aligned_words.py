@@ -155,6 +155,7 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Wo
     kept: dict[int, Word] = {}
     missing: list[Word] = []
     left_out: set[int] = set()
+    protected_or_none = {None, *(word.source for same in entries.values() for word in same)}
     for text, waiting in entries.items():
         free = places[text]
         ordinary = _ordinary_words(segment, source, text)
@@ -170,8 +171,13 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Wo
                         waiting.remove(entry_word)
                         break
         missing += waiting
-        # The same text may also be an ordinary word. More of them are too many.
-        left_out.update(free[len(ordinary) :])
+        # The same text may also be an ordinary word, or the translation of another word.
+        num_ordinary = len(ordinary)
+        if text.isalpha():
+            others = [place for place in free if words[place].source not in protected_or_none]
+            free = [place for place in free if place not in others]
+            num_ordinary = max(0, num_ordinary - len(others))
+        left_out.update(free[num_ordinary:])
     remaining = []
     for place, word in enumerate(words):
         if place in kept:

@@ -123,6 +123,13 @@ def test_tags_go_to_the_words_that_they_meant(source, text, links, expected):
             "ls is of the part <code>ls</code>",
         ),
         ("Der <code>ls</code> Teil von ls", "ls of ls", [(3, 1)], "<code>ls</code> of ls"),
+        # It may also be the translation of another word.
+        (
+            "Der Pfad ist <code>path</code>",
+            "the path is path",
+            [(0, 0), (1, 1), (2, 2), (3, 3)],
+            "the path is <code>path</code>",
+        ),
         # Letters may touch it.
         ("ein <code>ls</code>da", "a lsda", [(0, 0)], "a <code>ls</code>da"),
     ],
