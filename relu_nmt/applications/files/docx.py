@@ -28,7 +28,6 @@ _AROUND = names("w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:b
 _SPACES = names("w:tab w:ptab w:br w:cr")
 _LETTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": ""}
 """Elements of a run that are letters."""
-_XML_SPACE = re.compile(r"""\sxml:space\s*=\s*["'](\w+)""")
 _WHITE_SPACE = " \t\r\n"
 _FIRST_SPACE = re.compile(rf"(?<=>)[ \t]+|{KEPT_SPACE.pattern}")
 _PLAIN = " "
@@ -38,17 +37,6 @@ _PLAIN = " "
 class _Reader(MarkupReader):
     _style = ""
     _last_space: Sequence[Span] = ()
-
-    def __init__(self, source: str, vocabulary: Vocabulary) -> None:
-        super().__init__(source, vocabulary)
-        # Elements around others whose xml:space their texts inherit.
-        self._with_space: list[tuple[range, bool]] = []
-        for number, end in self.partners.items():
-            piece = self.pieces[number]
-            match = _XML_SPACE.search(source, piece.begin, piece.end)
-            if match and end > number + 2:
-                self._with_space.append((range(number, end), match[1] == "preserve"))
-        self._with_space.sort(key=lambda entry: len(entry[0]))
 
     def add_part(self, piece: Piece) -> None:
         """Add the end of an element around runs. White space between runs is no text."""
@@ -113,20 +101,12 @@ class _Reader(MarkupReader):
                 self.inner.append(range(number + 1, last))
             number = last + 1
 
-    def _keeps_spaces(self, number: int) -> bool:
-        """Return True if the innermost ``xml:space`` around a text preserves its spaces."""
-        tag = self.pieces[number]
-        match = _XML_SPACE.search(self.source, tag.begin, tag.end)
-        if match:
-            return match[1] == "preserve"
-        return next((keeps for element, keeps in self._with_space if number in element), False)
-
     def _add_text(self, numbers: range, before: Sequence[Span], behind: Sequence[Span]) -> None:
         begin = before[-1][1]
         end = behind[0][0]
         run = before[0][0], behind[-1][1]
         self._last_space = ()
-        if not self._keeps_spaces(numbers.start - 1):
+        if self.inherited(numbers.start - 1, "xml:space") != "preserve":
             # Word and LibreOffice show no white space at either end of such a text.
             self.builder.add_text(self.text_of(numbers).strip(_WHITE_SPACE), run, is_whole=True)
             return

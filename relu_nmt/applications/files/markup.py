@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import ClassVar
 from xml.parsers import expat
@@ -307,6 +308,30 @@ class MarkupReader:
             repeats = piece.name in vocabulary.repeating and not has_id
             self.builder.open(piece.name, [piece.span], repeats=repeats)
         return number
+
+    @cached_property
+    def parents(self) -> list[int]:
+        """The number of the element around each piece of XML, -1 at the top."""
+        around = [-1]
+        parents = []
+        for number, piece in enumerate(self.pieces):
+            if piece.kind == "close":
+                around.pop()
+            parents.append(around[-1])
+            if piece.kind == "open":
+                around.append(number)
+        return parents
+
+    def inherited(self, number: int, name: str) -> str:
+        """Return an attribute of an element of XML, or of the innermost one around that has it."""
+        while number >= 0:
+            piece = self.pieces[number]
+            if name in self.source[piece.begin : piece.end]:
+                value = attribute(self.source, piece, name)
+                if value:
+                    return value
+            number = self.parents[number]
+        return ""
 
     def text_of(self, numbers: range) -> str:
         """Return the text of some pieces, without tags."""

@@ -37,74 +37,56 @@ class _Reader(MarkupReader):
             self.pieces = [
                 replace(piece, name=piece.name.removeprefix(self.prefix)) for piece in self.pieces
             ]
-        self._around: list[Piece] = []
 
     def units(self, retranslate: bool) -> Iterator[Segment | None]:
         """Yield the units to translate."""
         for number, piece in enumerate(self.pieces):
-            if piece.kind == "close":
-                self._around.pop()
-            elif piece.kind == "open":
-                self._around.append(piece)
-                if piece.name in ("trans-unit", "segment"):
-                    yield self._unit(number, retranslate)
+            if piece.kind == "open" and piece.name in ("trans-unit", "segment"):
+                yield self._unit(number, retranslate)
 
     def is_untranslated(self, piece: Piece) -> bool:
         """Return True for an element that its author wants to keep."""
         is_protected = attribute(self.source, piece, "mtype") == "protected"
         return is_protected or super().is_untranslated(piece)
 
-    def _inherited(self, name: str, *inner: Piece) -> str:
-        """Return an attribute of the innermost element that has it."""
-        for piece in reversed([*self._around, *inner]):
-            value = attribute(self.source, piece, name)
-            if value:
-                return value
-        return ""
-
     def _unit(self, number: int, retranslate: bool) -> Segment | None:
         """Return a unit as a segment, or None if its translation is to stay."""
         tag = self.pieces[number]
         parts = self._parts(range(number + 1, self.partners[number]))
-        if "source" not in parts or self._inherited("translate") == "no":
+        if "source" not in parts or self.inherited(number, "translate") == "no":
             return None
         if self._stays(tag, parts.get("target"), retranslate):
             return None
         # The divided source of XLIFF 1.2 has marks around its sentences, as its target must.
         first, last = parts.get("seg-source", parts["source"])
         opening = self.pieces[first]
-        self.keeps_spaces = self._inherited("xml:space", opening) == "preserve"
+        self.keeps_spaces = self.inherited(first, "xml:space") == "preserve"
         self.found_segments = []
         self.read(range(first + 1, last), is_text=True)
         segment = next(filter(None, self.found_segments), None)
         if segment is None:
             return None
-        target = self.pieces[last].end, self.pieces[last].end
+        begin = end = self.pieces[last].end
+        new_tag = f"<{self.prefix}target>"
         if "target" in parts:
-            target = self._span(parts["target"])
-        # Copy the spaces and tags at both ends of the source.
-        before = self._before(tag, opening, target) + self.source[opening.end : segment.span[0]]
-        behind = self.source[segment.span[1] : self.pieces[last].begin]
-        note = before, f"{behind}</{self.prefix}target>"
-        return replace(segment, span=(tag.begin, target[1]), note=note)
-
-    def _before(self, tag: Piece, opening: Piece, target: Span) -> str:
-        """Return a unit up to the content of its target, in a state to be reviewed."""
+            begin, end = self._span(parts["target"])
+            old_tag = self.pieces[parts["target"][0]]
+            new_tag = self.source[begin : old_tag.end].removesuffix("/>").removesuffix(">") + ">"
         head = self.source[tag.begin : tag.end]
-        between = self.source[tag.end : target[0]]
-        match = re.match(
-            r"""<[^\s>]*target(?:"[^"]*"|'[^']*'|[^>"'])*>""", self.source[slice(*target)]
-        )
-        new_tag = match[0].replace("/>", ">") if match else f"<{self.prefix}target>"
         if tag.name == "segment":
             head = _with_state(head, "translated")
         else:
             new_tag = _with_state(new_tag, "needs-review-translation")
-        if match is None:
+        if "target" not in parts:
             # Indent the target as the source.
             space = self.source[tag.end : opening.begin]
             new_tag = space[len(space.rstrip()) :] + new_tag
-        return head + between + new_tag
+        # Copy the spaces and tags at both ends of the source.
+        first_space = self.source[opening.end : segment.span[0]]
+        before = head + self.source[tag.end : begin] + new_tag + first_space
+        behind = self.source[segment.span[1] : self.pieces[last].begin]
+        note = before, f"{behind}</{self.prefix}target>"
+        return replace(segment, span=(tag.begin, end), note=note)
 
     def _span(self, numbers: Span) -> Span:
         first, last = numbers
@@ -143,7 +125,7 @@ class _Reader(MarkupReader):
             self.builder.open(self._key(piece), [element])
         elif piece.name in _CLOSING:
             self.builder.close(self._key(piece), [element], may_overlap=True)
-        elif piece.name not in self.vocabulary.inline and self._is_line_break(piece, element):
+        elif piece.name not in self.vocabulary.inline and self._is_line_break(number, element):
             self.builder.add_empty([element], is_space=True)
         else:
             return super().add_inline(number, end)
@@ -163,14 +145,16 @@ class _Reader(MarkupReader):
                 break
         return end
 
-    def _is_line_break(self, piece: Piece, element: Span) -> bool:
+    def _is_line_break(self, number: int, element: Span) -> bool:
         """Return True for a placeholder of a line break, by its type or its original data."""
+        piece = self.pieces[number]
         text = self.source[slice(*element)]
         reference = attribute(self.source, piece, "dataRef")
         if reference:
+            while number > 0 and self.pieces[number].name != "unit":
+                number = self.parents[number]
             data = re.compile(rf"""data\s[^>]*\bid=["']{re.escape(reference)}["'][^>]*>([^<]*)""")
-            units = [outer for outer in self._around if outer.name == "unit"]
-            match = data.search(self.source, units[-1].begin, piece.begin) if units else None
+            match = data.search(self.source, self.pieces[max(0, number)].begin, piece.begin)
             text += match[1] if match else ""
         return _LINE_BREAK.search(text) is not None
 
