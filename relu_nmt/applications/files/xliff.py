@@ -32,7 +32,7 @@ class _Reader(MarkupReader):
     def __init__(self, source: str, vocabulary: Vocabulary) -> None:
         super().__init__(source, vocabulary)
         root = next(piece for piece in self.pieces if piece.kind in ("open", "empty"))
-        self.prefix = root.name.removesuffix("xliff")
+        self.prefix, _, _ = root.name.rpartition("xliff")
         if self.prefix:
             self.pieces = [
                 replace(piece, name=piece.name.removeprefix(self.prefix)) for piece in self.pieces
