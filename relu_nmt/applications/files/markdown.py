@@ -144,10 +144,9 @@ def _wrapped(text: str, width: int, line_end: str) -> str:
 
     ``line_end`` also has the marks that the next line begins with, such as ``> ``.
     """
-    indentation = len(line_end.lstrip("\r\n"))
-    column = indentation
+    column = len(line_end.lstrip("\r\n"))
     space = ""
-    written = ""
+    written = []
     for match in _TOKEN.finditer(text):
         if match[0].isspace():
             space = match[0]
@@ -155,11 +154,12 @@ def _wrapped(text: str, width: int, line_end: str) -> str:
         is_long = column + len(space) + len(match[0]) > width
         if space == " " and is_long and _MAY_BEGIN_LINE.match(match[0]):
             space = line_end
-        written += space + match[0]
-        begin_line = written.rfind("\n") + 1
-        column = len(written) - begin_line + (0 if begin_line else indentation)
+        token = space + match[0]
+        begin_line = token.rfind("\n") + 1
+        column = len(token) - begin_line + (0 if begin_line else column)
+        written.append(token)
         space = ""
-    return written + space
+    return "".join([*written, space])
 
 
 def _html_segments(source: str, spans: list[Span]) -> list[Segment]:

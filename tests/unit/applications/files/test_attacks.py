@@ -18,6 +18,7 @@ COUNT = 20_000
         ("markdown", "x " + "**" * COUNT),
         ("markdown", "x " + "`a ``" * COUNT),
         ("markdown", "> " * 500 + "x"),
+        ("markdown", "a\nb " + "](x)(x " * 10_000),
         ("html", "x" + "</b>" * 1900),
         ("html", "x " + "<b>y</b> " * 1900),
         ("html", "<" * COUNT),
