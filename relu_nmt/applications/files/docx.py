@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
@@ -28,6 +29,8 @@ _AROUND = names("w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:b
 _SPACES = names("w:tab w:ptab w:br w:cr")
 _LETTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": ""}
 """Elements of a run that are letters."""
+_KEEPING_TAG = re.compile(r"""<w:t\s+xml:space\s*=\s*["']preserve["']\s*>""")
+_NOTHING = re.compile(r"(?!)")
 _WHITE_SPACE = " \t\r\n"
 _FIRST_SPACE = re.compile(rf"(?<=>)[ \t]+|{KEPT_SPACE.pattern}")
 _PLAIN = " "
@@ -37,6 +40,11 @@ _PLAIN = " "
 class _Reader(MarkupReader):
     _style = ""
     _last_space: Sequence[Span] = ()
+
+    @cached_property
+    def _keeping_tag(self) -> Span | None:
+        match = _KEEPING_TAG.search(self.source)
+        return match.span() if match else None
 
     def add_part(self, piece: Piece) -> None:
         """Add the end of an element around runs. White space between runs is no text."""
@@ -106,15 +114,23 @@ class _Reader(MarkupReader):
         end = behind[0][0]
         run = before[0][0], behind[-1][1]
         self._last_space = ()
+        text = self.source[begin:end]
+        whole = self.text_of(numbers)
+        pattern = KEPT_SPACE if self.builder.is_behind_word else _FIRST_SPACE
         if self.inherited(numbers.start - 1, "xml:space") != "preserve":
             # Word and LibreOffice show no white space at either end of such a text.
-            self.builder.add_text(self.text_of(numbers).strip(_WHITE_SPACE), run, is_whole=True)
-            return
-        if "<" in self.source[begin:end]:
-            self.builder.add_text(self.text_of(numbers), run, is_whole=True)
+            whole = whole.strip(_WHITE_SPACE)
+            begin += len(text) - len(text.lstrip(_WHITE_SPACE))
+            end = begin + len(text.strip(_WHITE_SPACE))
+            # Write several spaces behind an earlier tag that keeps them.
+            if self._keeping_tag is None or self._keeping_tag[1] > run[0]:
+                pattern = _NOTHING
+            else:
+                before = [*before[:-1], self._keeping_tag]
+        if "<" in text:
+            self.builder.add_text(whole, run, is_whole=True)
             return
         # Keep several spaces, also of several runs, and a space at either end of the paragraph.
-        pattern = KEPT_SPACE if self.builder.is_behind_word else _FIRST_SPACE
         for match in pattern.finditer(self.source, begin, end):
             text = html.unescape(self.source[begin : match.start()])
             self.builder.add_text(text, run, is_whole=True)

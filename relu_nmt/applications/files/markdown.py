@@ -29,7 +29,7 @@ _INLINE = re.compile(
   | (?P<note>\[\^[^\]\s]+\] | <!--.*?-->)
   | (?P<url>(?:https?|ftp)://[^\s<>"')\]]+)
   | (?P<tag><(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>)
-  | (?P<link>(?P<image>!?)\[(?P<label>(?:[^\[\]\\]|\\.|\[[^\[\]]*\])*)\]
+  | (?P<link>(?P<image>!?)\[(?P<label>(?:[^\[\]\\`]|\\.|`[^`]*`|`(?![^`]*`)|\[[^\[\]]*\])*)\]
       (?P<target>\((?:<[^<>\n]*>|(?:[^()\s]|\([^()\s]*\))*)(?:\s+(?:"(?P<title>[^"\n]*)"|'[^'\n]*'))?\s*\)
         |\[[^\[\]]*\])?)
   | (?P<mark>\*{1,3}|(?<![^\W_])_{1,3}|_{1,3}(?![^\W_])|~~)
@@ -39,7 +39,7 @@ _INLINE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _SPECIAL = re.compile(
-    r"(?P<url>(?:https?|ftp)://\S+)|[\\*`\[\]]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!])|^(?=[#>+-]\s)|(?P<number>^\d+)(?=[.)]\s)|&(?=[#\w]+;)"
+    r"(?P<url>(?:https?|ftp)://\S+)|[\\*`\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!])|^(?=[#>+-]\s)|(?P<number>^\d+)(?=[.)]\s)|&(?=[#\w]+;)"
 )
 
 _LINE_END = re.compile(r"(?<!\\)(?<!  )\r?\n[ \t>]*")
@@ -251,21 +251,24 @@ class _Paragraph:
         builder = self._builder
         mark = match[0]
         begin, end = match.span()
-        has_before = self._source[begin - 1 : begin].strip() != ""
-        has_behind = self._source[end : end + 1].strip() != ""
+        before = self._source[max(0, begin - 1) : begin].strip()
+        behind = self._source[end : end + 1].strip()
+        # A mark between a letter and a sign belongs to the letter.
+        can_close = before != "" and (before.isalnum() or not behind.isalnum())
+        can_open = behind != "" and (behind.isalnum() or not before.isalnum())
         if (begin, end) in self._marks_as_text:
             builder.add_text(mark, (begin, end))
-        elif has_before and builder.is_open(mark):
+        elif can_close and builder.is_open(mark):
             builder.close(mark, [(begin, end)])
         elif (
-            has_before and len(mark) == 3 and builder.is_open(mark[0]) and builder.is_open(mark[:2])
+            can_close and len(mark) == 3 and builder.is_open(mark[0]) and builder.is_open(mark[:2])
         ):
             # Three marks end a pair of one and a pair of two. Either may be the inner one.
             inner = mark[0] if builder.is_innermost(mark[0]) else mark[:2]
             middle = begin + len(inner)
             builder.close(inner, [(begin, middle)])
             builder.close(mark[len(inner) :], [(middle, end)])
-        elif has_behind:
+        elif can_open:
             self._opening_marks.add((begin, end))
             builder.open(mark, [(begin, end)], repeats=True)
         else:

@@ -237,9 +237,12 @@ def test_spaces_that_word_keeps_stay():
     assert "".join(texts) == " EIN  HAUS MIT   TÜR,  DA "
     assert written.startswith(f"<w:p>{note}{RUN.format(' ')}{RUN.format('EIN')}{RUN.format('  ')}")
     assert "".join(re.findall(r"<w:t[^>]*>([^<]*)", word(body, backward))).count("   ") == 1
-    # Without xml:space they count as one.
+    # Without xml:space they stay within a text, where an earlier tag can keep them.
     body = "<w:p><w:r><w:t> Ein   Haus </w:t></w:r></w:p>"
-    assert word(body) == f"<w:p>{RUN.format('EIN HAUS')}</w:p>"
+    words = [RUN.format(word) for word in ("EIN", "   ", "HAUS")]
+    other = f"<w:p>{RUN.format('X')}</w:p>"
+    assert word(other + body) == f"{other}<w:p>{''.join(words)}</w:p>"
+    assert word(body + other) == f"<w:p>{RUN.format('EIN HAUS')}</w:p>{other}"
 
 
 @pytest.mark.parametrize(

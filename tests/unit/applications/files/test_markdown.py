@@ -104,6 +104,9 @@ def test_three_marks_end_two_pairs(text, expected):
     [
         ("## 1. Ein Haus\n", "## 1\\. EIN HAUS\n"),
         ("Ein sh*t und *so* da\n", "EIN SH\\*T UND *SO* DA\n"),
+        ("**a** p*(g) 2*b c\n", "**A** P\\*(G) 2\\*B C\n"),
+        ("Im \\_\\_lt\\_\\_ da\n", "IM \\_\\_LT\\_\\_ DA\n"),
+        ("Im [`a([b[, c[, d]]])`](e)\n", "IM [`a([b[, c[, d]]])`](e)\n"),
         ("Siehe [`x`][]\n\n[`x`]: y\n", "SIEHE [`x`][`x`]\n\n[`x`]: y\n"),
     ],
 )
