@@ -1,16 +1,33 @@
 """OpenDocument text: paragraphs and headings of the content, headers and footers."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
-from relu_nmt.applications.files.markup import Vocabulary, XmlFormat, names
+from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, XmlFormat, names
+
+_BEHIND_SPACE = re.compile(r"<text:(?:s|tab|line-break)\b[^<>]*/>(?:</?text:span\b[^<>]*>)*\Z")
+
+
+class _Reader(MarkupReader):
+    def add_text(self, piece: Piece) -> None:
+        """Add text. A space behind an element of a space or line break is one more."""
+        text = self.source[piece.begin : piece.end]
+        first_word = piece.begin + len(text) - len(text.lstrip())
+        begin = max(0, piece.begin - 500)
+        if first_word > piece.begin and _BEHIND_SPACE.search(self.source, begin, piece.begin):
+            self.builder.add_empty([(piece.begin, first_word)], is_space=True)
+            piece = replace(piece, begin=first_word)
+        super().add_text(piece)
 
 
 class OdtPart(XmlFormat):
     """A part with content."""
 
+    reader = _Reader
     vocabulary = Vocabulary(
         inline=names("text:span text:a text:meta text:ruby text:ruby-base text:ruby-text"),
         repeating=names("text:span"),

@@ -263,3 +263,5 @@ def test_a_space_at_the_end_of_a_run_that_is_not_shown_is_no_space(paragraph, te
 def test_a_space_beside_a_space_of_a_text_stays():
     body = '<text:p>Ein <text:change text:id="1"/><text:s/>Haus <text:s text:c="2"/>da</text:p>'
     assert odt(body) == body.replace("Ein", "EIN").replace("Haus", "HAUS").replace("da<", "DA<")
+    body = "<text:p>a<text:line-break/><text:span> <text:s/>b<text:tab/> c</text:span></text:p>"
+    assert odt(body) == body.replace("a<", "A<").replace("b<", "B<").replace("c<", "C<")
