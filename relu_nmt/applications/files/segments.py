@@ -185,13 +185,12 @@ class SegmentBuilder:
         Pairs within it that have no end yet become empty tags. If the pair ``may_overlap`` them,
         its own tags become empty ones instead.
         """
-        if may_overlap and not self.is_innermost(name):
-            open_names = [open_name for open_name, _ in self._open]
-            if name in open_names:
-                self._make_empty(open_names.index(name))
+        if not self.is_open(name):
             self.add_empty(source)
             return
-        if not self.is_open(name):
+        if may_overlap and not self.is_innermost(name):
+            last = max(i for i, (open_name, _) in enumerate(self._open) if open_name == name)
+            self._make_empty(last)
             self.add_empty(source)
             return
         while not self.is_innermost(name):

@@ -119,6 +119,17 @@ def test_links_fields_and_references_stay_whole():
     assert f'<w:hyperlink w:id="2">{BOLD.format("ZWEI EINS")}</w:hyperlink>' in written
 
 
+def test_a_field_that_ends_within_a_link_of_its_text():
+    begin = '<w:r><w:fldChar w:fldCharType="begin"/></w:r>'
+    end = '<w:r><w:fldChar w:fldCharType="end"/></w:r>'
+    link = f'<w:hyperlink w:id="2">{RUN.format("b ")}{end}{RUN.format("c")}</w:hyperlink>'
+    body = f"<w:p>{RUN.format('x ')}{begin}{RUN.format('a ')}{begin}{link}{end}</w:p>"
+    link = f'<w:hyperlink w:id="2">{end}{RUN.format("C B")}</w:hyperlink>'
+    assert word(body, backward) == (
+        f"<w:p>{begin}{begin}{link}{RUN.format(' A')}{end}{RUN.format(' X')}</w:p>"
+    )
+
+
 def test_a_break_within_a_run_stays_and_boxes_are_segments():
     body = "<w:p><w:r><w:br/><w:t>eins</w:t><w:br/><w:t>zwei</w:t><w:tab/></w:r></w:p>"
     written = word(body)
