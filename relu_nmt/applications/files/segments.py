@@ -337,7 +337,8 @@ def tagged_segment(
     """Return a text with tags as a segment, or None without a letter.
 
     Matches of ``tags`` with a group ``name`` are tags of a pair, closing ones with a ``slash``. A
-    group ``letter`` is text. All other matches are empty tags, and white space stands for a space.
+    group ``letter`` is text. All other matches are empty tags. White space and ``<br>`` stand for a
+    space.
     """
     builder = SegmentBuilder()
     position, end = span
@@ -345,11 +346,12 @@ def tagged_segment(
         builder.add_text(source[position : match.start()], (position, match.start()))
         position = match.end()
         groups = match.groupdict()
-        name = groups.get("name")
+        name = groups.get("name") or ""
+        is_space = match[0].isspace() or name.lower() == "br"
         if groups.get("letter"):
             builder.add_text(groups["letter"], match.span())
-        elif not name or match[0].endswith("/>"):
-            builder.add_empty([match.span()], is_space=match[0].isspace())
+        elif not name or is_space or match[0].endswith("/>"):
+            builder.add_empty([match.span()], is_space=is_space)
         elif match["slash"]:
             builder.close(name, [match.span()])
         else:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import Translation
 from relu_nmt.applications.files.document import ReadSource
+from relu_nmt.applications.files.html import HTML
 from relu_nmt.applications.files.markup import (
     MarkupReader,
     Piece,
@@ -25,6 +26,9 @@ _UNTRANSLATED = names("new needs-translation initial")
 _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[^']*')""")
 _LINE_BREAK = re.compile(
     r"""(?:ctype|subType)\s*=\s*["'](?:xlf:)?(?:lb|x-br|x-html-br)["']|(?:&lt;|<)br\b"""
+)
+_ESCAPED_TAG = re.compile(
+    r"&lt;(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)(?:\s(?:(?!&[lg]t;)[^<>])*?)?(?P<end>/?)&gt;"
 )
 
 
@@ -130,6 +134,20 @@ class _Reader(MarkupReader):
         else:
             return super().add_inline(number, end)
         return end
+
+    def add_text(self, piece: Piece) -> None:
+        """Add text. Escaped tags of HTML in it are tags."""
+        for match in _ESCAPED_TAG.finditer(self.source, piece.begin, piece.end):
+            super().add_text(replace(piece, end=match.start()))
+            piece = replace(piece, begin=match.end())
+            name = match["name"].lower()
+            if name in HTML.empty or match["end"]:
+                self.builder.add_empty([match.span()], is_space=name in HTML.spaces)
+            elif match["slash"]:
+                self.builder.close(f"html {name}", [match.span()], may_overlap=True)
+            else:
+                self.builder.open(f"html {name}", [match.span()])
+        super().add_text(piece)
 
     def _end_untranslated(self, number: int, end: int) -> int:
         """Return the number of the end of a text that its author wants to keep, or else ``end``."""

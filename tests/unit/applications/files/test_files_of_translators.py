@@ -215,6 +215,15 @@ def test_inline_elements_of_xliff_2(text, expected):
     assert head + behind == source.replace(' state="initial" subState="o:p"', ' state="translated"')
 
 
+def test_tags_of_html_in_a_text_are_tags():
+    text = "Ein &lt;b class='x'&gt;rotes&lt;/b&gt; Haus&lt;br /&gt;da 1 &lt; 3"
+    written = translate(TWO.format(text), "xliff", backward)
+    expected = "3 &lt; 1&lt;br /&gt;DA HAUS &lt;b class='x'&gt;ROTES&lt;/b&gt; EIN"
+    assert f"<target>{expected}</target>" in written
+    message = 'msgid "eins<br>zwei"\nmsgstr ""\n'
+    assert 'msgstr "EINS<br>ZWEI"' in translate(message, "po")
+
+
 def test_spaces_and_prefixes_of_xliff_2():
     source = TWO.replace(' xml:space="default"', "").format(" a  b ")
     assert "<target> A  B </target>" in translate(source, "xliff")
