@@ -1,7 +1,7 @@
 """XLIFF 1.2 and 2: units without a translation, which then waits for its review."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from relu_nmt.applications.files import formats
@@ -30,6 +30,7 @@ _LINE_BREAK = re.compile(
 _ESCAPED_TAG = re.compile(
     r"&lt;(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)(?:\s(?:(?!&[lg]t;)[^<>])*?)?(?P<end>/?)&gt;"
 )
+_RAW_TAG = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)(?:\s[^<>]*?)?(?P<end>/?)>")
 
 
 class _Reader(MarkupReader):
@@ -140,14 +141,32 @@ class _Reader(MarkupReader):
         for match in _ESCAPED_TAG.finditer(self.source, piece.begin, piece.end):
             super().add_text(replace(piece, end=match.start()))
             piece = replace(piece, begin=match.end())
-            name = match["name"].lower()
-            if name in HTML.empty or match["end"]:
-                self.builder.add_empty([match.span()], is_space=name in HTML.spaces)
-            elif match["slash"]:
-                self.builder.close(f"html {name}", [match.span()], may_overlap=True)
-            else:
-                self.builder.open(f"html {name}", [match.span()])
+            self._add_html_tag(match, [match.span()])
         super().add_text(piece)
+
+    def add_part(self, piece: Piece) -> None:
+        """Add a text, a closing tag or a comment. Tags of HTML in unparsed text are tags."""
+        if piece.kind != "cdata":
+            super().add_part(piece)
+            return
+        position = piece.begin + len("<![CDATA[")
+        end = piece.end - len("]]>")
+        opening = piece.begin, position
+        for match in _RAW_TAG.finditer(self.source, position, end):
+            text = self.source[position : match.start()]
+            self.builder.add_text(text, piece.span, is_whole=True)
+            self._add_html_tag(match, [opening, match.span(), (end, piece.end)])
+            position = match.end()
+        self.builder.add_text(self.source[position:end], piece.span, is_whole=True)
+
+    def _add_html_tag(self, match: re.Match[str], spans: Sequence[Span]) -> None:
+        name = match["name"].lower()
+        if name in HTML.empty or match["end"]:
+            self.builder.add_empty(spans, is_space=name in HTML.spaces, is_first=len(spans) > 1)
+        elif match["slash"]:
+            self.builder.close(f"html {name}", spans, may_overlap=True)
+        else:
+            self.builder.open(f"html {name}", spans)
 
     def _end_untranslated(self, number: int, end: int) -> int:
         """Return the number of the end of a text that its author wants to keep, or else ``end``."""

@@ -220,6 +220,11 @@ def test_tags_of_html_in_a_text_are_tags():
     written = translate(TWO.format(text), "xliff", backward)
     expected = "3 &lt; 1&lt;br /&gt;DA HAUS &lt;b class='x'&gt;ROTES&lt;/b&gt; EIN"
     assert f"<target>{expected}</target>" in written
+    text = "<![CDATA[<p>Ein <b>rotes</b> Haus<br>da</p>]]>"
+    written = translate(TWO.format(text), "xliff", backward)
+    target = ElementTree.fromstring(written).findall(".//{*}segment/{*}target")[0]
+    assert target.text == "<p><br>DA HAUS <b>ROTES</b> EIN</p>"
+    assert written.count("<![CDATA[") == 6
     message = 'msgid "eins<br>zwei"\nmsgstr ""\n'
     assert 'msgstr "EINS<br>ZWEI"' in translate(message, "po")
 
