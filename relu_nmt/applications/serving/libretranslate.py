@@ -206,12 +206,12 @@ class _Interface:
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued)
             self._running[progress_key] = segments
-            return translated(content, format_name(name), segments, FileOptions())
+            try:
+                return translated(content, format_name(name), segments, FileOptions())
+            finally:
+                self._running.pop(progress_key, None)
 
-        try:
-            translation = await self._queue.answer(request.receive, work)
-        finally:
-            self._running.pop(progress_key, None)
+        translation = await self._queue.answer(request.receive, work)
         # Change the files here only, since several threads of the queue work at once.
         while len(self._files) >= MOST_FILES:
             self._files.pop(next(iter(self._files)))
@@ -222,9 +222,9 @@ class _Interface:
 
     async def file_progress(self, key: str) -> dict[str, int]:
         """Return how many sentences of a file are translated, of how many."""
-        if key not in self._running:
+        segments = self._running.get(key)  # which may end at any time
+        if segments is None:
             return {"done": 0, "sentences": 0}
-        segments = self._running[key]
         num_done = min(segments.num_done, segments.num_sentences)
         return {"done": num_done, "sentences": segments.num_sentences}
 
