@@ -128,7 +128,9 @@ def translated(
     if len(content) > MOST_BYTES:
         raise DataError(f"it has more than {MOST_BYTES:,} bytes; divide it")
     check_options([name], options)
-    document = formats.get(name)(options).read(content)
+    file_format = formats.get(name)(options)
+    file_format.target_lang = getattr(translate, "target_lang", "")
+    document = file_format.read(content)
     return document.written(translate(document.segments))
 
 

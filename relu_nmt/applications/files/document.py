@@ -45,9 +45,11 @@ class FileFormat(ABC):
 
     Attributes:
         reads: names of the :class:`FileOptions` that it reads. Others are refused.
+        target_lang: language of the translation, "" if unknown.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset()
+    target_lang = ""
 
     def __init__(self, options: FileOptions) -> None:
         self.options = options

@@ -82,6 +82,11 @@ class SegmentTranslator:
         self._terms = re.compile("|".join(patterns)) if self.glossary else None
 
     @property
+    def target_lang(self) -> str:
+        """The language of the translation."""
+        return self.translator.task.target_lang
+
+    @property
     def notes(self) -> list[str]:
         """Notes on a missing splitter of sentences, and on texts that had to be copied."""
         notes = [self._split.note]
@@ -96,10 +101,9 @@ class SegmentTranslator:
         """Return the translations of the segments of one document."""
         divided = [self._sentences(segment) for segment in segments]
         translations = iter(self._translated(list(chain.from_iterable(divided))))
-        language = self.translator.task.target_lang
         results = []
         for segment, sentences in zip(segments, divided, strict=True):
-            result = joined(sentences, list(islice(translations, len(sentences))), language)
+            result = joined(sentences, list(islice(translations, len(sentences))), self.target_lang)
             for entry in segment.protected:
                 self.num_copied += segment.text[entry.begin : entry.end] not in result.text
             results.append(result)

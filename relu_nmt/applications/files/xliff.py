@@ -36,8 +36,8 @@ _RAW_TAG = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)(?:\s[^<>]*?)?(?P<
 class _Reader(MarkupReader):
     def __init__(self, source: str, vocabulary: Vocabulary) -> None:
         super().__init__(source, vocabulary)
-        root = next(piece for piece in self.pieces if piece.kind in ("open", "empty"))
-        self.prefix, _, _ = root.name.rpartition("xliff")
+        self.root = next(piece for piece in self.pieces if piece.kind in ("open", "empty"))
+        self.prefix, _, _ = self.root.name.rpartition("xliff")
         if self.prefix:
             self.pieces = [
                 replace(piece, name=piece.name.removeprefix(self.prefix)) for piece in self.pieces
@@ -212,10 +212,19 @@ class XliffFormat(XmlFormat):
     keeps_equal = False
     vocabulary = Vocabulary(inline=names("g pc mrk"), only_in=names("source"))
 
-    def segments(self, source: str) -> Iterator[Segment | None]:
-        """Yield the units that are not translated, in order."""
+    def segments(self, source: str) -> list[Segment]:
+        """Return the units that are not translated, in order."""
         check_xml(source)
-        return _Reader(source, self.vocabulary).units(self.options.retranslate)
+        reader = _Reader(source, self.vocabulary)
+        units = [unit for unit in reader.units(self.options.retranslate) if unit is not None]
+        root = reader.root
+        # A file of version 2 with targets must name their language.
+        is_missing = attribute(source, root, "srcLang") and not attribute(source, root, "trgLang")
+        if units and is_missing and self.target_lang:
+            language = self.target_lang.replace("_", "-")
+            place = root.end - 1
+            units.insert(0, Segment("", (place, place), note=(f' trgLang="{language}"', "")))
+        return units
 
     def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
         """Return a unit up to the end of its target."""

@@ -237,6 +237,18 @@ def test_spaces_and_prefixes_of_xliff_2():
     assert written.count('state="translated"><x:source>a</x:source><x:target>A</x:target>') == 1
 
 
+def test_xliff_2_names_the_language_of_its_targets():
+    def english(segments):
+        return upper(segments)
+
+    english.target_lang = "en_GB"
+    source = TWO.replace(' trgLang="en"', "")
+    written = translate(source.format("a"), "xliff", english)
+    assert written.startswith('<xliff version="2.1" srcLang="de" xmlns:m="m" trgLang="en-GB"><file')
+    assert translate(TWO.format("a"), "xliff", english).startswith(TWO[:70])
+    assert translate(source.format("1"), "xliff", english) == source.format("1")
+
+
 def test_sentences_of_xliff_1_keep_their_marks():
     marks = '<mrk mtype="seg" mid="0">{}</mrk> <mrk mtype="seg" mid="1">{}</mrk>'
     source = (
