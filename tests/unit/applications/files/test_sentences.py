@@ -28,6 +28,15 @@ def test_a_model_translates_a_page_with_all_its_tags(tmp_path, separated):
     assert written != PAGE
 
 
+def test_a_model_tells_xliff_its_language(tmp_path):
+    path = tmp_path / "a.xlf"
+    output = tmp_path / "b.xlf"
+    unit = "<unit><segment><source>ein Haus</source></segment></unit>"
+    path.write_text(f'<xliff version="2.0" srcLang="de"><file>{unit}</file></xliff>')
+    make_translator().translate_file(path, output, beam=2)
+    assert output.read_text().startswith('<xliff version="2.0" srcLang="de" trgLang="en"><file>')
+
+
 @pytest.mark.parametrize("separated", [True, False])
 def test_protected_texts_and_terms_of_a_glossary_are_forced(separated):
     translator = make_translator(separated)
