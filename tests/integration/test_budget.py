@@ -57,9 +57,10 @@ def test_it_ends_with_rate_0_and_stores_its_choices(data, tmp_path):
     assert names == ["checkpoint_best.safetensors", LAST]
 
 
-def test_a_short_budget_has_a_small_shape(data, tmp_path):
-    done = train(data, tmp_path, "--budget", "2u", "--disable-validation")
-    assert "3+3 layers of width 128" in done.stdout
+@pytest.mark.parametrize(("budget", "width"), [("2s", 128), ("2u", 256)])
+def test_a_short_time_has_a_small_shape(data, tmp_path, budget, width):
+    done = train(data, tmp_path, "--budget", budget, "--disable-validation")
+    assert f"3+3 layers of width {width}" in done.stdout
     settings = stored(tmp_path)
     assert settings["model"]["share_all_embeddings"]
     assert settings["model"]["positions"] == "sinusoidal+rotary"

@@ -109,7 +109,9 @@ class Chooser:
             return self._measure()
         shape = budget_policy.SMALL
         pace = self._measure(**budget_policy.shape_settings(shape))
-        if self._updates(pace) < budget_policy.SMALL.least_updates:
+        # A narrow model is worth more updates in the same time, not as many updates.
+        is_timed = self._budget.seconds is not None
+        if is_timed and self._updates(pace) < shape.least_updates:
             shape = budget_policy.TINY
             pace = self._measure(**budget_policy.shape_settings(shape))
         for larger in budget_policy.LARGER:
