@@ -83,6 +83,6 @@ def _sums_of_squares(q: Tensor, k: Tensor, visibility: Visibility) -> Tensor:
     for start in range(0, num_queries, size):
         rows = slice(start, min(start + size, num_queries))
         block = visibility.block(rows)
-        block_inputs = q[:, :, rows], k[:, :, : block.num_keys], block.hidden
-        sums.append(checkpoint(block_sums, *block_inputs, use_reentrant=False))
+        keys = k[:, :, : block.num_keys]
+        sums.append(checkpoint(block_sums, q[:, :, rows], keys, block.hidden, use_reentrant=False))
     return torch.cat(sums, 2)

@@ -62,7 +62,7 @@ class Command:
     description: str | None  # first text of ``--help``, most often the module's docstring
     settings_class: type[Any]  # settings whose flags the command has
     # Function of the settings, or ``module:function``, imported when the flags are read and right.
-    # A name with a dot in front is of a module beside that of the settings. The result may have an
+    # A name with a dot in front is of a module beside the settings' module. The result may have an
     # exit code.
     job: str | Callable[[Any], Any] = ".job:run"
     user_modules: bool = True  # let the user add parts of their own

@@ -228,7 +228,7 @@ def _is_met(entry: Option, needed: Option, value: Any, allowed: Sequence[Any]) -
             return not options_of(part_class).keys().isdisjoint(entry.parts[1:])
     if not allowed:
         return not is_off(value)
-    # Of a sequence one element is enough.
+    # One allowed element of a sequence is enough.
     values = value if needed.is_sequence else [value]
     return any(element in allowed for element in values)
 

@@ -1,4 +1,4 @@
-"""What all trainings share of ``--budget``: the pace, and settings where none are given."""
+"""The parts of ``--budget`` that all trainings share: pace, and settings where none are given."""
 
 import math
 import time

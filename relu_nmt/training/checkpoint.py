@@ -38,7 +38,7 @@ UPGRADED_VERSION = 1
 """Version of older files, whose tensors and settings get their present names when read."""
 MODEL_PREFIX = "model."
 BACKEND = "pread"
-"""How safetensors reads a file. Tensors mapped from a file change or crash with that file."""
+"""The way to read a file. Tensors mapped from a file change or crash with the file."""
 METADATA_FORM = {
     **{"version": int, "tied?": dict[str, str], "checksums?": dict[str, int]},
     **{"model_config?": dict[str, Any], "task?": dict[str, Any], "training_state?": dict[str, Any]},

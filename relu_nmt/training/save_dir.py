@@ -66,7 +66,7 @@ class TrainingResult:
     # losses in bits, ``lr``, ``wps`` (tokens per second) and so on, as in the log.
     train: list[Stats] = field(default_factory=list)
     epochs: list[Stats] = field(default_factory=list)  # the same for each finished epoch
-    # By validation set, its metrics at each validation, and the signatures of scores.
+    # The metrics of each validation set at each validation, and the signatures of scores.
     valid: dict[str, list[Stats]] = field(default_factory=dict)
     best: dict[str, Any] | None = None  # metric, value and num_updates of the best validation
     # Most bytes over all runs: ``resident_bytes`` of the first process, ``gpu_bytes`` of tensors
