@@ -215,7 +215,10 @@ Dataset = IndexedDataset | DatasetParts
 def indexed_writer(
     prefix: str | os.PathLike[str], dtype: type[np.integer]
 ) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
-    """Write ``.bin`` and ``.idx`` at the end of the block. Yield a function that appends."""
+    """Write ``prefix.bin`` and ``prefix.idx`` at the end of the block, after an error neither.
+
+    Yield a function that appends sentences: joined ids, int [sum of sizes], and sizes, int [n].
+    """
     stored = np.dtype(dtype).newbyteorder("<")
     count = 0
     [code] = [code for code, numpy_type in TYPE_CODES.items() if numpy_type is dtype]

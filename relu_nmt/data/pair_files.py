@@ -31,7 +31,9 @@ DOCUMENT_PROPERTIES = frozenset(
 
 
 def pair_format(path: str | os.PathLike[str]) -> str | None:
-    """Return the ending of a file with both sides (``.tmx``), without compression. None: no such.
+    """Return the ending of a file with both sides, such as ``.tmx``, without that of compression.
+
+    None: the name has no registered ending.
 
     Example:
         >>> pair_format("memory.tmx.gz"), pair_format("corpus/train")

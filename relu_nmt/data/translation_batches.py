@@ -87,7 +87,10 @@ def collate(
     ids: Sequence[int] | np.ndarray,
     alignments: Sequence[np.ndarray] | None = None,
 ) -> TranslationBatch:
-    """Make a batch of pairs of ids that end in ``</s>``, with their numbers and alignments."""
+    """Make a batch of pairs of token ids that end in ``</s>``, in source-only data without target.
+
+    ``ids`` number the pairs in their split. ``alignments`` are positions of tokens, int [P, 2].
+    """
     sources = []
     targets = []
     for source, target in pairs:

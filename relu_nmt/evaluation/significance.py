@@ -82,7 +82,7 @@ def resampled_scores(
     samples: int = DEFAULT_SAMPLES,
     seed: int | None = DEFAULT_SEED,
 ) -> np.ndarray:
-    """Return the score of each resample of the segments, float64 [systems, samples]."""
+    """Return the scores of resamples, the same for all systems, float64 [systems, samples]."""
     times = resamples(len(systems[0].counts), samples, seed)
     return np.array([system.scores_of(times @ system.counts) for system in systems])
 
@@ -111,7 +111,7 @@ def resampling_interval(scores: np.ndarray) -> float:
 
 
 def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> float:
-    """Return the share of resamples with a difference at least this large by chance."""
+    """Return the share of resamples [samples] with a difference this large or larger by chance."""
     differences = np.abs(system - baseline)
     if not differences.any():
         return 1.0
@@ -147,8 +147,10 @@ def paired_bootstrap(
 ) -> tuple[str, dict[str, Any]]:
     """Compare two systems by resampling the same segments for both. Return a line and its values.
 
-    Segments are lines, or whole documents, whose ``prefix`` is ``d-``. As in sacreBLEU, the
-    variable ``SACREBLEU_SEED`` sets the seed, 12345 by default.
+    The values are ``value``, ``mean`` over the resamples and ``interval`` of each system,
+    ``p_value`` and ``difference``. Segments are lines, or whole documents, whose ``prefix`` is
+    ``d-``. As in sacreBLEU, the environment variable ``SACREBLEU_SEED`` sets the seed, 12345 by
+    default.
 
     Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation". The
     p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.

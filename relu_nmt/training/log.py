@@ -53,7 +53,10 @@ class Meters:
     def stats(
         self, num_updates: int, lr: float, loss_scale: float | None, wall: float
     ) -> dict[str, float]:
-        """Return the averages for the log, in fairseq's order: losses in bits, sizes per update."""
+        """Return the averages for the log, in fairseq's order: losses in bits, sizes per update.
+
+        ``wall`` is the time of running in seconds. ``loss_scale`` is None unless in float16.
+        """
         updates = max(1, self.updates)
         seconds = max(self.seconds, 1e-9)
         stats = {

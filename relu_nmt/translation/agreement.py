@@ -28,7 +28,10 @@ ALLOWED_TO_DIFFER = ("language", "dictionary", "sentence separator")
 
 
 def describe_task(task: TranslationTask, with_decoding: bool = True) -> dict[str, str]:
-    """Return languages, dictionaries and text in words, also the steps ``with_decoding``."""
+    """Return the languages, dictionaries and text steps of a task in words, by name.
+
+    ``with_decoding`` includes the steps that change decoded text alone.
+    """
     texts = {"source": task.source_text, "target": task.target_text}
     # Describe languages and dictionaries, which are always known.
     description = {f"{side} language": text.language for side, text in texts.items()}

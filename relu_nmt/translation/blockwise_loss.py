@@ -1,4 +1,4 @@
-"""The cross-entropy of :func:`smoothed_loss`, block by block of target tokens, to save memory."""
+"""The cross-entropy of ``loss.smoothed_loss``, block by block of target tokens, to save memory."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ MOST_SYMBOLS = 60_000
 def projected_cross_entropy(
     features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return :func:`smoothed_loss` of features [N, D] times the transposed weight [V, D]."""
+    """Return ``loss.smoothed_loss`` of the logits, features [N, D] by transposed weight [V, D]."""
     return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing)
 
 

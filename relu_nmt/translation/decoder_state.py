@@ -47,7 +47,10 @@ class LayerCache:
         return self.source
 
     def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store keys and values [R, H, k, d], the last of ``used`` M'. Return all [R, H, M', d]."""
+        """Store the newest keys and values [R, H, k, d]. Return all, [R, H, M', d] each.
+
+        ``used`` is M', the number of entries in use. The newest tokens use the last k.
+        """
         if self.target is None:
             self.target = keys, values
         else:
@@ -73,7 +76,11 @@ class LayerCache:
 
 
 class DecoderState(SearchState):
-    """The state of ``B`` sentences, whose beams start as one. Groups of beams never mix."""
+    """The state of ``B`` sentences, each with one beam at first. Groups of beams never mix.
+
+    The key mask [B, S] marks real source tokens. Each hypothesis has ``length`` tokens, and its
+    beam sees the source tokens of ``cross_visibility``.
+    """
 
     def __init__(self, caches: Sequence[LayerCache], key_mask: Tensor, num_groups: int = 1) -> None:
         self.caches = caches

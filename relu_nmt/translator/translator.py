@@ -68,6 +68,9 @@ class Translator:
     Attributes:
         sources: encodes raw text as token ids.
 
+    Raises:
+        ConfigError: no model, no such device, or 8-bit integers on a device where they are slow.
+
     Example:
         >>> from relu_nmt.data.dictionary import Dictionary
         >>> from relu_nmt.translation.config import TransformerConfig
@@ -135,6 +138,11 @@ class Translator:
             attention_backend: a backend that every attention of the model supports, or ``auto``.
             model_overrides: model settings that replace those in the checkpoint.
             int8: multiply 8-bit integers, as ``--int8``. The same as ``dtype=torch.int8``.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or processes text unlike the first file.
+            ConfigError: no such backend or device.
+            MissingExtraError: the backend is not installed.
         """
         models, task, max_doc_tokens = load_models(path, attention_backend, model_overrides)
         # Pack the weights, since loaded models are not for training.
@@ -288,6 +296,10 @@ class Translator:
 
         ``search`` searches windows, by default a new :meth:`searcher`. Commands use one for all of
         their input. The server's joins the windows of several requests in one batch.
+
+        Raises:
+            ConfigError: the settings do not fit the model or the documents.
+            DataError: a window is too long for the model.
         """
         # Check all lines before the search of the first one.
         check_lengths(documents.sentences, self.max_source_positions, documents.separators)
@@ -305,6 +317,10 @@ class Translator:
 
         ``first_id`` is the number of the first sentence, which seeds the draws of sampling. Later
         calls go on counting. ``on_progress`` gets the number of sentences of each finished batch.
+
+        Raises:
+            ConfigError: the settings do not fit the model.
+            DataError: the file of ``replace_unk`` cannot be read.
         """
         return _Search(self, config, first_id, on_progress)
 
@@ -340,6 +356,9 @@ class Translator:
             slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
             layer: from 0, or -1 for the last layer.
             head: from 0, by default all heads.
+
+        Raises:
+            ConfigError: an ensemble, no such layer or head, or a mechanism without weights.
         """
         # Translate the sentence first, if the caller gives no translation.
         if target is None:

@@ -39,7 +39,10 @@ class ImageAttention:
     pixels: np.ndarray  # uint8 [Y, X, 3], the image as the model sees it
 
     def over_image(self) -> np.ndarray:
-        """Return weights of the class token or the mean query, [height, width] for each head."""
+        """Return the weights of the patches, [height, width], or [H, height, width] for all heads.
+
+        The query is the class token, or the mean over all queries in a model without one.
+        """
         num_patches = self.grid.num_patches
         if self.weights.shape[-1] > num_patches:
             weights = self.weights[..., 0, :]

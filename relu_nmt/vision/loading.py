@@ -82,7 +82,10 @@ def start_weights(
     classes: Sequence[str],
     say: Callable[[str], object],
 ) -> dict[str, Tensor]:
-    """Return the weights of another classifier, but for a new head, and report changes."""
+    """Return the weights of another classifier as initial weights, and report changes.
+
+    The head stays new if the classes differ. Positions of another image size are interpolated.
+    """
     initial = model.state_dict()
     weights = dict(checkpoint.model_tensors)
     # Keep the new head for other classes.
@@ -157,6 +160,11 @@ class ImageClassifier:
             dtype: float32 by default.
             attention_backend: ``auto``, or a back end that every attention of the model has.
             image_size: pixels a side of the input, or height and width (default: as in training).
+
+        Raises:
+            CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
+            ConfigError: the back end is unknown.
+            MissingExtraError: the back end is not installed.
         """
         checkpoint = load_checkpoint(path)
         metadata = classifier_metadata(checkpoint.metadata, path)
@@ -191,6 +199,9 @@ class ImageClassifier:
             batch_size: pictures to classify at once.
             damaged: called with the error of each picture that cannot be read, whose result is
                 empty. By default the first error is raised.
+
+        Raises:
+            DataError: a file is missing or no image, or an image has pixels of 32 bits.
         """
         # A text is one path, not one for each of its letters.
         if isinstance(images, str) or not isinstance(images, Iterable):
@@ -221,6 +232,10 @@ class ImageClassifier:
             image: a file or an image of Pillow.
             layer: from 0, or -1 for the last one.
             head: from 0, by default all heads.
+
+        Raises:
+            ConfigError: no such layer or head, or attention between channels or inside windows.
+            DataError: the file is missing or no image.
         """
         view = self._view(image, None)
         assert view is not None, "errors are raised"

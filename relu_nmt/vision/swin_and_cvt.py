@@ -175,7 +175,7 @@ def patch_merging(config: VisionTransformerConfig, stage: int) -> nn.Sequential:
 
 
 def joined_patches(x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-    """Join 2 x 2 patches, of odd sides with zeros: [B, N, D] to [B, about N / 4, 4 D] and its grid.
+    """Join 2 x 2 patches, zeros beyond odd sides: [B, N, D] to [B, about N / 4, 4 D] and its grid.
 
     Reference: Liu et al. 2021, "Swin Transformer", section 3.1.
     """

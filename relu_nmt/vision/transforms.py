@@ -73,7 +73,7 @@ def random_box(
 
 
 def middle_box(size: tuple[int, int], ratio: float, aspect: float) -> Box:
-    """Return the middle of a picture: the largest box of this ``aspect``, times ``ratio``."""
+    """Return the middle in pixels: the largest box of ``aspect`` width / height times ``ratio``."""
     width, height = size
     high = ratio * min(height, width / aspect)
     wide = high * aspect

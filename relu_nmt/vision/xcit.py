@@ -78,7 +78,7 @@ class XCiT(VisionModel):
 
 
 def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
-    """Return 3 x 3 convolutions with BatchNorm, which halve [B, 3, Y, X] to [B, D, height, width].
+    """Return convolutions, each of which halves the sides: [B, 3, Y, X] to [B, D, height, width].
 
     Reference: El-Nouby et al. 2021, appendix A. Graham et al. 2021, "LeViT", section 4.2.
     """
@@ -112,7 +112,7 @@ def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
 
 
 def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
-    """Return sines and cosines of the rows and columns of a grid of any size, [N, 64]."""
+    """Return sines and cosines [N, 64], 32 of rows and 32 of columns, from 2 pi / size to 2 pi."""
     # Space the rates geometrically, beginning with 1.
     rates = 10000.0 ** (-torch.arange(0, WAVES, 2, device=device) / WAVES)  # [16]
     waves = []

@@ -66,7 +66,11 @@ Vocabulary = tuple[list[str], TextPipeline, TextPipeline]
 def read_hub_model(
     folder: str | os.PathLike[str], source_lang: str | None = None, target_lang: str | None = None
 ) -> tuple[TransformerConfig, TranslationTask, dict[str, Tensor]]:
-    """Read a folder of the Hugging Face hub, in float32. Several languages need their names."""
+    """Read a folder of ``save_pretrained`` or of the Hugging Face hub, weights in float32.
+
+    A model of several languages needs their names: ``fra`` for the symbol ``>>fra<<``, ``fr`` for
+    ``__fr__``, and ``fra_Latn`` for NLLB.
+    """
     folder = Path(folder)
     settings = _read_json(folder / "config.json", {"activation_function?": str})
     kind = settings.get("model_type")

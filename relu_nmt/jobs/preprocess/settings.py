@@ -206,7 +206,7 @@ class PreprocessSettings(shared.ClusterOptions):
                 raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
 
     def refuse_idle_limits(self) -> None:
-        """Refuse limits of dictionaries that are given, which fairseq ignores."""
+        """Refuse limits for dictionaries that are given, not made here, as fairseq ignores them."""
         source = self.srcdict and f"--srcdict {self.srcdict}"
         target = self.tgtdict and f"--tgtdict {self.tgtdict}"
         if self.joined_dictionary:

@@ -33,9 +33,8 @@ MODEL = SHAPE | {
 CHOICES = MODEL | {"max_tokens", "bf16", "lr"}
 """The settings that a training keeps when its budget grows."""
 
-Trial = Callable[
-    [Settings], budget_policy.Pace
-]  # measures the pace of a training with such settings
+# Measures the pace of a training with such settings.
+Trial = Callable[[Settings], budget_policy.Pace]
 
 
 def within_budget(

@@ -98,9 +98,7 @@ class _Text:
         self.sentences: list[str] = []  # of all documents
         self.numbers: list[int] = []  # of each sentence's line, from 0
         self.counts: list[int] = []  # sentences of each document
-        for blank, run in itertools.groupby(
-            range(len(self.lines)), key=lambda i: is_blank(self.lines[i])
-        ):
+        for blank, run in itertools.groupby(range(len(self.lines)), self._is_blank):
             if blank:
                 continue
             num_before = len(self.sentences)
@@ -109,6 +107,9 @@ class _Text:
                 self.sentences += parts
                 self.numbers += [number] * len(parts)
             self.counts.append(len(self.sentences) - num_before)
+
+    def _is_blank(self, number: int) -> bool:
+        return is_blank(self.lines[number])
 
     def request(self, **options: Any) -> TranslationRequest:
         """Return the request for the sentences. A line with prefix or terms is one sentence."""

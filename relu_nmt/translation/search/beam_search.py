@@ -355,14 +355,17 @@ class SearchHistory:
         self._origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
 
     def append(self, sentences: np.ndarray, live: Continuations, alignment: Tensor | None) -> None:
-        """Record the beams of a step, and the position that each **parent** attended to."""
+        """Record the beams of one step for the rows of these sentences [B].
+
+        ``alignment`` [B, K]: the source position that each **parent** beam attended to, or -1.
+        """
         row_of = np.full(len(self._limits), -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))
         beams = Continuations(live.tokens, live.parents, live.totals)
         self._steps.append((row_of, beams, alignment))
 
     def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
-        """Add the best of the hypotheses [B, G, M] that end at ``step``, -inf for none."""
+        """Add the best of the hypotheses [B, G, M] that end at ``step``, -inf or NaN for none."""
         # Merge with the best so far, [B, G, k + M], and keep k.
         real = totals > -torch.inf
         self.count += real.sum(2)

@@ -223,7 +223,14 @@ class GenerationConfig:
     def length_limits(
         self, source_lengths: np.ndarray, max_positions: int | None = None
     ) -> np.ndarray:
-        """Return the most tokens before the end symbol for sources of these lengths, int64 [B]."""
+        """Return the most tokens before the end symbol for each sentence, int64 [B].
+
+        ``source_lengths`` [B] and ``max_positions``, which the models can write (None: any), count
+        the end symbol.
+
+        Raises:
+            ConfigError: the models cannot write ``--min-len`` tokens.
+        """
         a, b = self.longest_output
         # Scale with the source, but always leave room for the fewest tokens.
         limits = np.maximum((a * source_lengths + b).astype(np.int64), self.min_len)

@@ -107,7 +107,10 @@ def search_documents(
     """Translate documents window by window. ``search`` gets all windows that are ready at a time.
 
     ``config`` and ``max_positions`` bound the output (:meth:`GenerationConfig.length_limits`).
-    Overlaps and forced text need separators, which are a ConfigError without.
+
+    Raises:
+        ConfigError: windows overlap or have forced text, but no separators end their sentences, or
+            windows that overlap have prefixes of the references.
     """
     windows = documents.windows
     _check_windows(documents, config)

@@ -51,6 +51,9 @@ class Generator:
     ``config.free_sentence_count``. A ``shortlist`` restricts the symbols, unless prefixes or terms
     are forced, terms banned, or tokens have a bonus. ``first_symbol``, such as the code of a
     language, is a forced first token that counts, but costs nothing.
+
+    Raises:
+        ConfigError: ``free_sentence_count`` without separators, or a wrong option of the scorer.
     """
 
     def __init__(
@@ -104,6 +107,9 @@ class Generator:
         A source without words has one empty hypothesis with score 0, without a call of the model.
         ``first_id`` is the number of the first sentence, for the random numbers of sampling.
         ``on_progress`` is called with the number of sentences without words, then of each batch.
+
+        Raises:
+            ConfigError: references are needed but missing, or limits leave a sentence no output.
         """
         config = self.config
         sources = [source.as_read(self._separators) for source in sources]

@@ -73,6 +73,9 @@ class StepScore(StepRule):
 class Written:
     """The amounts that the hypotheses of a batch have written and may write.
 
+    ``limits`` are the most tokens before the end symbol, ``context_sizes`` the tokens of a known
+    context, int64 [B] each. At ``most_of_a_sentence`` tokens (None: any) the separator is forced.
+
     Attributes:
         separator: the symbol that ends each sentence. -1 for none.
         left: sentences to write, int64 [B, K], [B, 1] at first. None: they are not counted.
