@@ -31,6 +31,13 @@ HTML = Vocabulary(
     preformatted=names("pre"),
     is_html=True,
 )
+_BLOCKS = names("p div h1 h2 h3 h4 h5 h6 hr ul ol li dl dt dd table caption colgroup col thead")
+_BLOCKS |= names("tbody tfoot tr td th pre blockquote section article aside header footer main nav")
+_BLOCKS |= names("figure figcaption details summary fieldset legend form button center address")
+_VALUE = (
+    r"""(?:"[^"<>]*"|'[^'<>]*'|&quot;(?:(?!&quot;)[^<>])*&quot;|&apos;(?:(?!&apos;)[^<>])*&apos;"""
+    r"""|[^\s"'<>&]+)"""
+)
 _CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
 _LATIN_1 = names("iso-8859-1 iso8859-1 latin1 ascii us-ascii")
 _UNUSED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
@@ -79,6 +86,22 @@ class HtmlReader(MarkupReader):
         if piece.name == "input" and attribute(self.source, piece, "type") in ("submit", "button"):
             return text_names | {"value"}
         return text_names
+
+
+def tag_pattern(opening: str, closing: str) -> str:
+    """Return an expression for tags within a text, between these marks.
+
+    Tags are those of elements of HTML, and other ones in pairs or with a slash. So a name between
+    the marks, as in ``List<String>``, is text. The groups are ``slash``, ``name`` and ``end``.
+    """
+    elements = "|".join(HTML.inline | HTML.empty | HTML.protected | _BLOCKS)
+    attribute_or_placeholder = rf"(?:[\w:.-]+\s*=\s*{_VALUE}|[%{{][^\s<>&]*)"
+    attributes = rf"(?:\s+{attribute_or_placeholder}(?:\s+(?:{attribute_or_placeholder}|[\w-]+))*)?"
+    return (
+        rf"{opening}(?P<slash>/)?(?P<name>(?P<element>(?i:{elements})(?![\w-]))|[A-Za-z][\w-]*)"
+        rf"{attributes}\s*(?P<end>/)?{closing}"
+        rf"(?(element)|(?(slash)|(?(end)|(?=(?s:.{{0,1000}}?){opening}/(?P=name)\s*{closing}))))"
+    )
 
 
 @formats.register("html")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import Translation
 from relu_nmt.applications.files.document import ReadSource, TextFormat
+from relu_nmt.applications.files.html import tag_pattern
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 
@@ -18,7 +19,7 @@ _FIELD = re.compile(
 )
 _STRING = re.compile(f'"({_CONTENT})"')
 _FLAGS = re.compile(r"^#,.*", re.M)
-_INLINE = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>|" + KEPT_SPACE.pattern)
+_INLINE = re.compile(f"{tag_pattern('<', '>')}|{KEPT_SPACE.pattern}")
 _CHARSET = re.compile(rb"charset=([\w.-]+)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 

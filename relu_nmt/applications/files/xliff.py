@@ -7,7 +7,7 @@ from dataclasses import replace
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import Translation
 from relu_nmt.applications.files.document import ReadSource
-from relu_nmt.applications.files.html import HTML
+from relu_nmt.applications.files.html import HTML, tag_pattern
 from relu_nmt.applications.files.markup import (
     MarkupReader,
     Piece,
@@ -27,10 +27,8 @@ _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[
 _LINE_BREAK = re.compile(
     r"""(?:ctype|subType)\s*=\s*["'](?:xlf:)?(?:lb|x-br|x-html-br)["']|(?:&lt;|<)br\b"""
 )
-_ESCAPED_TAG = re.compile(
-    r"&lt;(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)(?:\s(?:(?!&[lg]t;)[^<>])*?)?(?P<end>/?)&gt;"
-)
-_RAW_TAG = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)(?:\s[^<>]*?)?(?P<end>/?)>")
+_ESCAPED_TAG = re.compile(tag_pattern("&lt;", "&gt;"))
+_RAW_TAG = re.compile(tag_pattern("<", ">"))
 
 
 class _Reader(MarkupReader):

@@ -1,5 +1,6 @@
 import re
 import xml.etree.ElementTree as ElementTree
+from xml.sax.saxutils import escape
 
 import pytest
 
@@ -227,6 +228,29 @@ def test_tags_of_html_in_a_text_are_tags():
     assert written.count("<![CDATA[") == 6
     message = 'msgid "eins<br>zwei"\nmsgstr ""\n'
     assert 'msgstr "EINS<br>ZWEI"' in translate(message, "po")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Enter <user name> and <password>", "ENTER <USER NAME> AND <PASSWORD>"),
+        ("if a <b and c> d then stop", "IF A <B AND C> D THEN STOP"),
+        ("a List<String> b", "A LIST<STRING> B"),
+        ("a <link>b</link> <x/>c", "A <link>B</link> <x/>C"),
+        ("a <A href='x y' id=z download>b</A> c", "A <A href='x y' id=z download>B</A> C"),
+        ("a <a %s>b</a> c", "A <a %s>B</a> C"),
+        ("a <p title='1'>b</p> c", "A <p title='1'>B</p> C"),
+    ],
+)
+@pytest.mark.parametrize("quote", ["'", "&apos;", "&quot;"])
+def test_words_in_angle_brackets_are_text_unless_they_are_a_tag(text, expected, quote):
+    message = f'msgid "{text}"\nmsgstr ""\n'
+    assert translate(message, "po").endswith(f'msgstr "{expected}"\n')
+    escaped = escape(text, {"'": quote})
+    for source in (escaped, f"<![CDATA[{text}]]>"):
+        written = translate(TWO.format(source), "xliff")
+        target = ElementTree.fromstring(written).findall(".//{*}segment/{*}target")[0]
+        assert target.text.replace('"', "'") == expected
 
 
 def test_spaces_and_prefixes_of_xliff_2():
