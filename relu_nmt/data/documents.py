@@ -131,7 +131,7 @@ class WindowOptions:
     def windows(
         self, trained: int, *, has_documents: bool = True, repair: bool = True
     ) -> "WindowConfig":
-        """Return the division of documents, by default as ``trained``, or into single sentences."""
+        """Return the division of documents, by default as ``trained``, if documents are known."""
         if not has_documents:
             trained = SINGLE_SENTENCES
         return WindowConfig(self.max_doc_tokens or trained, self.window_overlap, repair)
@@ -345,14 +345,18 @@ def plan_groups(
 
 
 def first_context(totals: Sequence[int], earliest: int, first: int, end: int, limit: int) -> int:
-    """Return the first sentence of the longest context from ``earliest`` on that fits a window."""
+    """Return the first sentence of the longest context from ``earliest`` on that fits a window.
+
+    The window ends with the sentences from ``first`` to ``end`` - 1, and has at most ``limit``
+    tokens. ``totals`` are the tokens before each sentence, without ``</s>``.
+    """
     return bisect.bisect_left(totals, 1 + totals[end] - limit, earliest, first)
 
 
 def deal_lengths(
     documents: np.ndarray, lengths: tuple[int, ...], seed: tuple[int, int]
 ) -> np.ndarray:
-    """Draw a limit in tokens for each document, int64 [documents], each for as many sentences."""
+    """Draw a limit in tokens of each document, int64 [documents]. Each gets as many sentences."""
     if len(lengths) == 1:
         return np.full(len(documents), lengths[0], dtype=np.int64)
     # The third number keeps this stream apart from the one that shuffles the batches.

@@ -252,7 +252,7 @@ def read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
 def read_pairs(
     path: str | os.PathLike[str], languages: Sequence[str], counts: Counter[str]
 ) -> Iterator[tuple[str, Pair]]:
-    """Yield the pairs of a file, a line a text, with their documents. ``counts`` those left out."""
+    """Yield each pair of a file with its document, or "". ``counts`` counts pairs left out."""
     path = os.fspath(path)
     read_units = pair_formats.get(pair_format(path) or "")
     num_pairs = 0

@@ -104,7 +104,7 @@ class Split:
         return int(self.corpus_tags[self.corpus_of(sentence)])
 
     def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
-        """Return all before part ``shard`` of equal parts, and the part, of whole documents."""
+        """Return all before part ``shard`` (from 0), and this part. Known documents stay whole."""
         begins = np.arange(len(self) + 1)
         if self.documents is not None:
             begins = np.append(0, np.cumsum(self.documents))
@@ -283,7 +283,7 @@ class Split:
         return source, join_sentences(targets)
 
     def aligned(self, sentences: range) -> np.ndarray:
-        """Return the aligned positions of consecutive pairs, as of :meth:`joined`, int64 [P, 2]."""
+        """Return the aligned positions in the pairs that :meth:`joined` returns, int64 [P, 2]."""
         assert self.alignments is not None and self.target is not None
         start = np.array([int(self._tag_of(sentences.start) >= 0), 0])
         pairs_of_sentences = []

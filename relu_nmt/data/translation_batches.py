@@ -270,7 +270,7 @@ class TranslationBatches:
         return len(self._plan)
 
     def largest(self) -> int:
-        """Return the batch of the planned epoch that takes the most memory, pairs included."""
+        """Return the number of the batch of the planned epoch that takes the most memory."""
         rows = np.array(list(map(len, self._plan)))
         starts = np.cumsum(rows) - rows
         order = np.concatenate(self._plan)

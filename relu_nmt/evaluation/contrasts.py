@@ -88,8 +88,9 @@ def contrast_scores(
     """Return the log-probabilities (nats) of the translations, float64, the right one first.
 
     Context and sentence are one source, joined like groups of sentences in training. The target
-    begins with the translations of the ``context`` nearest sentences, all by default, which do not
-    count. ``generator`` scores references.
+    begins with the translations of the ``context`` nearest sentences, all by default. The score is
+    the total log-probability of the tokens after these, with ``</s>``. ``generator`` scores
+    references.
     """
     from relu_nmt.translation.search.translations import SourceSentence
 

@@ -335,7 +335,7 @@ class SplitScorer:
         return SegmentStatistics.of(self._bleu, hypotheses, [references])
 
     def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
-        """Return the BLEU of sentences by bucket of their position in the document and the group.
+        """Return BLEU by bucket of ``position`` (in the document) and ``group position``.
 
         Positions in the document do not depend on the groups. The position in the group is the
         amount of text translated before, with which quality falls in the literature.

@@ -127,10 +127,10 @@ def progress_bar(
 ) -> Iterator[Callable[[int], object]]:
     """Draw a bar on a terminal, otherwise print a line every ten seconds and one at the end.
 
-    ``shows_waiting`` also shows, by a thread, that the work runs when nothing is done for long,
+    ``shows_waiting`` also shows that the work runs when nothing is done for long, by a thread,
     which a block that forks processes must not have. With ``only_if_slow`` there are lines only,
     and none if the work ends before the first is due. The yielded function adds a number to the
-    amount done.
+    amount done. The unit ``B`` (bytes) is shown in MB.
     """
     write = say or partial(print, file=sys.stderr, flush=True)
     progress = _Progress(printable(label), total, unit, write)

@@ -120,7 +120,7 @@ class TextPipeline:
         return ["".join(filter(None, self.subword.letters(list(word)))) for word in words]
 
     def letters(self, tokens: Sequence[str]) -> list[str | None]:
-        """Return the letters of each token, see :meth:`SubwordModel.letters`, of symbols ""."""
+        """Return the letters of each token, see :meth:`SubwordModel.letters`, "" for symbols."""
         if not tokens:
             return []
         begin = int(self.first_symbol is not None)

@@ -102,7 +102,7 @@ class ProcessGroup:
             )
 
     def close(self) -> None:
-        """Leave the group and end its threads, which could abort Python at its end."""
+        """Leave the group and end its threads before Python ends. Drop wrapped objectives first."""
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
             for mesh in self._meshes:  # PyTorch's caches keep them

@@ -274,7 +274,7 @@ class Components:
     def snapshot(
         self, state: TrainingState, description: Mapping[str, Any], with_optimizer: bool = True
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint, of live tensors or gathered ones, inside the ``with`` block."""
+        """Yield the checkpoint of live tensors. All processes call this if the model is sharded."""
         state.schedule = self.schedule.state()
         state.precision = self.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
@@ -290,7 +290,7 @@ class Components:
     def restore(
         self, path: Path | None, say: Callable[[str], None], start: StartWeights | None = None
     ) -> TrainingState:
-        """Restore the checkpoint to go on from and return its state, or ``start`` afresh."""
+        """Restore the checkpoint ``path``, or begin with weights of ``start``. Return the state."""
         config = self.config
         advice = same_model_advice(config.fresh_start(goes_on=path is not None))
         # A fresh start, perhaps from the weights of another model.

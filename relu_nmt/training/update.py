@@ -45,8 +45,8 @@ class Update:
         """Make an update of the objective, which is in training mode.
 
         The weight of a batch is 1, or 0 if it only keeps this process in step with others.
-        ``votes``: this process has received a signal, and its share of the time.
-        ``wants_telemetry`` of the first batch.
+        ``votes``: this process has received a signal, and its used share of the time.
+        ``wants_telemetry``: compute the telemetry of the first batch.
         """
         # Go forward and backward with each batch.
         torch.manual_seed(self.seed)

@@ -85,7 +85,7 @@ def require_same(
     advice: str,
     error: type[ReluNmtError] = CheckpointError,
 ) -> None:
-    """Compare two descriptions, values in words, in the names that both have."""
+    """Raise ``error`` if two descriptions differ in a name that both have, with ``advice``."""
     # Stop at the first difference, leaving out names that only one side has.
     for name, value in first.items():
         if second.get(name, value) != value:

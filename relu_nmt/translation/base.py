@@ -73,7 +73,10 @@ class TranslationModel(nn.Module):
         return self.output_projection(features).float()
 
     def start(self, src_tokens: Tensor, num_groups: int = 1) -> Any:
-        """Read the sources [B, S], and return the :class:`SearchState` with one beam a sentence."""
+        """Read the sources [B, S], and return the :class:`SearchState` with one beam a sentence.
+
+        Beams of different groups never mix.
+        """
         raise TypeError(f"{type(self).__name__} must define start")
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
@@ -85,7 +88,10 @@ class TranslationModel(nn.Module):
         raise TypeError(f"{type(self).__name__} must define step")
 
     def most_tokens(self, side: str, of_sentence: bool = False) -> int | None:
-        """Return the limit of tokens of a side, of a document or ``of_sentence``. None: none."""
+        """Return the limit of tokens of the side ``source`` or ``target``, end symbol included.
+
+        The limit is for a document, or for each sentence in it. None: unlimited.
+        """
         return None
 
     @property
@@ -111,7 +117,7 @@ class StepScores:
     weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
 
     def of_all(self, batch: int, beam_size: int) -> "StepScores":
-        """Return scores with log_probs of all beams, arbitrary ones for left-out beams."""
+        """Return scores with log_probs [B, K or 1, V], arbitrary for beams that were left out."""
         return self
 
     def log_probs_of(self, totals: Tensor) -> Tensor:

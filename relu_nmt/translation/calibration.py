@@ -114,7 +114,7 @@ def _mean_row_sum(records: Sequence[AttentionRecord]) -> float:
 
 
 def scale_queries(weights: Mapping[str, Tensor], name: str, factor: float) -> None:
-    """Multiply an attention's queries by a factor, in the weights: in qk_norm or projection."""
+    """Multiply an attention's queries by a factor, in weights of ``qk_norm`` or the projection."""
     width = len(weights[f"{name}.out_proj.weight"])
     parts = ["attention.query_gain"]
     if f"{name}.attention.query_gain" not in weights:

@@ -277,7 +277,7 @@ class SampleBatch(TensorBatch):
 
 
 class PlannedBatches:
-    """The batches of ``count`` samples, in an order by the seed, loaded by a subclass by index."""
+    """The batches of ``count`` samples, shuffled by a seed if given. A subclass loads each."""
 
     def __init__(self, count: int, batch_size: int, seed: int | None = None) -> None:
         self._count = count

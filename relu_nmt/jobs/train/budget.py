@@ -40,7 +40,7 @@ Trial = Callable[[Settings], budget_policy.Pace]
 def within_budget(
     settings: Settings, task: TranslationTask, training: TrainingRun, trial: Trial
 ) -> Settings:
-    """Return settings within ``--budget``, with choices for what is not given, if it is."""
+    """Return settings of a training within ``--budget``, if given. Choose what the user did not."""
     if settings.trainer.budget is None:
         return settings
     refuse_limits(settings)

@@ -238,7 +238,7 @@ def banned_options(settings: BannedTermOptions) -> dict[str, Any]:
 
 
 def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
-    """Return lines without their terms, and their terms, which follow tabs if there are any."""
+    """Return lines and the terms behind their tabs. Without ``--constraints`` a tab is text."""
     if constraints is None:
         return lines, [[] for _ in lines]
     fields = [line.split("\t") for line in lines]

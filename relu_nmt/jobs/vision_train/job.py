@@ -111,7 +111,7 @@ def validation_batches(
 def within_budget(
     settings: Settings, training: TrainingRun, trial: Callable[[Settings], Pace]
 ) -> Settings:
-    """Return settings within ``--budget``, if it is given, in place of a recipe's epochs."""
+    """Return settings of a training within ``--budget``, if given. A recipe's epochs give way."""
     budget = settings.trainer.budget
     if budget is None:
         return settings

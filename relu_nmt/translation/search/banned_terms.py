@@ -34,7 +34,10 @@ class Forbidden(NamedTuple):
 
 
 class BannedTerms:
-    """Banned terms, as an automaton built on demand, perhaps ``match_case`` or ``inside_words``."""
+    """Terms that are banned from a translation, as an automaton that is built on demand.
+
+    ``match_case`` allows terms in other capitals. ``inside_words`` bans parts of words, too.
+    """
 
     def __init__(
         self,

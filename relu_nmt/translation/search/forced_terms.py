@@ -130,7 +130,7 @@ class ForcedTerms:
         return {}
 
     def otherwise(self, joins: bool = False, opens: bool = False) -> "ForcedTerms":
-        """Return the progress after a token of no term, that :meth:`joins` and :meth:`opens`."""
+        """Return the progress after a token of no term, which :meth:`joins` or :meth:`opens`."""
         if (joins, opens) not in self._otherwise:
             ways = self._free_ways(joins)
             if ways != self.ways:
@@ -320,9 +320,9 @@ def share_among_terms(
 ) -> None:
     """Divide the beam, in place, among hypotheses by their number of tokens of forced terms.
 
-    The best continuations [B, 1, 2K], of every hypothesis the best one and all that continue a term
-    are ranked among candidates with equally many term tokens. The best of each rank are taken in
-    turn, beginning with candidates that miss fewest tokens.
+    Candidates are the best continuations [B, 1, 2K], and of every hypothesis the best one and all
+    that continue a term. Each is ranked among those with equally many term tokens. The best of each
+    rank are taken in turn, beginning with candidates that miss fewest tokens.
     """
     assert continuations.parents is not None, "beam search names parents"
     log_probs = scores.log_probs_of(totals)

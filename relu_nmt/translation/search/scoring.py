@@ -79,7 +79,7 @@ class Scorer(ABC):
         """Return the scores [B, M]. The highest is the best."""
 
     def joined(self, scores: np.ndarray, lengths: np.ndarray, length: int) -> float:
-        """Return the score of a line, by default the mean of its sentences', by their tokens."""
+        """Return a line's score, by default the mean of scores [N] of sentences by lengths [N]."""
         return float(np.average(scores, weights=lengths))
 
     def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
@@ -178,7 +178,7 @@ def score_references(
     tgt_tokens: Tensor,
     separators: Separators | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return each reference as the only hypothesis of its sentence (``--score-reference``)."""
+    """Return references [B, T] as only hypotheses of sources [B, S] (``--score-reference``)."""
     pad = symbols.pad_index
     # Shift the references right, as decoder input that begins with the end symbol.
     prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)

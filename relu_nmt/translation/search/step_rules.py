@@ -423,7 +423,7 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_i
 
 
 def exclude_token(log_probs: Tensor, token: int, where: Tensor | None = None) -> None:
-    """Take a token out of [B, K, V], ``where`` [B, K] or [B, 1], and normalize, in place.
+    """Take a token out of log_probs [B, K, V] in place, and normalize, ``where`` [B, K or 1].
 
     Example:
         >>> log_probs = torch.tensor([[[0.5, 0.25, 0.25]]]).log()
