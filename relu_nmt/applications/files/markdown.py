@@ -1,6 +1,7 @@
 """Markdown: blocks by markdown-it, and inline markup segments in the lines of the source."""
 
 import re
+import unicodedata
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -29,10 +30,12 @@ _INLINE = re.compile(
   | (?P<note>\[\^[^\]\s]+\] | <!--.*?-->)
   | (?P<url>(?:https?|ftp)://[^\s<>"')\]]+)
   | (?P<tag><(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>)
-  | (?P<link>(?P<image>!?)\[(?P<label>(?:[^\[\]\\`]|\\.|`[^`]*`|`(?![^`]*`)|\[[^\[\]]*\])*)\]
+  | (?P<link>(?P<image>!?)\[(?P<label>(?:[^\[\]\\`]|\\.|\[[^\[\]]*\]
+      |(?P<label_ticks>`+)(?!`)(?:[^`]|(?!(?P=label_ticks)(?!`))`+(?!`)){1,1000}(?P=label_ticks)(?!`)
+      |(?P<lone_ticks>`+)(?!`)(?!.{1,1000}?(?<!`)(?P=lone_ticks)(?!`)))*)\]
       (?P<target>\((?:<[^<>\n]*>|(?:[^()\s]|\([^()\s]*\))*)(?:\s+(?:"(?P<title>[^"\n]*)"|'[^'\n]*'))?\s*\)
         |\[[^\[\]]*\])?)
-  | (?P<mark>\*{1,3}|(?<![^\W_])_{1,3}|_{1,3}(?![^\W_])|~~)
+  | (?P<mark>\*{1,3}|_{1,3}|~~)
   | (?P<reference>"""
     + REFERENCE.pattern
     + ")",
@@ -42,9 +45,11 @@ _SPECIAL = re.compile(
     r"(?P<url>(?:https?|ftp)://\S+)|[\\*`\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!])|^(?=[#>+-]\s)|(?P<number>^\d+)(?=[.)]\s)|&(?=[#\w]+;)"
 )
 
-_LINE_END = re.compile(r"(?<!\\)(?<!  )\r?\n[ \t>]*")
+_LINE_END = re.compile(r"(?<!\\)(?<!  )(?<!\r)\r?\n[ \t>]*")
 _TOKEN = re.compile(
-    r"(?:(?P<ticks>`+).+?(?P=ticks)|\]\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>|\S)+|\s+", re.DOTALL
+    r"(?:(?P<ticks>`+).+?(?P=ticks)|\]\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>|\S)+"
+    r"|(?P<space>\s*\n[ \t>]*|\s+)",
+    re.DOTALL,
 )
 _MAY_BEGIN_LINE = re.compile(r"[*_\[(\"'„“«]*[^\W\d_]")
 """Begin of a word that cannot begin a block, as a dash or a number can."""
@@ -148,8 +153,8 @@ def _wrapped(text: str, width: int, line_end: str) -> str:
     space = ""
     written = []
     for match in _TOKEN.finditer(text):
-        if match[0].isspace():
-            space = match[0]
+        if match["space"]:
+            space = match["space"]
             continue
         is_long = column + len(space) + len(match[0]) > width
         if space == " " and is_long and _MAY_BEGIN_LINE.match(match[0]):
@@ -160,6 +165,11 @@ def _wrapped(text: str, width: int, line_end: str) -> str:
         written.append(token)
         space = ""
     return "".join([*written, space])
+
+
+def _is_letter(character: str) -> bool:
+    """Return True for a character that is neither white space, punctuation nor a symbol."""
+    return character != "" and unicodedata.category(character)[0] not in "PS"
 
 
 def _html_segments(source: str, spans: list[Span]) -> list[Segment]:
@@ -254,9 +264,10 @@ class _Paragraph:
         before = self._source[max(0, begin - 1) : begin].strip()
         behind = self._source[end : end + 1].strip()
         # A mark between a letter and a sign belongs to the letter.
-        can_close = before != "" and (before.isalnum() or not behind.isalnum())
-        can_open = behind != "" and (behind.isalnum() or not before.isalnum())
-        if (begin, end) in self._marks_as_text:
+        can_close = before != "" and (_is_letter(before) or not _is_letter(behind))
+        can_open = behind != "" and (_is_letter(behind) or not _is_letter(before))
+        is_in_word = mark[0] == "_" and _is_letter(before) and _is_letter(behind)
+        if (begin, end) in self._marks_as_text or is_in_word:
             builder.add_text(mark, (begin, end))
         elif can_close and builder.is_open(mark):
             builder.close(mark, [(begin, end)])

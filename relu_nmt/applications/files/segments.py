@@ -110,7 +110,8 @@ class SegmentBuilder:
 
         With ``is_whole`` the span cannot be divided, as it has the tags around the text.
         """
-        plain = _SPACE.sub(" ", text).replace("\u00ad", "")  # a place to divide a word
+        without_hyphens = text.replace("\u00ad", "")  # places to divide a word
+        plain = _SPACE.sub(" ", without_hyphens)
         if not self._text or self._text.endswith(" "):
             if self._last_empty is not None and plain.startswith(" "):
                 self._last_empty.is_spaced = True

@@ -61,7 +61,9 @@ class _Reader(MarkupReader):
         if self._stays(tag, parts.get("target"), retranslate):
             return None
         # The divided source of XLIFF 1.2 has marks around its sentences, as its target must.
-        first, last = parts.get("seg-source", parts["source"])
+        first, last = parts["source"]
+        if "seg-source" in parts and self.text_of(range(*parts["seg-source"])).strip():
+            first, last = parts["seg-source"]
         opening = self.pieces[first]
         self.keeps_spaces = self.inherited(first, "xml:space") == "preserve"
         self.found_segments = []

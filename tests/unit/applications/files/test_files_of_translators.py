@@ -284,6 +284,13 @@ def test_sentences_of_xliff_1_keep_their_marks():
     assert target in translate(source, "xliff")
 
 
+@pytest.mark.parametrize("divided", ["<seg-source/>", "<seg-source> </seg-source>"])
+def test_a_divided_source_without_text_leaves_the_source(divided):
+    unit = f"<trans-unit><source>eins</source>{divided}</trans-unit>"
+    written = translate(f"<xliff><file><body>{unit}</body></file></xliff>", "xliff")
+    assert '<target state="needs-review-translation">EINS</target>' in written
+
+
 def test_a_first_row_with_commas_in_a_text_is_divided_by_its_tabs():
     assert translate("a\tHallo, du, da\n", "table", column="2") == "a\tHALLO, DU, DA\n"
 

@@ -1,6 +1,7 @@
 import pytest
 
 from relu_nmt.applications.files import FileOptions, markup, translated
+from relu_nmt.applications.files.segments import plain_segment
 from relu_nmt.errors import DataError
 from tests.unit.applications.files.translators import backward, identity, translate, upper
 
@@ -201,6 +202,10 @@ def test_spaces_behind_a_listing_are_those_of_a_page():
 def test_a_word_behind_code_behind_a_line_break_keeps_its_space():
     page = "<p>eins zwei<br><code>x1</code> drei</p>"
     assert translate(page, "html") == "<p>EINS ZWEI<br><code>x1</code> DREI</p>"
+
+
+def test_a_soft_hyphen_between_spaces_leaves_one_space():
+    assert plain_segment("a \u00ad b", (0, 5)).text == "a b"
 
 
 @pytest.mark.parametrize("hyphen", ["&shy;", "\u00ad"])

@@ -1,5 +1,6 @@
 import pytest
 
+from relu_nmt.applications.files.aligned_words import Translation
 from tests.unit.applications.files.translators import backward, identity, translate
 
 PAGE = """---
@@ -107,6 +108,10 @@ def test_three_marks_end_two_pairs(text, expected):
         ("**a** p*(g) 2*b c\n", "**A** P\\*(G) 2\\*B C\n"),
         ("Im \\_\\_lt\\_\\_ da\n", "IM \\_\\_LT\\_\\_ DA\n"),
         ("Im [`a([b[, c[, d]]])`](e)\n", "IM [`a([b[, c[, d]]])`](e)\n"),
+        ("Im [``a`b`` rot](http://u/x) und `c` da\n", "IM [``a`b`` ROT](http://u/x) UND `c` DA\n"),
+        ("Im [a ` b](e) `` da\n", "IM [A \\` B](e) \\`\\` DA\n"),
+        ("**ที่**นี่ **हिन्दी**में a\n", "**ที่**นี่ **हिन्दी**में A\n"),
+        ("के_के_के a_b_c\n", "के\\_के\\_के A_B_C\n"),
         ("Siehe [`x`][]\n\n[`x`]: y\n", "SIEHE [`x`][`x`]\n\n[`x`]: y\n"),
     ],
 )
@@ -144,7 +149,17 @@ def test_a_paragraph_of_several_lines_becomes_one_of_about_their_width(end):
 def test_a_hard_break_stays_a_break_and_no_line_begins_like_a_block():
     source = "eins - zwei  \ndrei\\\nvier - fünf - sechs - sieben\nacht\n"
     assert translate(source, "markdown") == source.upper()
+    source = source.replace("\n", "\r\n")
+    assert translate(source, "markdown") == source.upper()
     source = "aaa bbb ccc\nddd 1) - - - - - - - - - 2. + # > 3 eee\n"
     assert translate(source, "markdown", backward) == (
         "EEE 3 > # + . 2 - - - - - - - - - ) 1\nDDD CCC BBB AAA\n"
     )
+
+
+def test_no_line_of_a_quote_is_empty_behind_a_hard_break():
+    links = [((0, 5), (0, 5)), ((6, 9), (6, 9)), ((10, 13), (10, 20)), ((14, 17), (21, 24))]
+    translation = Translation("Rosen rot roterdings alt", links)
+    source = "> Rosen rot  \n> rot\n> alt\n"
+    written = translate(source, "markdown", lambda segments: [translation])
+    assert written == "> Rosen rot  \n> roterdings\n> alt\n"
