@@ -1,7 +1,7 @@
 """Settings of vision models and of their images, and the shapes of models by name (``--arch``)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,14 @@ def _parsed_sides(text: str) -> list[str]:
     return sides
 
 
-def shown_sides(sides: int | str | Sequence[int]) -> str:
-    """Return pixels a side, or height and width, as flags take them: ``192x256``."""
-    return str(sides) if isinstance(sides, int | str) else "x".join(map(str, sides))
+def shown_sides(sides: object) -> str:
+    """Return pixels a side, or height and width, as flags take them: ``192x256``.
+
+    Any other value, as a damaged checkpoint has, is returned as a text.
+    """
+    if isinstance(sides, list | tuple):
+        return "x".join(map(str, sides))
+    return str(sides)
 
 
 sides_option = partial(

@@ -194,3 +194,10 @@ def test_an_image_model_with_another_attention_is_refused():
     refused = "was trained with --attention softmax, not --attention reluformer"
     with pytest.raises(CheckpointError, match=refused):
         refuse_other_model(Path("c"), stored, images(attention="reluformer").model, "")
+
+
+def test_a_damaged_size_of_images_is_told():
+    model = images().model
+    stored = to_dict(model) | {"image_size": 1e308}
+    with pytest.raises(CheckpointError, match=r"--image-size 1e\+308"):
+        refuse_other_model(Path("c"), stored, model, "")
