@@ -46,6 +46,7 @@ from sacremoses import MosesDetokenizer
 
 from relu_nmt.io.text_lines import write_lines
 
+ROWS = ("relu_nmt", "fairseq", "fairseq, small", "joeynmt", "joeynmt, small")
 SMALL = Shape(layers=3, width=256, heads=4, ffn=1024)
 SMALL_BATCH = 1536
 ENDLESS = 1_000_000
@@ -165,7 +166,7 @@ class FirstHour:
         """Return the table with a row for each program."""
         rows = {}
         for program in self.programs:
-            if program.name in (self.arguments.rows or [program.name]):
+            if program.name in self.arguments.rows:
                 rows[program.name] = self._row(program)
         title = f"BLEU after a training of {self.arguments.minutes:g} minutes"
         return Measurement(title, ["BLEU", "training s", "CPU s", "peak MB"], rows)
@@ -213,7 +214,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--folder", type=Path, default=Path("benchmark-run"), help="environments, data, models")
     add("--text", type=Path, required=True, help="folder of the text")
     add("--minutes", type=float, default=15, help="time of each training")
-    add("--rows", nargs="+", metavar="NAME", help="only these, such as 'fairseq, small'")
+    rows_help = "only these, such as 'fairseq, small'"
+    add("--rows", nargs="+", choices=ROWS, default=ROWS, metavar="NAME", help=rows_help)
     add("--pairs", type=int, default=100_000, help="sentence pairs to use of the training text")
     add("--sentences", type=int, default=1000, help="of the test set to translate")
     add("--merges", type=int, default=8000, help="of the byte pair encoding")
