@@ -102,6 +102,10 @@ def _scale() -> Study:
 
 
 POWERS = range(1, 7)
+# The authors of XCiT train XCiT-M24 with this stochastic depth.
+_DEIT_B = "--arch deit_b --recipe deit --drop-path 0.1 --eval-crop-ratio 0.875"
+_XCIT_M = "--arch xcit_medium_24 --recipe xcit --drop-path 0.15"
+_IMAGENET = "--batch-size 128 --update-freq 2 --bf16 --num-workers 8"
 _SCALES = ("fixed", "dynamic", "none")
 _CERTAIN_POWERS = (1, 3)
 
@@ -166,17 +170,49 @@ def _degrees() -> Study:
             ),
             "paper": Setting(
                 {
-                    "ViT": "--arch deit_b --recipe deit --drop-path 0.1 --eval-crop-ratio 0.875",
+                    "ViT": _DEIT_B,
                     "Swin-B": "--arch swin_base --recipe swin",
-                    # The authors of XCiT train XCiT-M24 with this stochastic depth.
-                    "XCiT": "--arch xcit_medium_24 --recipe xcit --drop-path 0.15",
+                    "XCiT": _XCIT_M,
                 },
-                "--batch-size 128 --update-freq 2 --bf16 --num-workers 8",
+                _IMAGENET,
                 valid_fraction=0.01,
             ),
         },
         {model: f"{model} softmax" for model in models},
         axis="power",
+    )
+
+
+def _bounds() -> Study:
+    """Return the study of the cube's scale beside other bounds of its scores."""
+    norms = {"": "false", " qk-norm": "true"}
+    variants = {}
+    for suffix, flag in norms.items():
+        variants[f"softmax{suffix}"] = Variant(f"--attention softmax:qk_norm={flag}")
+        for scale in _SCALES:
+            spec = f"polynomial:scale={scale},qk_norm={flag}"
+            variants[f"x^3 {scale}{suffix}"] = Variant(f"--attention {spec}")
+    variants["XCiT softmax"] = Variant("--attention xca", "XCiT")
+    for suffix, flag in {"": "true", " free": "false"}.items():
+        for scale in _SCALES:
+            spec = f"xca:kernel=polynomial,scale={scale},unit_norm={flag}"
+            variants[f"XCiT x^3 {scale}{suffix}"] = Variant(f"--attention {spec}", "XCiT")
+    four = f"{SMALL} --layers 4"
+    return Study(
+        "The cube's scale and the norm of queries and keys",
+        "Does the cube need its scale if the norm of queries and keys is bounded, and does it if "
+        "XCiT's is free?",
+        "Saratchandran et al. 2024, Tables 1 and 2",
+        variants,
+        {
+            "small": Setting(
+                {"ViT": f"--arch vit_ti {four}", "XCiT": f"--arch xcit_nano_12 {four}"},
+                ONE_CORE,
+                updates=1000,
+            ),
+            "paper": Setting({"ViT": _DEIT_B, "XCiT": _XCIT_M}, _IMAGENET, valid_fraction=0.01),
+        },
+        {"ViT": "softmax", "XCiT": "XCiT softmax"},
     )
 
 
@@ -356,6 +392,7 @@ STUDIES = {
     "alpha-unit": unit_study(),
     "scale": _scale(),
     "degrees": _degrees(),
+    "bounds": _bounds(),
     "norms": _NORMS,
     "sima": _sima(),
 }
