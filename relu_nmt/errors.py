@@ -1,7 +1,7 @@
 """Errors that a user of relu_nmt can cause and mend.
 
 Every message is one line: the value, its origin, the expected value and the remedy. Commands print
-it and exit with status 2; a library caller may catch :class:`ReluNmtError`. A docstring names an
+it and exit with status 2. A library caller may catch :class:`ReluNmtError`. A docstring names an
 error where its class alone does not tell the cause.
 """
 
@@ -64,11 +64,11 @@ class TrainingError(ReluNmtError):
 
 
 class OutOfMemoryError(ReluNmtError):
-    """A model, a batch or a search does not fit into memory; the message says which."""
+    """A model, a batch or a search does not fit into memory. The message says which."""
 
 
 class MissingExtraError(ReluNmtError):
-    """An optional package is needed and not installed; the message names it."""
+    """An optional package is needed and not installed. The message names the package."""
 
 
 def counted(count: int, noun: str) -> str:
@@ -83,7 +83,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
-    """Return the first names, at most so many, and the number of further names.
+    """Return the first ``most`` names in words, and the number of further names.
 
     Example:
         >>> some_of(["a", "b", "c"], most=2)
@@ -113,7 +113,7 @@ def reporting(
     caught: type[Exception] | tuple[type[Exception], ...] = OSError,
     form: str = "{}: {}",
 ) -> Iterator[None]:
-    """Turn an error inside the block into one of this kind: the text, and the reason behind it."""
+    """Turn an error inside the block into an error of this kind, with the text and the reason."""
     try:
         yield
     except caught as error:
@@ -122,9 +122,9 @@ def reporting(
 
 @contextmanager
 def needing(text: str) -> Iterator[None]:
-    """Make an import inside the block that fails a MissingExtraError with this text.
+    """Turn a failed import inside the block into a MissingExtraError with this text.
 
-    ``{}`` in the text stands for the module. The error of a module of this package stays.
+    ``{}`` in the text stands for the module. An error of a module of this package stays as it is.
     """
     try:
         yield

@@ -21,16 +21,16 @@ DECODING_STEPS = ("detokenizer", "joining of pieces")
 """Steps that change decoded text but no token id."""
 SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
 LIKE = "make the data with relu-nmt-preprocess --like"
-"""The remedies for a data folder whose text had other steps than another folder, or a model."""
+"""Remedies for a data folder whose text steps differ from another folder or from a model."""
 WITH_SEPARATOR = "give it here too, with --max-doc-tokens or --doc-mixture"
 ALLOWED_TO_DIFFER = ("language", "dictionary", "sentence separator")
-"""Endings of the properties that a training compares by rules, as some differences are allowed."""
+"""Last words of the properties for which :func:`compare_with_data` has separate rules."""
 
 
 def describe_task(task: TranslationTask, with_decoding: bool = True) -> dict[str, str]:
     """Return the languages, dictionaries and text steps of a task in words, by name.
 
-    ``with_decoding`` includes the steps that change decoded text alone.
+    ``with_decoding`` includes the steps that change only decoded text.
     """
     texts = {"source": task.source_text, "target": task.target_text}
     # Describe languages and dictionaries, which are always known.
@@ -56,7 +56,7 @@ def _describe_text(pipeline: TextPipeline) -> dict[str, str]:
     if subword["name"] == JOINED:  # it splits no words
         joined = repr(subword["symbol"])
         subword = {"name": NONE}
-    # Separate the model's name from its parameters, for which a checksum stands.
+    # Give the model's name, and a checksum instead of its parameters.
     model = subword.pop("name")
     tokenizer = pipeline.tokenizer
     if pipeline.tokenizer_version != tokenizers.get(tokenizer).version():
@@ -85,8 +85,8 @@ def require_same(
     advice: str,
     error: type[ReluNmtError] = CheckpointError,
 ) -> None:
-    """Raise ``error`` if two descriptions differ in a name that both have, with ``advice``."""
-    # Stop at the first difference, leaving out names that only one side has.
+    """Raise ``error`` with ``advice`` if a property differs between two descriptions."""
+    # Stop at the first difference. Ignore properties that only one description has.
     for name, value in first.items():
         if second.get(name, value) != value:
             raise error(
@@ -98,7 +98,7 @@ def require_same(
 def at_folder(
     task: TranslationTask, path: str | os.PathLike[str], task_place: str = "the checkpoint"
 ) -> TranslationTask:
-    """Return a task with the splits of a data folder, whose token ids must mean the same."""
+    """Return the task with the splits of a data folder. Its token ids must mean the same."""
     manifest = data_folder.read_manifest(path)
     if not data_folder.dictionary_path(path, task.source_lang).exists():
         data_folder.infer_languages(path)  # raises the error of a folder without data
@@ -116,9 +116,9 @@ def at_folder(
             index = expected.index(SENTENCE_SEPARATOR)
             dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR, index)
         if dictionary != expected:
-            remedy = f"preprocess with {flag} and that" if task.folder else f"{LIKE} {task_place}"
+            remedy = f"preprocess with it as {flag}" if task.folder else f"{LIKE} {task_place}"
             raise DataError(f"{file}: not the dictionary of {task_place}; {remedy}")
-    # Compare the steps of the text, except for separators and sides that the folder lacks.
+    # Compare the text steps. The task's own separators and missing sides count as equal.
     if manifest is not None:
         texts = []
         for text in (task.source_text, task.target_text):
@@ -150,7 +150,10 @@ def compare_with_data(
     goes_on: bool,
     fresh_start: str,
 ) -> list[str]:
-    """Refuse other dictionaries, texts or (``goes_on``) languages of the data. Return notes."""
+    """Refuse data whose dictionaries or text steps are not those of a stored model. Return notes.
+
+    If ``goes_on``, the languages must be equal as well.
+    """
     stored_pair = f"{stored.source_lang}-{stored.target_lang}"
     present_pair = f"{present.source_lang}-{present.target_lang}"
     if goes_on and stored_pair != present_pair:
@@ -158,7 +161,7 @@ def compare_with_data(
             f"{path}: was trained on {stored_pair}, not {present_pair}; give the same "
             f"--source-lang and --target-lang, or {fresh_start}"
         )
-    # Compare the dictionaries. One may only add the separator behind the other symbols.
+    # Compare the dictionaries. The data may only add the separator as its last symbol.
     for side in ("source", "target"):
         earlier = getattr(stored, f"{side}_dictionary")
         dictionary = getattr(present, f"{side}_dictionary")

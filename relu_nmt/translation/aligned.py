@@ -24,18 +24,18 @@ from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack, make_mechanism
 
 START_BIAS = 2.0
-"""Sigmoid(2) = 0.88: a model starts almost as a sentence model, which learns fast. The gradient of
-the gate is still half of its maximum."""
+"""Sigmoid(2) = 0.88: a new model starts almost as a sentence model and so learns fast. The gate's
+gradient is still 0.42 of its maximum."""
 SENTENCE_BIAS = 4.0
-"""Sigmoid(4) = 0.98, for a start from a sentence model, which then translates documents as well as
-sentences."""
+"""Sigmoid(4) = 0.98, for a start from a sentence model: each sentence of a document is translated
+almost as if it stood alone."""
 
 
 class AlignedCache(LayerCache):
     """Keys and values of one layer, step by step.
 
-    Keys and values of the source are rows of one sentence each, [R, H, L, d]. ``document`` is the
-    cache of the attention to the whole document, in layers with a gate.
+    Each row of source keys and values is one sentence, [R, H, L, d]. In layers with a gate,
+    ``document`` is the cache of the attention to the whole document.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, document: LayerCache | None) -> None:
@@ -46,7 +46,7 @@ class AlignedCache(LayerCache):
     def paired(self, local: SentenceView) -> tuple[Tensor, Tensor]:
         """Return the keys and values visible to each row of queries, [R, H, L, d] each."""
         keys, values = self.source
-        # Gather all rows at first, later only those whose sentence has changed.
+        # Gather all rows at first. Later gather only rows whose sentence has changed.
         if self._paired is None or local.changed is None:
             self._paired = local.keys.paired(keys), local.keys.paired(values)
         elif local.keys.key_rows is not None and len(local.changed):
@@ -62,7 +62,7 @@ class AlignedCache(LayerCache):
             self.document.take(index)
 
     def keep(self, sentences: Tensor) -> None:
-        """See :meth:`LayerCache.keep`. Rows of source sentences stay, as views refer to them."""
+        """See :meth:`LayerCache.keep`. All source rows stay, since views refer to their indices."""
         if self.document is not None:
             self.document.keep(sentences)
 
@@ -72,12 +72,10 @@ class DocumentGate(nn.Module):
 
     ``inside`` is the output of attention inside the sentence of a token, ``document`` the output of
     attention to the whole document. Both have the same projections. In a document of one sentence
-    they are equal, and the gate has no effect. W starts at 0, b at 2: at first the part inside
-    counts 0.88.
+    they are equal, and the gate has no effect. W starts at 0 and b at 2, so g starts at 0.88.
 
-    Attention to the whole document distinguishes sentences by their number k. Before queries and
-    keys are projected, the states get (sinusoid(k) - sinusoid(0)) times a learned gain, which is 0
-    for the first sentence.
+    Attention to the whole document distinguishes sentences by their number k, from 0. Before
+    queries and keys are projected, the states get a learned gain times (sinusoid(k) - sinusoid(0)).
 
     Reference: Bao et al. 2021, "G-Transformer", section 3 (combined attention). There each part has
     separate projections, and sentences have no numbers.
@@ -101,8 +99,8 @@ class DocumentGate(nn.Module):
         return (waves[:-1] - waves[-1:]).to(self.number_gain.dtype) * self.number_gain
 
     def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
-        """Add the vectors of sentence numbers to queries and keys, the first ``width`` channels."""
-        # Project the vectors without bias, which x has already, and leave values unchanged.
+        """Add sentence numbers to queries and keys, which are the first ``width`` channels of x."""
+        # Project the vectors without the bias, which x already includes. Values do not change.
         vectors = self.numbers(rows.numbers)  # [R, D]
         change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
         change = F.pad(change[:, :width], (0, x.size(-1) - width))
@@ -111,7 +109,7 @@ class DocumentGate(nn.Module):
 
 
 class AlignedSelfAttention(SelfProjection):
-    """Self-attention inside sentences, and with a gate in the whole document too."""
+    """Self-attention inside sentences. With a gate it also attends to the whole document."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)
@@ -124,7 +122,7 @@ class AlignedSelfAttention(SelfProjection):
         positions: Sequence[RelativePositions | None] | None = None,
         cache: AlignedCache | None = None,
     ) -> Tensor:
-        """Map states [B, N, D], with rotation and bias for the document and each part."""
+        """Map states [B, N, D]. ``positions`` are for the document, then for each part of it."""
         if positions is None:
             positions = [None] * (1 + len(view.parts))
         projected = self.qkv(x)
@@ -166,7 +164,7 @@ class AlignedSelfAttention(SelfProjection):
 
 
 class AlignedCrossAttention(MemoryProjection):
-    """Attention of target to source sentences, and with a gate to the whole source too."""
+    """Attention of target to source sentences. With a gate it also attends to the whole source."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)
@@ -183,7 +181,7 @@ class AlignedCrossAttention(MemoryProjection):
             kv = self.kv(memory)
             heads = [self.memory_heads(rows) for rows in view.take_keys(kv)]
             document_heads = self._document_heads(kv, view.keys)
-        # Attend to source sentences, and with a gate to the whole source.
+        # Attend to source sentences. With a gate, also attend to the whole source.
         outputs = []
         for rows, (keys, values), (part, *_) in zip(
             view.take_queries(q), heads, view.parts, strict=True
@@ -238,7 +236,7 @@ class AlignedStack(TransformerStack):
         return AlignedSelfAttention(embed_dim, mechanism, gated)
 
     def divides(self, tokens: Tensor) -> bool:
-        """Return True to compute attention in parts."""
+        """Return whether to compute attention in parts of similar sentence lengths."""
         return self.training and not tuned.waits(tokens)
 
     def positions_of(self, view: SentenceView) -> list[RelativePositions | None]:
@@ -292,7 +290,7 @@ class AlignedDecoder(AlignedStack, Decoder):
         return self.run_layers(x, inputs)
 
     def embed(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
-        """Return the embedded tokens [B, N, D]. Every sentence starts with ``</s>``."""
+        """Return the embedded tokens [B, N, D]. ``</s>`` replaces the separator as first token."""
         tokens = tokens.masked_fill(tokens == self.separator, Dictionary.eos_index)
         return super().embed(tokens, start, positions)
 

@@ -20,11 +20,11 @@ from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 
-BLOCK = 64  # number of columns of the vocabulary per block, whose maxima narrow the search
+BLOCK = 64  # columns of the vocabulary per block. The maxima of blocks narrow the search.
 
 
 class SearchState:
-    """The memory of a model of the hypotheses of one search.
+    """A model's memory of the hypotheses of one search.
 
     Attributes:
         symbols: ids of the only symbols that the search may write, int64 [V']. None: all.
@@ -33,7 +33,7 @@ class SearchState:
     symbols: Tensor | None = None
 
     def reorder(self, parents: Tensor) -> None:
-        """Let beam k of sentence b continue beam ``parents[b, k]`` of its group, [B, K] int64."""
+        """Let beam k of sentence b continue beam ``parents[b, k]`` [B, K] int64 of its group."""
         raise TypeError(f"{type(self).__name__} must define reorder")
 
     def keep(self, sentences: Tensor) -> None:
@@ -63,8 +63,8 @@ class TranslationModel(nn.Module):
     def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
         """Return the states [B, T, D] of all target positions (teacher forcing).
 
-        Sources [B, S] int64 are right-padded, each ending in the end symbol, as are targets [B, T],
-        shifted right, end symbol first. :meth:`logits` maps the states to scores of the vocabulary.
+        Sources [B, S] int64 are right-padded and end in the end symbol. ``prev_output_tokens``
+        [B, T] int64 are the right-padded targets, shifted right: they begin with the end symbol.
         """
         raise TypeError(f"{type(self).__name__} must define forward")
 
@@ -73,7 +73,7 @@ class TranslationModel(nn.Module):
         return self.output_projection(features).float()
 
     def start(self, src_tokens: Tensor, num_groups: int = 1) -> Any:
-        """Read the sources [B, S], and return the :class:`SearchState` with one beam a sentence.
+        """Read the sources [B, S], and return the :class:`SearchState` with one beam per sentence.
 
         Beams of different groups never mix.
         """
@@ -213,7 +213,7 @@ class StepDecoder:
         with record_attention(model.aligning_attention, Need(weights=True)) as records:
             states = model.step(tokens, step.state)  # [B, K, D]
         scores = self.scores(states, step, temperature)
-        # The first record counts: gated aligned attention has a second one, of the document.
+        # Use the first record. Gated aligned attention adds a record of the whole document.
         scores.weights = model.alignment_weights(records[0])
         return scores
 
@@ -242,7 +242,7 @@ class Ensemble:
         max_positions: longest target that every model can write, in tokens with the end symbol.
             None: any length, here and below.
         max_source_positions: longest source that every model can read.
-        max_sentence_positions, max_source_sentence_positions: the same of a sentence.
+        max_sentence_positions, max_source_sentence_positions: the same limits for one sentence.
     """
 
     def __init__(self, decoders: Sequence[StepDecoder], dtype: torch.dtype | None = None) -> None:
@@ -293,7 +293,7 @@ class Ensemble:
         temperature: float = 1.0,
         want_weights: bool = False,
     ) -> list[StepScores]:
-        """Advance every search by its newest tokens, for each model. Return the averaged scores."""
+        """Advance every search, given its step for each model. Return the averaged scores."""
         outputs = []
         for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True):
             outputs.append(decoder.step(steps, temperature, want_weights))
@@ -322,7 +322,7 @@ def average_scores(scores: Sequence[StepScores], batch: int, beam_size: int) -> 
 
 
 def average_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
-    """Return the log of the mean of probabilities, [..., V] as each."""
+    """Return the logarithms of the models' mean probabilities, [..., V]."""
     if len(log_probs) == 1:
         return log_probs[0]
     return torch.logsumexp(torch.stack(list(log_probs)), dim=0).sub_(math.log(len(log_probs)))

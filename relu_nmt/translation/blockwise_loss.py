@@ -9,7 +9,7 @@ from torch import Tensor
 BLOCK_TOKENS = 2048  # number of rows of logits in memory at a time on a GPU
 
 CPU_BLOCK_BYTES = 512
-"""The same on a CPU, as bytes per column: 128 rows of float32.
+"""Bytes per column of a block on a CPU: 128 rows of float32.
 
 Such a block (6 MB with a vocabulary of 12,000) stays in the processor's cache between passes."""
 
@@ -20,12 +20,12 @@ MOST_SYMBOLS = 60_000
 def projected_cross_entropy(
     features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``loss.smoothed_loss`` of the logits, features [N, D] by transposed weight [V, D]."""
+    """Return ``loss.smoothed_loss`` of the logits features @ weight.T, [N, D] times [D, V]."""
     return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing)
 
 
 def block_rows(features: Tensor) -> int:
-    """Return the number of rows of logits to have in memory at a time."""
+    """Return the number of rows of logits that are in memory at a time."""
     return CPU_BLOCK_BYTES // features.itemsize if features.device.type == "cpu" else BLOCK_TOKENS
 
 
@@ -72,13 +72,13 @@ def _blockwise_loss(
     on_target = 1.0 - smoothing - off_target
     exact = torch.promote_types(h.dtype, torch.float32)
     w_sum = w.sum(0, dtype=exact)  # [D], gives the sum of all logits of a row
-    # Lower exponentials of more symbols, so that their sum is at most half of that.
+    # With more symbols, shift the logits down, so that the sum is at most half of that.
     overflows = h.dtype == torch.float16 and num_symbols > MOST_SYMBOLS
     shift = math.log(2 * num_symbols / MOST_SYMBOLS) if overflows else 0.0
     # Allocate one block of logits [C, V] and the results.
     size = min(block_rows(h), num_tokens)
     logits_buffer = h.new_empty(size, num_symbols)
-    exponentials_buffer = logits_buffer.to(exact)  # the same, if its dtype is exact enough
+    exponentials_buffer = logits_buffer.to(exact)  # the same buffer if h has this dtype
     grad_h = torch.empty_like(h, dtype=exact) if with_gradients else None
     grad_w = torch.zeros_like(w, dtype=exact) if with_gradients else None
     loss = torch.zeros((), dtype=exact, device=h.device)

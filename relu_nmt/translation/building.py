@@ -43,13 +43,14 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> Translation
 def start_weights(model: TranslationModel, checkpoint: Checkpoint) -> Mapping[str, Tensor]:
     """Return the weights of another model as initial weights of this one.
 
-    A model of documents can start from one of sentences, and translates single sentences as that
-    one does:
+    A document model can start from a sentence model. At first it then translates single sentences
+    exactly as the sentence model does:
 
-    - The gates of aligned attention take almost all from the sentence. Only documents have gates.
+    - The gates of aligned attention start near 1, the part inside a sentence. In a document of one
+      sentence they have no effect.
     - The separator, if it is a new last symbol, becomes a copy of ``</s>``, so that the model ends
       each sentence of a document as it ended single ones.
-    - Longer tables of learned positions repeat the given ones.
+    - A longer table of learned positions repeats the rows of the stored table.
 
     Reference: Beltagy et al. 2020, "Longformer", section 5, for the positions.
     """
@@ -74,10 +75,10 @@ def start_weights(model: TranslationModel, checkpoint: Checkpoint) -> Mapping[st
 def load_model(
     path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
 ) -> tuple[TranslationModel, TranslationTask, int]:
-    """Return the model of a checkpoint, on the CPU in evaluation mode, its task and its length.
+    """Return a checkpoint's model on the CPU in evaluation mode, its task and its group limit.
 
-    The length is the number of tokens of the longest groups of sentences in training. 1 stands for
-    single sentences. ``overrides`` are settings of the model instead of the stored ones.
+    The group limit is the most tokens of sentences that training joined. 1 stands for single
+    sentences. ``overrides`` replace stored settings of the model.
     """
     # Check that it is the checkpoint of a translation model.
     checkpoint = load_checkpoint(path)
@@ -119,7 +120,7 @@ def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> 
 
 
 def _max_doc_tokens(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> int:
-    """Return the number of tokens of the longest groups in the settings of the training."""
+    """Return the limit of tokens in a group of sentences from the settings of the training."""
     settings = metadata.get("args") or {}
     try:
         documents = from_dict(DocumentConfig, settings.get("documents") or {})

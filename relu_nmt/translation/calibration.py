@@ -1,9 +1,9 @@
 """A calibrated start: the weights of a trained model for a model with another attention.
 
-Softmax divides by the sum of a row. With the projections of a softmax model, the rows of another
-mechanism's weights have any sum. ReLU is homogeneous, ReLU(a z) = a ReLU(z): a factor of a layer's
-queries scales its rows, and needs no new parameter. Layers are calibrated from the bottom, each on
-the outputs of the calibrated ones below.
+Each row of softmax weights sums to 1. With the same projections, a row of another mechanism's
+weights can have any sum. ReLU is homogeneous, ReLU(a z) = a ReLU(z): a factor of a layer's queries
+scales its rows, and needs no new parameter. Layers are calibrated from the bottom, each on the
+outputs of the calibrated layers below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ ROUNDS = 4
 CLOSE_TO_1 = 0.01
 
 Factors = dict[str, dict[str, float]]
-"""The factor of the queries of each layer, by slot and name of its attention module."""
+"""The factor of each layer's queries, by slot and by name of the attention module."""
 
 
 def changed_slots(stored: Mapping[str, Any], config: TransformerConfig) -> dict[str, str]:
-    """Return the slots whose mechanism is another one than in stored settings, in words.
+    """Return in words how the mechanism of each changed slot differs from stored settings.
 
     Example:
         >>> changed_slots({"attention": "softmax"}, TransformerConfig(cross_attention="rela"))
@@ -51,7 +51,7 @@ def changed_slots(stored: Mapping[str, Any], config: TransformerConfig) -> dict[
 def fit_mechanisms(
     model: nn.Module, weights: Mapping[str, Tensor], slots: Mapping[str, str]
 ) -> dict[str, Tensor]:
-    """Return the weights, with parameters of a new model for changed mechanisms."""
+    """Return the weights, with the new model's parameters for the mechanisms of these slots."""
     changed = tuple(
         f"{name}."
         for name, module in model.named_modules()
@@ -78,7 +78,7 @@ def calibrate(
         attention = module.attention
         name = names[module]
         factor_of = factors[attention.slot]
-        # Repeat the measurement, since a bias of the scores stays as it is.
+        # Repeat: scaled queries do not scale a bias of the scores, so one factor is inexact.
         for _ in range(ROUNDS):
             with record_attention(attention, Need(weights=True)) as records:
                 module.forward(*args, **kwargs)
@@ -114,7 +114,7 @@ def _mean_row_sum(records: Sequence[AttentionRecord]) -> float:
 
 
 def scale_queries(weights: Mapping[str, Tensor], name: str, factor: float) -> None:
-    """Multiply an attention's queries by a factor, in weights of ``qk_norm`` or the projection."""
+    """Scale an attention's queries: its gain of ``qk_norm``, or else its projection."""
     width = len(weights[f"{name}.out_proj.weight"])
     parts = ["attention.query_gain"]
     if f"{name}.attention.query_gain" not in weights:

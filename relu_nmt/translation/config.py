@@ -1,4 +1,4 @@
-"""Settings of translation models, under fairseq's names, and its shapes by name."""
+"""Settings of translation models and presets of their shapes, under fairseq's names."""
 
 from functools import partial
 from typing import Any
@@ -87,12 +87,12 @@ class TransformerConfig(TransformerOptions):
     )
     document_attention: str = option(
         "full",
-        "full: all of a document, or aligned: below, the own sentence",
+        "full: the whole document; aligned: lower layers see one sentence",
         choices=("full", "aligned"),
     )
     global_layers: int = option(
         2,
-        "upper layers that see all of a document",
+        "number of upper layers that see the whole document",
         least=0,
         needs=("document_attention", "aligned"),
     )
@@ -100,7 +100,7 @@ class TransformerConfig(TransformerOptions):
         None, "decoder layer that aligns tokens, from 0 (default: the last)", least=0
     )
     alignment_heads: int | None = size_option(
-        None, "number of its first heads that align tokens (default: all)"
+        None, "use only the first N heads of that layer (default: all)"
     )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
@@ -184,7 +184,7 @@ class TeacherConfig:
 
     teacher: str | None = option(
         None,
-        "learn from this trained model too, or from an ensemble of several with colons",
+        "also learn from this trained model, or from the mean of several (A:B)",
         files=CHECKPOINTS,
     )
     teacher_weight: float = _taught(
@@ -207,7 +207,7 @@ class TeacherConfig:
     )
 
     def check(self) -> None:
-        """Refuse to teach attention by several models, or from a cache."""
+        """Refuse to teach attention from several models or from a cache."""
         if self.teacher and self.teacher_attention_weight:
             if self.teacher_cache:
                 raise ConfigError(

@@ -63,13 +63,13 @@ class Decoder(TransformerStack):
         return target, source
 
     def embed(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
-        """Return the embedded tokens [B, N, D], the first one as the model learned to begin."""
+        """Return the embedded tokens [B, N, D], beginning with ``decoder_start_symbol``."""
         if self.start_index != Dictionary.eos_index:
             tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_index)
         return self.embedding(tokens, start, positions)
 
     def start(self, encoder_out: EncoderOutput, num_groups: int = 1) -> DecoderState:
-        """Return the state before the first token, with one beam a sentence."""
+        """Return the state before the first token, with one beam per sentence."""
         # Project the source to keys and values once, for all steps.
         caches = []
         for attention in self.cross_attentions:

@@ -22,9 +22,9 @@ from relu_nmt.translation.base import SearchState
 
 LEAST_STEPS = 8
 MOST_STEPS = 32
-"""Bounds of the number of steps for which caches get capacity at once.
+"""Fewest and most steps for which caches get capacity at once.
 
-Adding capacity copies the caches and drops dead entries, whose keys cost products until then."""
+Adding capacity copies the caches and drops dead entries. Each dead entry slows the steps."""
 
 
 SMALLER_SEARCH = "a smaller --max-tokens, --batch-size or --beam needs less"
@@ -61,7 +61,7 @@ class LayerCache:
         return kept_keys[:, :, :used], kept_values[:, :, :used]
 
     def take(self, index: Tensor) -> None:
-        """Keep target entries: [R', H, M'] int64, their indices among the R H M old vectors."""
+        """Keep target entries by their indices [R', H, M'] int64 among the R H M old vectors."""
         if self.target is not None:
             # ``gather`` would copy each number separately.
             old_keys, old_values = self.target
@@ -141,7 +141,7 @@ class DecoderState(SearchState):
         self.cross_visibility = self._make_cross_visibility()
 
     def _take(self, trees: Tensor) -> Tensor:
-        """Keep these trees [R'], drop entries of no hypothesis. Return the kept ones, [R', M']."""
+        """Keep these trees [R'] and drop dead entries. Return the kept entries, [R', M']."""
         # Move the entries of live hypotheses to the front, in their order.
         ancestry = self._ancestry[:, :, : self._used].index_select(0, trees)
         alive = ancestry.any(1)  # [R', used]
@@ -154,8 +154,8 @@ class DecoderState(SearchState):
         self._check_memory(len(trees) * (self._used + room))
         # Gather the ancestry of the kept entries, [R', k, M'].
         ancestry = ancestry.gather(2, entries[:, None].expand(-1, ancestry.size(1), -1))
-        # Index whole vectors among all heads of all trees. The new entries repeat the first one:
-        # they must hold no NaN, since 0 * NaN is NaN.
+        # Index whole vectors among all heads of all trees. Unused entries repeat the first entry,
+        # so that they hold no NaN: 0 * NaN is NaN.
         num_heads = self.caches[0].source[0].size(1)
         heads = trees[:, None] * num_heads + torch.arange(num_heads, device=trees.device)
         index = heads[:, :, None] * self._ancestry.size(2) + F.pad(entries, (0, room))[:, None]
@@ -165,11 +165,11 @@ class DecoderState(SearchState):
         return entries
 
     def _check_memory(self, num_entries: int) -> None:
-        """Refuse caches of so many entries for which a CPU has no memory (OutOfMemoryError)."""
+        """Refuse caches of so many entries if they do not fit in CPU memory (OutOfMemoryError)."""
         keys = self.caches[0].source[0]  # [B, H, S, d]
         if keys.is_cpu:
             of_heads = 2 * len(self.caches) * keys.size(1) * keys.size(3) * keys.element_size()
-            # Count the ancestry, with copies while it grows.
+            # Add the ancestry and the copies that exist while it grows.
             num_bytes = num_entries * (of_heads + 3 * self._ancestry.size(1))
             subject = f"{num_entries:,} tokens of hypotheses"
             require_memory(subject, num_bytes, SMALLER_SEARCH)

@@ -78,7 +78,7 @@ class TransformerStack(nn.Module):
             cross_attention = self.make_cross_attention(parts.embed_dim, i)
             layers.append(TransformerLayer(parts, self_attention, cross_attention))
         self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
-        # Norm the output of pre-norm layers, which add to unnormed states.
+        # Normalize the output of pre-norm layers, which normalize only their inputs.
         self.final_norm = parts.make_norm() if parts.normalize_before else nn.Identity()
 
     def make_self_attention(self, embed_dim: int, layer: int) -> SelfProjection:
@@ -101,7 +101,7 @@ class TransformerStack(nn.Module):
         for layer in self.layers:
             before = x
             x = run_layer(layer, (x, *inputs), self.recompute)
-            # Draw whether to keep the layer, on the device: reading the result would wait for it.
+            # Draw on the device whether to keep the layer: reading the draw would wait for it.
             if self.training and self.layerdrop:
                 stays = torch.rand((), device=x.device) >= self.layerdrop
                 x = torch.where(stays, x, before)

@@ -75,7 +75,7 @@ class EncoderDecoder(TranslationModel):
         is_source = side == "source"
         stack = self.encoder if is_source else self.decoder
         slots = ("encoder", "cross") if is_source else ("decoder",)
-        # Ask the attentions that see all of it.
+        # Collect the limits of the attentions that see the whole text, and of the positions.
         limits = []
         for module in self.modules():
             if isinstance(module, MultiheadAttention) and module.attention.slot in slots:
@@ -109,7 +109,7 @@ class EncoderDecoder(TranslationModel):
 
 
 def encoder_decoder_of(model: TranslationModel, purpose: str) -> EncoderDecoder:
-    """Return the model. Raise a ConfigError if it is another model, which ``purpose`` excludes."""
+    """Return the model. Raise a ConfigError with ``purpose`` if it is no encoder-decoder."""
     if not isinstance(model, EncoderDecoder):
         raise ConfigError(
             f"{purpose} works for encoder-decoders, not for --translation-model "

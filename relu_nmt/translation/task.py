@@ -1,4 +1,4 @@
-"""The translation task: text, tokenization and dictionaries of a language pair, joined."""
+"""The translation task: text, tokenization and dictionaries of a language pair."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,7 @@ class TranslationTask:
 
     @property
     def target_lang(self) -> str:
-        """Target language, likewise."""
+        """Target language, as in file names ("en")."""
         return self.target_text.language
 
     @property
@@ -108,7 +108,7 @@ class TranslationTask:
     def with_post_processing(
         self, remove_bpe: str | None = None, detokenizer: str | None = None
     ) -> "TranslationTask":
-        """Return the task with both :meth:`TextPipeline.with_post_processing`."""
+        """Return the task with :meth:`TextPipeline.with_post_processing` on both sides."""
         return replace(
             self,
             source_text=self.source_text.with_post_processing(remove_bpe, detokenizer),
@@ -120,10 +120,10 @@ class TranslationTask:
     ) -> "TranslationTask":
         """Return the task in which ``<sep>`` ends each sentence of both sides.
 
-        No file changes: the symbol gets an id that the binarized data does not use, and reading
-        adds it to sentences. The id is that of the ``earlier`` task that training starts from. If
-        it is new there, it comes last, since a model knows its ``madeupword``, and does not end a
-        sentence that stands alone.
+        No file changes: the symbol gets an id that the binarized data does not use, and is added
+        when sentences are read. If training starts from an ``earlier`` task with the symbol, the id
+        stays. If the earlier task has no such symbol, the id comes last, because the earlier model
+        knows all others, and a sentence that stands alone does not end in it.
         """
         # Take over the ids from the earlier model.
         source = None

@@ -1,14 +1,14 @@
-"""Distillation: a model learns from the probabilities and the attention of trained ones.
+"""Distillation: a model learns from the probabilities and the attention of trained models.
 
-For a target token the teacher keeps its k most probable symbols, the student has the logits z:
+For each target token the teacher gives its k most probable symbols, and the student has logits z:
 
     q = softmax(log probabilities / T)         the other V - k symbols have equal probabilities
     p = softmax(z / T)
     KL(q || p) = sum_v q_v log(q_v / p_v)
 
-With the share w of the teacher the loss is (1 - w) cross-entropy + w T^2 KL(q || p), and for the
-outputs y of the student's and t of the teacher's attention a weight times the mean of
-|y - t|^2 / |t|^2 over all slots and layers.
+With the teacher's share w the loss is (1 - w) cross-entropy + w T^2 KL(q || p). A second term
+compares the attention outputs y of the student and t of the teacher: it is a weight times the mean
+of |y - t|^2 / |t|^2 over all slots and layers.
 
 Reference: Hinton et al. 2015, "Distilling the knowledge in a neural network", section 2 (T^2). Kim
 and Rush 2016, "Sequence-level knowledge distillation", Eq. 3 (each token). Tan et al. 2019,
@@ -46,11 +46,11 @@ CACHE_FILE = "teacher.sqlite"
 PATIENCE = 60.0  # seconds to wait for another process that writes to the cache
 ID = torch.int32  # type of symbols in the cache
 LOG = torch.float16  # type of log-probabilities in the cache
-LEAST_REST = 1e-6  # least probability outside the teacher's symbols, whose logarithm is taken
+LEAST_REST = 1e-6  # lower bound of the probability of all other symbols, before its logarithm
 
 
 class TaughtObjective(TranslationObjective):
-    """The loss of translation that also learns from the mean of teachers, in training only."""
+    """The translation loss, to which training adds the distance from the mean of the teachers."""
 
     def __init__(
         self, teachers: Sequence[TranslationModel], config: TeacherConfig, *arguments: Any
@@ -71,7 +71,7 @@ class TaughtObjective(TranslationObjective):
         self._most_tokens = 0  # in the largest batch that the teacher ran for
 
     def loss(self, batch: TranslationBatch) -> LossOutput:
-        """Return the cross-entropy of a batch mixed with the losses of the teacher, in training."""
+        """Return the cross-entropy of a batch. In training, mix in the losses of the teacher."""
         if not self.training:
             return super().loss(batch)
         config = self.config
@@ -82,7 +82,7 @@ class TaughtObjective(TranslationObjective):
         ids, log_probs, teacher = self.taught(batch, block_rows(features))
         *values, kl = self._compared(features, targets, ids, log_probs)
         output = self.output(batch, values, weights)
-        # Mix: (1 - w) cross-entropy + w T^2 KL, where the output has the cross-entropy already.
+        # Mix: (1 - w) cross-entropy + w T^2 KL. ``output.loss`` is the cross-entropy so far.
         count = float(batch.num_tokens)
         scale = config.teacher_temperature**2
         metrics = {**output.metrics, "teacher_loss": (kl.detach(), count)}
@@ -97,7 +97,7 @@ class TaughtObjective(TranslationObjective):
     def taught(
         self, batch: TranslationBatch, rows: int
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the teacher's best symbols [N, k], their logarithms, and its attention."""
+        """Return the teacher's best symbols [N, k], their log-probabilities, and its attention."""
         real = real_targets(batch, self.model.pad_index)
         if self._cache is not None:
             ids, log_probs = self._cached(self._cache, batch, real, rows)
@@ -108,13 +108,13 @@ class TaughtObjective(TranslationObjective):
         return ids, log_probs, attention
 
     def forget_largest(self) -> None:
-        """Run for the next batch even if its results are stored, as for the first one."""
+        """Let the teacher run for the next batch even if its results are in the cache."""
         self._most_tokens = 0
 
     def _cached(
         self, database: sqlite3.Connection, batch: TranslationBatch, real: Tensor, rows: int
     ) -> tuple[Tensor, Tensor]:
-        """Return the result of :meth:`_best` from the cache, with 16 bits also if it is new."""
+        """Return the result of :meth:`_best` as the cache stores it: logarithms have 16 bits."""
         assert batch.tgt_tokens is not None, "training batches have targets"
         names: list[bytes] = []
         lengths: list[int] = []
@@ -131,7 +131,7 @@ class TaughtObjective(TranslationObjective):
             query = "SELECT ids, logs FROM top WHERE pair = ?"
             return [database.execute(query, [name]).fetchone() for name in names]
 
-        # Run for a batch larger than all before, so that the preflight counts this memory.
+        # Run the teacher for a batch larger than all before: the preflight counts this memory.
         size = batch.src_tokens.numel() + len(real)
         stored = find()  # None for each new pair
         if size > self._most_tokens or None in stored:
@@ -155,7 +155,7 @@ class TaughtObjective(TranslationObjective):
         return symbols.view(len(real), -1).long(), log_probs.view(len(real), -1).float()
 
     def _best(self, batch: TranslationBatch, real: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """Compute the symbols and their log-probabilities, [N, k] each."""
+        """Compute the k best symbols of each target token and their log-probabilities, [N, k]."""
         states = []
         for model in self._teachers:
             features = model(batch.src_tokens, batch.prev_output_tokens)
@@ -210,8 +210,8 @@ def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float
     ``log_p`` [N, V] are the logarithms of the student's probabilities p at this temperature.
     """
     num_others = log_p.size(1) - ids.size(1)
-    share = (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=LEAST_REST)  # of the rest
-    # Divide logarithms by T and normalize: k symbols, then the one value of all others.
+    share = (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=LEAST_REST)  # of all others
+    # Divide logarithms by T and normalize: k symbols, then one value for each of the others.
     log_share = (share / max(num_others, 1)).log()
     scores = torch.cat([log_probs, log_share], -1) / temperature  # [N, k + 1]
     counts = torch.ones_like(scores[0])
@@ -286,7 +286,7 @@ def _shape_in_words(model: TranslationModel) -> str:
 
 @contextmanager
 def _reporting(config: TeacherConfig) -> Iterator[None]:
-    """Turn errors of the cache into one that names it."""
+    """Turn an error of the cache into a DataError that names its file."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:

@@ -1,4 +1,4 @@
-"""Terms that a translation must not have, by the letters that it has written so far."""
+"""Terms that a translation must not contain, found in the letters that it has written so far."""
 
 import itertools
 from collections import defaultdict
@@ -17,10 +17,10 @@ from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, st
 class Ending(NamedTuple):
     """The end of a hypothesis, as far as banned terms depend on it."""
 
-    # The longest end that begins a banned term, or is one whose last word may go on.
+    # The longest end of the text that begins a banned term, or is a term with an open last word.
     written: str = ""
     is_open: bool = False  # the last word may go on
-    is_forced: bool = False  # the last symbol ends forced text, so that a whole term may end
+    is_forced: bool = False  # the last symbol was forced, so a banned term may end in it
 
 
 class Forbidden(NamedTuple):
@@ -28,15 +28,16 @@ class Forbidden(NamedTuple):
 
     ends_term: bool  # the ending is a term: only symbols that go on with its last word are allowed
     completing: Tensor  # symbols that complete a term, int64 [n]
-    # Symbols that write a term whose last word may go on, int64 [m]. They are forbidden if the next
-    # symbol ends the word in any case.
+    # Symbols that write a term whose last word may go on, int64 [m]. They are forbidden if the
+    # symbol after them has to end that word.
     almost: Tensor
 
 
 class BannedTerms:
     """Terms that are banned from a translation, as an automaton that is built on demand.
 
-    ``match_case`` allows terms in other capitals. ``inside_words`` bans parts of words, too.
+    With ``match_case`` a term in other capitals is allowed. With ``inside_words`` parts of words
+    are banned as well.
     """
 
     def __init__(
@@ -182,8 +183,8 @@ class BannedTerms:
 class TermBans(StepRule):
     """Forbids every symbol that would complete a banned term of its sentence.
 
-    ``num_forced`` are the tokens of each sentence's forced beginning, [B]. The ``tracker`` of
-    forced terms tells which banned terms are in them.
+    ``num_forced`` [B] are the numbers of tokens of the forced beginnings. The ``tracker`` follows
+    the forced terms, which may contain banned terms.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class TermBans(StepRule):
         self._endings = [[Ending()] if terms else [] for terms in banned]
 
     def _may_be_last(self, step: int, log_probs: Tensor) -> list[list[bool]]:
-        """Return for each beam, [B][K], whether the token after the next may be forced."""
+        """Return for each beam, [B][K], whether the token after the next one may be forced."""
         shape = log_probs.shape[:2]
         last = self._written.ends_next(step, log_probs).expand(shape).tolist()
         if self._tracker is not None:
@@ -214,7 +215,7 @@ class TermBans(StepRule):
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Forbid symbols that would end a banned term, unless forced terms complete it."""
         last = self._may_be_last(step, log_probs)
-        # Treat beams with the same ending at once.
+        # Treat beams with the same ending together.
         groups: dict[tuple[int, Ending, bool], list[tuple[int, int]]] = defaultdict(list)
         for row, endings in enumerate(self._endings):
             for beam, ending in enumerate(endings):
@@ -252,7 +253,7 @@ class TermBans(StepRule):
         self._num_tokens += 1
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
+        """See :meth:`StepRule.keep`."""
         self._banned = list(itertools.compress(self._banned, mask))
         self._endings = list(itertools.compress(self._endings, mask))
         self._num_forced = list(itertools.compress(self._num_forced, mask))

@@ -1,4 +1,4 @@
-"""The search of one batch: all beams advance together, a token a step, and none is copied."""
+"""The search of one batch: all beams advance by one token per step, and none is copied."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from relu_nmt.translation.search.translations import Hypothesis
 
 MOST_DONE = 0.4
 """Drop finished sentences when they are more than this fraction of the batch. A drop copies the
-others."""
+other sentences."""
 
 LEAST_SCORE = -1e30
 """Scores below this come from numbers that overflow. Decoders round these differently."""
@@ -38,13 +38,13 @@ class BeamSearch:
 
     The hypotheses of a sentence are stored as soon as it is done, so its result does not depend on
     the other sentences. Several done sentences leave the batch together. Sources [B, S] are
-    right-padded. ``is_word`` [B, S] are the positions of words. ``ids`` [B], the numbers of the
-    sentences, seed the draws of sampling. If only ``listed`` symbols [V'] may be written, special
-    ones first, tokens of the search are indices into them.
+    right-padded. ``is_word`` [B, S] marks the positions of words. ``ids`` [B], the numbers of the
+    sentences, seed the draws of sampling. If only ``listed`` symbols [V'] may be written, which
+    begin with the special symbols, tokens of the search are indices into this list.
 
     Reference: Huang, Zhao and Ma 2017, "When to finish? Optimal beam search for neural text
-    generation", for the bound behind the stop rules ``exact`` and, looser, ``ahead``. ``full`` is
-    fairseq's rule.
+    generation", for the bound of the stop rule ``exact``. The rule ``ahead`` is looser, and
+    ``full`` is fairseq's rule.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class BeamSearch:
         return [SearchStep(tokens, state, self._is_live) for state in self._states]
 
     def advance(self, scores: StepScores) -> None:
-        """Choose the continuations of the beams by scores of the tokens after the newest ones."""
+        """Choose the continuations of the beams by the scores of the next tokens."""
         config = self._config
         step = self._step
         weights = scores.weights
         self._refuse_undefined(scores)
-        # Forbid tokens, then choose the best continuations, ended ones among them.
+        # Forbid tokens, then choose the best continuations, including those that end.
         candidates = self._candidates(scores)
         ends = candidates.tokens == self._symbols.eos_index
         any_ends = bool(ends.any())
@@ -126,8 +126,8 @@ class BeamSearch:
         if any_ends:
             self._finish(candidates, ends, attention)
             self._has_ended = True
-        # Store sentences that are done. An open hypothesis may have fallen behind although nothing
-        # ends now. The result must not depend on the ends in other sentences.
+        # Store sentences that are done. Check this even if nothing ends now, since open hypotheses
+        # can fall behind, and a result must not depend on the ends in other sentences.
         if self._has_ended:
             done = self._done(live).cpu().numpy() & self._open
             if done.any():
@@ -146,7 +146,7 @@ class BeamSearch:
         self._live = live
 
     def results(self) -> list[list[Hypothesis]]:
-        """Return the n best hypotheses of each sentence, without context (ConfigError: none)."""
+        """Return each sentence's n best hypotheses without context (ConfigError: it has none)."""
         results = self._finished.results(self._listed)
         # Report sentences without hypothesis: all their tokens were forbidden or not finite.
         for sentence, hypotheses in zip(self._ids, results, strict=True):
@@ -163,10 +163,10 @@ class BeamSearch:
     def _refuse_undefined(self, scores: StepScores) -> None:
         """Raise a ConfigError if an open hypothesis has a NaN among the scores of its next tokens.
 
-        A logit of NaN or infinity makes the whole row of log-probabilities NaN. Decoders choose
-        differently among such rows, so none of them is to choose.
+        A logit of NaN or +infinity makes the whole row of log-probabilities NaN. Different decoders
+        would choose different tokens from such a row.
         """
-        # Ask the first column alone, and for one number, since every step asks.
+        # Read only one number, the sum of the first column, since every step waits for it.
         if not scores.log_probs[:, :, 0].sum().isnan():
             return
         totals = self._live.totals
@@ -177,7 +177,7 @@ class BeamSearch:
             raise ConfigError(f"sentence {sentence}: no possible output; {NOT_FINITE}")
 
     def _candidates(self, scores: StepScores) -> Continuations:
-        """Return the best continuations of each group of beams, ended ones among them."""
+        """Return the best continuations of each group of beams, including those that end."""
         config = self._config
         totals = self._live.totals
         step = self._step
@@ -233,12 +233,12 @@ class BeamSearch:
         return Continuations(tokens, parents, totals, of_beams(attention, parents))
 
     def _finish(self, candidates: Continuations, ends: Tensor, attention: Tensor | None) -> None:
-        """Store the hypotheses that end now. Only candidates within the beam count."""
+        """Store the hypotheses that end now and are among the best k candidates of their group."""
         # Ended candidates among the first k of each group, [B, G, k].
         size = self._group_size
         step = self._step
         totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
-        # Name the parents of groups of one beam, which are the beams themselves.
+        # In groups of one beam, each beam is its own parent.
         if candidates.parents is None:
             parents = torch.arange(self._config.beam, device=totals.device).view(-1, size)
             parents = parents.expand_as(totals)
@@ -258,7 +258,7 @@ class BeamSearch:
         return self._scorer.score(outputs).masked_fill(totals == -torch.inf, -torch.inf)
 
     def _done(self, live: Continuations) -> Tensor:
-        """Return [B] bool: sentences whose open hypotheses no group of beams has to wait for."""
+        """Return which sentences are done in all groups of beams, bool [B]."""
         num_groups = self._num_groups
         rule = self._config.stop_rule
         history = self._finished
@@ -273,7 +273,7 @@ class BeamSearch:
             longest = self._lengths(self._constraints.limits + 1)
             done |= self._scorer.bound(best_open, self._lengths(next_length), longest) <= to_beat
         full = history.count >= self._group_size
-        # With a single beam, an open hypothesis was not the likeliest: greedy search has ended.
+        # A group of one beam is greedy search, which ends at the first end symbol.
         if rule == "full" or self._group_size == 1:
             done |= full
         elif rule == "ahead":
@@ -326,8 +326,8 @@ class SearchHistory:
     """The finished hypotheses of one batch, and back-pointers, so that no step copies hypotheses.
 
     For each live sentence it holds the best k finished hypotheses of every group of beams, with
-    ``scores`` [B, G, k], and the ``count`` of all, [B, G]. :meth:`take` stores those of done
-    sentences.
+    their ``scores`` [B, G, k]. ``count`` [B, G] is the number of all finished hypotheses.
+    :meth:`take` stores the hypotheses of done sentences.
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class SearchHistory:
         self._steps.append((row_of, beams, alignment))
 
     def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
-        """Add the best of the hypotheses [B, G, M] that end at ``step``, -inf or NaN for none."""
+        """Add the best of the hypotheses [B, G, M] that end at ``step``. Totals of none: -inf."""
         # Merge with the best so far, [B, G, k + M], and keep k.
         real = totals > -torch.inf
         self.count += real.sum(2)

@@ -15,11 +15,11 @@ from relu_nmt.translation.search import scorers, step_scores
 SENTENCE_LENGTHS = (0.0, 200)
 """Defaults of ``max_len_a`` and ``max_len_b`` for sentences, as in fairseq."""
 DOCUMENT_LENGTHS = (1.5, 50)  # defaults for documents, whose translations grow with the source
-SEARCHED = ("score_reference", False)  # need of options that only a search uses
+SEARCHED = ("score_reference", False)  # ``needs`` of options that only a search uses
 PRINTED = ("quiet", False)
-"""Need of options for the printed translations, in commands that have ``--quiet``."""
+"""``needs`` of options for printed translations, in commands that have ``--quiet``."""
 MOST_BEAMS = 100_000
-"""Limit beyond any use, which refuses a typing error before it fills the memory."""
+"""Limit far above any sensible value. It refuses a typing error before memory is full."""
 _searched = partial(option, needs=SEARCHED)
 
 
@@ -79,14 +79,14 @@ class GenerationConfig:
         1, "fewest output tokens before the end symbol", least=0, most=MOST_SIZE
     )
     no_repeat_ngram_size: int = _searched(
-        0, "no n-gram of this size twice in a hypothesis; 0 allows all", least=0, most=MOST_SIZE
+        0, "forbid an n-gram of this size to occur twice; 0 allows all", least=0, most=MOST_SIZE
     )
     free_sentence_count: bool = _searched(
         False, "a translation may have another number of sentences than its source"
     )
     stop_rule: str = _searched(
         "ahead",
-        "with K ended hypotheses stop (full), if none is ahead, or can be (exact)",
+        "stop at K ended hypotheses (full), if no open one leads (ahead) or can win (exact)",
         choices=("ahead", "full", "exact"),
         constants={"--no-early-stop": "exact"},
     )
@@ -107,7 +107,7 @@ class GenerationConfig:
     )
     sampling_topp: float = option(
         -1.0,
-        "draw from the fewest tokens with this sum of probabilities (-1: all)",
+        "draw from the likeliest tokens with this total probability (-1: all)",
         least=-1,
         most=1,
         needs="sampling",
@@ -195,7 +195,7 @@ class GenerationConfig:
             )
 
     def resolved(self, documents: bool = False, workers: int = 1) -> "GenerationConfig":
-        """Return the settings with values for all options. Documents have longer outputs."""
+        """Return the settings with a value for every option. Documents may have longer outputs."""
         defaults: dict[str, Any] = {"workers": workers}
         if not self.score_reference:  # a reference has its length
             lengths = DOCUMENT_LENGTHS if documents else SENTENCE_LENGTHS
@@ -225,8 +225,8 @@ class GenerationConfig:
     ) -> np.ndarray:
         """Return the most tokens before the end symbol for each sentence, int64 [B].
 
-        ``source_lengths`` [B] and ``max_positions``, which the models can write (None: any), count
-        the end symbol.
+        ``max_positions`` is the longest target of the models (None: any length). It counts the end
+        symbol, and so do ``source_lengths`` [B].
 
         Raises:
             ConfigError: the models cannot write ``--min-len`` tokens.

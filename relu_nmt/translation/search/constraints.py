@@ -28,13 +28,13 @@ def build_step_score(config: GenerationConfig, symbols: Dictionary) -> step_rule
 class TokenConstraints:
     """Rules about the next tokens of the live sentences of one batch.
 
-    A translation may have to have as many sentences as its source. The end symbol then follows the
-    last separator directly and is forbidden elsewhere. A sentence may be empty, since a translation
-    may join two. Allowed tokens keep their log-probabilities. A context costs nothing, nor do the
-    first ``num_free`` tokens, and ``min_len`` counts the tokens after a context. Prefixes [B, P]
-    int64 are padded on the right. At ``most_of_a_sentence`` tokens the separator is forced. The
-    limits leave room for all sentences, prefixes and terms. ``idle_token`` is fed to beams without
-    a hypothesis.
+    If sentences are counted, a translation has as many sentences as its source: the end symbol
+    follows the last separator directly and is forbidden elsewhere. A sentence may be empty, since a
+    translation may join two. Allowed tokens keep their log-probabilities. A context and the first
+    ``num_free`` tokens cost nothing. ``min_len`` counts only tokens after the context. Prefixes
+    [B, P] int64 are right-padded. At ``most_of_a_sentence`` tokens the separator is forced. The
+    limits leave room for all sentences, prefixes and terms. Beams without a hypothesis read
+    ``idle_token``.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class TokenConstraints:
             rule.advance(parents, tokens)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
+        """See :meth:`StepRule.keep`."""
         self._written.keep(rows, mask)
         for rule in self._all_rules:
             rule.keep(rows, mask)
@@ -165,22 +165,22 @@ def _make_room(
     pad_index: int,
     most_tokens: int | None,
 ) -> None:
-    """Let the longest outputs have room for all sentences, prefixes and terms."""
+    """Raise the limits so that all sentences, prefixes and terms fit (ConfigError: they cannot)."""
     forced = prefixes.cpu().numpy()
     number = np.zeros_like(written.limits)
     room = np.zeros_like(written.limits)
     if written.left is not None:
-        # All separators, and the tokens of the context that are none.
+        # Leave room for all separators and for the other tokens of the context.
         number = written.left[:, 0].cpu().numpy()
         in_context = np.arange(forced.shape[1]) < written.context_sizes[:, None]
         room = number + written.context_sizes
         room -= ((forced == written.separator) & in_context).sum(1)
-    # All forced tokens of sentences with prefixes or terms, and all separators.
+    # With prefixes or terms, leave room for all forced tokens and all separators.
     num_terms = np.array([source.num_forced for source in sources], dtype=np.int64)
     is_forced = num_terms + [len(source.prefix) for source in sources] > 0
     needed = num_terms + number + (forced != pad_index).sum(1)
     written.limits = np.maximum(written.limits, np.maximum(room, needed * is_forced))
-    # A single sentence without separator ends where the models can write no longer one.
+    # A source without separator ends at the longest sentence that the models can write.
     longest_sentence = written.most_of_a_sentence
     if written.single is not None and longest_sentence is not None:
         is_long = written.single[:, 0].cpu().numpy() & (written.limits >= longest_sentence)

@@ -104,13 +104,13 @@ def search_documents(
     decode: Decode,
     search: Search,
 ) -> TranslatedDocuments:
-    """Translate documents window by window. ``search`` gets all windows that are ready at a time.
+    """Translate documents window by window. ``search`` gets all windows that are ready at once.
 
     ``config`` and ``max_positions`` bound the output (:meth:`GenerationConfig.length_limits`).
 
     Raises:
-        ConfigError: windows overlap or have forced text, but no separators end their sentences, or
-            windows that overlap have prefixes of the references.
+        ConfigError: windows that overlap or have forced text do not end sentences in separators,
+            or windows that overlap have prefixes of the references.
     """
     windows = documents.windows
     _check_windows(documents, config)
@@ -189,7 +189,7 @@ class _Contexts:
         self._translations: dict[int, np.ndarray] = {}  # target tokens, ending in the separator
 
     def store(self, parts: dict[int, slice], tokens: np.ndarray) -> None:
-        """Store the parts of a translation by their sentences, with one separator at the end."""
+        """Store the part of each sentence in a translation, with one separator at its end."""
         assert self._documents.separators is not None
         separator = self._documents.separators.target
         for number, part in parts.items():
@@ -197,7 +197,7 @@ class _Contexts:
             self._translations[number] = np.append(tokens[part][of_text], separator)
 
     def ask(self, window: Window) -> tuple[Window, SourceSentence]:
-        """Return a window with as much context as fits and has a translation, and its source."""
+        """Return a window with the longest context that fits and is translated, and its source."""
         documents = self._documents
         windows = documents.windows
         document, _, first, end = window
@@ -227,7 +227,7 @@ class _Contexts:
             translations.append(self._translations[number])
             num_read += len(documents.sentences[number].ids) - 1
         context = np.concatenate(translations)
-        # The context may take its proportional share of the longest output.
+        # Limit the context's share of the longest output to its share of the source.
         length = len(documents.joined(window).ids)
         longest = self._config.length_limits(np.array([length]), self._max_positions)[0]
         return context if len(context) <= longest * (num_read / length) else None
@@ -236,7 +236,7 @@ class _Contexts:
 def _parts_of(
     documents: SourceDocuments, window: Window, best: Translation
 ) -> dict[int, slice] | None:
-    """Return the tokens of each new sentence with words, as slices. None if they do not fit."""
+    """Return the slice of tokens of each new sentence with words. None: the counts differ."""
     tokens = best.hypothesis.tokens[:-1]
     numbers = documents.with_words(window.first, window.end)
     separators = documents.separators
@@ -257,7 +257,7 @@ def _lines_of(
     parts: dict[int, slice] | None,
     decode: Decode,
 ) -> list[Translation]:
-    """Return a translation for each new sentence, empty without words, or a single one for all."""
+    """Return a translation for each new sentence (empty if it has no words), or one for all."""
     if parts is None or window.end - window.context == 1:
         return [best]
     with_words = documents.with_words(window.context, window.end)

@@ -26,27 +26,27 @@ from relu_nmt.translation.search.symbol_texts import SymbolTexts
 
 Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]
-"""Terms that are not begun, and the remainder of the term that is being written. () for none."""
+"""A way to read a hypothesis: the terms not yet begun, and the rest of a begun term or ()."""
 WORD_END: Term = (-1,)
-"""Remainder of a written term whose last word could go on: the term counts once the word ends."""
+"""Rest of a term of which only the end of its last word is missing. The next token decides."""
 MOST_WAYS = 32
-"""Follow this many ways of reading one hypothesis. Only terms that overlap much have more."""
+"""Limit of the ways that are followed. Only terms with many overlaps have more."""
 
 
 @dataclass(frozen=True)
 class ForcedTerms:
-    """Terms that a translation must have, at positions that do not overlap, and its progress.
+    """Terms that a translation must contain without overlaps, and how much of them is written.
 
     The progress is a state of an automaton that is built on demand.
 
     Args:
         terms: token ids of each term. A term that is given twice must occur twice.
         ordered: the terms come in this order.
-        prefix: token ids with which the translation begins, or their remainder if some are
-            written. They may contain terms.
-        later: the terms of each sentence after the first, to which ``terms`` then belong.
-            Empty: one sentence, or terms anywhere in several.
-        ways: all ways of reading the sentence so far. At least one is in the middle of no term.
+        prefix: token ids with which the translation begins, as far as they are not yet written.
+            The prefix may contain terms.
+        later: the terms of each later sentence. ``terms`` then belong to the current sentence.
+            Empty: there is one sentence, or terms may be in any sentence.
+        ways: all ways to read the sentence so far. At least one is free: no term is begun in it.
             By default nothing is written.
         texts: texts of the symbols, for terms of whole words. None: terms may be parts of words.
         is_open: the last word of the sentence so far may go on.
@@ -95,7 +95,7 @@ class ForcedTerms:
         return len(self.prefix) + fewest
 
     def _spaces(self, way: Way, is_open: bool) -> int:
-        """Return how many tokens have to end words before the terms of a way that are left."""
+        """Return how many tokens must end a word before the terms that a way still needs."""
         left, remainder = way
         if self.texts is None:
             return 0
@@ -112,7 +112,7 @@ class ForcedTerms:
         return number
 
     def joins(self, token: int) -> bool:
-        """Return whether a token goes on with the last word, so that no term may end or begin."""
+        """Return whether a token goes on with the last word, so no term ends or begins there."""
         return self.is_open and self.texts is not None and bool(self.texts.continues[token])
 
     def opens(self, token: int) -> bool:
@@ -120,7 +120,7 @@ class ForcedTerms:
         return self.texts is not None and bool(self.texts.stays_open[token])
 
     def _free_ways(self, joins: bool) -> tuple[Way, ...]:
-        """Return the ways in the middle of no term, before a token that does or does not join."""
+        """Return the free ways if the next token joins, or does not join, the last word."""
         if joins:
             return tuple(way for way in self.ways if not way[1])
         return tuple((left, ()) for left, remainder in self.ways if remainder in ((), WORD_END))
@@ -130,7 +130,7 @@ class ForcedTerms:
         return {}
 
     def otherwise(self, joins: bool = False, opens: bool = False) -> "ForcedTerms":
-        """Return the progress after a token of no term, which :meth:`joins` or :meth:`opens`."""
+        """Return the progress after a token of no term. See :meth:`joins` and :meth:`opens`."""
         if (joins, opens) not in self._otherwise:
             ways = self._free_ways(joins)
             if ways != self.ways:
@@ -149,7 +149,7 @@ class ForcedTerms:
             first = self.prefix[0]
             read = replace(self, prefix=()).advance(first)
             return {first: replace(read, prefix=self.prefix[1:])}
-        # Each way goes on with its term. A way between terms begins one, with a new word.
+        # Each way goes on with its begun term. A free way begins a term at a new word.
         ways: dict[int, list[Way]] = defaultdict(list)
         for left, remainder in self.ways:
             if remainder and remainder != WORD_END:
@@ -172,7 +172,7 @@ class ForcedTerms:
 
     @cached_property
     def begun(self) -> set[int]:
-        """The tokens that go on with a term which is begun."""
+        """The tokens that go on with a begun term."""
         return {remainder[0] for _, remainder in self.ways if remainder not in ((), WORD_END)}
 
     def ends_with(self, token: int) -> bool:
@@ -204,14 +204,14 @@ def _missing(way: Way) -> int:
 
 
 def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
-    """Return the ways, the best first, without ways that another beats in every term."""
-    # Compare each way with the free ways: those in the middle of no term.
+    """Return the ways, the best first, without ways that a free way makes superfluous."""
+    # Compare each way with the free ways, in which no term is begun.
     unique = sorted(dict.fromkeys(ways), key=lambda way: (_missing(way), way))
     needs = [Counter(left) for left, _ in unique]
     free = [i for i, (_, remainder) in enumerate(unique) if not remainder]
     best = []
     for i, (_, remainder) in enumerate(unique):
-        # Drop a way if a free way needs no more terms and has written this one already.
+        # Drop a way if a free way needs no other terms: it has written the begun term already.
         if not any(needs[j] <= needs[i] and (remainder or needs[j] != needs[i]) for j in free):
             best.append(unique[i])
     first_free = next(way for way in best if not way[1])
@@ -220,9 +220,10 @@ def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
 
 
 class TermTracker(StepRule):
-    """Forces terms: the progress of the hypotheses of one batch, some of whose sentences have none.
+    """Forces the terms of a batch, and follows the progress of each hypothesis.
 
-    ``rows`` has the terms of each beam, [B][K]. Before the first token there is one hypothesis.
+    ``rows`` [B][K] has the progress of each beam. It is empty for a sentence without terms. Before
+    the first token there is one hypothesis.
     """
 
     def __init__(self, forced: Sequence[ForcedTerms | None], written: Written) -> None:
@@ -243,7 +244,7 @@ class TermTracker(StepRule):
         self.model = log_probs.clone()
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Allow the next tokens of terms, alone where no more fit, and ends after all terms."""
+        """Allow the next tokens of terms, and only these if no others fit. Forbid early ends."""
         shape = log_probs.shape[:2]
         left_to_write = self._written.left
         rooms = self._written.room(step, log_probs).expand(shape).tolist()
@@ -251,13 +252,13 @@ class TermTracker(StepRule):
         for row, beam, progress in self:
             # Count the room after the next token.
             left = rooms[row][beam] - 1
-            # Leave hypotheses alone that have all their terms.
+            # Skip hypotheses with all terms, unless a token could undo one that then has no room.
             worst = progress if progress.prefix else progress.otherwise(progress.is_open, True)
             if not progress.missing and worst.missing <= left:
                 continue
             if progress.missing:
                 log_probs[row, beam, self._written.eos_index] = -torch.inf
-            # Terms that belong to no sentence may wait for the last sentence.
+            # Terms that may be in any sentence can wait for the last sentence.
             is_assigned = numbers is not None and numbers[row][beam] <= len(progress.later) + 1
             if is_assigned and progress.missing_here:
                 log_probs[row, beam, self._separator] = -torch.inf
@@ -276,7 +277,7 @@ class TermTracker(StepRule):
             log_probs[row, beam, allowed] = self.model[row, beam, allowed]
 
     def forbid_ends(self, hypotheses: Sequence[tuple[int, int]], word_ends: Tensor) -> None:
-        """Forbid symbols at pairs of sentence and beam, but for the next tokens of begun terms."""
+        """Forbid ``word_ends`` at pairs of sentence and beam, except to go on with a begun term."""
         for row, beam in hypotheses:
             begun = sorted(self.rows[row][beam].begun) if self.rows[row] else []
             scores_of_begun = self.model[row, beam, begun]
@@ -284,7 +285,7 @@ class TermTracker(StepRule):
             self.model[row, beam, begun] = scores_of_begun
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K] (None: the same)."""
+        """See :meth:`StepRule.advance`."""
         chosen = tokens.tolist()
         for row, beams in enumerate(states_of_parents(self.rows, parents, tokens)):
             advanced = []
@@ -300,12 +301,12 @@ class TermTracker(StepRule):
         self._num_tokens += 1
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
+        """See :meth:`StepRule.keep`."""
         self.rows = list(itertools.compress(self.rows, mask))
 
 
 def _leave_room(log_probs: Tensor, progress: ForcedTerms, left: int) -> None:
-    """Forbid the tokens, in log_probs [V], after which terms would need more than ``left``."""
+    """Forbid tokens, in log_probs [V], after which terms need more than ``left`` tokens."""
     assert progress.texts is not None, "the ends of words matter"
     joining = progress.texts.continues & progress.is_open
     opening = progress.texts.stays_open
@@ -318,11 +319,11 @@ def _leave_room(log_probs: Tensor, progress: ForcedTerms, left: int) -> None:
 def share_among_terms(
     continuations: Continuations, scores: StepScores, totals: Tensor, tracker: TermTracker
 ) -> None:
-    """Divide the beam, in place, among hypotheses by their number of tokens of forced terms.
+    """Divide the beam, in place, among hypotheses that miss different numbers of term tokens.
 
-    Candidates are the best continuations [B, 1, 2K], and of every hypothesis the best one and all
-    that continue a term. Each is ranked among those with equally many term tokens. The best of each
-    rank are taken in turn, beginning with candidates that miss fewest tokens.
+    Candidates are the best continuations [B, 1, 2K], the best continuation of every hypothesis, and
+    all continuations that go on with a term. Candidates that miss equally many term tokens form a
+    group. The groups give their best candidate in turn, the group that misses fewest tokens first.
     """
     assert continuations.parents is not None, "beam search names parents"
     log_probs = scores.log_probs_of(totals)
@@ -347,8 +348,7 @@ def share_among_terms(
 def _further(
     beams: Sequence[ForcedTerms], log_probs: Tensor, totals: Tensor
 ) -> dict[tuple[int, int], float]:
-    """Return sums of totals [K] and log_probs [K, V] for each beam's best token and its terms."""
-    # Pairs of a beam and its next token.
+    """Return new totals, by beam and next token: each beam's best token and its term tokens."""
     best = log_probs.argmax(1).tolist()
     pairs = []
     for beam, progress in enumerate(beams):
@@ -361,8 +361,8 @@ def _further(
 def _shared_out(
     beams: Sequence[ForcedTerms], sums: dict[tuple[int, int], float]
 ) -> list[tuple[float, int, int]]:
-    """Return total, token and parent of the possible candidates, in the order of their rank."""
-    # Rank candidates among those that miss equally many tokens of the terms.
+    """Return total, token and parent of the possible candidates, in the order of choice."""
+    # Group candidates by the number of term tokens that they miss.
     by_missing: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
     for (parent, token), total in sums.items():
         if total > -torch.inf:
@@ -373,6 +373,6 @@ def _shared_out(
         # Sort by total, then by beam and token, so that ties are reproducible.
         candidates.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
         columns.append(candidates)
-    # Take turns: the best of each rank, candidates that miss fewest tokens first.
+    # Take the groups' best candidates in turn, then their second best.
     ranks = itertools.zip_longest(*columns)
     return list(filter(None, itertools.chain.from_iterable(ranks)))

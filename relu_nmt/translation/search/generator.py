@@ -36,12 +36,12 @@ the size of its caches, and 256 MB on a GPU."""
 BATCHES_EACH = 2
 """Fewest batches for each of several workers, so that none waits long for the last one."""
 LEAST_SENTENCES = 8
-"""Fewest sentences of a batch of several workers: a step of one takes as long as one of four."""
+"""Fewest sentences in a worker's batch. A step of one sentence is as slow as a step of four."""
 LEAST_MAX_TOKENS = 2048  # smallest share of ``DEFAULT_MAX_TOKENS`` for each of several workers
 MOST_BATCHES = 3  # most batches in one task of a worker. After each task it reports its results.
 FLOAT_BYTES = 4
 MOST_LEFT = 0.4
-"""Begin the next batch when at most this fraction of the hypotheses of the last is open."""
+"""Begin the next batch when at most this fraction of a full batch's hypotheses is open."""
 
 
 class Generator:
@@ -50,7 +50,7 @@ class Generator:
     With ``separators`` a translation has as many sentences as its source, unless
     ``config.free_sentence_count``. A ``shortlist`` restricts the symbols, unless prefixes or terms
     are forced, terms banned, or tokens have a bonus. ``first_symbol``, such as the code of a
-    language, is a forced first token that counts, but costs nothing.
+    language, is a forced first token. It counts as a token, but costs nothing.
 
     Raises:
         ConfigError: ``free_sentence_count`` without separators, or a wrong option of the scorer.
@@ -106,7 +106,7 @@ class Generator:
 
         A source without words has one empty hypothesis with score 0, without a call of the model.
         ``first_id`` is the number of the first sentence, for the random numbers of sampling.
-        ``on_progress`` is called with the number of sentences without words, then of each batch.
+        ``on_progress`` gets the number of sentences without words, then the size of each batch.
 
         Raises:
             ConfigError: references are needed but missing, or limits leave a sentence no output.
@@ -139,7 +139,7 @@ class Generator:
     def joined(
         self, sentences: Sequence[SourceSentence], hypotheses: Sequence[Hypothesis]
     ) -> Hypothesis:
-        """Return hypotheses of the sentences of a line as one, to which inner end symbols count."""
+        """Join the hypotheses of a line's sentences. Scores include the inner end symbols."""
         # Count source positions from the beginning of the line.
         position = 0
         alignments = []
@@ -180,7 +180,7 @@ class Generator:
         return plan_batches(lengths, self.config, len(self.symbols), device_type, workers)
 
     def first_batch(self, lengths: np.ndarray) -> int:
-        """Return the number of longest sources, of these lengths [N], that go together."""
+        """Return how many of the longest sources, of these lengths [N], form the first batch."""
         return len(self._batches(lengths)[0])
 
     def search(
@@ -212,7 +212,7 @@ class Generator:
         waiting: Iterator[tuple[int, tuple[Sequence[SourceSentence], np.ndarray]]],
         first_id: int,
     ) -> int | None:
-        """Advance searches, begin waiting ones, until one is done. Return its number, or None."""
+        """Advance and begin searches until one is done. Return its number, or None at the end."""
         wants_weights = self.config.wants_alignment or self._scorer.needs_attention
         while True:
             size = max((len(search.src_tokens) for search in running.values()), default=0)
@@ -302,7 +302,7 @@ class Generator:
         return padded.to(self.ensemble.device)
 
     def _check_memory(self, searches: Sequence[BeamSearch]) -> None:
-        """Refuse scores of a step for which a CPU has no memory (OutOfMemoryError)."""
+        """Refuse a step whose scores do not fit in CPU memory (OutOfMemoryError)."""
         # Count logits and log-probabilities of all symbols for each live hypothesis.
         num_rows = sum(search.num_live for search in searches)
         if self.ensemble.device.type == "cpu" and self._shortlist is None:
@@ -312,7 +312,7 @@ class Generator:
 
     @contextmanager
     def _memory_advice(self, src_tokens: Sequence[Tensor]) -> Iterator[None]:
-        """Add a remedy to errors of missing memory while sources [B, S] are translated at once."""
+        """Add a remedy to errors from lack of memory inside the block, for sources [B, S]."""
         try:
             yield
         except (RuntimeError, MemoryError) as error:
@@ -333,7 +333,7 @@ def plan_batches(
     device_type: str = "cpu",
     workers: int = 1,
 ) -> list[np.ndarray]:
-    """Return the sentences of each batch, longest first, by limits or as suits the device."""
+    """Divide sentences into batches, longest first, by the settings or limits of the device."""
     # Without given sizes, limit the logits of a step, and leave batches for all workers.
     max_tokens = config.max_tokens
     batch_size = config.batch_size or len(lengths)
@@ -359,7 +359,7 @@ def plan_batches(
 
 
 def longest_first(lengths: np.ndarray, size_of: Callable[[int], int]) -> Iterator[np.ndarray]:
-    """Yield the sentences of each batch, longest first, ``size_of(longest)`` but at least one."""
+    """Yield batches of sentences, longest first: ``size_of(longest)``, but at least one each."""
     order = np.argsort(-lengths, kind="stable")
     first = 0
     while first < len(order):
@@ -369,7 +369,7 @@ def longest_first(lengths: np.ndarray, size_of: Callable[[int], int]) -> Iterato
 
 
 def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[np.ndarray]]:
-    """Return tasks of several batches that one worker translates together, of similar work."""
+    """Return tasks with similar work, each with several batches for one worker."""
     # Blocks of batches, longest first. Worker w gets every workers-th batch of a block.
     rounds = -(-len(batches) // (workers * MOST_BATCHES))
     size = workers * -(-len(batches) // (workers * rounds))

@@ -62,10 +62,10 @@ class Scorer(ABC):
     Config: ClassVar[type]
 
     needs_attention: ClassVar[bool] = False
-    """Record the cross-attention that also aligns tokens, for :attr:`Outputs.attention`."""
+    """The score reads :attr:`Outputs.attention`, from the cross-attention that aligns tokens."""
 
     uses_length_penalty: ClassVar[bool] = False
-    """The score depends on ``--lenpen`` and its kind. Without, these flags are refused."""
+    """The score depends on the flags of the length penalty. If not, the flags are refused."""
 
     def __init_subclass__(cls) -> None:
         with_own_config(cls)
@@ -79,7 +79,7 @@ class Scorer(ABC):
         """Return the scores [B, M]. The highest is the best."""
 
     def joined(self, scores: np.ndarray, lengths: np.ndarray, length: int) -> float:
-        """Return a line's score, by default the mean of scores [N] of sentences by lengths [N]."""
+        """Return a line's score: by default the mean of its sentences' scores [N] by length [N]."""
         return float(np.average(scores, weights=lengths))
 
     def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
@@ -116,12 +116,12 @@ class LengthScorer(Scorer):
         return totals / torch.from_numpy(self.divisors(outputs.lengths)).to(totals)[:, None]
 
     def joined(self, scores: np.ndarray, lengths: np.ndarray, length: int) -> float:
-        """Multiply each score by its length penalty, and divide the sum by the line's penalty."""
+        """Return the sum of the sentences' log-probabilities over the line's length penalty."""
         total = np.dot(scores, self.divisors(lengths))
         return float(total / self.divisors(np.array([length]))[0])
 
     def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
-        """Divide by the largest penalty, the best for a negative sum, of any length in between."""
+        """Divide by the largest length penalty, which gives a negative total its highest score."""
         largest = np.maximum(self.divisors(shortest), self.divisors(longest))
         return totals / torch.from_numpy(largest).to(totals)[:, None]
 
@@ -139,7 +139,7 @@ class CoverageScorer(LengthScorer):
     needs_attention = True
 
     def score(self, outputs: Outputs) -> Tensor:
-        """See :meth:`Scorer.score`. The penalty is at most 0, so the bound stays."""
+        """See :meth:`Scorer.score`. The penalty is at most 0, so the bound still holds."""
         assert outputs.attention is not None, "needs_attention"
         logs = outputs.attention.clamp(LEAST_COVERAGE, 1.0).log()  # [B, M, S]
         penalty = logs.masked_fill(~outputs.is_word[:, None], 0.0).sum(2)
@@ -178,7 +178,7 @@ def score_references(
     tgt_tokens: Tensor,
     separators: Separators | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return references [B, T] as only hypotheses of sources [B, S] (``--score-reference``)."""
+    """Return references [B, T] as hypotheses of the sources [B, S] (``--score-reference``)."""
     pad = symbols.pad_index
     # Shift the references right, as decoder input that begins with the end symbol.
     prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)

@@ -35,9 +35,9 @@ def best_of_groups(
     """Extend each of ``num_groups`` groups of k beams by its 2k best continuations.
 
     At most k candidates are the end symbol, so at least k can go on. Groups are extended one after
-    the other. Each pays ``strength`` for each time that an earlier group chose a token. The penalty
-    only steers the choice, and the reported scores are the model's own. The totals of the beams are
-    [B, K].
+    the other. A group pays ``strength`` for a token each time that an earlier group chose it. The
+    penalty only steers the choice, and the reported scores are the model's. The totals of the beams
+    are [B, K].
 
     Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
     neighbors here. Fairseq interleaves the groups and adds the penalty to the score.
@@ -46,14 +46,14 @@ def best_of_groups(
     log_probs = scores.log_probs_of(totals)
     batch, beam_size, vocab_size = log_probs.shape
     size = beam_size // num_groups
-    times = log_probs.new_zeros(batch, vocab_size)  # that earlier groups chose a token
+    times = log_probs.new_zeros(batch, vocab_size)  # choices by earlier groups
     all_tokens = []
     all_parents = []
     all_totals = []
     for first in range(0, beam_size, size):
         group_probs = log_probs[:, first : first + size]  # [B, k, V]
         group_totals = totals[:, first : first + size]  # [B, k]
-        # Choose by scores with the penalty, but report the model's own.
+        # Choose by scores with the penalty, but report the model's scores.
         steered = group_probs
         if first:
             steered = group_probs - strength * times[:, None]

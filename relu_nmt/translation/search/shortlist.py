@@ -14,9 +14,9 @@ from relu_nmt.io.text_lines import read_lines
 
 NUM_SPECIAL = len(SPECIAL_SYMBOLS)  # the first ids, which every translation may need
 MULTIPLE = 128
-"""The size of a batch's list is a multiple of this: on CPUs oneDNN compiles each size."""
+"""The size of a batch's list is a multiple of this, since oneDNN compiles each size on CPUs."""
 PAIR_MARK = "#languages:"
-"""Begin of the last word of a file's first line, which names the languages."""
+"""Beginning of the word that names the languages, the last word of a file's first line."""
 ROUNDS = 5  # rounds of expectation maximization. After these the lists hardly change.
 
 

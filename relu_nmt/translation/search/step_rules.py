@@ -35,7 +35,7 @@ class StepRule(ABC):
 
     @abstractmethod
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores of the token after ``step`` tokens, in place.
+        """Change the scores of the token that follows ``step`` tokens, in place.
 
         log_probs are [B, K, V], or [B, 1, V] for the first token. If all active rules are alike,
         they may belong to any hypotheses, [..., ..., V].
@@ -45,7 +45,7 @@ class StepRule(ABC):
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:  # noqa: B027
-        """Keep only these rows [B'], the sentences of the mask [B]."""
+        """Keep only the sentences with indices ``rows`` [B'], which ``mask`` [B] marks."""
 
 
 class StepScore(StepRule):
@@ -71,16 +71,17 @@ class StepScore(StepRule):
 
 
 class Written:
-    """The amounts that the hypotheses of a batch have written and may write.
+    """How much the hypotheses of a batch have written and may write.
 
     ``limits`` are the most tokens before the end symbol, ``context_sizes`` the tokens of a known
     context, int64 [B] each. At ``most_of_a_sentence`` tokens (None: any) the separator is forced.
 
     Attributes:
         separator: the symbol that ends each sentence. -1 for none.
-        left: sentences to write, int64 [B, K], [B, 1] at first. None: they are not counted.
-        length: tokens of the current sentence, likewise.
-        single: sources without separator, bool [B, 1], whose end is free. None for none.
+        left: sentences still to write, int64 [B, K], [B, 1] at first. None: they are not counted.
+        length: tokens of the current sentence, in the same shape. None: they are not counted.
+        single: True for sources without separator, bool [B, 1], whose end is free. None: no such
+            source.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Written:
             self._ends[self.separator] = log_probs[:, :, self.separator].clone()
 
     def allow_only(self, symbol: int, log_probs: Tensor, where: Tensor) -> None:
-        """Forbid, in place, all but an end of sentences for the beams ``where``, bool [B, K]."""
+        """Forbid, in place, all but this end of sentences for the beams ``where``, bool [B, K]."""
         saved = self._ends[symbol]
         sentence, beam = where.expand(saved.shape).nonzero(as_tuple=True)
         if len(sentence):
@@ -127,7 +128,7 @@ class Written:
             log_probs[sentence, beam, symbol] = saved[sentence, beam]
 
     def room(self, step: int, like: Tensor) -> Tensor:
-        """Return how many tokens, besides ends of sentences, fit in, [B, K] or [B, 1]."""
+        """Return how many tokens still fit besides ends of sentences, [B, K] or [B, 1]."""
         room = column(self.limits - step, like)
         return room if self.left is None else room - self.left
 
@@ -153,7 +154,7 @@ class Written:
             self.length = (of_parents(self.length, parents, ends) + 1).masked_fill(ends, 0)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
+        """Keep only the sentences with indices ``rows`` [B'], which ``mask`` [B] marks."""
         self.limits = self.limits[mask]
         self.context_sizes = self.context_sizes[mask]
         for name in ("left", "length", "single"):
@@ -206,7 +207,7 @@ class NoUnknownWords(StepRule):
 
 
 class NoRepeatedNgrams(StepRule):
-    """Forbids n-grams of a size that a hypothesis has already. Ends of sentences may repeat."""
+    """Forbids n-grams that a hypothesis already has, for one n. Ends of sentences may repeat."""
 
     def __init__(self, size: int, pad_index: int, written: Written) -> None:
         self._size = size
@@ -239,7 +240,7 @@ class NoRepeatedNgrams(StepRule):
         self._history = torch.cat([history, newest], dim=2)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
+        """See :meth:`StepRule.keep`."""
         if self._history is not None:
             self._history = self._history.index_select(0, rows)
 
@@ -258,7 +259,7 @@ class ShortestOutput(StepRule):
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change the scores, see :class:`StepRule`."""
-        # The end symbol now, or the last separator, after which it would be forced.
+        # Forbid the end symbol, and the last separator, since it would force the end symbol.
         written = self._written
         shortest = written.context_sizes + self._min_len
         too_short = column(step < shortest, log_probs)
@@ -298,12 +299,12 @@ class Prefixes(StepRule):
         log_probs[rows] = values
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
+        """See :meth:`StepRule.keep`."""
         self._prefixes = self._prefixes.index_select(0, rows)
 
 
 class SentenceCount(StepRule):
-    """Ends after the last sentence, not before. Forces separators where nothing else fits."""
+    """Forces the end after the last sentence, and separators where nothing else fits."""
 
     def __init__(self, written: Written) -> None:
         assert written.left is not None, "sentences are counted"
@@ -364,7 +365,7 @@ class LongestOutput(StepRule):
 
 
 def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
-    """Return the values [B, K] or [B, 1] of each beam's parent, [B, K] as ``like``."""
+    """Return each beam's value of its parent, [B, K] as ``like``, from [B, K] or [B, 1]."""
     values = values.expand(like.shape)
     return values if parents is None else values.gather(1, parents)
 
@@ -423,7 +424,7 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_i
 
 
 def exclude_token(log_probs: Tensor, token: int, where: Tensor | None = None) -> None:
-    """Take a token out of log_probs [B, K, V] in place, and normalize, ``where`` [B, K or 1].
+    """Remove a token from log_probs [B, K, V], in place, and normalize, ``where`` [B, K or 1].
 
     Example:
         >>> log_probs = torch.tensor([[[0.5, 0.25, 0.25]]]).log()

@@ -24,7 +24,7 @@ WITHOUT_SPACES = re.compile(
 )
 _SPACES = re.compile(r"\s+")
 _INSIDE_WORDS = "\u00ad\u200c\u200d"  # soft hyphen and joiners
-END = "\n"  # stands between the texts of symbols, where the next symbol decides whether a word ends
+END = "\n"  # end of a symbol's text. The next symbol decides whether a word ends there.
 
 
 @lru_cache(maxsize=65536)
@@ -39,7 +39,7 @@ def is_letter(character: str) -> bool:
 
 
 def compact(text: str) -> str:
-    """Return a text with single spaces, and these only between letters or at the text's ends.
+    """Return a text with single spaces, and without spaces beside punctuation.
 
     A detokenizer decides on the spaces beside punctuation.
 
@@ -79,7 +79,7 @@ class SearchedTexts:
         self._begins = [0, *itertools.accumulate(sizes)]
 
     def find(self, part: str) -> Iterator[tuple[int, str, str]]:
-        """Yield each symbol with the part, which may begin with END, and the letters around it."""
+        """Yield each symbol with the part (which may begin with END), and the characters around."""
         begin = self._all.find(part)
         while begin >= 0:
             end = begin + len(part)
@@ -117,16 +117,16 @@ class SymbolTexts:
 
     @cached_property
     def continues(self) -> np.ndarray:
-        """Symbols that go on with a word which has not ended, bool [V]."""
+        """True for symbols that go on with an open word, bool [V]."""
         return np.array([text == "" or is_letter(text[0]) for text in self.exact.texts])
 
     @cached_property
     def stays_open(self) -> np.ndarray:
-        """Symbols whose last word may go on in the next symbol, bool [V]."""
+        """True for symbols whose last word may go on in the next symbol, bool [V]."""
         return np.array([text != "" and is_letter(text[-1]) for text in self.exact.texts])
 
     def spellings(self, term: str, match_case: bool) -> set[str]:
-        """Return compact texts of a term, as typed and as the model writes it (DataError)."""
+        """Return a term's compact texts, as typed and as written by the model (DataError)."""
         self.text.words(term)  # refuses a term that is no text
         cases = [term]
         if not match_case:  # other cases may need other symbols, such as single bytes

@@ -29,9 +29,9 @@ class SourceSentence:
         context: token ids, without end symbol, of the known translation of the first part of the
             source. The translation continues it and does not include it.
         prefix: token ids, without end symbol, with which the translation begins.
-        forced: terms that the translation must have. They may be in the prefix, not in the context.
-            None for none.
-        banned: terms that it may not have, except in a forced prefix or term. None for none.
+        forced: terms that the translation must have. They may be in the prefix, but not in the
+            context. None: no terms.
+        banned: terms that it may not have, except in a forced prefix or term. None: no terms.
         parts: the sentences of a line that are translated one by one. () for a single sentence.
     """
 
@@ -61,7 +61,7 @@ class SourceSentence:
         return 0 if self.forced is None else self.forced.num_tokens
 
     def as_read(self, separators: documents.Separators | None) -> "SourceSentence":
-        """Return a single sentence without separator if the model reads it so."""
+        """Return the source. Drop a single sentence's separator if the model does not read it."""
         if separators is None or separators.alone or self.ids.tolist().count(separators.source) > 1:
             return self
         ids = self.ids[self.ids != separators.source]
@@ -87,11 +87,11 @@ class Hypothesis:
 
     Args:
         tokens: target symbols, int64 [T], ending in the end symbol.
-        score: rank among the hypotheses of the sentence, from the search's scorer. By default
-            the total log-probability (nats) over the length penalty.
+        score: number that ranks the hypotheses of the sentence, from the search's scorer. By
+            default the total log-probability (nats) over the length penalty.
         positional_scores: log-probability of each token in nats, float32 [T].
-        alignment: source position that each token attends to most, int64 [T], -1 if it attends to
-            none, if asked for.
+        alignment: source position that each token attends to most, int64 [T]. -1 if it attends to
+            no position. None: not asked for.
         reached_limit: it ended at the longest output and may be cut off.
     """
 
@@ -109,8 +109,8 @@ class Translation(documents.Line):
     The tokens come from the dictionary. With ``replace_unk`` unknown words are replaced.
 
     Args:
-        hypothesis: token ids, scores by position, alignment. Of one line among several: the part
-            of this line, with the score of all.
+        hypothesis: token ids, scores by position, alignment. For one of several lines, it has
+            this line's tokens and the score of all lines.
         source_tokens: the tokens of the source.
     """
 
@@ -205,7 +205,7 @@ def as_lines(texts: Iterable[T]) -> list[T]:
 def plain_lines(lines: Iterable[str]) -> list[str]:
     """Return the lines of a text as a list (DataError: it is a single text, or no plain text)."""
     listed = as_lines(lines)
-    # Leave the error of a line that is no text to its encoding.
+    # A line that is no text raises its error later, when it is encoded.
     texts = [line for line in listed if isinstance(line, str)]
     refuse_utf16("".join(texts).encode("utf-8", "surrogatepass"), "the text")
     refuse_markup(texts, "the text")
