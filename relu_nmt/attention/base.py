@@ -35,7 +35,7 @@ class Capabilities:
     causal: bool = True
     # Queries and keys may come from different sequences, and queries one at a time.
     cross: bool = True
-    fewer_keys: bool = False  # all queries at once may have fewer keys than there are queries
+    fewer_keys: bool = False  # a whole sequence of queries may see fewer keys than it has queries
     weights: bool = True  # it has a matrix of weights [Nq, Nk], for dropout and to return
     # Its weights are a map of scores q k, so that a position scheme can add a bias to the scores or
     # rotate queries and keys.
@@ -101,7 +101,7 @@ class AttentionProblem:
 
 
 class RowSums(NamedTuple):
-    """Sums over the weights w of each row, [B, H, Nq] float32. Sums of blocks of keys add up."""
+    """Sums over the weights w of each row, [B, H, Nq] float32."""
 
     total: Tensor  # sum_j w_j, differentiable
     # Sum_j w_j log w_j with 0 log 0 = 0, differentiable. None where weights may be negative.
@@ -114,10 +114,11 @@ class RowSums(NamedTuple):
 class RowStatistics:
     """Statistics of the weights of each query row, before dropout, float32, [B, H, Nq].
 
-    :mod:`relu_nmt.attention.records` defines them.
+    :mod:`relu_nmt.applications.statistics` defines them.
 
     ``total`` (the statistic ``sum``) and ``entropy`` are differentiable if ``Need.statistics`` was
-    set. Weights that may be negative have no entropy. The other two come with telemetry only.
+    set. Weights that may be negative have no entropy. ``zero_fraction`` and ``largest`` come with
+    telemetry only.
     """
 
     total: Tensor
@@ -131,7 +132,8 @@ class AttentionOutput:
     """The weighted sums of the values [B, H, Nq, dv], and if wanted weights and row statistics.
 
     The weights [B, H, Nq, Nk] are those before dropout. The back ends of pointwise attention return
-    the sums of h(z) instead of the statistics. The mechanism knows the scale of the rows.
+    the sums of h(z) instead of the statistics, since only the mechanism knows the scale of the
+    rows.
     """
 
     values: Tensor
@@ -218,7 +220,7 @@ class Attention(nn.Module):
     exact: ClassVar[bool] = False
     """True if inputs become float32 (or stay float64): half precision would underflow."""
     degree: int | None = None
-    """p if queries that are a > 0 times as large give weights that are a^p times as large."""
+    """p if queries times a > 0 give weights times a^p. None if there is no such p."""
 
     def __init__(self, config: Any, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__()
@@ -226,7 +228,8 @@ class Attention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.dropout = dropout
-        # Take the place in the model from build_attention: mechanisms fix their own arguments.
+        # build_attention sets slot, layer and back end. Constructors of mechanisms do not take
+        # them.
         making = _making.get()
         self.name: str = making.get("name", type(self).__name__)
         self.slot: str = making.get("slot", "encoder")
@@ -295,8 +298,8 @@ class Attention(nn.Module):
     def backend_for(self, problem: AttentionProblem) -> Backend:
         """Return the back end for a problem: the one that the user named, or the fastest.
 
-        If it cannot solve the problem (only the reference returns weights, for example), the next
-        one gets it. An exported graph has the reference.
+        If it cannot solve the problem, the next one gets it: only the reference returns weights,
+        for example. An exported graph has the reference.
 
         Raises:
             ConfigError: the named back end cannot run on the device.

@@ -39,8 +39,8 @@ class FeatureAttention(Attention):
     """w_ij = f(q_i) g(k_j) m_ij / D(sum_j f(q_i) g(k_j) m_ij), output sum_j w_ij v_j.
 
     A subclass defines :meth:`features` (f and g) and may define :meth:`divisor` (D). The matrix of
-    weights is computed only for weights, statistics or dropout. For long sequences by blocks of
-    queries.
+    weights is computed only if weights, statistics or dropout need it, for long sequences by blocks
+    of queries.
     """
 
     exact = True
@@ -135,9 +135,9 @@ class CosFormerAttention(FeatureAttention):
 
     As cos(a - b) = cos a cos b + sin a sin b, the weights are products of 2 d features. M is the
     sentence's own length without padding. In causal use it is the fixed ``horizon``, as later
-    tokens must not change earlier weights. Positions count the real tokens. Fewer queries than keys
-    are the last ones, as in step-by-step decoding. A query or key without positive channels gives
-    output 0.
+    tokens must not change earlier weights. Positions count the real tokens. If there are fewer
+    queries than keys, as in step-by-step decoding, the queries are the last tokens. A query or key
+    without positive channels gives output 0.
 
     With ``grid``, for the patches of images, the cosine is cos(pi (y_i - y_j) / (2 R))
     cos(pi (x_i - x_j) / (2 C)) on R rows and C columns, by 4 d features. A class token stands in
@@ -161,7 +161,7 @@ class CosFormerAttention(FeatureAttention):
         )
         horizon: int = option(
             1024,
-            "M in causal use, where the length is not known: most tokens",
+            "M in causal use, where the length is not known: the most tokens of a sequence",
             least=1,
             needs=["reweight", ("grid", False)],
         )
@@ -173,7 +173,7 @@ class CosFormerAttention(FeatureAttention):
     )
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """Return the features (ConfigError: beyond ``horizon`` tokens, or without patches)."""
+        """Return f(q) and g(k). Raise a ConfigError beyond ``horizon`` or without patches."""
         q, k = q.relu(), k.relu()
         if not self.config.reweight:
             return q, k
@@ -192,7 +192,7 @@ class CosFormerAttention(FeatureAttention):
                 _rotated(q, visibility.query_positions().to(q) / self.config.horizon),
                 _rotated(k, visibility.key_positions().to(q) / self.config.horizon),
             )
-        # Positions over M stay below 1: beyond it cosines, and so sums, would be negative.
+        # Positions over M stay below 1. Above 1 cosines, and so sums, would be negative.
         fractions = visibility.places().to(q) / visibility.positive_counts[:, 0].to(q)
         return _rotated(q, fractions), _rotated(k, fractions)
 
@@ -208,7 +208,7 @@ class CosFormerAttention(FeatureAttention):
 
 
 def _grid_places(visibility: Visibility, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each token's row over the number of rows, and the same of columns, [1, N] each."""
+    """Return row / number of rows and column / number of columns of each token, [1, N] each."""
     if visibility.grid is None:
         raise ConfigError("cosformer: grid=true is for the patches of images; leave it out")
     # Number rows and columns of the patches. Tokens before them get the middle.
@@ -235,17 +235,18 @@ class PerformerAttention(FeatureAttention):
     With x' = x d^(-1/4) and random directions w_r, the softmax kernel has
     f_r(x) = exp(w_r x' - |x'|^2 / 2 - c) + 1e-4, which without the 1e-4 estimates exp(q k /
     sqrt(d)) without bias. The relu kernel has f_r(x) = max(w_r x', 0) + 1e-3. A common factor
-    m^(-1/2) cancels. c keeps the exponentials finite: for a query it is its own largest w_r q', for
-    the keys the largest w_r k' of all keys that the query sees. So in causal use c grows along the
-    sequence and no later key changes it, as step-by-step decoding needs. Since
-    exp(e_j - c_i) = exp(e_j - c) exp(c - c_i), the features still factor.
+    m^(-1/2) cancels. c keeps the exponentials finite. In f(q) it is the query's largest w_r q'. In
+    f(k) it is the largest w_r k' of all keys that the query sees. So in causal use c grows along
+    the sequence and no later key changes it, as step-by-step decoding needs. Since exp(e_j - c_i) =
+    exp(e_j - c) exp(c - c_i), the features still factor.
 
-    As c leaves out |x'|^2 / 2, the 1e-4 matters more for longer vectors: rows whose estimate is all
-    variance become uniform. With the whole exponent in c the error is larger.
+    c leaves out |x'|^2 / 2, so the 1e-4 matters more for longer vectors: rows whose estimate is
+    mere noise become uniform. With the whole exponent in c the error would be larger.
 
     The directions are orthogonal in blocks of d. A checkpoint stores a seed and the number of
     training passes, which give the same directions after a resume. It does not store the directions
-    themselves, as averages of checkpoints would average them (they keep the first seed).
+    themselves, since averaging checkpoints would average them. An average of checkpoints keeps the
+    first seed.
 
     Reference: Choromanski et al. 2021, "Rethinking Attention with Performers", section 2.3-2.4 and
     Lemma 1. c, the epsilons and the relu kernel come from its code. Deviation: the code takes
@@ -416,7 +417,7 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
 
 
 def _causal_sums(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-    """Return the sums over the keys up to each query's own. The last query's is the last key."""
+    """Return each query's sum over the keys up to its own. The last key is the last query's."""
     # Each chunk of C positions attends to itself by a small matrix, and to all earlier chunks by
     # the running sum of keys^T v, [B, H, chunks, R, dv].
     # Split keys into those before the first query's own and the rest, which form chunks.
@@ -425,8 +426,8 @@ def _causal_sums(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
     before = keys[:, :, :old].transpose(-1, -2) @ v[:, :, :old]  # [B, H, R, dv]
     queries, keys, v = (_in_chunks(x) for x in (queries, keys[:, :, old:], v[:, :, old:]))
     within = (queries @ keys.transpose(-1, -2)).tril() @ v  # [B, H, chunks, C, dv]
-    sums = keys[:, :, :-1].transpose(-1, -2) @ v[:, :, :-1]  # the last chunk is before no other
-    # Sum the chunks before each one, earlier keys included.
+    sums = keys[:, :, :-1].transpose(-1, -2) @ v[:, :, :-1]  # no chunk follows the last
+    # Sum the earlier keys and all chunks before each chunk.
     running = torch.cat([before[:, :, None], sums], 2).cumsum(2)  # [B, H, chunks, R, dv]
     return (within + queries @ running).flatten(2, 3)[:, :, :num_queries]
 

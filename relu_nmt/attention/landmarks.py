@@ -27,7 +27,7 @@ from relu_nmt.errors import ConfigError
 
 POLYNOMIAL_POWER = 3
 SMALLEST = 1e-30
-"""Below it the largest weight between landmarks counts as 0."""
+"""If the largest weight between landmarks is below this, it counts as 0."""
 
 
 @attentions.register("linformer")
@@ -87,7 +87,7 @@ class LinformerAttention(Attention):
 
 
 def check_width(width: int) -> None:
-    """Raise a ConfigError unless a convolution of ``width`` tokens has a middle. 0 is none."""
+    """Raise a ConfigError unless ``width`` is odd, or 0 for no convolution."""
     if width < 0 or (width > 0 and width % 2 == 0):
         raise ConfigError(f"conv={width}: expected 0 (none) or an odd number of tokens")
 
@@ -147,7 +147,7 @@ class NystromformerAttention(Attention):
         kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
         scale: str = option(
             "fixed",
-            "of the polynomial: fixed 1/sqrt(n), dynamic (learned) or none",
+            "scale of the polynomial: fixed 1/sqrt(n), dynamic (learned) or none",
             choices=SCALES,
             needs=("kernel", "polynomial"),
         )
@@ -282,9 +282,9 @@ class SOFTAttention(Attention):
     vanish.
 
     Reference: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", Eq. 6-9 and
-    algorithm 2. ``normalized`` comes from its extended version. Deviation: the steps start from
-    A / |A|_1^2, not from twice that, which converges to 0 where all landmarks are equal, such as a
-    single one. Half of it takes one more step.
+    algorithm 2. ``normalized`` comes from its extended version. Deviation: the steps start from A /
+    |A|_1^2. The paper starts from twice this matrix, which converges to 0 if all landmarks are
+    equal or there is only one. The smaller start takes one more step.
     """
 
     @settings(flags=False)

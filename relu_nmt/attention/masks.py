@@ -43,7 +43,7 @@ class Visibility:
     grid: tuple[int, int] | None = None
     # The queries and the keys, if each row is one sentence of a document.
     rows: "tuple[SentenceRows, SentenceRows] | None" = None
-    share: float = 1.0  # fraction of the real queries that is here, if computed in parts
+    share: float = 1.0  # fraction of all real queries, if this is one of several parts
     # [B, Nq, Nk] bool in a :class:`TreeVisibility`. None hides only padding and later keys.
     ancestry: Tensor | None = field(default=None, init=False)
 
@@ -60,7 +60,7 @@ class Visibility:
 
     @property
     def offset(self) -> int | None:
-        """Nk - Nq if later keys are hidden, so that query i sees keys up to this + i."""
+        """Nk - Nq if later keys are hidden: query i sees keys 0 .. Nk - Nq + i. Otherwise None."""
         return self.num_keys - self.num_queries if self.hides_later else None
 
     @cached_property
@@ -114,7 +114,8 @@ class Visibility:
     def without_padding(self, x: Tensor) -> Tensor:
         """Return x [B, H, Nk, d] with 0 in the rows of padded keys.
 
-        In self-attention without causality the padded queries are the padded keys.
+        In self-attention that is not causal x may also be queries, whose padding is that of the
+        keys.
         """
         return x if self.key_column is None else x.masked_fill(~self.key_column, 0.0)
 
@@ -176,7 +177,7 @@ class Visibility:
         return (self.key_mask.cumsum(1) - 1).clamp_min(0)
 
     def block(self, rows: slice) -> "Visibility":
-        """Return the visibility of some queries, without the keys behind the last of them."""
+        """Return the visibility of some queries, without later keys that none of them sees."""
         num_keys = self.num_keys
         if self.hides_later:
             num_keys = max(0, num_keys - self.num_queries + rows.stop)
@@ -237,7 +238,7 @@ class TreeVisibility(Visibility):
         return TreeVisibility(self.ancestry[:, rows], self._length)
 
     def query_positions(self) -> Tensor:
-        """Return [B or 1, Nq] int64: the newest token is the last of its hypothesis."""
+        """Return [B or 1, Nq] int64: the newest token is the last token of its hypothesis."""
         if self._length is None:
             return self.counts[:, 0].long() - 1
         return torch.full((1, self.num_queries), self._length - 1, device=self.device)

@@ -2,8 +2,8 @@
 
 Weights of sparsemax and entmax can be exactly zero. They are p = [(alpha - 1) z - t]_+^(1 / (alpha
 - 1)) with the threshold t that makes the sum 1: alpha = 2 is sparsemax, and alpha toward 1
-approaches softmax. They find t in different ways. A constant added to all scores changes nothing,
-so the scores are shifted to a maximum of 0, where t lies between -1 and 0.
+approaches softmax. The mechanisms find t in different ways. A constant added to all scores changes
+nothing, so the scores are shifted to a maximum of 0, where t lies between -1 and 0.
 
 Reference: Martins and Astudillo 2016, "From softmax to sparsemax", algorithm 1. Peters, Niculae
 and Martins 2019, "Sparse sequence-to-sequence models", algorithms 1 and 2. (ReLUFormer's
@@ -33,8 +33,8 @@ from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
 FLOOR = -2.0
-"""Raise lower shifted scores to this value, which still has probability 0: the -inf of masked keys
-must enter no sum, and low scores cost precision."""
+"""Raise lower shifted scores to this value, which still has probability 0. Then no -inf of a masked
+key enters a sum, and no low score costs precision."""
 
 BISECTIONS = 30
 """Steps for a general alpha. They leave an error of 1e-9, and a Newton step squares it."""
@@ -48,7 +48,7 @@ class NormalizedAttention(Attention):
 
     capabilities = Capabilities(scores=True)
     backends: ClassVar[Mapping[str, Backend]] = {
-        # Blocks do not have the whole matrix of weights.
+        # Blocks cannot return the whole matrix of weights.
         "blockwise": Backend(
             reference.blocks_of_rows, lambda p: not p.need.weights, reference.needs_blocks
         ),

@@ -18,14 +18,16 @@ class PolynomialAttention(PointwiseAttention):
 
     ``scale`` chooses c. ``none`` is 1. ``fixed`` is 1/sqrt(n_i), with the number n_i of keys that
     query i may see, or 1/sqrt(N) with ``length=N``. ``dynamic`` is learned, without weight decay,
-    and may become negative. With ``length`` it is c itself, which starts at 1/sqrt(N). Without it
-    a single c cannot fit all lengths, so c_i is g/sqrt(n_i) with a learned g that starts at 1.
+    and may become negative. With ``length`` c itself is learned, from 1/sqrt(N) on. Without
+    ``length`` a single c cannot fit all lengths, so c_i is g/sqrt(n_i) with a learned g that starts
+    at 1.
 
     Weights of odd powers are signed. Weights of even powers are not, unless the scale is dynamic.
 
     Reference: Saratchandran et al. 2024, "Rethinking Attention: Polynomial
     Alternatives to Softmax in Transformers", Theorem 4.2 and Corollary 4.3. Its 1/14
-    is N = 196, the number of patches. It has no masks. One c a row, which they need, is ours.
+    is N = 196, the number of patches. The paper has no masks. One c a row, which masks need, is
+    ours.
     """
 
     @settings(flags=False)
@@ -36,7 +38,7 @@ class PolynomialAttention(PointwiseAttention):
             3, f"the exponent p of the scores, 1 to {MAX_POWER}", least=1, most=MAX_POWER
         )
         scale: str = option(
-            "fixed", "fixed 1/sqrt(n), dynamic (learned, starting there) or none", choices=SCALES
+            "fixed", "fixed 1/sqrt(n), dynamic (learned, from fixed on) or none", choices=SCALES
         )
         per_head: bool = option(
             False,

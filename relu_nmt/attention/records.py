@@ -1,4 +1,4 @@
-"""Records of attention in a forward pass, made by hooks. The statistics of rows, sums and means.
+"""Records of attention in a forward pass, made by hooks. Sums and means of row statistics.
 
 Layers need not know who watches them. A training step that computes activations a second time
 (``--checkpoint-activations``) uses :func:`without_records` and :func:`second_pass`.
@@ -25,7 +25,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.regularizer import NULL_SUM
 
 NUM_BUCKETS = 32
-"""Ranges of numbers of visible keys, 1, 2-3, 4-7, ...: beyond any length."""
+"""Number of ranges of visible keys (1, 2-3, 4-7, ...), enough for any length."""
 LOGGED = (
     *("sum", "entropy", "zero_fraction", "null_fraction", "largest"),
     *("query_norm", "key_norm", "output_square"),

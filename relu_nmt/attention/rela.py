@@ -16,8 +16,8 @@ class RelaAttention(PointwiseAttention):
     """RMSNorm(o), or RMSNorm(o) * sigmoid(w * o), where o joins sum_j ReLU(z_ij) v_j of all heads.
 
     z = q k^T / sqrt(d). RMSNorm(o) = g * o / sqrt(mean(o^2) + 1e-6) over all D channels, with the
-    gain g [D]. The weights need no scale, as the norm removes it. So their sums grow with the
-    length, which float16 limits to 65504. A row that is zero in all heads stays zero.
+    gain g [D]. The weights need no scale, as the norm removes it. Their sums therefore grow with
+    the length, and float16 holds no more than 65504. A row that is zero in all heads stays zero.
 
     Reference: Zhang, Titov and Sennrich 2021, "Sparse attention with linear units", section 3. The
     norm spans the heads, as in their code, which trains the gated form. w starts at 1, g at

@@ -24,9 +24,9 @@ class ReLUFormerAttention(PointwiseAttention):
 
     Two options are not in the paper. docs/lab/study.md compares them:
 
-    - ``centered``: the score is q_i (k_j - c_i) / sqrt(d), c_i the mean of the keys that query i
-      may see. A bias is added afterwards. A rise of all scores of a row then changes no weight, as
-      in softmax, and no row that sees two different keys is null.
+    - ``centered``: the score is q_i (k_j - c_i) / sqrt(d), where c_i is the mean of the keys that
+      query i may see. A bias is added afterwards. Raising all scores of a row by a constant then
+      changes no weight, as in softmax, and no row that sees two different keys is null.
     - ``power`` 2: the weights are ReLU(z_ij)^2 / (gamma sqrt(3 n_i / 2)), by the same theorem, as
       E ReLU(z)^4 = 3 / 2. They single out one of many keys better than linear ones, though less
       than softmax.
@@ -46,7 +46,7 @@ class ReLUFormerAttention(PointwiseAttention):
     class Config(AttentionConfig):
         """Options behind the colon."""
 
-        gamma: float = option(1.0, "divisor of the weights, not printed in the paper", above=0)
+        gamma: float = option(1.0, "divisor of the weights (the paper gives no value)", above=0)
         learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
         centered: bool = option(False, "subtract from each score the mean of its row")
         power: int = option(1, "exponent of the rectified scores", choices=(1, 2))

@@ -1,7 +1,7 @@
 """Means of the scores of each row over its visible keys, and shifts of the rows.
 
-The scores are products q_i k_j. Their means come from the means of keys and of products of keys,
-where all queries see the same keys. So memory is linear in the length.
+The scores are products q_i k_j. If all queries see the same keys, the means come from means of keys
+and of products of keys. Memory is linear in the length.
 """
 
 import torch

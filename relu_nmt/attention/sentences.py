@@ -74,7 +74,7 @@ class SentenceRows:
 
     @classmethod
     def of_beams(cls, numbers: Tensor, *shape: int) -> "SentenceRows":
-        """Return the newest tokens of hypotheses, in sentences ``numbers`` [B, K], as rows.
+        """Return the newest tokens of hypotheses as rows. Their sentences are ``numbers`` [B, K].
 
         The rows have the given shape, hold all B K tokens in their order, and no padding.
         """
@@ -89,17 +89,17 @@ class SentenceRows:
         return _gathered(x, [self.index])[0]
 
     def paired(self, rows: Tensor) -> Tensor:
-        """Select the rows of these keys, [R, ...], that the rows of queries see, [R', ...]."""
+        """Return the key row that each query row sees, [R', ...], from the key rows [R, ...]."""
         return rows if self.key_rows is None else rows.index_select(0, self.key_rows)
 
     def select(self, documents: Tensor) -> "SentenceRows":
-        """Return the same rows, with :meth:`rows_of` for these documents [B'] only."""
+        """Return the same rows, for which :meth:`rows_of` counts only these documents [B']."""
         return replace(self, first=self.first[documents], counts=self.counts[documents])
 
     def rows_of(self, documents: Tensor, numbers: Tensor) -> Tensor:
-        """Return the row of each sentence, given its document and its number in that, int64.
+        """Return the rows of sentences, int64, given documents and numbers of sentences in these.
 
-        Beyond the last sentence of a document it is the row of the last one.
+        A number beyond the last sentence of a document gives the row of its last sentence.
         """
         return self.first[documents] + numbers.minimum(self.counts[documents] - 1)
 
@@ -111,7 +111,7 @@ class SentenceRows:
     def across(
         self, source: "SentenceRows", document: Visibility, divided: bool = False
     ) -> "SentenceView":
-        """Return the view of cross-attention: tokens see the source sentence of their number."""
+        """Return the view of cross-attention: tokens see the source sentence of the same number."""
         if not torch.equal(self.counts, source.counts):
             # Find the source sentence of each row, since the counts differ.
             documents = torch.arange(len(self.counts), device=self.counts.device)
@@ -128,11 +128,11 @@ class SentenceView:
     document: Visibility
     queries: SentenceRows
     keys: SentenceRows
-    inside: Visibility  # the keys of its row visible to each query
-    # In a search, the rows of queries whose row of keys differs from the last step's. None: perhaps
+    inside: Visibility  # the keys of a row visible to each of its queries
+    # In a search, the rows of queries whose row of keys is not that of the last step. None: maybe
     # all.
     changed: Tensor | None = None
-    # Compute it in parts of sentences of similar lengths. Undivided rows are as long as the longest
+    # Divide the rows into parts of similar lengths. Undivided rows are as long as the longest
     # sentence, so most of their tokens are padding.
     divided: bool = False
 
@@ -144,7 +144,7 @@ class SentenceView:
         document: Visibility,
         last: "SentenceView | None",
     ) -> "SentenceView":
-        """Return the view of the newest token of each hypothesis, in sentences ``numbers`` [B, K].
+        """Return the view of the newest tokens of hypotheses in sentences ``numbers`` [B, K].
 
         ``document`` is the visibility of the B documents of ``source``, ``last`` the view of the
         last step.
@@ -153,7 +153,8 @@ class SentenceView:
         documents = torch.arange(len(numbers), device=numbers.device)[:, None].expand_as(numbers)
         key_rows = source.rows_of(documents, numbers).flatten()
         keys = replace(source, key_rows=key_rows)
-        # Note the rows whose source sentence differs from the last step's, if beams are the same.
+        # If the documents are the same as in the last step, note the rows with another source
+        # sentence.
         changed = None
         if last is not None and last.document is document:
             assert last.keys.key_rows is not None, "from this function"
@@ -225,7 +226,7 @@ class SentenceView:
 
 
 def in_documents(weights: Tensor, visibility: Visibility) -> Tensor:
-    """Return weights of documents [B, H, Nq, Nk], also for rows of sentences [R, H, Lq, Lk]."""
+    """Return weights [B, H, Nq, Nk] of documents, given these or weights [R, H, Lq, Lk] of rows."""
     if visibility.rows is None:
         return weights
     queries, keys = visibility.rows
@@ -238,7 +239,7 @@ def in_documents(weights: Tensor, visibility: Visibility) -> Tensor:
 
 
 def _visibility(queries: SentenceRows, keys: SentenceRows, causal: bool = False) -> Visibility:
-    """Return the visibility of all tokens of a row of keys, or of the earlier ones."""
+    """Return the visibility of the keys of each row: all or, if ``causal``, the earlier ones."""
     mask = keys.paired(keys.mask)
     # Padding stands on the right, where causality already hides it from real queries.
     return Visibility(

@@ -18,7 +18,7 @@ LEAST_VARIANCE = 1e-8
 INTERVALS = 32
 """Intervals of a table of thresholds in a unit of its variable."""
 LARGEST = 40.0
-"""The table's end, which scores do not reach: 10^6 keys whose scores deviate by hundreds."""
+"""End of the table. Only 10^6 keys whose scores deviate by hundreds would reach it."""
 
 
 @attentions.register("thresholded_relu")
@@ -30,9 +30,9 @@ class ThresholdedReLUAttention(PointwiseAttention):
     rows of normal scores sum to 1 on average, at every length and spread of the scores. Unlike the
     rows of ReLUFormer they get sharper as their scores spread. A bias is added to z - m.
 
-    It is alpha-entmax for alpha = 1 + 1 / p, with the threshold of normal scores in place of the
-    row's own. No sum of weights couples the keys, and memory is linear in the length. For large p
-    the weights approach exp(z_ij - m_i - s_i^2 / 2) / n_i.
+    It is alpha-entmax for alpha = 1 + 1 / p, except that the threshold is the one for normally
+    distributed scores, not the exact one of the row. No sum of weights couples the keys, and memory
+    is linear in the length. For large p the weights approach exp(z_ij - m_i - s_i^2 / 2) / n_i.
 
     docs/lab/study.md compares it with softmax. It is not in a paper. For ReLU, its square and
     entmax see Shen et al. 2023 (ReLUFormer) and Peters, Niculae and Martins 2019.
@@ -103,8 +103,8 @@ def first_of_table(power: int) -> float:
 def threshold_table(power: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return polynomials of fifth degree for u n^(1 / p), by intervals of t, [T, 6].
 
-    The highest power comes first. They have the values of u n^(1 / p) and of its first two
-    derivatives at both ends of an interval, which is a unit long.
+    The highest power comes first. The variable of a polynomial goes from 0 to 1 in its interval. At
+    both ends the polynomial has the value and the first two derivatives of u n^(1 / p).
     """
     first = first_of_table(power)
     t = first + np.arange((LARGEST - first) * INTERVALS) / INTERVALS
@@ -114,7 +114,7 @@ def threshold_table(power: int, dtype: torch.dtype, device: torch.device) -> Ten
     for _ in range(3):
         _, slope, moment = _moments(c, power)
         c = c - moment / slope * (t + np.log(moment))
-    # Derive c by t, and then c exp(t / p).
+    # Differentiate c by t, and then c exp(t / p).
     bend, slope, moment = _moments(c, power)
     c1 = -moment / slope
     c2 = c1 * (moment * bend / slope**2 - 1)

@@ -27,8 +27,8 @@ POLYNOMIAL = ("kernel", "polynomial")
 def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
     """Divide each channel of x [B, H, N, d] by its norm of order 1 or 2 over the tokens.
 
-    x is 0 where padding. A zero channel gives 0 and has no gradient. x / max(norm, eps) would have
-    the gradient 1 / eps.
+    Padded rows of x must be 0. A zero channel gives 0 and has gradient 0, where x / max(norm, eps)
+    would have the gradient 1 / eps.
     """
     norms = torch.linalg.vector_norm(x, order, dim=2, keepdim=True)  # [B, H, 1, d]
     return x / norms.masked_fill(norms < DEAD_CHANNEL, torch.inf)
@@ -38,10 +38,10 @@ def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
 class SimAAttention(Attention):
     """out = (q' k'^T) v, where q'_ic = q_ic / sum_j |q_jc|, the same for k'. No d^(-1/2).
 
-    The order q' (k'^T v) is used where it takes no more products and the weights q' k'^T are not
-    needed: from d tokens on, if there are as many keys as queries. The weights are signed and tiny:
-    sum_ij |w_ij| <= d. So everything is float32, as float16 would underflow at 4096 tokens.
-    ``norm=none`` leaves q and k as they are. In the paper its loss becomes NaN.
+    If the weights are not needed, q' (k'^T v) is computed where this order takes no more products:
+    with as many keys as queries, from d tokens on. The weights are signed and tiny: sum_ij |w_ij|
+    <= d. So everything is float32, as float16 would underflow at 4096 tokens. ``norm=none`` leaves
+    q and k as they are. With it the loss in the paper becomes NaN.
 
     Reference: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
     Transformers", Eq. 4-6. Order of the products: algorithm 1. Norms: its ablations.
@@ -94,11 +94,11 @@ class CrossCovarianceAttention(Attention):
     The matrix is [d, d]. t is a learned temperature per head that starts at 1.
 
     With ``kernel=polynomial`` softmax(z) becomes c z^power, element by element, for z = t q'^T k'.
-    "Rethinking Attention" prints c = 1/14 for XCiT too, the 1/sqrt(N) of its 196 tokens. In its
-    theory N is the side of the matrix, which gives 1/sqrt(d). ``count`` chooses. The paper leaves
-    open if the norm stays. With it entries of z are of order N^(-1/2). With ``unit_norm=false``,
-    z = t q^T k / sqrt(N), they are of order 1. The dynamic scale is c = g / sqrt(N), with a learned
-    g that starts at 1, without weight decay.
+    "Rethinking Attention" prints c = 1/14 for XCiT too, the 1/sqrt(N) of its 196 tokens. In the
+    paper's theory N is the side of the matrix, which gives 1/sqrt(d). ``count`` chooses N. The
+    paper does not say whether q and k are normalized. If they are, entries of z are of order
+    N^(-1/2). With ``unit_norm=false``, z = t q^T k / sqrt(N) has entries of order 1. The dynamic
+    scale is c = g / sqrt(N), with a learned g that starts at 1, without weight decay.
 
     Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", Eq. 2 (its
     transpose, as in the public code). Saratchandran et al. 2024, "Rethinking
@@ -121,7 +121,7 @@ class CrossCovarianceAttention(Attention):
         )
         scale: str = option(
             "dynamic",
-            "of the polynomial: fixed 1/sqrt(N), dynamic (learned) or none",
+            "scale of the polynomial: fixed 1/sqrt(N), dynamic (learned) or none",
             choices=SCALES,
             needs=POLYNOMIAL,
         )
@@ -132,7 +132,7 @@ class CrossCovarianceAttention(Attention):
             needs=[POLYNOMIAL, ("scale", "fixed", "dynamic")],
         )
         unit_norm: bool = option(
-            True, "channels of l2 norm 1 over the tokens, else scores / sqrt(tokens)"
+            True, "give channels l2 norm 1 over the tokens, else divide scores by sqrt(tokens)"
         )
 
     exact = True

@@ -85,7 +85,7 @@ def _parts(visibility: Visibility, q: Tensor, k: Tensor) -> tuple[list[Part], in
     num_keys = k.size(2)
     mask = visibility.key_mask
     if tuned.waits(q):
-        # Take one part for all, whose mask need not be read.
+        # Take one part for all samples: its mask need not be read from the device.
         hidden = None if mask is None else ~mask[:, None, None, :]
         rows = tuned.GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
         return [Part(None, slice(None), num_keys, hidden)], max(tuned.GPU_LEAST_ROWS, rows)
@@ -132,11 +132,11 @@ def _visible(mask: Tensor | None, sample: int | slice, num_keys: int) -> tuple[i
 def live_keys(weights: Tensor) -> Tensor | None:
     """Return the indices of keys with a weight above zero, by tiles of keys.
 
-    ``None`` stands for all keys: too few are zero. weights [..., rows, n] are never negative.
+    ``None`` stands for all keys, if too few are zero. weights [..., rows, n] are never negative.
     """
     num_keys = weights.size(-1)
     enough = tuned.MOST_LIVE * num_keys
-    # A few rows show most dense matrices, without a pass over all.
+    # Probe a few rows, which reveal most dense matrices without a pass over all rows.
     if weights[..., -tuned.PROBED_ROWS :, :].flatten(0, -2).amax(0).count_nonzero() > enough:
         return None
     tile = tuned.SKIP_TILE
@@ -156,12 +156,12 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
 
 
 def supports(problem: AttentionProblem) -> bool:
-    """Return True if no weights are wanted. Trees of hypotheses have too few queries to gain."""
+    """Return True if no weights are wanted. A tree of hypotheses has too few queries to gain."""
     return not problem.need.weights and problem.visibility.ancestry is None
 
 
 class _Blockwise(torch.autograd.Function):
-    """From q, k, v and the table of the bias to values, total, logs, nonzero and largest."""
+    """Map q, k, v and the table of the bias to values, total, logs, nonzero and largest."""
 
     @staticmethod
     def forward(
@@ -232,7 +232,7 @@ def _part_of(x: Tensor | None, index: Any) -> Tensor | None:
 
 
 def _heads_inside(like: Tensor, length: int) -> Tensor:
-    """Return zeros [B, H, length, width] in memory as [B, length, H, width], to join heads."""
+    """Return zeros [B, H, length, width], stored as [B, length, H, width] to join the heads."""
     return like.new_zeros(len(like), length, like.size(1), like.size(3)).transpose(1, 2)
 
 
@@ -309,7 +309,7 @@ class _Steps:
         self.grad_values: Tensor | None = None
 
     def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
-        """Write the rows of ``block`` into the gradient of the queries. Add to all other ones."""
+        """Write the rows of ``block`` of the queries' gradient. Add to all other gradients."""
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
         rows = block.rows
@@ -369,7 +369,7 @@ class _Steps:
         return w
 
     def _times_derivative(self, dw: Tensor, z: Tensor, block: Block) -> Tensor:
-        """Return dw h'(z), 0 where hidden, perhaps in place of dw."""
+        """Return dw h'(z), 0 where hidden. It may overwrite dw."""
         if self.plan.attention.map.name == "relu" and dw.dtype == z.dtype:
             # dw where z > 0: one pass instead of a comparison and a product
             return torch.ops.aten.threshold_backward.grad_input(dw, z, 0, grad_input=dw)
@@ -424,7 +424,7 @@ class _Steps:
         self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: Block
     ) -> Tensor:
         """Return ``total`` [..., num_keys, d] plus weights^T x at the block's keys. None: zeros."""
-        # A block of all keys starts the sum. The only block needs no copy.
+        # A block of all keys starts the sum. If it is the only block, it needs no copy.
         weights = weights.transpose(-1, -2)
         is_whole = block.live is None and block.num_keys == self.part.num_keys
         if total is None and is_whole:

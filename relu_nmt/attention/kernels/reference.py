@@ -67,7 +67,7 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
 
     The weights of the scores z_ij = q_i k_j + b_ij are ``weigh(z_ij, n_i)``, such as
     :meth:`~relu_nmt.attention.reluformer.ReLUFormerAttention.weigh`. Here b is the bias, and n_i
-    the number of keys that query i may see. The sums are of weights without c(n_i).
+    the number of keys that query i may see. The sums leave out c(n_i).
     """
     visibility = problem.visibility
     v = problem.v
@@ -106,8 +106,9 @@ def by_function(
     """Solve a problem of pointwise attention by an autograd function.
 
     The function takes the shifted q and k, v, the table of the bias, a plan and a seed of
-    dropout. It returns the values, and the sums over the rows of h(z). The plan is the problem as
-    the function needs it, here without q, k and v, which autograd keeps for the backward pass.
+    dropout. It returns the values, and the sums over the rows of h(z). The plan is the problem in
+    the form that the function needs. It has no q, k and v: autograd keeps them for the backward
+    pass.
     """
     # The seed comes from the global generator, so that torch.manual_seed repeats everything.
     # Draw it on the CPU: reading one from the GPU would wait for it.

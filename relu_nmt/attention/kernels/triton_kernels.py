@@ -334,7 +334,7 @@ def _columns_step(
         if MASKED:
             w = tl.where(visible, w, 0.0)
             dz = tl.where(visible, dz, 0.0)
-        # Add to the gradients of values and keys. If FUSED also to the queries'.
+        # Add to the gradients of values and keys. If FUSED, also to the gradient of the queries.
         dv = matmul(w.to(do_tile.dtype), do_tile, dv)
         dz_tile = dz.to(q_tile.dtype)
         dk = matmul(dz_tile, q_tile, dk)
@@ -362,7 +362,7 @@ def columns_kernel(
     WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr,
     VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys: the gradients of keys and values. If FUSED, their share of the queries'.
+    """One block of keys: the gradients of keys and values. If FUSED, also a share of the queries'.
 
     Hidden keys and values are read as 0 and their gradients are not stored, so that the stream of
     queries needs no mask for them.

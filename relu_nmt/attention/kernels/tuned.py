@@ -24,13 +24,13 @@ CPU_HALF_FUSED_LENGTH = 512
 CPU_BLOCK_BYTES = 1 << 22
 """Size of a block of weights on a CPU, so that it stays in the cache between two products.
 
-Short sequences share a block by samples or heads. A long one has a block of some queries of one
-head. 16-bit weights get twice as much."""
+Several samples or heads of short sequences share a block. A block of a long sequence has some
+queries of one head. Blocks of 16-bit weights have twice this size."""
 CPU_LEAST_ROWS = 256
-"""Fewest queries of a block on a CPU: fewer make the products slow. In the causal case it is also
-the most, so that a block leaves out the keys after its last query."""
+"""Fewest queries of a block on a CPU: fewer make the products slow. Causal blocks have no more
+queries either, so that they leave out most hidden keys."""
 KEPT_BYTES = 1 << 24
-"""Keep scores of this size for the backward pass on a CPU. It computes all other scores again."""
+"""Bytes of scores to keep for the backward pass on a CPU, which computes all other scores again."""
 GPU_BLOCK_WEIGHTS = 1 << 24
 """Weights of a block on a GPU, of all samples and heads together."""
 GPU_LEAST_ROWS = 64
@@ -40,13 +40,14 @@ SKIP_TILE = 64
 PROBED_ROWS = 4
 """Rows of a block that are searched for zero keys first: dense weights then cost no full pass."""
 MOST_LIVE = 0.75
-"""Skip zero keys of a block if at most this share of its keys is left: selecting costs time."""
+"""Skip zero keys of a block if at most this share of its keys is nonzero: selecting costs time."""
 ROWS_BLOCK_WEIGHTS = 1 << 22
-"""Weights of a block of whole rows, of all samples and heads together. Fewer are made at once."""
+"""Weights of a block of whole rows, of all samples and heads. A smaller matrix is one block."""
 ROWS_LEAST_ROWS = 16
 """Fewest queries of a block of whole rows."""
 FEATURE_CHUNK = 128
-"""Positions whose causal weights feature attention computes as a matrix. Sums serve all before."""
+"""Positions of a chunk in causal feature attention. Inside it weights are a matrix. Running sums
+serve earlier chunks."""
 TRITON_LONG = 1024
 """Measure the block sizes of the Triton kernels from this many queries and keys on."""
 

@@ -247,7 +247,7 @@ def test_a_value_that_is_no_text_is_an_error(translator, wrong):
     cases = [{"lines": ["das", wrong]}, {"lines": ["das"], "banned": [wrong]}]
     cases += [{"lines": ["das"], "prefixes": [wrong]}, {"lines": ["das"], "forced": [["a", wrong]]}]
     for settings in cases:
-        with pytest.raises(DataError, match=r"a text is wanted, not|is no text that"):
+        with pytest.raises(DataError, match=r"expected a text, not|is no text that"):
             translator.translate(**settings, **SHORT)
 
 

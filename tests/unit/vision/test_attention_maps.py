@@ -93,7 +93,7 @@ def test_the_keys_of_cvt_are_a_quarter_of_its_patches(photo):
 
 def test_windows_have_no_map_over_the_image(photo):
     classifier = tiny_classifier(family="swin", **SMALL["swin"])
-    with pytest.raises(ConfigError, match="attention layer 0: it sees a part of the image"):
+    with pytest.raises(ConfigError, match="attention layer 0: it attends inside windows"):
         classifier.attention(photo, layer=0)
 
 
