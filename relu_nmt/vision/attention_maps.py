@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PANEL_INCHES = 1.9
 COLUMNS = 4
 TITLE_SIZE = 8.5
-BRIGHTEST = 0.99  # quantile of the weights from which on all have the darkest color
+BRIGHTEST = 0.99  # weights above this quantile all have the darkest color
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ImageAttention:
         heads = range(len(maps)) if self.head is None else [self.head]
         picture = _drawn(self.pixels, maps.reshape(-1, *self.grid), heads, self.layer)
         with reporting(f"{path}: cannot write it"), safe_writer(path) as file:
-            # Decode the picture, which arrives as the address of an image.
+            # Decode the picture, which arrives as a data URL.
             file.write(base64.b64decode(picture.partition(",")[2]))
 
 
@@ -116,13 +116,13 @@ def image_weights(model: VisionModel, images: Tensor, layer: int) -> tuple[Tenso
 
 
 def _grid_of_keys(weights: Tensor, patches: Grid, layer: int) -> Grid:
-    """Return the grid of the keys of weights [B, H, queries, keys], but for a class token."""
+    """Return the grid of the keys of weights [B, H, queries, keys], without a class token."""
     grid = patches
     if weights.size(-1) < weights.size(-2):  # CvT's convolutions leave a key for 2 x 2 patches
         grid = Grid(-(-patches.height // 2), -(-patches.width // 2))
     if len(weights) != 1 or weights.size(-1) - grid.num_patches not in (0, 1):
         raise ConfigError(
-            f"attention layer {layer}: it sees a part of the image, or channels, and has no map "
-            "over the image"
+            f"attention layer {layer}: it attends inside windows or between channels, and has no "
+            "map over the image"
         )
     return grid

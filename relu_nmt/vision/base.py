@@ -210,7 +210,7 @@ def new_feed_forward(config: VisionTransformerConfig, placement: LayerConfig) ->
 
 
 def growing(rate: float, index: int, count: int) -> float:
-    """Return the stochastic depth of a block: from 0 in the first to ``rate`` in the last."""
+    """Return a block's rate of stochastic depth: from 0 in the first to ``rate`` in the last."""
     return rate if count == 1 else rate * index / (count - 1)
 
 

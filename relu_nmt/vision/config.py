@@ -46,7 +46,7 @@ def _parsed_sides(text: str) -> list[str]:
 def shown_sides(sides: object) -> str:
     """Return pixels a side, or height and width, as flags take them: ``192x256``.
 
-    Any other value, as a damaged checkpoint has, is returned as a text.
+    Any other value, as in a damaged checkpoint, is returned as a text.
     """
     if isinstance(sides, list | tuple):
         return "x".join(map(str, sides))
@@ -142,7 +142,7 @@ class VisionTransformerConfig(TransformerOptions):
         "softmax", "attention of the class layers: NAME or NAME:option=value,...", needs=_xcit
     )
     class_layers_norm_patches: bool = option(
-        True, "norm the patches before the FFN of class layers, too", needs=_xcit
+        True, "also normalize the patches before the FFN of class layers", needs=_xcit
     )
     # Swin and CvT, with the defaults of Swin-T.
     stage_layers: tuple[int, ...] = depth_option(
@@ -263,7 +263,7 @@ class PreprocessingConfig:
         return "padded" if image_size <= LARGEST_PADDED else "resized"
 
     def check_fits(self, image_size: int, preset: Mapping[str, Any]) -> None:
-        """Raise a ConfigError if a setting, unless of ``preset``, does nothing with the crop."""
+        """Raise a ConfigError if a setting does nothing with the crop. Those of ``preset`` may."""
         crop = self.crop_of(image_size)
         for needed, name in (("padded", "crop_padding"), ("resized", "crop_min_area")):
             entry = options_of(PreprocessingConfig)[name]

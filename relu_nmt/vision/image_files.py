@@ -1,4 +1,4 @@
-"""Image files in folders, zip files and parquet tables, pixels in NumPy archives. Decoding one."""
+"""Image files in folders, zip files and parquet tables, and pixels in NumPy archives."""
 
 import functools
 import heapq
@@ -30,7 +30,7 @@ IMAGES = ("image", "img")
 LABELS = ("label", "labels", "fine_label", "class")
 LEAST_BOMB_BYTES = 1 << 28
 MOST_COMPRESSED = 200
-"""An archive is refused if it unpacks to more bytes, and to more times its size."""
+"""An archive that unpacks to more than ``LEAST_BOMB_BYTES`` may grow by at most this factor."""
 
 Rows = tuple[Path, Callable[[int], "Image"], np.ndarray]
 """The file, a function that returns the image in a row, and [N] the label of each row."""
@@ -54,7 +54,7 @@ def composed(name: str) -> str:
 
 
 def spelled(name: str) -> str:
-    """Return a name in quotes. If it is not ASCII, with its Unicode form and code points."""
+    """Return a name in quotes, with its Unicode form and code points if it is not ASCII."""
     if name.isascii():
         return f"'{name}'"
     form = next((f for f in ("NFC", "NFD") if unicodedata.is_normalized(f, name)), "mixed forms")
@@ -76,9 +76,10 @@ def composed_names(names: Sequence[str], origin: object) -> tuple[str, ...]:
 class FileTree:
     """The files below a folder, or in a zip file, which is never unpacked to the disk.
 
-    Links to folders are followed, of several links to one folder the first, but none that points
-    upwards. Files of one of the ``parts``, folders of these names, may be links to files of
-    another. ``not_entered`` has the folders that :meth:`paths` skipped, with reasons.
+    A link to a folder is followed unless it points upwards. If several links lead to one folder,
+    only the first is followed. Each of the ``parts``, folders of these names, has its own first
+    link, so that parts can share files. ``not_entered`` lists the folders that :meth:`paths`
+    skipped, with reasons.
     """
 
     def __init__(self, origin: Path, parts: Sequence[str] = ()) -> None:
@@ -99,7 +100,7 @@ class FileTree:
         self._entries.pop("./", None)
 
     def _path_of(self, entry: zipfile.ZipInfo) -> str:
-        """Return the path of an entry, without ``./`` and ``//``. A folder's ends with ``/``."""
+        """Return an entry's path, without ``./`` and ``//``. Paths of folders end with ``/``."""
         name = entry.filename
         if not entry.flag_bits & UTF8_FLAG:  # the Finder of macOS writes UTF-8 without the flag
             with suppress(UnicodeError):
@@ -137,7 +138,7 @@ class FileTree:
         entered = set()
         while folders or links:
             path, real = folders.pop() if folders else heapq.heappop(links)
-            # Enter a folder once for each part, and once as visible and as hidden.
+            # Enter a folder once for each part, and under visible and hidden paths separately.
             part = next((name for name in path.split("/")[::-1] if name in self._parts), "")
             if (part, is_hidden(path), real) in entered:
                 self.not_entered.append(f"{path} (a link to what is there already)")
@@ -198,7 +199,7 @@ def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
 
 
 def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> "Image":
-    """Decode the bytes from ``read``, as :func:`to_rgb`. Errors give the file's ``name``."""
+    """Decode the bytes that ``read`` returns, as :func:`to_rgb`. Errors give the ``name``."""
     pillow = import_pillow()
     try:
         # Read inside the block, as damaged archives raise errors of many kinds.
@@ -219,7 +220,7 @@ def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> 
 
 
 def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
-    """Return an image as 8-bit RGB, 16-bit grays scaled, turned ``upright`` by its EXIF data."""
+    """Return an image as 8-bit RGB. Scale 16-bit grays. ``upright``: turn it as EXIF data say."""
     pillow = import_pillow()
     file_format = image.format
     from PIL import ImageOps
@@ -263,9 +264,9 @@ def open_table(
 
     A NumPy archive holds ``images`` and ``labels``, or ``train_images``, ``train_labels``,
     ``val_images``, ... (also ``x_train``, ``y_train``, ...), and perhaps ``classes``. Parquet files
-    have columns ``image`` (or ``img``), the bytes of a file, perhaps as field ``bytes`` of a
-    struct, and ``label``. In a folder their names begin with that of a part, as in data sets of
-    Hugging Face. Without ``parts``, the only one is called "".
+    have the columns ``label`` and ``image`` (or ``img``): the bytes of an image file, or a struct
+    with a field ``bytes``. In a folder the name of each file begins with the name of a part, as in
+    data sets of Hugging Face. Without ``parts``, the only part is called "".
     """
     reader = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
     rows, names = reader(source, parts)
@@ -273,7 +274,7 @@ def open_table(
     labels_by_part = [part_labels for *_, part_labels in rows.values()]
     labels = np.concatenate(labels_by_part)
     if labels.dtype.kind in "iu":
-        # Numbered classes: all that have names, or else the numbers that occur.
+        # Numbered classes: all that have names. Without names, the numbers that occur.
         used, indices = np.unique(labels, return_inverse=True)
         if len(used) and (used[0] < 0 or (names and used[-1] >= len(names))):
             wrong = used[0] if used[0] < 0 else used[-1]
@@ -360,7 +361,7 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
     with needing(f"{source}: parquet files need pyarrow: pip install 'relu-nmt[parquet]'"):
         import pyarrow
         from pyarrow import compute, types
-    # Sort the files of a folder, without second links to one of them, and group them by part.
+    # Sort the files of a folder and group them by part. A file with several links counts once.
     by_part: dict[str, list[Path]] = {}
     if not source.is_dir():
         by_part[""] = [source]
@@ -370,7 +371,7 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
         by_part.setdefault(start if start in parts else "", []).append(file)
     if len(by_part) > 1 and "" in by_part:
         raise DataError(
-            f"{by_part[''][0]}: its name begins with none of {', '.join(parts)}, as others there do"
+            f"{by_part[''][0]}: its name begins with none of {', '.join(parts)}, as other files do"
         )
     rows: dict[str, Rows] = {}
     names: Sequence[str] = ()

@@ -90,7 +90,7 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     A folder or zip holds class folders (``cat/1.jpg``), or folders ``train`` and ``val`` (also
     ``valid``, ``validation``, ``test``) that hold class folders. One more folder may enclose all
     of these. Classes and images are in alphabetical order. For archives and tables see
-    :func:`~relu_nmt.vision.image_files.open_table`. A set needs ``least_classes``.
+    :func:`~relu_nmt.vision.image_files.open_table`. Each set needs ``least_classes`` or more.
 
     Returns the sets by name, ``train`` first. Without such a part there is one set, named after the
     path.
@@ -141,7 +141,7 @@ def _is_image(path: str) -> bool:
 
 
 def _below(paths: Sequence[str], prefix: str) -> list[str]:
-    """Return the paths of files in subfolders of ``prefix``, and of these, relative to it."""
+    """Return the paths of subfolders of ``prefix`` and of files in them, relative to ``prefix``."""
     size = len(prefix)
     return [path[size:] for path in paths if path.startswith(prefix) and "/" in path[size:]]
 
@@ -201,7 +201,7 @@ def _image_set(
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
-    """Return images whose labels are indices into other classes, from ``origin`` in messages."""
+    """Return images whose labels are indices into ``classes``. Messages name their ``origin``."""
     # Index the names in composed form and as they are.
     number = {image_files.composed(label): index for index, label in enumerate(classes)}
     number |= {label: index for index, label in enumerate(classes)}
@@ -218,7 +218,7 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
 
 
 def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
-    """Return the images without a fixed share of each class, and this share as ``valid``."""
+    """Split off a fixed share of each class. Return the other images, then the share: ``valid``."""
     generator = np.random.Generator(np.random.PCG64(0))
     held: list[np.ndarray] = []
     for label, class_name in enumerate(images.classes):
@@ -248,7 +248,7 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
 
 
 def reporter_of_damaged(say: Callable[[str], object]) -> Callable[[DataError], None]:
-    """Return a function, also for several threads, that reports the error of each image once."""
+    """Return a function, safe for threads, that reports the error of each damaged image once."""
     reported: set[str] = set()
 
     def report(error: DataError) -> None:
@@ -321,9 +321,9 @@ class ImageBatches(PlannedBatches):
     """The batches of a set of images, mapped to pixels of one size by a transform.
 
     The seed determines the order and the random views of each epoch. None keeps the order and takes
-    the middle of each image. ``damaged`` is called with the error of a damaged image, which
-    otherwise is raised: in training the next image takes its place, in validation the batch is
-    smaller.
+    the middle of each image. If ``damaged`` is given, it is called with the error of a damaged
+    image. Then in training the next image takes its place, and in validation the batch is smaller.
+    Without it the error is raised.
     """
 
     def __init__(
@@ -347,7 +347,7 @@ class ImageBatches(PlannedBatches):
         self._damaged = damaged
 
     def begin_epoch(self, epoch: int) -> int:
-        """Plan ``epoch`` with several views of each image, if there are to be some."""
+        """Plan ``epoch``. With repeated augmentation the views of an image follow each other."""
         super().begin_epoch(epoch)
         total = len(self.images)
         count = self._augmentation.repeated_augmentation
@@ -396,7 +396,7 @@ class ImageBatches(PlannedBatches):
             return None
 
     def _view(self, view: int) -> tuple[int, np.ndarray] | None:
-        """Return an image's index and pixels, or None if it is damaged (in validation)."""
+        """Return an image's index and pixels. In validation, None if it is damaged."""
         copy, first = divmod(view, len(self.images))
         if self._seed is None:
             image = self._read(first)

@@ -295,8 +295,8 @@ def load_timm_weights(model: base.VisionModel, path: str | os.PathLike[str]) -> 
     """Load a public model's weights, and return notes for the log.
 
     ``path`` is a file of timm or the authors: ``.safetensors``, or tensors of ``torch.save``. The
-    model has the same shape and attention. A head for other classes is left out. Positions that
-    were learned for images of another size are interpolated.
+    model must have the shape and attention of the weights. A head for other classes is left out.
+    Positions that were learned for images of another size are interpolated.
     """
     family = model.config.family
     names = parse_yaml(TIMM_NAMES.read_text("utf-8"))
@@ -355,7 +355,7 @@ def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if any(name.startswith("layers.0.downsample.") for name in kept_tensors):
         return kept_tensors
 
-    # Newer files of timm have it at the start of the next stage.
+    # Newer files of timm have the merging at the start of the next stage.
     def before(match: re.Match[str]) -> str:
         return f"layers.{int(match[1]) - 1}.downsample."
 

@@ -41,9 +41,9 @@ class Windows:
     """The windows of a map: rows of tokens that any attention can read.
 
     Shifted windows begin half a window, rounded down, above and left of the map. Windows that reach
-    beyond the map hold padding, which is no key: these are the regions that the masks leave of the
-    paper's cyclic shift. A map no larger than a window, ``size`` patches a side, is one window and
-    is not shifted.
+    beyond the map hold padding, which is no key. Their other tokens are the regions that the
+    paper's masks separate after its cyclic shift. A map no larger than a window, ``size`` patches a
+    side, is one window and is not shifted.
 
     Example:
         >>> windows = Windows(Grid(1, 3), 2, True, torch.zeros(1, 3, 1))
@@ -191,8 +191,8 @@ def joined_patches(x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
 class SwinTransformer(VisionModel):
     """Stages of blocks with attention inside windows. Between stages, patches are merged.
 
-    Images of any size are padded to whole patches with zeros, the mean color. n of a query is the
-    number of patches in its window, or in its region of a shifted window.
+    Images of any size are padded to whole patches with zeros, the mean color. The count n of a
+    query is the number of patches in its window, without padding.
 
     Reference: Liu et al. 2021, "Swin Transformer: Hierarchical vision transformer using shifted
     windows". Deviation: padded patches of maps that are no multiple of the window are no keys.
@@ -258,7 +258,7 @@ class ConvolutionalAttention(MultiheadAttention):
 
     Each convolution is depth-wise, 3 x 3, with batch normalization, and precedes a linear map. Keys
     and values use stride 2, so they are a quarter of the queries. Class tokens, in front, go
-    straight to the linear maps. Scores are divided by the root of the width D, not of a head's.
+    straight to the linear maps. Scores are divided by sqrt(D), not by the root of a head's width.
 
     Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", section 3.2.
     The public code has this divisor of the scores.

@@ -1,4 +1,4 @@
-"""Views of pictures: crops and normalization. Random changes and mixtures in training.
+"""Views of pictures: crops, normalization, and random changes and mixtures in training.
 
 Changes are RandAugment, color jitter, random erasing, mixup and cutmix. All random numbers come
 from the generator of an image (or batch) in its epoch, so a resumed training sees the same
@@ -38,7 +38,7 @@ Argument = Callable[[float, np.random.Generator], Any]
 
 
 def sample_generator(seed: int, epoch: int, index: int, *subkeys: int) -> np.random.Generator:
-    """Return the random generator of one image in one epoch, ``subkeys`` for several."""
+    """Return a random generator of one image in one epoch. ``subkeys`` distinguish several."""
     return np.random.Generator(
         np.random.PCG64(np.random.SeedSequence((seed, epoch, index, *subkeys)))
     )
@@ -53,8 +53,8 @@ def random_box(
     """Return left, top, right and bottom of a part of random area and shape.
 
     ``size`` is width and height of the picture in pixels, ``areas`` the smallest and largest share
-    of it. Shapes vary around ``aspect`` = width / height. In a very wide or high picture, where
-    none fits, it is the middle.
+    of it. Shapes vary around ``aspect`` = width / height. If no box fits, as in a very wide or high
+    picture, the middle is returned.
 
     Reference: Szegedy et al. 2015, "Going deeper with convolutions", section 6.
     """
@@ -73,7 +73,7 @@ def random_box(
 
 
 def middle_box(size: tuple[int, int], ratio: float, aspect: float) -> Box:
-    """Return the middle in pixels: the largest box of ``aspect`` width / height times ``ratio``."""
+    """Return a box in the middle: the largest of ``aspect`` = width / height, times ``ratio``."""
     width, height = size
     high = ratio * min(height, width / aspect)
     wide = high * aspect
@@ -274,7 +274,7 @@ def augmented(
 
 
 def erased(pixels: np.ndarray, probability: float, generator: np.random.Generator) -> np.ndarray:
-    """Return normalized pixels [3, height, width], with a box of noise in a share of cases.
+    """Return normalized pixels [3, height, width]. With ``probability`` a box of them is noise.
 
     Reference: Zhong et al. 2020, "Random erasing data augmentation", filled with normal noise for
     each pixel.

@@ -152,8 +152,8 @@ class GatedAttentionUnit(nn.Module):
 class GatedBlock(nn.Module):
     """Two gated attention units in place of attention and feed-forward network.
 
-    Their queries and keys have the paper's width of 128, whatever the number of heads. Inside,
-    they are half as wide as the feed-forward network that they replace.
+    Queries and keys have the paper's width of 128, whatever the number of heads. The inner width of
+    a unit is half that of the feed-forward network.
 
     Raises:
         ConfigError: the attention is not an ungated ``pointwise`` without ``output_norm``, or there
@@ -216,8 +216,8 @@ class VisionTransformer(VisionModel):
 
     Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", Eq. 1-4. Touvron et al.
     2021, "Training data-efficient image transformers" (DeiT), without the distillation token. With
-    ``big_vision`` the form of the code of Wortsman et al. 2023, "Replacing softmax with ReLU in
-    vision transformers", which is Beyer et al. 2022, "Big Vision".
+    ``big_vision`` the model has the form of Beyer et al. 2022, "Big Vision", the code of Wortsman
+    et al. 2023, "Replacing softmax with ReLU in vision transformers".
     """
 
     classifier = ("norm", "tanh_layer", "head")

@@ -27,7 +27,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
 class XCiT(VisionModel):
     """Patches through blocks of attention, local patch interaction and feed-forward network.
 
-    Then blocks of class attention, in which a class token reads the patches.
+    Blocks of class attention follow, in which a class token reads the patches.
 
     The attention is ``xca`` in the paper.
 
@@ -112,7 +112,7 @@ def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
 
 
 def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
-    """Return sines and cosines [N, 64], 32 of rows and 32 of columns, from 2 pi / size to 2 pi."""
+    """Return 32 sines and cosines of rows, and 32 of columns, [N, 64]: from 2 pi / size to 2 pi."""
     # Space the rates geometrically, beginning with 1.
     rates = 10000.0 ** (-torch.arange(0, WAVES, 2, device=device) / WAVES)  # [16]
     waves = []
@@ -181,8 +181,9 @@ class ClassAttention(SelfAttention):
 class ClassBlock(Block):
     """Class attention and a feed-forward network for the class token.
 
-    Patches are changed as in the public code: their normed states are added to them, then they are
-    normed again (not in the nano models) and doubled. ``layer`` counts on from the other blocks.
+    Patches are changed as in the public code: their normed states are added to them. Then they are
+    normed again (not in the nano models) and doubled. ``layer`` continues the indices of the other
+    blocks.
     """
 
     def __init__(self, config: VisionTransformerConfig, layer: int) -> None:
