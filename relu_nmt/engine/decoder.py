@@ -79,7 +79,7 @@ class FastScores(StepScores):
 
 
 class Projections(WeakKeyDictionary[SearchState, Callable[[Tensor], Tensor]]):
-    """The map to the logits of its symbols for each search that has a list of them."""
+    """For each search with a list of symbols, the map from states to the symbols' logits."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         """Leave the maps out of a pickle, since searches stay in their process."""

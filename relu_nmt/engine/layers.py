@@ -38,10 +38,10 @@ KERNELS = {
 }
 """The kernel of layers and the dtype of its caches, by the kernel of the affine maps.
 
-Beside the error of 8-bit products the rounding of keys and values to float16 is small."""
+Rounding keys and values to float16 adds little to the error of 8-bit products."""
 
 KNOWN = (SoftmaxAttention, ReLUFormerAttention, ThresholdedReLUAttention)
-"""Classes that the kernel computes. A subclass may compute something else."""
+"""Classes that the kernel computes, not their subclasses, which may compute something else."""
 MULTIPLE = 16
 """The width of a head must be a multiple of this."""
 MAX_QUERIES = 64
@@ -163,10 +163,10 @@ class LayersKernel:
             # Leave training and traced models to PyTorch.
             and not (torch.is_grad_enabled() or self.layers[0].training)
             and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
-            # Require a kernel that pays, and copies of the current weights.
+            # Require that the kernel is faster, and that its copies hold the current weights.
             and self.largest.wants_kernel(num_rows, computing_dtype(norm.weight))
             and all(linear.is_current for linear in self.linears)
-            # Compute attention that hooks watch, or that needs another back end, elsewhere.
+            # Leave attention that hooks watch, or that names a back end, to the model's own layers.
             and all(_is_plain(attention) for attention in self.attentions)
             and all(step.tokens.size(1) <= MAX_QUERIES for step in steps)
         )
@@ -177,7 +177,7 @@ class LayersKernel:
         The kernel writes the states to x [1, N, D], which must lie in memory without gaps, and new
         entries to the caches.
         """
-        # Renew the addresses if the norms have moved, as into memory that processes share.
+        # Renew the addresses if the norms have moved, for example into shared memory.
         norm = _norm(self.layers[0].self_attention_residual)
         constant = self._constant
         if constant is None or constant[0] != norm.weight.data_ptr():
@@ -224,7 +224,7 @@ class LayersKernel:
 def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[Values], Values]:
     """Return the address of the first norm, the weights of all layers, and fields of ``Layers``.
 
-    All are equal in all steps. The kernel reads norms themselves, not copies.
+    They do not change between steps. The kernel reads norms themselves, not copies.
     """
     # Collect the addresses of the weights of all layers. The caller holds the tensors.
     weights: list[Values] = []
@@ -254,7 +254,7 @@ def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[V
 
 
 def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
-    """Return the properties that all layers must share. None if the kernel cannot compute it."""
+    """Return the properties that all layers must share. None: the kernel cannot compute them."""
     attention = layer.self_attention
     cross = layer.cross_attention
     network = layer.feed_forward
@@ -276,7 +276,7 @@ def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
         if residual.gain is not None:
             return None
         norms.add((type(norm), norm.eps))
-    # Require affine maps of one kernel, which computes whole layers, too.
+    # Require affine maps of one kernel, for which there is also a kernel of whole layers.
     kernels: set[str] = set()
     for linear in linears.values():
         if not isinstance(linear, PanelLinear) or not linear.has_kernel:

@@ -305,7 +305,7 @@ def pad_to_panels(x: Tensor | None) -> Tensor | None:
 
 
 def can_pack(dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether this machine has the products: an x86 processor, PyTorch with oneDNN."""
+    """Return whether packed products exist here, which need an x86 processor and oneDNN."""
     if platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:
@@ -333,8 +333,8 @@ def pack_linear(model: nn.Module, dtype: torch.dtype) -> None:
 def use_int8(model: nn.Module) -> None:
     """Replace every affine map of a model on a CPU by an :class:`Int8Linear`, for good.
 
-    The rest stays in float32, but for float16 caches where :mod:`relu_nmt.engine.layers` serves. A
-    model on a GPU, or a processor without the instructions, is a ConfigError.
+    The rest stays in float32. Where :mod:`relu_nmt.engine.layers` computes the layers, caches are
+    float16. A model on a GPU, or a processor without the instructions, is a ConfigError.
     """
     if any(not weight.is_cpu for weight in model.parameters()):
         raise ConfigError("--int8 is for CPUs; add --cpu")
