@@ -15,7 +15,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class _WithoutMemory(TorchFunctionMode):
-    """Makes empty tensors without memory, and skips functions that would fill these."""
+    """Makes empty tensors without memory, and skips functions that would fill them."""
 
     def __torch_function__(
         self,
@@ -27,7 +27,7 @@ class _WithoutMemory(TorchFunctionMode):
         keywords = dict(kwargs or {})
         if func is torch.empty:
             return func(*args, **{**keywords, "device": "meta"})
-        # Functions of nn.init come with the keyword.
+        # Functions of nn.init pass the tensor by keyword.
         tensor = args[0] if args else keywords.get("tensor")
         name = getattr(func, "__name__", "")
         is_in_place = name.endswith("_") and not name.endswith("__")
@@ -37,7 +37,7 @@ class _WithoutMemory(TorchFunctionMode):
 
 
 def build_in_memory(build: Callable[[], ModelT]) -> ModelT:
-    """Return the model of ``build``, which is called a first time without memory, for its size."""
+    """Return the model that ``build`` returns. Check its size first, in a call without memory."""
     weights: set[Tensor] = set()
     num_bytes = 0
 

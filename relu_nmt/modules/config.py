@@ -103,8 +103,8 @@ class AttentionRegularizerConfig:
 class AttentionPlace:
     """An attention module, or one head of it: ``cross.2`` is all heads, ``cross.2.1`` one.
 
-    The slot is ``encoder``, ``decoder`` (self-attention) or ``cross``. Layers count from 0,
-    negative ones from the last, which is -1. Heads count from 0. ``None`` is all heads.
+    The slot is ``encoder``, ``decoder`` (self-attention) or ``cross``. Layers and heads count from
+    0. Negative layers count from the end: -1 is the last one. ``None`` is all heads.
 
     Raises:
         ConfigError: no such slot.

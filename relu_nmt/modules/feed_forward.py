@@ -123,7 +123,7 @@ for _name, _activation in ACTIVATIONS.items():
 # Shazeer 2020, "GLU variants improve transformer", Eq. 6, here with biases.
 feed_forwards.register("swiglu")(partial(FeedForward, activation=F.silu, gated=True))
 feed_forwards.register("geglu")(partial(FeedForward, activation=F.gelu, gated=True))
-# The control of ``softmax-ln``.
+# The control experiment for ``softmax-ln``: ReLU with the same norm.
 feed_forwards.register("relu-ln")(partial(FeedForward, activation=F.relu, normed=True))
 
 

@@ -34,8 +34,8 @@ def collect_loss_terms() -> Iterator[list[LossTerm]]:
 def add_to_loss(module: nn.Module, term: LossTerm) -> None:
     """Add a term to the loss of the training step that runs now, from a module's ``forward``.
 
-    Nothing happens in evaluation. A layer whose activations are computed a second time, in the
-    backward pass (``--checkpoint-activations``), has added its term in the first pass.
+    Nothing happens in evaluation. A layer that the backward pass computes again
+    (``--checkpoint-activations``) adds its term in the first pass only.
     """
     terms = _collected.get()
     if terms is not None and module.training:

@@ -29,7 +29,7 @@ T5_MAX_DISTANCE = 128
 
 @dataclass(frozen=True)
 class PositionConfig:
-    """Properties of the model that a scheme may use: D, H, if tokens see only earlier ones.
+    """Properties of the model that a scheme may use. ``causal``: tokens see no later tokens.
 
     ``flag`` sets ``max_positions``, the length of the longest sequence. Error messages name it.
     """
@@ -42,7 +42,7 @@ class PositionConfig:
 
 
 class PositionScheme(nn.Module):
-    """Base class of position schemes, one for all layers. ``max_positions`` None: any length."""
+    """Base class of position schemes. All layers share one. ``max_positions`` None: any length."""
 
     needs_scores: bool = False
     """True if it has ``rotation`` or ``bias``, which only mechanisms with scores can use."""
@@ -76,7 +76,7 @@ Rotation: TypeAlias = tuple[Tensor, Tensor]
 """Cosines and sines of the angles of all tokens, [B or 1, 1, N, d] each.
 
 They rotate the planes of channels c and c + d/2 of each head. Both halves of the cosines are equal.
-The first half of the sines has the other sign.
+The first half of the sines is negated.
 """
 
 
@@ -231,9 +231,9 @@ class DistanceBias(PositionScheme):
 class AlibiPositions(DistanceBias):
     """A bias that falls linearly with the distance, with a fixed slope for each head.
 
-    The slopes are 2^(-8h/H) for h = 1 .. H. If H is no power of two, they are the slopes of the
-    largest power of two below it, then every second one of twice that. Where tokens see both sides,
-    the slope is the same on both.
+    The slopes are 2^(-8h/H) for h = 1 .. H. If H is no power of two, the heads get the slopes for P
+    heads, the largest power of two below H, then every second slope for 2 P heads. Where tokens see
+    both sides, both have the same slope.
 
     Reference: Press et al. 2022, "Train short, test long", section 3. Both sides as in the authors'
     remarks on encoders.
@@ -243,7 +243,7 @@ class AlibiPositions(DistanceBias):
 
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
-        # Slopes of the power of two, then every second one of twice that.
+        # Take the slopes for P heads, then every second slope for 2 P heads.
         power = 1 << (config.num_heads.bit_length() - 1)
         slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
         slopes += [2 ** (-4 * h / power) for h in range(1, 2 * (config.num_heads - power), 2)]
@@ -258,9 +258,9 @@ class AlibiPositions(DistanceBias):
 class T5Positions(DistanceBias):
     """A learned bias for each head and bucket of distances, the same in all layers.
 
-    Half of the 32 buckets hold one small distance each, the rest ranges that widen
-    logarithmically up to 128 tokens. The last one also holds all larger distances. Where tokens see
-    both sides, half of the buckets are for keys behind the query.
+    Half of the 32 buckets hold one small distance each. The others hold ranges that widen
+    logarithmically up to 128 tokens. The last bucket also holds all larger distances. Where tokens
+    see both sides, half of the buckets are for keys behind the query.
 
     Reference: Raffel et al. 2020, "Exploring the limits of transfer learning", section 2.1.
     Deviation: the table starts at zero, not at random, so that training starts without a bias.

@@ -17,21 +17,20 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
 
     The backward pass then runs the layer a second time. Dropout repeats its random numbers, and
     modules keep their state (:func:`~relu_nmt.attention.records.second_pass`). Only the first pass
-    leaves records of attention, but the second computes the same row statistics again.
-
-    It saves memory for the time of a second pass, only in training with gradients.
+    leaves records of attention, but the second computes the same row statistics again. Outside of
+    training, or without gradients, nothing is recomputed.
 
     Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 3.
     """
     if not (recompute and layer.training and torch.is_grad_enabled()):
         return layer(*inputs)
-    # Ask in the second pass for the results of the first.
+    # The results that callers wanted of each attention in the first pass.
     needs: dict[Attention, Need] = {}
 
     def same_need(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Remember the need of the first pass, after the recorders' hooks, for the second."""
+        """Keep the need of a module's first pass, with that of recorders, for its second pass."""
         return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
 
     @contextmanager
