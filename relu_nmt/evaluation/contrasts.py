@@ -1,4 +1,4 @@
-"""Contrastive tests, which ask if a model prefers the right of several translations.
+"""Contrastive tests, which ask if a model prefers the right one of several translations.
 
 The file of a test has one JSON object a line, a :class:`Contrast` (``test.contrasts.jsonl`` of the
 grammar corpus). All lists of texts but ``contrasts`` may be empty. ``phenomenon`` and ``distance``
@@ -27,7 +27,7 @@ FORM = {
     **dict.fromkeys(("contrasts", "source_context", "reference_context"), tuple[str, ...]),
     "distance?": int | None,
 }
-"""The form of an object, see :func:`checked`. Further entries mean nothing."""
+"""The form of an object, see :func:`checked`. Further entries are ignored."""
 
 
 @dataclass(frozen=True)

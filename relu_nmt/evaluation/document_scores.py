@@ -46,8 +46,8 @@ DEFAULT_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048)  # of length buckets, in
 DEFAULT_POSITIONS = (1, 4, 9, 19)  # last positions of the buckets of sentences
 Buckets = dict[str, list[int]]  # indices of segments by the name of their bucket, ``17-32``
 AlignedSentence = tuple[int, int, Line]
-"""Number of a sentence in a split, from 0, its position in its window, context included, from 1,
-and its translation, if the translation is a separate line."""
+"""A sentence whose translation is a separate line: its number in the split (from 0), its position
+in its window with context (from 1), and the translation."""
 BucketScore = tuple[str, int, Score | None]  # name of a bucket, its segments, their score
 
 
@@ -55,7 +55,7 @@ def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
     """Return the segments of each range of lengths in tokens, shortest first, without empty ranges.
 
     The edges are rising limits of the buckets. Longer segments go to a last bucket (ConfigError:
-    they do not rise from at least 1).
+    the edges do not rise from at least 1).
 
     Example:
         >>> length_buckets([3, 20, 16, 900], (16, 32))
@@ -126,7 +126,7 @@ def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
 def cut_by_counts(
     lines: Sequence[LineT], counts: Sequence[int] | np.ndarray, name: str
 ) -> list[list[LineT]]:
-    """Return the documents of a text, by their numbers of lines (DataError: another sum)."""
+    """Cut a text into documents with these numbers of lines (DataError: the sum differs)."""
     if sum(counts) != len(lines):
         raise DataError(
             f"{name}: {counted(len(lines), 'line')}, but the documents have {sum(counts):,}; "
@@ -164,9 +164,10 @@ def join_lines(documents: Documents, language: str = "") -> list[str]:
 class AlignedDocuments:
     """Translated documents beside one or more sets of references, divided into segments.
 
-    ``documents`` has a segment for each document, of the translations, then of each set. Likewise
-    ``sentences``. A document whose numbers of sentences differ is a mismatch and a single segment.
-    ``positions`` are the numbers of sentences in their document, from 1, and 0 for a mismatch.
+    ``documents`` has the documents as segments: of the translations, then of each set of
+    references. ``sentences`` has the sentences likewise. A document whose numbers of sentences
+    differ is a mismatch and stays a single segment. ``positions`` are the positions of the
+    sentences in their documents, from 1, and 0 for a mismatch.
     """
 
     def __init__(
@@ -300,7 +301,7 @@ class SplitScorer:
     def segment_statistics(
         self, texts: Sequence[str], segments: Sequence[Sequence[int]]
     ) -> SegmentStatistics:
-        """Return the counts of translations, each of the sentences with these numbers."""
+        """Return the counts of texts, each a translation of the sentences numbered in a segment."""
         references = [[self._references[number] for number in numbers] for numbers in segments]
         language = self._task.target_lang
         joined = join_lines([[text] for text in texts], language)
@@ -312,9 +313,9 @@ class SplitScorer:
         """Return the scores of the split's documents, by name.
 
         A line of a document is a sentence, or a group that could not be cut into sentences.
-        ``groups`` has the translation of each group of ``counts`` sentences. ``d_bleu`` has a
-        segment per document, ``group_bleu`` per group, ``s_bleu`` per sentence, but one for a
-        document that is mismatched. ``chrf`` is d-chrF2 of raw text.
+        ``groups`` has the translation of each group of ``counts`` sentences. Segments are documents
+        in ``d_bleu``, groups in ``group_bleu``, and sentences in ``s_bleu``, where a mismatched
+        document stays one segment. ``chrf`` is d-chrF2 of raw text.
         """
         aligned = raw = self._aligned(documents, self._tokenized)
         # Take raw text for chrF, even where BLEU compares words.
@@ -337,8 +338,8 @@ class SplitScorer:
     def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
         """Return BLEU by bucket of ``position`` (in the document) and ``group position``.
 
-        Positions in the document do not depend on the groups. The position in the group is the
-        amount of text translated before, with which quality falls in the literature.
+        Positions in the document do not depend on the groups. The position in the group says how
+        much text was translated before. In the literature quality falls with it.
         """
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         in_document: list[int] = []

@@ -37,7 +37,7 @@ SCRIPTS = {
 }
 """Tokenizers by ISO 15924 code of the script, which precedes the code of the language."""
 WITH_SPACES = (DEFAULT_TOKENIZER, "ko-mecab")  # tokenizers of languages with spaces between words
-INSTEAD = {"ja-mecab": "char", "ko-mecab": DEFAULT_TOKENIZER}  # without their packages
+INSTEAD = {"ja-mecab": "char", "ko-mecab": DEFAULT_TOKENIZER}  # if their packages are missing
 LONGEST_WORDS = 15  # mean word length above which a text has hardly any spaces, in characters
 
 
@@ -70,7 +70,7 @@ class ScoringConfig:
 
 
 def split_compounds(line: str) -> str:
-    """Split ``X-Y`` of tokenized text into ``X ##AT##-##AT## Y``, as a tokenizer of sacreBLEU.
+    """Split ``X-Y`` of tokenized text into ``X ##AT##-##AT## Y``: a tokenizer for sacreBLEU.
 
     The usual script for WMT14 English-German does the same, which raises BLEU. Matches do not
     overlap: of ``a-b-c`` only the first hyphen is split. Hyphens that Moses has split in its
@@ -234,7 +234,7 @@ def recommended_tokenizer(language: str) -> str:
 
 
 def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str]:
-    """Return the installed tokenizer for a language ("" if unknown), and a note, perhaps ""."""
+    """Return an installed tokenizer for a language ("" if unknown), and a note or ""."""
     name = recommended = recommended_tokenizer(language)
     note = ""
     if name != DEFAULT_TOKENIZER:

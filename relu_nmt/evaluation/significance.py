@@ -32,8 +32,8 @@ class SegmentStatistics:
     """Counts of each segment, whose sums over segments give a corpus score."""
 
     metric: MetricConfig  # the metric
-    # Int64 [segments, counts]. For BLEU tokens of translation and reference, then matching n-grams
-    # and all n-grams, each by n. For TER edits and the mean length of the references, in float64.
+    # Int64 [segments, counts]. BLEU: tokens of translation and of reference, then matching n-grams
+    # by n and all n-grams by n. TER, in float64: edits and the mean length of the references.
     counts: np.ndarray
 
     @classmethod
@@ -153,7 +153,7 @@ def paired_bootstrap(
     default.
 
     Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation". The
-    p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
+    p-value is sacreBLEU's. Deviation: for two systems with the same output it is 1.
     """
     seed = _seed()
     if samples < 1:
@@ -199,7 +199,7 @@ def _seed() -> int | None:
     """Return the seed of the environment, or None for another seed in each run."""
     seed = os.environ.get("SACREBLEU_SEED", str(DEFAULT_SEED)).lower()
     if not seed.isdecimal() and seed != "none":
-        raise ConfigError(f"SACREBLEU_SEED={seed}: expected a number, or none for another each run")
+        raise ConfigError(f"SACREBLEU_SEED={seed}: expected a number, or none for a random seed")
     return None if seed == "none" else int(seed)
 
 
