@@ -22,7 +22,7 @@ from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.io.work import progress_bar
 
-# Symbols that are joined without spaces. Their mark then becomes the space between words.
+# Symbols whose pieces are joined without spaces, and the mark that then becomes a space.
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
 POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
@@ -36,7 +36,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer:
-    """Raw sentence to words and back. By itself the words between white space.
+    """Splits raw sentences into words and joins words. This class splits at white space.
 
     A new one overrides :meth:`split` and :meth:`join`. ``@tokenizers.register("name")`` registers
     it.
@@ -95,11 +95,11 @@ class LearningText:
 
 
 class SubwordModel(ABC):
-    """Words to pieces of words and back.
+    """Splits words into pieces, and joins the pieces.
 
     A new model overrides :meth:`learn`, :meth:`load`, :meth:`split`, :meth:`join` and
-    ``file_name``. ``@subword_models.register("name")`` registers it. The ``content`` has the bytes
-    of the model's file. None for a model without a file.
+    ``file_name``. ``@subword_models.register("name")`` registers it. ``content`` are the bytes of
+    the model's file, None for a model without a file.
     """
 
     # Name of the model's file in a data folder, "subword.codes". None for no file. If each language
@@ -130,7 +130,7 @@ class SubwordModel(ABC):
         """Return the pieces of ``words``."""
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Return the pieces of a random split. ``strength`` is its deviation from the usual one."""
+        """Return the pieces of a random split. The class says what ``strength`` means."""
         raise ConfigError(f"--subword-sampling: {type(self).__name__} splits in one way only")
 
     @abstractmethod
@@ -138,14 +138,14 @@ class SubwordModel(ABC):
         """Return the words of ``pieces``, the inverse of :meth:`split`."""
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
-        """Return the characters of each piece without marks. None for the rest of a character."""
+        """Return each piece's characters without marks. None for later bytes of a character."""
         return list(pieces)
 
     def spelled(self, piece: str) -> str:
         """Return the text that a piece adds, with a space where it begins or ends a word.
 
-        Here ``@@`` at its end marks a piece with which the word goes on. A byte of a character is
-        a surrogate.
+        Here ``@@`` at the end marks a piece that does not end its word. A byte of a character
+        becomes a surrogate.
         """
         return f"{piece} ".replace("@@ ", "")
 
@@ -250,7 +250,7 @@ class WholeWords(SubwordModel):
 
 
 def with_bytes(piece: str) -> str:
-    """Return a piece. One that stands for a byte becomes the byte, as a surrogate above 127."""
+    """Return a piece. A piece for a byte becomes this byte: above 127, a surrogate."""
     if not _BYTE_PIECE.fullmatch(piece):
         return piece
     return bytes([int(piece[3:5], 16)]).decode("utf-8", "surrogateescape")
@@ -291,12 +291,12 @@ class SentenceSplitter:
     """Cuts paragraphs into sentences. A blank paragraph has none.
 
     The language decides on abbreviations and quotes. Languages that the library does not know get
-    rules that suit many. A boundary that is in doubt is none: behind an initial or an ordinal
-    number, and before a small letter.
+    rules that suit many. Paragraphs are not cut where a boundary is in doubt: behind an initial or
+    an ordinal number, and before a small letter.
 
     Args:
         language: code of the language.
-        is_required: the library must be installed. Without it, paragraphs stay whole.
+        is_required: a missing library is an error. Otherwise paragraphs then stay whole.
 
     Attributes:
         note: says what to install, once a paragraph that stays whole looks like several sentences.

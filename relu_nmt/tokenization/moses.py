@@ -26,8 +26,8 @@ class MosesTokenizer(Tokenizer):
     """Moses' rules, as ported to Python by sacremoses.
 
     Joining gives the usual spaces around punctuation, which may differ from the text:
-    ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` change. An ``aggressive`` one splits hyphens
-    between letters too, as Moses' ``-a``, which is usual for WMT14.
+    ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` change. With ``aggressive`` hyphens between
+    letters are split too, like with Moses' ``-a``, which is usual for WMT14.
     """
 
     package = "sacremoses"

@@ -1,4 +1,4 @@
-"""From raw sentences to the tokens of the dictionary, and back, and whole files on all cores."""
+"""From raw sentences to the tokens of the dictionary and back. Whole files on all cores."""
 
 import itertools
 import os
@@ -78,7 +78,7 @@ class TextPipeline:
     def words(self, raw: str) -> list[str]:
         """Return the words of a raw sentence (DataError: it is no text), before subwords."""
         if not isinstance(raw, str):
-            raise DataError(f"a text is wanted, not {raw!r:.30} ({type(raw).__name__})")
+            raise DataError(f"expected a text, not {raw!r:.30} ({type(raw).__name__})")
         if base.SURROGATE.search(raw):
             raise DataError(f"{raw[:30]!r} is no text that UTF-8 can hold: it has surrogates")
         words = self._tokenizer.split(self.without_code(" ".join(raw.split())))
@@ -115,7 +115,7 @@ class TextPipeline:
         return tokens
 
     def written(self, raw: str) -> list[str]:
-        """Return each character of a raw sentence in the form of :meth:`letters`, but for case."""
+        """Return the characters of a raw sentence in the form of :meth:`letters`, with its case."""
         words = self._tokenizer.written(raw)
         return ["".join(filter(None, self.subword.letters(list(word)))) for word in words]
 
@@ -181,7 +181,7 @@ class TextPipeline:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
-        """Return the pipeline of :meth:`to_state`, also of older releases (ValueError: a type)."""
+        """Return the pipeline of a state, also of older releases (ValueError: a wrong type)."""
         values: dict[str, Any] = {"tokenizer_version": 1}
         for name, kind in {**get_type_hints(cls), "subword": dict[str, Any]}.items():
             if name in state:
@@ -222,7 +222,7 @@ def load_pipeline(
 
 @dataclass(frozen=True)
 class Conversion:
-    """A text file, without its separator lines, for the step words, pieces, tokens or keep."""
+    """One step (words, pieces, tokens or keep) for a text file without its separator lines."""
 
     side: tuple[str, str]  # its split and language: ("train", "de")
     text: TextFile

@@ -42,7 +42,8 @@ LONGEST_LINE = 4192  # bytes of a line: SentencePiece learns nothing from a long
 _MOST = f".{{1,{LONGEST_LINE // 4 - 1}}}"
 # A part of a long line ends at a space if possible, or else at the end of a sentence.
 _PART = re.compile(f"{_MOST}(?: |$)|{_MOST}[。．！？.!?]|{_MOST}", re.DOTALL)
-# Below, SentencePiece's error does not name the number that the text needs. Above, it is slow.
+# With fewer pieces SentencePiece's error does not say how many the text needs. With more it is
+# slow.
 LEAST_PIECES = 4
 MOST_PIECES = 10_000_000
 LEARNING_SENTENCES = 1_000_000
@@ -95,7 +96,7 @@ class SubwordNmt(SubwordModel):
 
     @classmethod
     def load(cls, content: bytes) -> "SubwordNmt":
-        """Return the model of a file's bytes, of which a byte-order mark is no part."""
+        """Return the model of a file's bytes, without a byte-order mark."""
         # Models of checkpoints keep a mark, since their text was split with it.
         return cls(content.removeprefix(codecs.BOM_UTF8))
 
@@ -173,7 +174,7 @@ class SubwordNmt(SubwordModel):
 
 
 def _recoverable(pieces: list[str]) -> list[str]:
-    """Cut the last letter off a last piece that looks like a mark or symbol, for ``join``."""
+    """Split a last piece that looks like a mark or symbol, so that ``join`` keeps its text."""
     if pieces and (pieces[-1].endswith(SEPARATOR) or pieces[-1] in SPECIAL_SYMBOLS):
         return [*pieces[:-1], pieces[-1][:-1] + SEPARATOR, pieces[-1][-1]]
     return pieces
@@ -211,7 +212,7 @@ class SentencePiece(SubwordModel):
         return list(itertools.chain.from_iterable(map(_unlike_symbols, pieces)))
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Draw a split of each word with its probability to the power of ``strength``.
+        """Draw a split of each word in proportion to its probability to the power of ``strength``.
 
         Reference: Kudo 2018, "Subword regularization", section 3.3, with the 64 likeliest splits.
         """
