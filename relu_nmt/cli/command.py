@@ -12,20 +12,19 @@ from functools import partial
 from importlib.util import resolve_name
 from typing import Any
 
-import relu_nmt.cli
+import relu_nmt
 from relu_nmt.config import add_settings, flag_of, read_settings
-from relu_nmt.config.command_line import HelpFormatter
+from relu_nmt.config.command_line import HelpFormatter, Parser
 from relu_nmt.config.registry import FLAG, import_user_module
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory, printable, reporting
 from relu_nmt.io.process import choose_threads, crowding_note, utf8_streams
-from relu_nmt.jobs.flags import Parser
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 """Variable that limits oneDNN's cache of matrix products (bfloat16 on a CPU), compiled by shape.
 
 Batches of text rarely repeat a shape, so that oneDNN's own limit of 1,024 mainly costs memory."""
 
-MOST_SHOWN = 30  # characters of a wrong name in a message, before the wrong one
+MOST_SHOWN = 30  # most characters before the first wrong one of a name, in an error message
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 READER_LEFT = 141  # 128 + SIGPIPE

@@ -1,13 +1,17 @@
 """Settings from a command line: flags, and files of ``--config`` (YAML, checkpoints, results)."""
 
 import argparse
+import importlib
 import os
+import pkgutil
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from relu_nmt.config.budgets import PACED
 from relu_nmt.config.classes import all_values, flat, idle_options, merged, paths_in, to_dict
@@ -21,12 +25,14 @@ from relu_nmt.config.fields import (
     options_of,
     shown,
 )
-from relu_nmt.config.registry import READ, Files, Registry, refuse_shared_files
+from relu_nmt.config.registry import READ, Files, Registry, close_names, refuse_shared_files
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
 from relu_nmt.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT")
+ADVICE = Path(__file__).with_name("advice.yaml")  # advice on flags that a command does not have
+MOST_NAMED = 3  # most commands that an error message names
 MOST_SHOWN_CHOICES = 6
 MOST_SHOWN_TEXT = 24
 HELP_WIDTH = 100
@@ -61,6 +67,48 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that reports errors as one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an error that suggests the right flag for an unknown one."""
+        _, _, words = message.partition("unrecognized arguments: ")
+        unknown = re.findall(r"(?<!\S)--[^\s=]+", words)
+        for flag in unknown:
+            if advice := advice_on(flag, words):
+                raise ConfigError(f"{flag}: {advice}")
+        # Without advice, name the commands that have the flag, or the nearest flag of this one.
+        for flag in unknown:
+            if commands := _commands_with(flag):
+                raise ConfigError(f"{flag}: it is a flag of {' and '.join(commands[:MOST_NAMED])}")
+        hint = ""
+        if unknown:
+            hint = close_names(unknown[0], self._option_string_actions)
+        raise ConfigError(f"{message}; {hint or 'see --help'}")
+
+
+def advice_on(flag: str, words: str = "") -> str:
+    """Return the advice on a flag, or "". The number behind it in ``words`` replaces N."""
+    tables = parse_yaml(ADVICE.read_text("utf-8"))
+    for patterns, advice in (*tables["nowhere"].items(), *tables["elsewhere"].items()):
+        if any(fnmatchcase(flag, pattern) for pattern in patterns.split()):
+            number = re.search(rf"{re.escape(flag)}[ =](\d[\d.]*)", words)
+            if number:
+                advice = re.sub(r"\bN\b", number[1], advice)
+            return advice
+    return ""
+
+
+def _commands_with(flag: str) -> list[str]:
+    commands: list[str] = []
+    package = importlib.import_module("relu_nmt.cli")
+    for module in pkgutil.iter_modules(package.__path__, "relu_nmt.cli."):
+        main = getattr(importlib.import_module(module.name), "main", None)
+        if main is not None and flag in main.parser()._option_string_actions:
+            commands.append(main.prog)
+    return commands
 
 
 def add_settings(

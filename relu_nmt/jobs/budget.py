@@ -1,9 +1,12 @@
-"""The parts of ``--budget`` that all trainings share: pace, and settings where none are given."""
+"""Training within a ``--budget``: the choices of all trainings, and the pace they follow from.
+
+docs/lab/budget.md has the measurements behind the constants.
+"""
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,11 +14,10 @@ import torch
 from torch import nn
 
 from relu_nmt.config import flag_of, to_dict
-from relu_nmt.config.budgets import LIMITS, PACED, Budget, in_words
+from relu_nmt.config.budgets import LIMITS, PACED, SECONDS, Budget, in_words
 from relu_nmt.config.classes import flat, merged
 from relu_nmt.config.fields import all_options
 from relu_nmt.errors import ConfigError, counted
-from relu_nmt.jobs.budget_policy import Pace, paced_settings, planned_updates, training_seconds
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.training.batches import BatchSource
 from relu_nmt.training.checkpoint import read_metadata
@@ -26,6 +28,22 @@ from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.state import Components
 from relu_nmt.training.update import Update
 
+RESERVED = 0.02
+"""Share of a budget of time that is kept for the last checkpoint."""
+VALIDATION_COST = 0.4
+"""Updates that take as long as a batch of validation."""
+MOST_VALIDATING = 0.1
+"""Largest share of the time for validations."""
+WARMUP = 0.1
+"""Share of the updates for the warm-up of the rate."""
+MOST_WARMUP = 1 / 3
+"""Largest share of the updates for a longer warm-up."""
+VALIDATIONS = 10
+LOG_LINES = 50
+MOST_BETWEEN_LINES = 100
+AVERAGED = 9
+"""The average of the weights reaches back over one of so many parts of the updates."""
+MOST_DECAY = 0.9999
 GAIN = 0.95
 """The share of the time in float32 that bfloat16 has to fall below."""
 TIMED_UPDATES = 8
@@ -37,15 +55,67 @@ UNTIMED_UPDATES = 1
 SettingsT = TypeVar("SettingsT")
 
 
-def refuse_limits(settings: Any) -> None:
-    """Refuse a flag that says when the training ends, as ``--budget`` does (ConfigError)."""
-    typed = settings.typed.intersection(LIMITS)
+@dataclass(frozen=True)
+class Pace:
+    """The measured pace of a training, and the sizes on which it depends."""
+
+    seconds: float  # of an update
+    updates_per_epoch: int
+    samples: int = 0  # sentence pairs or images of an epoch
+    weights: int = 0  # parameters of the model
+    validation_batches: int = 0
+
+    @property
+    def updates_of_validation(self) -> float:
+        """The updates that take as long as a validation."""
+        return VALIDATION_COST * self.validation_batches
+
+
+def within_budget(
+    settings: SettingsT,
+    training: TrainingRun,
+    trial: Callable[[SettingsT], Pace],
+    choose: Callable[[SettingsT], tuple[Mapping[str, Any], Pace]],
+    kept: frozenset[str],
+    least_warmup: int = 0,
+) -> SettingsT:
+    """Return settings of a training within ``--budget``, if given. Choose what the user did not.
+
+    Args:
+        settings: the settings of a training, with the group ``trainer``.
+        training: the training.
+        trial: measures the pace of a training with such settings.
+        choose: returns the choices for a new training beside its length, and its pace with these.
+        kept: names of the choices that a training keeps when its budget grows.
+        least_warmup: updates of warm-up, where there is time for them.
+
+    Raises:
+        ConfigError: a flag says when the training ends, too.
+    """
+    config: TrainerConfig = settings.trainer  # type: ignore[attr-defined]
+    if config.budget is None:
+        return settings
+    typed = settings.typed.intersection(LIMITS)  # type: ignore[attr-defined]
     if typed:
-        flag = flag_of(min(typed))
         raise ConfigError(
-            f"{flag}: --budget {settings.trainer.budget} says when the training ends; leave one "
-            "of the two out"
+            f"{flag_of(min(typed))}: --budget {config.budget} says when the training ends; leave "
+            "one of the two out"
         )
+    if not training.goes_on:
+        chosen, pace = choose(settings)
+        return with_length(settings, training, pace, chosen, least_warmup)
+    # Take the choices of the checkpoint, and its length if the budget is equal.
+    assert training.checkpoint is not None, "it goes on"
+    stored = flat(read_metadata(training.checkpoint).get("args") or {})
+    earlier = stored.get("budget")
+    is_equal = earlier is not None and Budget.parse(earlier) == Budget.parse(config.budget)
+    names = kept | set(PACED) if is_equal else kept
+    was = "" if is_equal else f" (was {earlier or 'none'})"
+    training.say(f"budget {config.budget}{was}: goes on with the choices in {training.checkpoint}")
+    settings = filled(settings, {name: stored[name] for name in names & stored.keys()})
+    if is_equal:
+        return settings
+    return with_length(settings, training, trial(settings), {}, least_warmup)
 
 
 def given_names(settings: Any) -> set[str]:
@@ -115,11 +185,9 @@ def faster_dtype(
     settings: SettingsT,
     process: ProcessGroup,
     trial: Callable[[SettingsT], Pace],
-    pace: Pace | None = None,
+    pace: Pace,
 ) -> tuple[dict[str, Any], Pace]:
     """Return the choice of bfloat16 if updates are faster with it than ``pace``, and the pace."""
-    if pace is None:
-        pace = trial(settings)
     if given_names(settings) & {"bf16", "fp16"}:
         return {}, pace
     has_bfloat16 = has_fast_bfloat16()
@@ -167,24 +235,59 @@ def with_length(
     return settings
 
 
-def continued(
-    settings: SettingsT,
-    training: TrainingRun,
-    names: frozenset[str],
-    trial: Callable[[SettingsT], Pace],
-    least_warmup: int = 0,
-) -> SettingsT:
-    """Return settings with the checkpoint's ``names``, and its length if the budget is equal."""
-    assert training.checkpoint is not None, "it goes on"
-    stored = flat(read_metadata(training.checkpoint).get("args") or {})
-    budget = settings.trainer.budget  # type: ignore[attr-defined]
-    earlier = stored.get("budget")
-    is_equal = earlier is not None and Budget.parse(earlier) == Budget.parse(budget)
-    kept = names | set(PACED) if is_equal else names
-    chosen = {name: stored[name] for name in kept & stored.keys()}
-    was = "" if is_equal else f" (was {earlier or 'none'})"
-    training.say(f"budget {budget}{was}: goes on with the choices in {training.checkpoint}")
-    settings = filled(settings, chosen)
-    if is_equal:
-        return settings
-    return with_length(settings, training, trial(settings), {}, least_warmup)
+def planned_updates(budget: Budget, pace: Pace, spent: float = 0.0) -> int:
+    """Return the number of updates in a budget, of which ``spent`` seconds are gone."""
+    if budget.epochs is not None:
+        return max(1, round(budget.epochs * pace.updates_per_epoch))
+    if budget.updates is not None:
+        return budget.updates
+    # Leave out the validations that interrupt the training.
+    validating = pace.updates_of_validation * VALIDATIONS
+    updates = training_seconds(budget, pace, spent) / pace.seconds
+    return max(1, int(updates - min(validating, MOST_VALIDATING * updates)))
+
+
+def training_seconds(budget: Budget, pace: Pace, spent: float) -> float:
+    """Return the seconds of a budget of time up to the last update."""
+    assert budget.seconds is not None
+    last_validation = pace.updates_of_validation * pace.seconds
+    seconds = (1 - RESERVED) * budget.seconds - spent - last_validation
+    # Train a little even if opening the data took longer than the budget.
+    return max(seconds, RESERVED * budget.seconds)
+
+
+def paced_settings(
+    pace: Pace, updates: int, seconds: float | None, least_warmup: int = 0
+) -> dict[str, Any]:
+    """Return the settings that follow from updates, and from the seconds of a budget of time."""
+    between = max(1, round(updates / VALIDATIONS))
+    between = max(between, round(pace.updates_of_validation / MOST_VALIDATING))
+    epochs = max(1, round(between / pace.updates_per_epoch))
+    chosen = {
+        "max_update": updates,
+        "max_epoch": 0,
+        "total_num_update": updates,
+        "warmup_updates": warmup_updates(updates, least_warmup),
+        "ema_decay": round(min(max(0.0, 1 - AVERAGED / updates), MOST_DECAY), 4),
+        "validate_interval_updates": between,
+        # Between epochs, validate and save no more often.
+        "validate_interval": epochs,
+        "save_interval": epochs,
+        "log_interval": max(1, min(MOST_BETWEEN_LINES, updates // LOG_LINES)),
+    }
+    if seconds is not None:
+        chosen["stop_time_hours"] = seconds / SECONDS["h"]
+    return chosen
+
+
+def warmup_updates(updates: int, least: int) -> int:
+    """Return the updates of warm-up, at least ``least`` where there is time for them.
+
+    Example:
+        >>> warmup_updates(1_500, least=400), warmup_updates(600, least=400)
+        (400, 200)
+        >>> warmup_updates(10_000, least=400), warmup_updates(600, least=0)
+        (1000, 60)
+    """
+    warmup = max(WARMUP * updates, min(least, MOST_WARMUP * updates))
+    return min(max(1, round(warmup)), updates - 1)

@@ -1,6 +1,11 @@
-"""The training objective: the loss of a task plus the attention regularizer."""
+"""The training objective: the loss of a task, the attention regularizer, and terms of modules.
 
-from collections.abc import Mapping, Sequence
+A module adds a term by :func:`add_to_loss`, such as the balance of a mixture of experts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +17,6 @@ from relu_nmt.attention.records import AttentionRecord, attention_telemetry, rec
 from relu_nmt.attention.regularizer import regularizer_terms
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
-from relu_nmt.modules.loss_terms import LossTerm, collect_loss_terms
 
 
 @dataclass
@@ -29,12 +33,47 @@ class LossOutput:
     telemetry: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class LossTerm:
+    """A differentiable scalar, which is added to the loss of each token (or image)."""
+
+    name: str  # in the log, which shows the mean over modules, without the weight
+    value: Tensor
+    weight: float
+
+
+_collected: ContextVar[list[LossTerm] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collect_loss_terms() -> Iterator[list[LossTerm]]:
+    """Collect the terms of the forward passes inside the block."""
+    terms: list[LossTerm] = []
+    token = _collected.set(terms)
+    try:
+        yield terms
+    finally:
+        _collected.reset(token)
+
+
+def add_to_loss(module: nn.Module, term: LossTerm) -> None:
+    """Add a term to the loss of the training step that runs now, from a module's ``forward``.
+
+    Nothing happens in evaluation. A layer that the backward pass computes again
+    (``--checkpoint-activations``) adds its term in the first pass only.
+    """
+    terms = _collected.get()
+    if terms is not None and module.training:
+        # Do not compute with the term here: both passes of a layer must save the same tensors.
+        terms.append(term)
+
+
 class RegularizedObjective(nn.Module):
     """The loss of a batch plus the attention regularizer, and the attention's statistics.
 
     total = loss + norm_weight * mean |log S| + entropy_weight * mean max(H - C, 0), the means over
     samples, heads, real query rows and then over all attention modules. Modules may add terms with
-    :func:`~relu_nmt.modules.loss_terms.add_to_loss`. Both are for training only. A task defines
+    :func:`add_to_loss`. Both are for training only. A task defines
     :meth:`loss`.
 
     Raises:

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
+from relu_nmt.config.command_line import ADVICE
 from relu_nmt.config.fields import all_options
 from relu_nmt.config.yaml_text import parse_yaml
-from relu_nmt.jobs.flags import ADVICE
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings
 from relu_nmt.modules import norms
 from tests import tiny

@@ -30,12 +30,12 @@ from relu_nmt.applications.sweep.steps import (
 )
 from relu_nmt.attention import attentions
 from relu_nmt.config import add_settings, flag_of, from_flat, read_settings, split_paths
+from relu_nmt.config.command_line import Parser
 from relu_nmt.config.registry import FLAG, Spec, import_user_module
 from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.process import describe_environment
-from relu_nmt.jobs.flags import Parser
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings
 from relu_nmt.modules.config import ATTENTION_PRESETS, SLOTS

@@ -1,6 +1,10 @@
-"""The settings of a translation training that ends within ``--budget``."""
+"""The choices of ``--budget`` for a new translation training: shape, batch, dtype and rates.
+
+docs/lab/budget.md has the measurements behind the constants.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from relu_nmt.config.budgets import Budget, in_words
@@ -8,57 +12,83 @@ from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import BatchingConfig
 from relu_nmt.errors import OutOfMemoryError
-from relu_nmt.jobs import budget_policy
-from relu_nmt.jobs.budget import (
-    continued,
-    faster_dtype,
-    filled,
-    given_names,
-    refuse_limits,
-    with_length,
-)
+from relu_nmt.jobs.budget import Pace, faster_dtype, filled, given_names, planned_updates
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.modules.config import ATTENTION_PRESETS
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.translation.task import TranslationTask
 
+LEAST_WARMUP = 400
+"""Updates of warm-up of a translation model: norms behind the layers need them."""
+FIRST_TOKENS = {"cpu": 768, "cuda": 4096}
+MOST_TOKENS = 4096
+ENOUGH_UPDATES = 12_000
+"""Updates that are worth more than larger batches."""
+RATE_OF_WIDTH = 0.256
+"""The peak rate times the width of the model."""
+SHARE_OF_TRAINED = 0.2
+"""Factor of the rate for a model that is trained already."""
+DROPOUTS = ((2, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))
+"""Most epochs, and the dropout of a training that reads its data so often."""
+MOST_ATTENTION_DROPOUT = 0.1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape of both sides, and the least updates and sentence pairs that it is worth."""
+
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    least_updates: int
+    least_pairs: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of both sides of a model."""
+        chosen: dict[str, Any] = {}
+        for side in ("encoder", "decoder"):
+            chosen[f"{side}_layers"] = self.layers
+            chosen[f"{side}_embed_dim"] = self.width
+            chosen[f"{side}_ffn_embed_dim"] = self.inner
+            chosen[f"{side}_attention_heads"] = self.heads
+        return chosen
+
+
+TINY = Shape(layers=3, width=128, inner=512, heads=4, least_updates=0, least_pairs=0)
+SMALL = Shape(layers=3, width=256, inner=1024, heads=4, least_updates=2_000, least_pairs=0)
+LARGER = (
+    Shape(layers=6, width=512, inner=1024, heads=4, least_updates=16_000, least_pairs=100_000),
+    Shape(layers=6, width=512, inner=2048, heads=8, least_updates=40_000, least_pairs=1_000_000),
+)
+"""The shapes above SMALL, which is tried first."""
 FAMILIES = {"transformer", *ATTENTION_PRESETS}
 """The ``--arch`` names that leave the shape open. Others are shapes of published models."""
-SHAPE = frozenset(budget_policy.shape_settings(budget_policy.SMALL))
-MODEL = SHAPE | {
+KEPT = frozenset(SMALL.settings) | {
     *("positions", "share_all_embeddings", "share_decoder_input_output_embed"),
-    *("dropout", "attention_dropout"),
+    *("dropout", "attention_dropout", "max_tokens", "bf16", "lr"),
 }
-CHOICES = MODEL | {"max_tokens", "bf16", "lr"}
-"""The settings that a training keeps when its budget grows."""
-
-# Measures the pace of a training with such settings.
-Trial = Callable[[Settings], budget_policy.Pace]
-
-
-def within_budget(
-    settings: Settings, task: TranslationTask, training: TrainingRun, trial: Trial
-) -> Settings:
-    """Return settings of a training within ``--budget``, if given. Choose what the user did not."""
-    if settings.trainer.budget is None:
-        return settings
-    refuse_limits(settings)
-    if training.goes_on:
-        return continued(settings, training, CHOICES, trial, budget_policy.LEAST_WARMUP)
-    chooser = Chooser(settings, task, training, trial)
-    pace = chooser.choose()
-    return with_length(settings, training, pace, chooser.chosen, budget_policy.LEAST_WARMUP)
+"""The choices that a training keeps when its budget grows."""
 
 
 class Chooser:
-    """Chooses shape, batch, dtype and rates of a new training, by the pace in trials."""
+    """Chooses shape, batch, dtype and rates of a new training, by the pace in trials.
+
+    ``trial`` measures the pace of a training with such settings.
+    """
+
+    _pace: Pace  # with the choices so far, once a model is chosen
 
     def __init__(
-        self, settings: Settings, task: TranslationTask, training: TrainingRun, trial: Trial
+        self,
+        settings: Settings,
+        task: TranslationTask,
+        training: TrainingRun,
+        trial: Callable[[Settings], Pace],
     ) -> None:
         assert settings.trainer.budget is not None
-        self.chosen: dict[str, Any] = {}
         self._settings = settings
         self._task = task
         self._training = training
@@ -66,113 +96,144 @@ class Chooser:
         self._budget = Budget.parse(settings.trainer.budget)
         # Leave a model that a flag or a checkpoint describes as it is.
         self._is_free = settings.arch in FAMILIES and training.checkpoint is None
-        self._has_shape = bool(SHAPE & given_names(settings))
+        # Choose the smallest batch, which makes the most updates, if a group of sentences fits it.
+        longest = max(settings.documents.training_lengths, default=1)
+        tokens = max(FIRST_TOKENS[training.process.device.type], longest)
+        self._chosen: dict[str, Any] = {"max_tokens": tokens}
 
-    def choose(self) -> budget_policy.Pace:
-        """Fill ``chosen``, print what and why, and return the pace."""
-        # Choose the smallest batch, which makes the most updates.
-        longest = max(self._settings.documents.training_lengths, default=1)
-        device = self._training.process.device.type
-        self.chosen["max_tokens"] = budget_policy.first_tokens(device, longest)
-        pace = self._choose_model()
-        settings = filled(self._settings, self.chosen)
-        dtype, pace = faster_dtype(settings, self._training.process, self._trial, pace)
-        self.chosen |= dtype
-        pace = self._enlarge_batch(pace)
-        self._choose_rates(pace)
-        return pace
+    def choose(self) -> tuple[dict[str, Any], Pace]:
+        """Return the choices, and the pace with them. Print what and why."""
+        self._choose_model()
+        dtype, self._pace = faster_dtype(
+            self._filled(), self._training.process, self._trial, self._pace
+        )
+        self._chosen |= dtype
+        self._enlarge_batch()
+        self._choose_rates()
+        return self._chosen, self._pace
 
     def _say(self, text: str) -> None:
         self._training.say(f"budget {self._settings.trainer.budget}: {text}")
 
-    def _measure(self, **changes: Any) -> budget_policy.Pace:
-        """Keep some choices, and return the pace with all so far."""
-        self.chosen |= changes
-        return self._trial(filled(self._settings, self.chosen))
+    def _filled(self, **changes: Any) -> Settings:
+        """Return the settings with the choices so far, and with changes of these."""
+        return filled(self._settings, self._chosen | changes)
 
-    def _updates(self, pace: budget_policy.Pace) -> int:
-        return budget_policy.planned_updates(self._budget, pace)
+    def _choose(self, **choices: Any) -> None:
+        """Add choices, and measure the pace with all so far."""
+        self._chosen |= choices
+        self._pace = self._trial(self._filled())
 
-    def _choose_model(self) -> budget_policy.Pace:
+    @property
+    def _updates(self) -> int:
+        return planned_updates(self._budget, self._pace)
+
+    def _choose_model(self) -> None:
         """Choose the largest shape for which there is time and text."""
         if self._training.checkpoint is not None:
-            self.chosen |= flat(read_metadata(self._training.checkpoint).get("model_config") or {})
+            stored = flat(read_metadata(self._training.checkpoint).get("model_config") or {})
             self._say(f"the model of {self._training.checkpoint}")
-            return self._measure()
+            return self._choose(**stored)
         if not self._is_free:
             self._say(f"the model as --arch {self._settings.arch} states it")
-            return self._measure()
-        self.chosen |= budget_policy.model_settings(self._task.joined_dictionary)
-        if self._has_shape:
+            return self._choose()
+        tied = "share_decoder_input_output_embed"
+        if self._task.joined_dictionary:
+            tied = "share_all_embeddings"
+        self._chosen |= {"positions": "sinusoidal+rotary", tied: True}
+        if SMALL.settings.keys() & given_names(self._settings):
             self._say("the shape of the model as the flags state it")
-            return self._measure()
-        shape = budget_policy.SMALL
-        pace = self._measure(**budget_policy.shape_settings(shape))
+            return self._choose()
+        shape = SMALL
+        self._choose(**shape.settings)
         # A narrow model is worth more updates in the same time, not as many updates.
-        is_timed = self._budget.seconds is not None
-        if is_timed and self._updates(pace) < shape.least_updates:
-            shape = budget_policy.TINY
-            pace = self._measure(**budget_policy.shape_settings(shape))
-        for larger in budget_policy.LARGER:
+        if self._budget.seconds is not None and self._updates < shape.least_updates:
+            shape = TINY
+            self._choose(**shape.settings)
+        for larger in LARGER:
             # Larger shapes are slower, so that time for fewer updates rules them out.
-            if shape is budget_policy.TINY or pace.samples < larger.least_pairs:
+            if shape is TINY or self._pace.samples < larger.least_pairs:
                 break
-            if self._updates(pace) < larger.least_updates:
+            if self._updates < larger.least_updates:
                 break
-            choices = {**self.chosen, **budget_policy.shape_settings(larger)}
             try:
-                slower = self._trial(filled(self._settings, choices))
+                pace = self._trial(self._filled(**larger.settings))
             except OutOfMemoryError:
                 break
-            if self._updates(slower) < larger.least_updates:
+            if planned_updates(self._budget, pace) < larger.least_updates:
                 break
             shape = larger
-            pace = slower
-            self.chosen |= budget_policy.shape_settings(shape)
+            self._pace = pace
+            self._chosen |= shape.settings
         self._say(
             f"{shape.layers}+{shape.layers} layers of width {shape.width} "
-            f"({pace.weights / 1e6:.1f} million weights), as there are {pace.samples:,} sentence "
-            f"pairs and time for {self._updates(pace):,} updates"
+            f"({self._pace.weights / 1e6:.1f} million weights), as there are "
+            f"{self._pace.samples:,} sentence pairs and time for {self._updates:,} updates"
         )
-        return pace
+        return None
 
-    def _enlarge_batch(self, pace: budget_policy.Pace) -> budget_policy.Pace:
+    def _enlarge_batch(self) -> None:
         """Choose larger batches if there is time for enough updates of them."""
-        factor = 1
+        tokens = self._chosen["max_tokens"]
         if self._budget.seconds is not None and "max_tokens" not in given_names(self._settings):
-            factor = budget_policy.batch_factor(self.chosen["max_tokens"], self._updates(pace))
-        if factor > 1:
-            pace = self._measure(max_tokens=factor * self.chosen["max_tokens"])
-        settings = filled(self._settings, self.chosen)
+            factor = batch_factor(tokens, self._updates)
+            if factor > 1:
+                self._choose(max_tokens=factor * tokens)
+        settings = self._filled()
         dtype = "bfloat16" if settings.trainer.bf16 else "float32"
         if settings.trainer.fp16:
             dtype = "float16"
-        tokens = options_of(BatchingConfig)["max_tokens"].text_of(settings.batching.max_tokens)
+        tokens_text = options_of(BatchingConfig)["max_tokens"].text_of(settings.batching.max_tokens)
+        pace = self._pace
         self._say(
-            f"batches of {tokens} tokens in {dtype}: many small updates "
+            f"batches of {tokens_text} tokens in {dtype}: many small updates "
             f"learn faster; an epoch has {pace.updates_per_epoch:,} and takes "
             f"{in_words(pace.updates_per_epoch * pace.seconds)}"
         )
-        return pace
 
-    def _choose_rates(self, pace: budget_policy.Pace) -> None:
+    def _choose_rates(self) -> None:
         """Choose the peak rate by the width, and the dropout by the number of epochs."""
+        width = self._filled().model.encoder_embed_dim
         is_trained = self._training.checkpoint is not None
-        width = filled(self._settings, self.chosen).model.encoder_embed_dim
-        self.chosen["lr"] = (budget_policy.peak_rate(width, is_trained),)
+        self._chosen["lr"] = (peak_rate(width, is_trained),)
+        epochs = self._updates / self._pace.updates_per_epoch
         if self._is_free:
-            self.chosen |= budget_policy.dropout_settings(
-                self._updates(pace) / pace.updates_per_epoch
-            )
-        settings = filled(self._settings, self.chosen)
+            self._chosen |= dropout_settings(epochs)
+        settings = self._filled()
+        schedule = settings.trainer.schedule
         self._say(
-            f"--lr {settings.trainer.schedule.lr[0]:g} for this width, after a tenth of warm-up or "
-            f"up to {budget_policy.LEAST_WARMUP} updates, down to 0 at the end "
-            f"({settings.trainer.schedule.lr_scheduler}); the average of the last ninth of the "
-            "weights is stored"
+            f"--lr {schedule.lr[0]:g} for this width, after a tenth of warm-up or "
+            f"up to {LEAST_WARMUP} updates, down to 0 at the end "
+            f"({schedule.lr_scheduler}); the average of the last ninth of the weights is stored"
         )
         self._say(
-            f"--dropout {settings.model.dropout:g} for "
-            f"{self._updates(pace) / pace.updates_per_epoch:.3g} epochs; --label-smoothing "
+            f"--dropout {settings.model.dropout:g} for {epochs:.3g} epochs; --label-smoothing "
             f"{settings.smoothing:g}"
         )
+
+
+def batch_factor(tokens: int, updates: int) -> int:
+    """Return how many times larger batches are, where there is time for enough updates of them.
+
+    Example:
+        >>> batch_factor(768, 4_000), batch_factor(768, 50_000), batch_factor(4096, 10**6)
+        (1, 4, 1)
+    """
+    factor = 1
+    while updates >= 2 * factor * ENOUGH_UPDATES and 2 * factor * tokens <= MOST_TOKENS:
+        factor *= 2
+    return factor
+
+
+def peak_rate(width: int, is_trained: bool) -> float:
+    """Return the highest learning rate of a model."""
+    rate = RATE_OF_WIDTH / width
+    if is_trained:
+        rate *= SHARE_OF_TRAINED
+    return float(f"{rate:.2g}")
+
+
+def dropout_settings(epochs: float) -> dict[str, Any]:
+    """Return the dropout of a training that reads its data so often."""
+    dropout = next(value for most, value in DROPOUTS if epochs <= most)
+    return {"dropout": dropout, "attention_dropout": min(dropout, MOST_ATTENTION_DROPOUT)}

@@ -16,9 +16,8 @@ from relu_nmt.engine import install
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.evaluation.metrics import ScoringConfig
 from relu_nmt.evaluation.validation_bleu import ValidationBleu
-from relu_nmt.jobs.budget import measured_pace
-from relu_nmt.jobs.budget_policy import Pace
-from relu_nmt.jobs.train.budget import within_budget
+from relu_nmt.jobs.budget import Pace, measured_pace, within_budget
+from relu_nmt.jobs.train.budget import KEPT, LEAST_WARMUP, Chooser
 from relu_nmt.jobs.train.corpora import Corpora
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.train.settings import detokenizer_settings, search_settings
@@ -53,7 +52,14 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         task = open_task(settings, folders[0], checkpoint, earlier)
         # Complete the settings if there is a --budget.
         trial = partial(pace_of, task=task, folders=folders, training=training)
-        training.settings = settings = within_budget(settings, task, training, trial)
+        training.settings = settings = within_budget(
+            settings,
+            training,
+            trial,
+            choose=lambda settings: Chooser(settings, task, training, trial).choose(),
+            kept=KEPT,
+            least_warmup=LEAST_WARMUP,
+        )
         # Build the model and the loss.
         model = new_model(settings, task, training)
         if checkpoint is not None and earlier is not None:

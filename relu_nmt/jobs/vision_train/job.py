@@ -11,8 +11,7 @@ import numpy as np
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, some_of
-from relu_nmt.jobs.budget import continued, faster_dtype, measured_pace, refuse_limits, with_length
-from relu_nmt.jobs.budget_policy import Pace
+from relu_nmt.jobs.budget import Pace, faster_dtype, measured_pace, within_budget
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.jobs.vision_evaluate.job import check_images
 from relu_nmt.jobs.vision_train.settings import RECIPES, VisionTrainerConfig
@@ -43,7 +42,6 @@ OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
 """The rates that ``--lr-batch-size`` scales besides ``--lr``."""
 SAMPLED_IMAGES = 8  # number of images whose size is read before the training
 ENLARGED = 2  # warn if the sides of images grow by this factor or more
-CHOICES = frozenset({"bf16"})  # the settings that a budget chooses besides the length
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -59,7 +57,10 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         note_enlarged(settings, train_set, training.say)
         # Complete the settings if there is a --budget.
         trial = partial(pace_of, train_set=train_set, valid_sets=valid_sets, training=training)
-        training.settings = settings = within_budget(settings, training, trial)
+        choose = partial(choose_dtype, training=training, trial=trial)
+        training.settings = settings = within_budget(
+            settings, training, trial, choose, kept=frozenset({"bf16"})
+        )
         # Build the model and the loss.
         model = new_model(settings, len(train_set.classes), training)
         objective = ImageObjective(
@@ -108,28 +109,23 @@ def validation_batches(
     return batches
 
 
-def within_budget(
+def choose_dtype(
     settings: Settings, training: TrainingRun, trial: Callable[[Settings], Pace]
-) -> Settings:
-    """Return settings of a training within ``--budget``, if given. A recipe's epochs give way."""
+) -> tuple[dict[str, Any], Pace]:
+    """Return the choice of bfloat16 within a budget, and the pace. A recipe's epochs give way."""
     budget = settings.trainer.budget
-    if budget is None:
-        return settings
-    refuse_limits(settings)
-    if training.goes_on:
-        return continued(settings, training, CHOICES, trial)
     if settings.trainer.max_epoch:
         training.say(
             f"budget {budget}: in place of the {settings.trainer.max_epoch} epochs of --recipe "
             f"{settings.recipe}"
         )
-    chosen, pace = faster_dtype(settings, training.process, trial)
+    chosen, pace = faster_dtype(settings, training.process, trial, trial(settings))
     training.say(
         f"budget {budget}: batches of {settings.batch_size} images in "
         f"{'bfloat16' if chosen.get('bf16') else 'float32'}; a tenth of warm-up, then "
         f"--lr-scheduler {settings.trainer.schedule.lr_scheduler} to the end"
     )
-    return with_length(settings, training, pace, chosen)
+    return chosen, pace
 
 
 def pace_of(

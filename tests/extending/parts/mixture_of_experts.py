@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from relu_nmt.config import option, settings
 from relu_nmt.modules import feed_forwards
 from relu_nmt.modules.feed_forward import FeedForward
-from relu_nmt.modules.loss_terms import LossTerm, add_to_loss
+from relu_nmt.modules.objective import LossTerm, add_to_loss
 
 
 @feed_forwards.register("experts")

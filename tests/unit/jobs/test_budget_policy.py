@@ -5,20 +5,14 @@ from operator import attrgetter
 import pytest
 
 from relu_nmt.config.budgets import Budget
-from relu_nmt.jobs.budget_policy import (
+from relu_nmt.jobs.budget import Pace, paced_settings, planned_updates, training_seconds
+from relu_nmt.jobs.train.budget import (
     LARGER,
     SMALL,
     TINY,
-    Pace,
     batch_factor,
     dropout_settings,
-    first_tokens,
-    model_settings,
-    paced_settings,
     peak_rate,
-    planned_updates,
-    shape_settings,
-    training_seconds,
 )
 
 
@@ -99,12 +93,8 @@ def test_more_epochs_need_more_dropout(epochs, dropout, attention_dropout):
 def test_rates_batches_and_shapes():
     assert [peak_rate(width, False) for width in (128, 256, 512)] == [0.002, 0.001, 0.0005]
     assert peak_rate(512, True) == 0.0001
-    assert first_tokens("cpu", 1) == 768 and first_tokens("cuda", 1) == 4096
-    assert first_tokens("cpu", 1024) == 1024
     assert [batch_factor(768, n) for n in (4_000, 23_999, 24_000, 10**6)] == [1, 1, 2, 4]
-    assert shape_settings(SMALL)["decoder_ffn_embed_dim"] == 1024
-    assert model_settings(True)["share_all_embeddings"]
-    assert model_settings(False)["share_decoder_input_output_embed"]
+    assert SMALL.settings["decoder_ffn_embed_dim"] == 1024
     shapes = [TINY, SMALL, *LARGER]
     for name in ("width", "inner", "least_updates", "least_pairs"):
         values = list(map(attrgetter(name), shapes))
