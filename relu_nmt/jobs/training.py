@@ -1,8 +1,12 @@
-"""The part that all trainings share: processes, log, and the checkpoint to go on from."""
+"""The part that all trainings share: processes, log, and the checkpoint to go on from.
 
+The settings of a training are compared with a checkpoint's, and with the files of its folder.
+"""
+
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,20 +15,34 @@ import torch
 from torch import nn
 
 from relu_nmt.attention.base import using_backend
-from relu_nmt.config import flag_of, to_dict
+from relu_nmt.config import flag_of, from_dict, to_dict
 from relu_nmt.config.classes import flat
-from relu_nmt.errors import TrainingError
+from relu_nmt.config.fields import Option, all_options
+from relu_nmt.config.registry import Spec
+from relu_nmt.config.shared import AUTO_TOKENS
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, TrainingError
 from relu_nmt.io.process import peak_gpu_bytes, require_memory
-from relu_nmt.training import changes
+from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import BatchMemoryError
-from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
+from relu_nmt.training.checkpoint import read_metadata, weights_alone_advice
+from relu_nmt.training.config import FULLY_SHARDED, RESULTS_FILE, TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.optimizers import freeze
-from relu_nmt.training.save_dir import CheckpointFolder
+from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult
 
 SMALLER_SHARE = 3 / 4
+MAY_CHANGE = (
+    *("checkpoint_activations", "max_source_positions", "max_target_positions"),
+    *("alignment_layer", "alignment_heads"),
+)
+"""Settings of a model, beside its dropout, that may change while it is trained."""
+WITHOUT_NOTE = {
+    *("validation and checkpoints", "log", "BLEU in validation"),
+    *("arch", "attention_preset", "max_epoch", "max_update", "stop_time_hours", "patience"),
+    *("num_workers", "cpu"),
+}
+"""Headings and names of settings that may differ between runs without a note."""
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -90,9 +108,9 @@ class TrainingRun:
             # A training that goes on needs the same model.
             if self.goes_on:
                 model = stored.get("model_config") or {}
-                changes.refuse_other_model(path, model, settings.model, self.fresh_start)
-                changes.refuse_other_optimizer(path, arguments, config, self.fresh_start)
-            if note := changes.change_note(arguments, settings, self.goes_on):
+                refuse_other_model(path, model, settings.model, self.fresh_start)
+                refuse_other_optimizer(path, arguments, config, self.fresh_start)
+            if note := change_note(arguments, settings, self.goes_on):
                 self.say(note)
         return {
             "model_config": to_dict(settings.model),
@@ -116,7 +134,7 @@ def training_run(settings: Any, progress: bool) -> Iterator[TrainingRun]:
         folder = CheckpointFolder(config)
         note = ""
         if process.is_first:
-            note = changes.refuse_unrelated(folder, settings)
+            note = refuse_unrelated(folder, settings)
         with (
             folder.owned() if process.is_first else nullcontext(),
             closing(TrainingLog(config, quiet=not process.is_first, shown=progress)) as log,
@@ -157,3 +175,171 @@ def smaller_batches(settings: Any) -> str:
         f"try {flag_of(name)} {smaller} instead of {values[name]}, with more --update-freq for "
         "updates as large as before"
     )
+
+
+def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_start: str) -> None:
+    """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout."""
+    # Compare in the present form, since earlier versions named some settings otherwise.
+    changes = _changes(_in_full(_of_today(stored, model)), _in_full(_as_stored(model)))
+    options = all_options(type(model))
+    were: list[str] = []
+    are: list[str] = []
+    for name, (earlier, present) in changes.items():
+        if not _may_change(name):
+            were.append(f"{flag_of(name)} {_shown(options[name], earlier)}")
+            are.append(f"{flag_of(name)} {_shown(options[name], present)}")
+    if were:
+        raise CheckpointError(
+            f"{path}: was trained with {' '.join(were)}, not {' '.join(are)}; give the same model "
+            f"flags to go on, or {fresh_start}; if the weights fit, {weights_alone_advice(path)}"
+        )
+
+
+def refuse_other_optimizer(
+    path: Path, stored: Mapping[str, Any], config: TrainerConfig, fresh_start: str
+) -> None:
+    """Refuse to go on with an optimizer that cannot use the state in the checkpoint."""
+    present = config.optimizer.optimizer
+    earlier = str(flat(stored).get("optimizer", present))
+    # Compare the classes, since a class may have several names, such as adam and adamw.
+    name = Spec.parse(earlier).name
+    present_class = OPTIMIZERS.get(Spec.parse(present).name)
+    is_same = name in OPTIMIZERS.names() and OPTIMIZERS.get(name) is present_class
+    if not is_same and not config.reset_optimizer:
+        raise CheckpointError(
+            f"{path}: has the state of --optimizer {earlier}, which {present} cannot use; give "
+            f"--optimizer {earlier} to go on, --reset-optimizer to take the weights alone, or "
+            f"{fresh_start}"
+        )
+
+
+def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
+    """Refuse a new training beside files of another. Return a note on files that it replaces."""
+    start = folder.restore_path()
+    is_inside = start is not None and start.parent.resolve() == folder.path.resolve()
+    if settings.trainer.no_save or is_inside:
+        return ""
+    advice = f"choose another --save-dir than {folder.path}, or move"
+    # Compare the settings with the settings in a checkpoint of the folder.
+    path = folder.present()
+    if path is not None:
+        stored = {}
+        with suppress(CheckpointError):  # a foreign file
+            stored = read_metadata(path)
+        if "training_state" in stored and _is_equal(stored.get("args"), settings):
+            return f"note: {path} is of the same training, which starts again and writes over it"
+        advice += " its checkpoints away"
+        if "training_state" in stored:
+            advice += f", or go on from it with --restore-file {path.name}"
+            if settings.trainer.finetune_from_model:
+                advice += " in place of --finetune-from-model"
+        raise ConfigError(f"{path}: is another training's, and might be written over; {advice}")
+    # Compare with earlier results if the folder has no checkpoint.
+    results = folder.path / RESULTS_FILE
+    if not results.exists():
+        return ""
+    try:
+        earlier = TrainingResult.load(folder.path)
+    except DataError as error:
+        raise ConfigError(
+            f"{results}: was not written by a training, and would be lost; {advice} the file away"
+        ) from error
+    # Allow the run with a note, since no checkpoint is lost.
+    if earlier.num_updates and not _is_equal(earlier.settings, settings):
+        return f"note: {results} is of another training, and is replaced"
+    return ""
+
+
+def _as_stored(config: Any) -> dict[str, Any]:
+    """Return settings by name in the form in which a checkpoint has them, without tuples."""
+    return flat(json.loads(json.dumps(to_dict(config, stored_only=True))))
+
+
+def _is_equal(stored: Any, settings: Any) -> bool:
+    """Return True if stored settings equal a training's, except settings in WITHOUT_NOTE."""
+    if not isinstance(stored, dict) or not isinstance(stored.get("model"), dict):
+        return False
+    # Compare models in the present form, since earlier versions had fewer settings.
+    if _of_today(stored["model"], settings.model) != _as_stored(settings.model):
+        return False
+    earlier, present = _noted(flat(stored), settings), _noted(_as_stored(settings), settings)
+    # Leave out numbers that the program chose in place of the flags' values.
+    if present.get("max_tokens") == AUTO_TOKENS or present.get("update_tokens"):
+        for name in ("max_tokens", "update_tokens", "update_freq"):
+            earlier.pop(name, None)
+            present.pop(name)
+    return earlier == present
+
+
+def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
+    """Return a note on the settings that changed since a checkpoint, empty if none did."""
+    changes = _changes(_noted(flat(stored), settings), _noted(_as_stored(settings), settings))
+    were = _of_today(stored.get("model") or {}, settings.model)
+    # Leave out fixed settings if training goes on, since they were compared before.
+    model = _changes(were, _as_stored(settings.model))
+    for name, values in model.items():
+        if _may_change(name) or not goes_on:
+            changes[name] = values
+    if not changes:
+        return ""
+    options = all_options(type(settings))
+    texts = []
+    for name, (earlier, present) in changes.items():
+        option = options[name]
+        texts.append(f"{flag_of(name)} {_shown(option, present)} (was {_shown(option, earlier)})")
+    return f"note: settings are changed since the checkpoint: {', '.join(texts)}"
+
+
+def _of_today(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
+    """Return settings of a model under their present names, if this version can read them."""
+    try:
+        return _as_stored(from_dict(type(model), stored))
+    except ConfigError:
+        return stored
+
+
+def _may_change(name: str) -> bool:
+    return name in MAY_CHANGE or "drop" in name
+
+
+def _changes(stored: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the earlier and the present value of the settings that changed, by name."""
+    return {
+        name: (stored[name], value)
+        for name, value in present.items()
+        if name in stored and stored[name] != value
+    }
+
+
+def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's settings with the value of each slot and side in place of a common one."""
+    full = dict(model)
+    # Give each slot and side the common value that it falls back to.
+    for name, value in model.items():
+        _, _, shared = name.partition("_")
+        if value is None and shared in ("attention", "positions"):
+            full[name] = model.get(shared)
+        # Write attentions in the present form, so that equal ones compare as equal.
+        if name.endswith("attention") and isinstance(full[name], str):
+            with suppress(ConfigError):  # as an earlier version wrote it
+                full[name] = str(Spec.parse(full[name]))
+    # Leave out the common values. An image model has its common attention in the blocks themselves.
+    for shared in ("attention", "positions"):
+        if f"encoder_{shared}" in model:
+            full.pop(shared, None)
+    return full
+
+
+def _noted(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+    """Return the values whose change deserves a note, except the model's settings."""
+    options = all_options(type(settings))
+    of_training = options.keys() - all_options(type(settings.model))
+    noted = {}
+    for name, value in values.items():
+        if name in of_training and WITHOUT_NOTE.isdisjoint((name, options[name].heading)):
+            noted[name] = value
+    return noted
+
+
+def _shown(option: Option, value: Any) -> str:
+    return "not given" if value is None else option.text_of(value)

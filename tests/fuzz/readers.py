@@ -38,10 +38,10 @@ from relu_nmt.io.text_lines import read_lines
 from relu_nmt.jobs.analyze.curves import read_curves
 from relu_nmt.jobs.convert.job import check_replaceable, require_same_model
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
+from relu_nmt.jobs.training import change_note, refuse_other_model, refuse_other_optimizer
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.subwords import SentencePiece
-from relu_nmt.training.changes import change_note, refuse_other_model, refuse_other_optimizer
 from relu_nmt.training.checkpoint import average_checkpoints, load_checkpoint, read_metadata
 from relu_nmt.training.state import TrainingState
 from relu_nmt.translation.building import load_model, stored_task

@@ -8,7 +8,7 @@ that an interrupted run continues where it stopped. A file gets its name only wh
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,23 +110,22 @@ def _make_folder(job: Job) -> dict[str, Any]:
 
 def _build(job: Job, key: str) -> dict[str, Any]:
     """Do all unfinished steps. The journal skips finished ones."""
-    journal = Journal(job.folder / data_folder.WORK_FOLDER, key, _given_files(job).values())
-    texts = job.tokens(journal)
+    job.journal = Journal(job.folder / data_folder.WORK_FOLDER, key, _given_files(job).values())
+    texts = job.tokens()
     # Test on a sample that tokens decode to the original text.
     for language, pipeline in job.pipelines().items():
         if not pipeline.keeps_text:
             text = next(text for (_, side), text in job.inputs.items() if side == language)
             report = describe_round_trip(pipeline, text, job.config.document_separator)
             job.say(f"[{language}] {report}")
-    dictionaries = _make_dictionaries(job, journal, texts)
+    dictionaries = _make_dictionaries(job, texts)
     manifest = {}
     # Write the manifest last, since it marks the folder as complete.
     if not job.config.dict_only:
-        sides = _binarize(job, journal, texts, dictionaries)
-        alignments = _binarize_alignments(job, journal)
-        content = _describe(job, journal, key, sides, alignments, dictionaries)
+        sides = _binarize(job, texts, dictionaries)
+        content = _describe(job, key, sides, _binarize_alignments(job), dictionaries)
         manifest = data_folder.write_manifest(job.folder, content)
-    journal.close()
+    job.journal.close()
     return manifest
 
 
@@ -219,9 +218,7 @@ def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
     return None
 
 
-def _make_dictionaries(
-    job: Job, journal: Journal, texts: Mapping[SideKey, TextFile]
-) -> dict[str, Dictionary]:
+def _make_dictionaries(job: Job, texts: Mapping[SideKey, TextFile]) -> dict[str, Dictionary]:
     """Build the dictionaries of all languages in the folder, or copy given ones."""
     paths = {la: data_folder.dictionary_path(job.folder, la) for la in job.config.languages}
 
@@ -232,7 +229,7 @@ def _make_dictionaries(
                 dictionary.save(paths[language])
 
     # Read the files back, so that new and finished dictionaries are the same.
-    journal.finish("dictionaries", make, [*paths.values()])
+    job.journal.finish("dictionaries", make, [*paths.values()])
     dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
     for language, dictionary in dictionaries.items():
         job.say(f"[{language}] Dictionary: {len(dictionary)} types")
@@ -265,10 +262,7 @@ def _dictionary(
 
 
 def _binarize(
-    job: Job,
-    journal: Journal,
-    texts: Mapping[SideKey, TextFile],
-    dictionaries: dict[str, Dictionary],
+    job: Job, texts: Mapping[SideKey, TextFile], dictionaries: dict[str, Dictionary]
 ) -> dict[SideKey, dict[str, int]]:
     """Write the ``.bin`` and ``.idx`` files. Return the counts of each side."""
     sides: dict[str, tuple[str, Path, TextFile]] = {}
@@ -281,7 +275,7 @@ def _binarize(
             yield from binarize(todo, dictionaries, job.workers, advance)
 
     files = {name: data_folder.paths_of(prefix) for name, (_, prefix, _) in sides.items()}
-    results = journal.finish_all(files, write, SIDE_COUNTS)
+    results = job.journal.finish_all(files, write, SIDE_COUNTS)
     finished = dict(zip(texts, results.values(), strict=True))
     for (split, language), result in finished.items():
         share = 100 * result["unknown"] / max(1, result["tokens"])
@@ -292,12 +286,12 @@ def _binarize(
     return finished
 
 
-def _binarize_alignments(job: Job, journal: Journal) -> dict[str, dict[str, int]]:
+def _binarize_alignments(job: Job) -> dict[str, dict[str, int]]:
     """Write the word alignments. Return the counts of each split with alignments."""
     finished = {}
     for split, text in job.alignments.items():
         prefix = data_folder.alignment_path(job.folder, split, job.config.pair)
-        counts = journal.finish(
+        counts = job.journal.finish(
             f"{split} alignments binarized",
             partial(_align, job, split, prefix),
             data_folder.paths_of(prefix),
@@ -320,7 +314,6 @@ def _align(job: Job, split: str, prefix: Path) -> dict[str, int]:
 
 def _describe(
     job: Job,
-    journal: Journal,
     key: str,
     sides: Mapping[SideKey, Mapping[str, int]],
     alignments: Mapping[str, Mapping[str, int]],
@@ -336,8 +329,8 @@ def _describe(
     for split in config.splits():
         splits[split] = _described_split(job, split, sides, alignments)
     files = {}
-    for path in _written_files(job, sides, alignments):
-        files[path.name] = journal.record(path)
+    for path in _written_files(job):
+        files[path.name] = job.journal.record(path)
     return {
         "key": key,
         "source_lang": config.source_lang,
@@ -402,7 +395,7 @@ def _described_split(
     return description
 
 
-def _written_files(job: Job, sides: Iterable[SideKey], alignments: Iterable[str]) -> list[Path]:
+def _written_files(job: Job) -> list[Path]:
     """Return the files that the manifest lists with size and checksum."""
     files = [data_folder.dictionary_path(job.folder, language) for language in job.config.languages]
     files += job.model_paths.values()
@@ -410,9 +403,9 @@ def _written_files(job: Job, sides: Iterable[SideKey], alignments: Iterable[str]
     for split, language in job.inputs:
         if split != "train":
             files.append(job.path(split, f"{language}.raw"))
-    for split, language in sides:
+    for split, language in job.inputs:
         files += data_folder.paths_of(job.path(split, language))
-    for split in alignments:
+    for split in job.alignments:
         files += data_folder.paths_of(
             data_folder.alignment_path(job.folder, split, job.config.pair)
         )

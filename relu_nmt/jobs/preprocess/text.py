@@ -48,6 +48,7 @@ class Job:
     separators: dict[str, list[int]] = field(default_factory=dict, init=False)
     model_paths: dict[str, Path] = field(default_factory=dict, init=False)  # by language
     open_files: ExitStack = field(default_factory=ExitStack, init=False)  # made by ``new_file``
+    journal: Journal = field(init=False)  # the finished steps, once the folder is locked
 
     @property
     def folder(self) -> Path:
@@ -81,22 +82,22 @@ class Job:
         """Return the path of a file of a split, see :func:`split_path`."""
         return split_path(self.folder, split, self.config.pair, ending)
 
-    def tokens(self, journal: Journal) -> dict[SideKey, TextFile]:
+    def tokens(self) -> dict[SideKey, TextFile]:
         """Return the text of each side of each split, tokens between spaces."""
         config = self.config
         # Learn the subword model on the words of the training text, or copy given ones.
         train = {key: text for key, text in self.inputs.items() if key[0] == "train"}
         done: dict[SideKey, TextFile] = {}
         if config.learns_subwords:
-            words = self._through(journal, train, "words")
-            self._learn(journal, words)
-            done = self._through(journal, words, "pieces")
+            words = self._through(train, "words")
+            self._learn(words)
+            done = self._through(words, "pieces")
         else:
-            self._copy_models(journal)
+            self._copy_models()
         # Take the rest of the text through all steps at once.
         texts = train if config.dict_only else self.inputs
         remaining = {key: text for key, text in texts.items() if key not in done}
-        return done | self._through(journal, remaining, "tokens")
+        return done | self._through(remaining, "tokens")
 
     def pipelines(self) -> dict[str, TextPipeline]:
         """Return the text steps of each language, without subwords before a model is learned."""
@@ -111,9 +112,7 @@ class Job:
             )
         return pipelines
 
-    def _through(
-        self, journal: Journal, texts: Mapping[SideKey, TextFile], step: str
-    ) -> dict[SideKey, TextFile]:
+    def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
         """Take texts through a step. Return the input itself for texts that it does not change."""
         pipelines = self.pipelines()
         planned: dict[str, Conversion] = {}
@@ -131,7 +130,7 @@ class Job:
 
         files = {name: [*conversion.outputs] for name, conversion in planned.items()}
         form = {"sentences": int, "boundaries": list[tuple[int, int]]}
-        done = journal.finish_all(files, convert, form)
+        done = self.journal.finish_all(files, convert, form)
         sides = [conversion.side for conversion in planned.values()]
         written = [str(next(iter(conversion.outputs))) for conversion in planned.values()]
         scanned = dict(texts)
@@ -142,7 +141,7 @@ class Job:
         if step != "pieces":
             scanned_sides = dict(zip(sides, done.values(), strict=True))
             for split in dict.fromkeys(split for split, _ in sides):
-                self._check_sides(journal, split, scanned_sides)
+                self._check_sides(split, scanned_sides)
         return scanned
 
     def _plan(
@@ -169,9 +168,7 @@ class Job:
         sampling = (strength, self.config.seed) if strength else None
         return Conversion(key, text, step, separator, outputs, sampling)
 
-    def _check_sides(
-        self, journal: Journal, split: str, scans: Mapping[SideKey, Mapping[str, Any]]
-    ) -> None:
+    def _check_sides(self, split: str, scans: Mapping[SideKey, Mapping[str, Any]]) -> None:
         """Compare sentences and document boundaries of a split's sides. Write the boundaries."""
         config = self.config
         sides = {self.inputs[split, la].path: scans[split, la] for la in config.languages}
@@ -189,7 +186,7 @@ class Job:
             )
             side_file = self.path(split, "documents")
             write = partial(write_documents, side_file, sizes)
-            journal.finish(f"{split} documents", write, [side_file])
+            self.journal.finish(f"{split} documents", write, [side_file])
             self.num_documents[split] = len(sizes)
             # Keep the lines of the separators, since word alignments count all lines.
             boundaries = scans[split, config.languages[0]]["boundaries"]
@@ -197,7 +194,7 @@ class Job:
         # Compare the totals last, since differing documents give a more exact error.
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
-    def _copy_models(self, journal: Journal) -> None:
+    def _copy_models(self) -> None:
         """Write the subword model of each language, if any, into the folder, equal models once."""
         config = self.config
         paths = (config.subword_model, config.target_subword_model or config.subword_model)
@@ -211,14 +208,16 @@ class Job:
             if content is not None:
                 file = self._model_path(None if is_joint else language)
                 self.model_paths[language] = file
-                journal.finish(f"subword model {file.name}", partial(_write, file, content), [file])
+                self.journal.finish(
+                    f"subword model {file.name}", partial(_write, file, content), [file]
+                )
 
-    def _learn(self, journal: Journal, words: Mapping[SideKey, TextFile]) -> None:
+    def _learn(self, words: Mapping[SideKey, TextFile]) -> None:
         """Learn a joint subword model, or one a language, on the tokenized training text."""
         for group in self.config.sharing:
             path = self._model_path(None if self.config.joined_dictionary else group[0])
             learn = partial(self._learn_one, path, [words["train", language] for language in group])
-            journal.finish(f"subword model {path.name}", learn, [path])
+            self.journal.finish(f"subword model {path.name}", learn, [path])
             self.model_paths |= dict.fromkeys(group, path)
 
     def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> None:

@@ -11,10 +11,15 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemory
 from relu_nmt.io import process
 from relu_nmt.jobs.convert.settings import AverageSettings
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
-from relu_nmt.jobs.training import require_training_memory, smaller_batches, training_run
+from relu_nmt.jobs.training import (
+    change_note,
+    refuse_other_model,
+    require_training_memory,
+    smaller_batches,
+    training_run,
+)
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.changes import change_note, refuse_other_model
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import TrainingLog
