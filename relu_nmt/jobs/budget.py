@@ -61,9 +61,9 @@ class Pace:
 
     seconds: float  # of an update
     updates_per_epoch: int
-    samples: int = 0  # sentence pairs or images of an epoch
     weights: int = 0  # parameters of the model
     validation_batches: int = 0
+    samples: int = 0  # sentence pairs of an epoch, if a choice depends on them
 
     @property
     def updates_of_validation(self) -> float:
@@ -144,7 +144,11 @@ def filled(settings: SettingsT, chosen: Mapping[str, Any]) -> SettingsT:
 
 
 def measured_pace(
-    objective: nn.Module, source: BatchSource, config: TrainerConfig, process: ProcessGroup
+    objective: nn.Module,
+    source: BatchSource,
+    valid: Mapping[str, BatchSource],
+    config: TrainerConfig,
+    process: ProcessGroup,
 ) -> Pace:
     """Return the pace of a training, after some updates at rate 0 of a model for this purpose."""
     assert config.budget is not None
@@ -177,8 +181,9 @@ def measured_pace(
                     break
     # Give every process the pace of the slowest.
     slowest = max(process.gather(seconds / num_timed))
-    weights = sum(parameter.numel() for parameter in objective.get_submodule("model").parameters())
-    return Pace(slowest, -(-num_batches // per_update), weights=weights)
+    weights = sum(parameter.numel() for parameter in parts.model.parameters())
+    validation_batches = sum(valid_source.begin_epoch(1) for valid_source in valid.values())
+    return Pace(slowest, -(-num_batches // per_update), weights, validation_batches)
 
 
 def faster_dtype(

@@ -26,7 +26,7 @@ class Corpora:
     # The flags. A later assignment holds for all batches that are opened after it.
     settings: TranslationTrainingSettings
     task: TranslationTask  # of the first of the data folders
-    folders: Sequence[str]
+    folders: Sequence[str]  # one a shard
     # The model that learns, and its teachers. Batches have only what all can read.
     models: Sequence[TranslationModel]
     say: Callable[[str], None]

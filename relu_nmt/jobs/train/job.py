@@ -72,7 +72,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         objective = new_objective(settings, model, teachers)
         # Open the batches. The numbers of --max-tokens auto and --update-tokens depend on them.
         corpora = Corpora(settings, task, folders, [model, *teachers], training.say)
-        train = training_batches(corpora, folders, objective, training)
+        train = training_batches(corpora, objective, training)
         settings = corpora.settings
         valid = corpora.validation_batches()
         if training.process.is_first and not settings.trainer.no_save:
@@ -106,11 +106,10 @@ def pace_of(
     model = training.new_model(lambda: build_model(settings.model, task))
     objective = new_objective(settings, model, [])
     corpora = Corpora(settings, task, folders[:1], [model], say=lambda text: None)
-    train = training_batches(corpora, folders[:1], objective, training)
-    pace = measured_pace(objective, train, corpora.settings.trainer, training.process)
+    train = training_batches(corpora, objective, training)
     valid = corpora.validation_batches()
-    validation_batches = sum(source.begin_epoch(1) for source in valid.values())
-    return replace(pace, samples=len(train.batches.split), validation_batches=validation_batches)
+    pace = measured_pace(objective, train, valid, corpora.settings.trainer, training.process)
+    return replace(pace, samples=len(train.batches.split))
 
 
 def open_task(
@@ -209,49 +208,27 @@ def search_dtype(config: TrainerConfig) -> torch.dtype | None:
     return None
 
 
-def stored_tokens(settings: Settings, training: TrainingRun) -> int | None:
-    """Return the number of ``--max-tokens auto`` in a checkpoint to go on from, if there is one."""
-    if settings.batching.max_tokens != AUTO_TOKENS:
-        return None
-    if training.checkpoint is None or not training.goes_on:
-        return None
-    arguments = read_metadata(training.checkpoint).get("args", {})
-    tokens: int | None = arguments.get("batching", {}).get("max_tokens")
-    return tokens
-
-
 def training_batches(
-    corpora: Corpora, folders: list[str], objective: nn.Module, training: TrainingRun
+    corpora: Corpora, objective: nn.Module, training: TrainingRun
 ) -> ShardedBatches:
-    """Return the batches of the training, and give the settings of ``corpora`` their numbers."""
+    """Return the batches of the training, and give the settings of ``corpora`` their numbers.
+
+    These are the numbers of ``--max-tokens auto`` and of ``--update-tokens``.
+    """
+    tokens = corpora.settings.batching.max_tokens
+    is_auto = tokens == AUTO_TOKENS
+    # Go on with the number of the checkpoint.
+    stored: int | None = None
+    if is_auto and training.goes_on and training.checkpoint is not None:
+        arguments = read_metadata(training.checkpoint).get("args", {})
+        stored = arguments.get("batching", {}).get("max_tokens")
+        batching = replace(corpora.settings.batching, max_tokens=stored or tokens)
+        corpora.settings = replace(corpora.settings, batching=batching)
+    train = ShardedBatches(corpora.folders, corpora.training_batches)
     settings = corpora.settings
-    stored = stored_tokens(settings, training)
-    if stored is not None:
-        batching = replace(settings.batching, max_tokens=stored)
-        corpora.settings = replace(settings, batching=batching)
-    train = ShardedBatches(folders, corpora.training_batches)
-    settings, notes = with_numbers(settings, stored, objective, train, training)
-    if notes:
-        corpora.say("; ".join(notes))
-    corpora.settings = settings
-    if settings.batching.max_tokens is not None:
-        train.batches = train.batches.within(settings.batching.max_tokens)
-    return train
-
-
-def with_numbers(
-    settings: Settings,
-    stored: int | None,
-    objective: nn.Module,
-    train: ShardedBatches,
-    training: TrainingRun,
-) -> tuple[Settings, list[str]]:
-    """Return settings with numbers for ``--max-tokens auto`` and ``--update-tokens``, and notes."""
-    tokens = settings.batching.max_tokens
-    update_tokens = settings.batching.update_tokens
     trainer = settings.trainer
     notes: list[str] = []
-    if tokens == AUTO_TOKENS:
+    if is_auto:
         tokens = stored
         if not stored or trainer.preflight:
             tokens = tokens_in_memory(settings, objective, train, training, stored)
@@ -259,15 +236,20 @@ def with_numbers(
         if stored:
             note += f", as in {training.checkpoint}"
         notes.append(note)
-    if update_tokens:
+    if settings.batching.update_tokens:
         assert tokens is not None, "--update-tokens needs --max-tokens"
         # Take the number of batches that comes closest.
         together = tokens * training.process.world_size
-        count = max(1, round(update_tokens / together))
+        count = max(1, round(settings.batching.update_tokens / together))
         trainer = replace(trainer, update_freq=(count,))
         notes.append(f"--update-freq {count} for updates of {count * together:,} tokens")
+    if notes:
+        corpora.say("; ".join(notes))
     batching = replace(settings.batching, max_tokens=tokens, update_tokens=None)
-    return replace(settings, batching=batching, trainer=trainer), notes
+    corpora.settings = replace(settings, batching=batching, trainer=trainer)
+    if tokens is not None:
+        train.batches = train.batches.within(tokens)
+    return train
 
 
 def tokens_in_memory(

@@ -47,8 +47,6 @@ ENLARGED = 2  # warn if the sides of images grow by this factor or more
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
     """Train until a limit or a signal. Resume from the last checkpoint of the folder, if any."""
     with training_run(settings, progress) as training:
-        augmentation = settings.augmentation
-        transform = ImageTransform(settings.preprocessing, settings.model.image_size, augmentation)
         say_recipe(settings, training.say)
         training.say("losses are in bits per image")
         # Open the images.
@@ -63,14 +61,8 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         )
         # Build the model and the loss.
         model = new_model(settings, len(train_set.classes), training)
-        objective = ImageObjective(
-            model, settings.label_smoothing, settings.regularizer, settings.criterion
-        )
-        # Make the batches.
-        train = ImageBatches(
-            train_set, transform, settings.batch_size, settings.trainer.seed, augmentation, report
-        )
-        valid = validation_batches(settings, valid_sets, transform, report)
+        objective = new_objective(settings, model)
+        train, valid = new_batches(settings, train_set, valid_sets, report)
         # Train, at rates that depend on the number of batches.
         config = config_for_data(
             settings.trainer,
@@ -93,20 +85,6 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         )
         training.say_start(f"images per device = {settings.batch_size}")
         return trainer.train()
-
-
-def validation_batches(
-    settings: Settings,
-    valid_sets: Mapping[str, ImageSet],
-    transform: ImageTransform,
-    report: Callable[[DataError], None] | None,
-) -> dict[str, ImageBatches]:
-    """Return the batches of each validation set, by its name."""
-    batch_size = settings.batch_size_valid or settings.batch_size
-    batches = {}
-    for name, images in valid_sets.items():
-        batches[name] = ImageBatches(images, transform, batch_size, damaged=report)
-    return batches
 
 
 def choose_dtype(
@@ -137,17 +115,33 @@ def pace_of(
     """Return the pace of a training with these settings, measured with a model for this purpose."""
     num_classes = len(train_set.classes)
     model = training.new_model(lambda: build_vision_model(settings.model, num_classes))
-    objective = ImageObjective(
-        model, settings.label_smoothing, settings.regularizer, settings.criterion
-    )
+    train, valid = new_batches(settings, train_set, valid_sets)
+    objective = new_objective(settings, model)
+    return measured_pace(objective, train, valid, settings.trainer, training.process)
+
+
+def new_objective(settings: Settings, model: VisionModel) -> ImageObjective:
+    """Return the loss of a model."""
+    return ImageObjective(model, settings.label_smoothing, settings.regularizer, settings.criterion)
+
+
+def new_batches(
+    settings: Settings,
+    train_set: ImageSet,
+    valid_sets: Mapping[str, ImageSet],
+    report: Callable[[DataError], None] | None = None,
+) -> tuple[ImageBatches, dict[str, ImageBatches]]:
+    """Return the batches of the training, and of each validation set by its name."""
     augmentation = settings.augmentation
     transform = ImageTransform(settings.preprocessing, settings.model.image_size, augmentation)
-    seed = settings.trainer.seed
-    train = ImageBatches(train_set, transform, settings.batch_size, seed, augmentation)
-    pace = measured_pace(objective, train, settings.trainer, training.process)
+    train = ImageBatches(
+        train_set, transform, settings.batch_size, settings.trainer.seed, augmentation, report
+    )
     batch_size = settings.batch_size_valid or settings.batch_size
-    validation_batches = sum(-(-len(images) // batch_size) for images in valid_sets.values())
-    return dataclasses.replace(pace, samples=len(train_set), validation_batches=validation_batches)
+    valid = {}
+    for name, images in valid_sets.items():
+        valid[name] = ImageBatches(images, transform, batch_size, damaged=report)
+    return train, valid
 
 
 def say_recipe(settings: Settings, say: Callable[[str], None]) -> None:
