@@ -1,5 +1,6 @@
 """Lengths of trainings as a user types them: ``4000u``, ``3e``, ``90s``, ``15m``, ``2h``."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class Budget:
     def parse(cls, text: str) -> "Budget":
         """Read a text as in ``BUDGET_EXAMPLES`` (ValueError: another text)."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([usmhe]?)", text.strip().lower())
-        if match is None or float(match[1]) == 0:
+        if match is None or not 0 < float(match[1]) < math.inf:
             raise ValueError(f"'{text}': expected {BUDGET_EXAMPLES}")
         unit = match[2] or UPDATES
         if unit == UPDATES and "." in match[1]:

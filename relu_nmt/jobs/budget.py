@@ -155,7 +155,7 @@ def measured_pace(
     most_seconds = MOST_TRYING * (Budget.parse(config.budget).seconds or math.inf)
     # Schedules that end with the training have no end yet.
     config = replace(config, schedule=ScheduleConfig(lr_scheduler="fixed"))
-    wrapped = process.wrap(objective.to(process.device).train(), config.ddp_backend)
+    wrapped = process.wrap(objective.train(), config.ddp_backend)
     parts = Components(objective, config, process, wrapped)
     num_batches = source.begin_epoch(1)
     update_freq = config.update_freq_of(1)

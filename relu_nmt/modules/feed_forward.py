@@ -17,25 +17,21 @@ from torch import Tensor, nn
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.config import from_flat, option, settings
 from relu_nmt.config.registry import Spec
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, reporting
 from relu_nmt.modules import feed_forwards
 
 
 def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) -> nn.Module:
     """Make the feed-forward network that ``--feed-forward`` names by ``NAME:option=value,...``."""
-    # Networks without options have no settings class.
     spec = Spec.parse(text)
     kind: Any = feed_forwards.get(spec.name)
-    config_class = getattr(kind, "Config", None)
-    if config_class is None:
-        if spec.options:
-            raise ConfigError(f"--feed-forward {text}: {spec.name} has no options")
-        return kind(embed_dim, ffn_dim, dropout)
-    try:
-        config = from_flat(config_class, spec.options)
-    except ConfigError as error:
-        raise ConfigError(f"--feed-forward {text}: {error}") from error
-    return kind(embed_dim, ffn_dim, dropout, config)
+    arguments: list[Any] = [embed_dim, ffn_dim, dropout]
+    with reporting(f"--feed-forward {text}", ConfigError, ConfigError):
+        if hasattr(kind, "Config"):
+            arguments.append(from_flat(kind.Config, spec.options))
+        elif spec.options:
+            raise ConfigError(f"{spec.name} has no options")
+    return kind(*arguments)
 
 
 class FeedForward(nn.Module):

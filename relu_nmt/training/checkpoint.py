@@ -179,10 +179,17 @@ def average_checkpoints(
     # Add up the weights by the first name of each tensor: tied weights once.
     names = {id(x): name for name, x in reversed(tensors.items()) if x.is_floating_point()}
     sums = {name: tensors[name].double() for name in names.values()}
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     for path in paths[1:]:
         other = load_checkpoint(path)
         check(first, paths[0], other, path)
-        _require_same_weights(first, paths[0], other, path)
+        # Compare the names and shapes of the weights.
+        other_shapes = {name: tensor.shape for name, tensor in other.model_tensors.items()}
+        if other_shapes != shapes:
+            different = min(name for name, _ in shapes.items() ^ other_shapes.items())
+            raise CheckpointError(
+                f"{path}: the weight '{different}' does not fit that of {paths[0]}"
+            )
         for name in sums:
             sums[name] = sums[name] + other.model_tensors[name].double()
     means = {name: (total / len(paths)).to(tensors[name].dtype) for name, total in sums.items()}
@@ -192,17 +199,6 @@ def average_checkpoints(
     metadata["averaged"] = [path.name for path in paths]
     averaged = {name: means.get(names.get(id(x), ""), x) for name, x in tensors.items()}
     return Checkpoint(averaged, metadata)
-
-
-def _require_same_weights(
-    first: Checkpoint, first_path: Path, other: Checkpoint, path: Path
-) -> None:
-    """Compare the names and shapes of the weights of two models."""
-    first_shapes = {name: tensor.shape for name, tensor in first.model_tensors.items()}
-    shapes = {name: tensor.shape for name, tensor in other.model_tensors.items()}
-    if first_shapes != shapes:
-        different = sorted(first_shapes.items() ^ shapes.items())[0][0]
-        raise CheckpointError(f"{path}: the weight '{different}' does not fit that of {first_path}")
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:

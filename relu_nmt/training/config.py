@@ -37,9 +37,9 @@ SAVED = Files(
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_dataloader", "reset_meters")
 SECONDS_PER_HOUR = 3600
 # The conditions of options.
-ADAM = ("optimizer", "adam", "adamw")
 SAVES = ("no_save", False)
 # Options that share a condition or a range.
+_adam = partial(option, needs=("optimizer", "adam", "adamw"))
 _number = partial(option, least=0, metavar="N")
 _ema = partial(option, least=0, needs="store_ema")
 _fp16 = partial(option, needs="fp16")
@@ -60,22 +60,16 @@ class OptimizerConfig:
         with_options=True,
         metavar="NAME",
     )
-    adam_betas: tuple[float, ...] = option(
+    adam_betas: tuple[float, ...] = _adam(
         (0.9, 0.98),
         "decay rates of the moments",
         least=0,
         below=1,
-        needs=ADAM,
         parts=("optimizer", "beta1", "beta2"),
         metavar="'(B1, B2)'",
     )
-    adam_eps: float = option(
-        1e-8,
-        "added to the denominator",
-        above=0,
-        needs=ADAM,
-        parts=("optimizer", "eps"),
-        metavar="EPS",
+    adam_eps: float = _adam(
+        1e-8, "added to the denominator", above=0, parts=("optimizer", "eps"), metavar="EPS"
     )
     weight_decay: float = option(
         0.0, "decoupled weight decay", least=0, metavar="WD", flags=("--wd",)

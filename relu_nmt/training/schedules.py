@@ -148,16 +148,13 @@ class CosineSchedule(Schedule):
             return self.warming_up(num_updates)
         # Find the number of the period (from 0), its start and its length.
         updates = num_updates - self.warmup
-        growth = self.t_mult
-        if growth == 1:
-            index = int(updates // self.period)
-            start = self.period * index
-            length = self.period
-        else:
-            # Invert the sum of the lengths so far, a geometric series.
-            index = math.floor(math.log(1 - updates / self.period * (1 - growth), growth))
-            start = (1 - growth**index) / (1 - growth) * self.period
-            length = growth**index * self.period
+        length = self.period
+        index = int(updates // length) if self.t_mult == 1 else 0
+        start = index * length
+        while updates >= start + length:
+            index += 1
+            start += length
+            length *= self.t_mult
         low = self.min_lr * self.shrink**index
         high = self.peak * self.shrink**index
         return low + 0.5 * (high - low) * (1 + math.cos(math.pi * (updates - start) / length))
@@ -233,9 +230,9 @@ class ReduceOnPlateauSchedule(Schedule):
             return
         state = self._state
         sign = 1 if self.maximize else -1
-        limit = (1 + sign * self.threshold) * (state.best or 0)
+        limit = -math.inf if state.best is None else sign * (1 + sign * self.threshold) * state.best
         state.bad_epochs += 1
-        if state.best is None or sign * score > sign * limit:
+        if sign * score > limit:  # False for NaN
             state.best = score
             state.bad_epochs = 0
         elif state.bad_epochs > self.patience:

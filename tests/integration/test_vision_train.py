@@ -281,6 +281,13 @@ def test_a_training_that_ends_in_the_warm_up_is_allowed():
     assert rates.learning_rate(7, 1) == pytest.approx(7 / 9 * 1e-3)
 
 
+def test_the_cosine_of_very_many_epochs_has_a_period_at_once():
+    schedule = VisionTrainerConfig().schedule
+    config = TrainerConfig(max_epoch=10**12, update_freq=(1, 2), schedule=schedule)
+    period = with_cosine_period(config, 7, 1).schedule.lr_period_updates
+    assert period == 7 + 4 * (10**12 - 1) + 1
+
+
 def test_a_recipe_is_printed_without_overridden_settings(squares, capsys):
     flags = f"{TINY} --recipe swin --max-update 2 --no-save --mixup 0 --batch-size 16"
     flags = flags.replace("--lr 5e-3 --warmup-updates 4", "--update-freq 2")

@@ -9,14 +9,22 @@ from relu_nmt.data.data_folder import DATA_FILES, data_option
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import tokenizer_option
-from relu_nmt.modules.config import AttentionRegularizerConfig, arch_option, attention_preset_option
+from relu_nmt.modules.config import (
+    AttentionRegularizerConfig,
+    arch_option,
+    attention_preset_option,
+    probability_option,
+)
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.translation.config import TeacherConfig, TransformerConfig, architectures
 from relu_nmt.translation.search.config import GenerationConfig
 
 LABEL_SMOOTHED = "label_smoothed_cross_entropy"
 WITH_ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
+# Options that share a condition.
+_of_alignment = partial(option, needs=("criterion", WITH_ALIGNMENT))
 _of_bleu = partial(option, needs="eval_bleu")
+_of_extra_data = partial(option, needs="extra_data")
 DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 
 
@@ -53,25 +61,16 @@ class TranslationTrainingSettings(shared.FairseqOptions):
         "loss per target token (with_alignment: also of --alignment-layer)",
         choices=(LABEL_SMOOTHED, "cross_entropy", WITH_ALIGNMENT),
     )
-    label_smoothing: float = option(
+    label_smoothing: float = probability_option(
         0.1,
         "probability that is spread over all words",
-        metavar="P",
-        least=0,
-        below=1,
         needs=("criterion", LABEL_SMOOTHED, WITH_ALIGNMENT),
     )
-    load_alignments: bool = option(
-        False,
-        "train on word alignments (relu-nmt-preprocess --align-suffix)",
-        needs=("criterion", WITH_ALIGNMENT),
+    load_alignments: bool = _of_alignment(
+        False, "train on word alignments (relu-nmt-preprocess --align-suffix)"
     )
-    alignment_lambda: float = option(
-        0.05,
-        "weight of the alignment loss",
-        above=0,
-        metavar="W",
-        needs=("criterion", WITH_ALIGNMENT),
+    alignment_lambda: float = _of_alignment(
+        0.05, "weight of the alignment loss", above=0, metavar="W"
     )
     report_accuracy: bool = option(False, "also log the percentage of right target tokens")
     train_subset: str = option("train", "split to train on", metavar="SPLIT")
@@ -81,16 +80,10 @@ class TranslationTrainingSettings(shared.FairseqOptions):
         metavar="DIRS",
         files=DATA_FILES,
     )
-    corpus_weights: tuple[float, ...] = option(
-        (),
-        "times that an epoch reads each folder, as 2,0.5",
-        above=0,
-        needs="extra_data",
-        metavar="W",
+    corpus_weights: tuple[float, ...] = _of_extra_data(
+        (), "times that an epoch reads each folder, as 2,0.5", above=0, metavar="W"
     )
-    tag_extra_data: bool = option(
-        False, "tag the sources of each further folder", needs="extra_data"
-    )
+    tag_extra_data: bool = _of_extra_data(False, "tag the sources of each further folder")
     truncate_source: bool = option(False, "cut sources that are longer than --max-source-positions")
     valid_subset: str = option(
         "valid",

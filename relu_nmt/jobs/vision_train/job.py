@@ -324,5 +324,7 @@ def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> T
 
 def updates_of_epochs(config: TrainerConfig, batches: int, processes: int) -> int:
     """Return the number of updates in ``--max-epoch`` epochs of ``batches`` batches each."""
-    per_update = [config.update_freq_of(e + 1) * processes for e in range(config.max_epoch)]
-    return sum(-(-batches // count) for count in per_update)
+    by_epoch = [-(-batches // (count * processes)) for count in config.update_freq]
+    # The last of --update-freq holds for all further epochs, which may be very many.
+    num_further = max(0, config.max_epoch - len(by_epoch))
+    return sum(by_epoch[: config.max_epoch]) + num_further * by_epoch[-1]

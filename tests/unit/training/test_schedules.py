@@ -61,6 +61,9 @@ def test_periods_of_the_cosine_schedule_grow_by_t_mult():
     for start, length in ((0, 100), (100, 200), (300, 400)):
         assert schedule.learning_rate(start + length // 2, 1) == pytest.approx(5e-4)
         assert schedule.learning_rate(start + 1, 1) > 9.9e-4
+    # log(243) / log(3) is less than 5 in floating point.
+    schedule = build("cosine", lr=(1e-3,), lr_period_updates=1, t_mult=3.0, lr_shrink=1.0)
+    assert schedule.learning_rate((3**5 - 1) // 2, 1) == 1e-3
 
 
 def test_cosine_takes_its_period_from_max_update():
@@ -118,6 +121,13 @@ def test_plateau_goes_on_from_another_schedule():
     schedule = build("reduce_lr_on_plateau", lr=(1.0,))
     schedule.load_state(build("fixed").state())
     assert schedule.learning_rate(5, 1) == 1.0
+
+
+def test_a_score_that_is_no_number_is_never_the_best():
+    schedule = build("reduce_lr_on_plateau", lr=(1.0,), lr_patience=1)
+    for score in (math.nan, 5.0, 4.0, 3.0):
+        schedule.end_epoch(11, score)
+    assert schedule.learning_rate(12, 5) == 1.0
 
 
 def test_scores_during_warm_up_do_not_count():
