@@ -36,12 +36,12 @@ ConfigT = TypeVar("ConfigT")
 def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
     """Make a class of options a frozen dataclass that checks the values of each new instance.
 
-    A value may be given as the text that its flag takes. After its fields the class's own
-    ``check()``, if it has one, compares them with each other. A class variable ``refused`` names
-    options of its groups that must keep their defaults, which ``--help`` hides, with the reasons.
-    ``of(**values)`` is :func:`from_flat`. Its settings, and those of a command line, have the names
-    of the options that were ``typed``, and that these or a file have ``given``. Without ``flags``
-    error messages call the fields by their names, ``gamma=2``.
+    A value may be given as the text that its flag takes. The class's own ``check()``, if it has
+    one, compares the checked values with each other. A class variable ``refused`` has reasons by
+    the names of options of its groups: these options must keep their defaults, and ``--help`` hides
+    them. ``of(**values)`` is :func:`from_flat`. Settings from there or from a command line have two
+    sets of names: ``typed``, the options with a flag or keyword, and ``given``, with those of a
+    file. Without ``flags`` error messages call the fields by their names, ``gamma=2``.
 
     Example:
         >>> from relu_nmt.config.fields import option
@@ -334,7 +334,7 @@ def merged(
         raise ConfigError(f"{error}{_preset_note(config_class, values, typed, error)}") from error
     # An option in the text of a part is given, too: --optimizer adam:beta2=0.95.
     names = frozenset(with_part_options(options, user_values, {}))
-    stored = _stored_beside(options, user_values, base or {})
+    stored = _without_renamed_parts(options, user_values, base or {})
     object.__setattr__(config, "typed", names)
     object.__setattr__(
         config, "given", names | typed | with_part_options(options, stored, {}).keys()
@@ -362,10 +362,10 @@ def _preset_note(
     return f" ({'; '.join(notes)})"
 
 
-def _stored_beside(
+def _without_renamed_parts(
     options: Mapping[str, Option], typed: Mapping[str, Any], base: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values of a file, but for parts that the user names with their options."""
+    """Return a file's values, without registered parts that the user names with their options."""
     return {n: x for n, x in base.items() if n not in typed or not options[n].with_options}
 
 
@@ -374,7 +374,7 @@ def all_values(
 ) -> dict[str, Any]:
     """Return the value of every option by name, each checked. See :func:`merged`."""
     options = all_options(config_class)
-    base = with_part_options(options, _stored_beside(options, typed, base), {})
+    base = with_part_options(options, _without_renamed_parts(options, typed, base), {})
     typed = with_part_options(options, typed, base)
     by_preset: dict[str, Any] = {}
     for name, entry in options.items():

@@ -390,7 +390,10 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
 def fields_of_part(
     options: Mapping[str, Option], name: str
 ) -> Iterator[tuple[str, Option, int, str]]:
-    """Yield the fields that mean the same as options of a part: its place in one, and its name."""
+    """Yield each field that means an option of a part, with the index in it and the option's name.
+
+    The field is a sequence if the index counts its elements, or else has the one index 0.
+    """
     for field, entry in options.items():
         if entry.parts[:1] == (name,):
             for index, part in enumerate(entry.parts[1:]):
@@ -400,7 +403,10 @@ def fields_of_part(
 def with_part_options(
     options: Mapping[str, Option], values: Mapping[str, Any], before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values, with options of registered parts in the fields that mean the same."""
+    """Return the values, with options of registered parts in the fields that mean the same.
+
+    ``before`` has the values of sequences of which an option sets one element only.
+    """
     spread_values = dict(values)
     for name, value in values.items():
         entry = options[name]

@@ -159,7 +159,7 @@ class PrecisionOptions:
     def check(self) -> None:
         """Refuse two dtypes at once."""
         if self.fp16 and self.bf16:
-            raise ConfigError("--fp16 and --bf16 exclude each other")
+            raise ConfigError("--fp16 and --bf16 exclude each other; give one")
 
 
 def _parameters(text: str) -> dict[str, int | str]:

@@ -374,22 +374,22 @@ def binarize_alignments(
 
     Reference: fairseq 0.12, ``fairseq-preprocess --align-suffix``.
     """
-    apart = np.array(separators, dtype=np.int64)
+    separator_lines = np.array(separators, dtype=np.int64)
     sentences = 0
     total = 0
     with indexed_writer(prefix, ALIGNMENT_DTYPE) as add:
         for chunk, (pairs, sizes) in ordered_map(_parse_chunk, text.readable_chunks(), workers):
             # Leave out the lines that separate documents in the source text.
             lines = chunk.first_line + np.arange(len(sizes))
-            is_apart = np.isin(lines, apart)
-            for line, size in zip(lines[is_apart], sizes[is_apart], strict=True):
+            is_separator = np.isin(lines, separator_lines)
+            for line, size in zip(lines[is_separator], sizes[is_separator], strict=True):
                 if size > 0:
                     raise DataError(
                         f"{text.path}:{line}: aligned tokens, but this line of the source text "
                         "stands between documents; each line must align the same line of the text"
                     )
-            lines = lines[~is_apart]
-            sizes = sizes[~is_apart]
+            lines = lines[~is_separator]
+            sizes = sizes[~is_separator]
             if (sizes == TAG).any():
                 raise DataError(
                     f"{text.path}:{lines[sizes == TAG][0]}: <d>, but no document begins at this "

@@ -356,7 +356,7 @@ def first_context(totals: Sequence[int], earliest: int, first: int, end: int, li
 def deal_lengths(
     documents: np.ndarray, lengths: tuple[int, ...], seed: tuple[int, int]
 ) -> np.ndarray:
-    """Draw a limit in tokens of each document, int64 [documents]. Each gets as many sentences."""
+    """Draw a limit in tokens for each document, int64. All limits get equally many sentences."""
     if len(lengths) == 1:
         return np.full(len(documents), lengths[0], dtype=np.int64)
     # The third number keeps this stream apart from the one that shuffles the batches.

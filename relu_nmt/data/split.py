@@ -58,7 +58,7 @@ class Split:
         self.alignments = alignments
         self._vocab_sizes = (source_vocab_size, target_vocab_size)
         self.separators = None if separators is None else Separators(*separators)
-        self._added = int(separators is not None)
+        self._num_separators = int(separators is not None)  # of a sentence
         # Sentences up to the end of each corpus of a chained split, int64 [C], and the id of the
         # symbol that begins its source groups, int64 [C]. -1 for none.
         self.corpus_ends = np.array([len(source)])
@@ -149,22 +149,22 @@ class Split:
     @property
     def source_sizes(self) -> np.ndarray:
         """Tokens of each source sentence with ``</s>``, int32 [N]."""
-        return np.minimum(self.source.sizes, self._kept_of_source) + self._added
+        return np.minimum(self.source.sizes, self._most_source_tokens) + self._num_separators
 
     @property
-    def _kept_of_source(self) -> int:
-        """Limit of the tokens that are read from a stored source sentence, ``</s>`` included."""
-        return max(1, self.longest_source - self._added)
+    def _most_source_tokens(self) -> int:
+        """Most tokens that are read from a stored source sentence, ``</s>`` included."""
+        return max(1, self.longest_source - self._num_separators)
 
     @property
     def num_truncated(self) -> int:
         """Number of source sentences that are longer than :attr:`longest_source`."""
-        return int((self.source.sizes > self._kept_of_source).sum())
+        return int((self.source.sizes > self._most_source_tokens).sum())
 
     @property
     def target_sizes(self) -> np.ndarray | None:
         """Tokens of each target sentence with ``</s>``, int32 [N]. None for source-only data."""
-        return None if self.target is None else self.target.sizes + self._added
+        return None if self.target is None else self.target.sizes + self._num_separators
 
     @cached_property
     def documents(self) -> np.ndarray | None:
@@ -296,9 +296,9 @@ class Split:
                     f"{lengths[1]} target tokens, but {pairs.max(0).tolist()} among the aligned "
                     "positions, which count from 0; run relu-nmt-preprocess again"
                 )
-            pairs = pairs[pairs[:, 0] < self._kept_of_source - 1]
+            pairs = pairs[pairs[:, 0] < self._most_source_tokens - 1]
             pairs_of_sentences.append(pairs + start)
-            start = start + lengths + self._added
+            start = start + lengths + self._num_separators
         return np.concatenate(pairs_of_sentences)
 
     def _sentence(
@@ -318,8 +318,8 @@ class Split:
                 f"but its dictionary has {vocab_size:,} symbols; data and dictionary do not "
                 "belong together"
             )
-        if number == 0 and len(ids) > self._kept_of_source:
-            ids = np.append(ids[: self._kept_of_source - 1], Dictionary.eos_index)
+        if number == 0 and len(ids) > self._most_source_tokens:
+            ids = np.append(ids[: self._most_source_tokens - 1], Dictionary.eos_index)
         if separators is None:
             return ids
         separator = separators[number]

@@ -99,7 +99,10 @@ class TrainingRun:
     def describe(
         self, settings: Any, config: TrainerConfig, task: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the metadata of checkpoints, from complete settings, and note changed ones."""
+        """Return the metadata of checkpoints. Print the settings that changed since the checkpoint.
+
+        A model or an optimizer that cannot go on from the checkpoint is a CheckpointError.
+        """
         self.settings = settings
         path = self.checkpoint
         if path is not None:
@@ -180,7 +183,9 @@ def smaller_batches(settings: Any) -> str:
 def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_start: str) -> None:
     """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout."""
     # Compare in the present form, since earlier versions named some settings otherwise.
-    changes = _changes(_in_full(_of_today(stored, model)), _in_full(_as_stored(model)))
+    changes = _changes(
+        _by_slot_and_side(_under_present_names(stored, model)), _by_slot_and_side(_as_stored(model))
+    )
     options = all_options(type(model))
     were: list[str] = []
     are: list[str] = []
@@ -260,9 +265,12 @@ def _is_equal(stored: Any, settings: Any) -> bool:
     if not isinstance(stored, dict) or not isinstance(stored.get("model"), dict):
         return False
     # Compare models in the present form, since earlier versions had fewer settings.
-    if _of_today(stored["model"], settings.model) != _as_stored(settings.model):
+    if _under_present_names(stored["model"], settings.model) != _as_stored(settings.model):
         return False
-    earlier, present = _noted(flat(stored), settings), _noted(_as_stored(settings), settings)
+    earlier, present = (
+        _worth_a_note(flat(stored), settings),
+        _worth_a_note(_as_stored(settings), settings),
+    )
     # Leave out numbers that the program chose in place of the flags' values.
     if present.get("max_tokens") == AUTO_TOKENS or present.get("update_tokens"):
         for name in ("max_tokens", "update_tokens", "update_freq"):
@@ -273,8 +281,10 @@ def _is_equal(stored: Any, settings: Any) -> bool:
 
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     """Return a note on the settings that changed since a checkpoint, empty if none did."""
-    changes = _changes(_noted(flat(stored), settings), _noted(_as_stored(settings), settings))
-    were = _of_today(stored.get("model") or {}, settings.model)
+    changes = _changes(
+        _worth_a_note(flat(stored), settings), _worth_a_note(_as_stored(settings), settings)
+    )
+    were = _under_present_names(stored.get("model") or {}, settings.model)
     # Leave out fixed settings if training goes on, since they were compared before.
     model = _changes(were, _as_stored(settings.model))
     for name, values in model.items():
@@ -290,7 +300,7 @@ def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     return f"note: settings are changed since the checkpoint: {', '.join(texts)}"
 
 
-def _of_today(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
+def _under_present_names(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
     """Return settings of a model under their present names, if this version can read them."""
     try:
         return _as_stored(from_dict(type(model), stored))
@@ -311,7 +321,7 @@ def _changes(stored: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
+def _by_slot_and_side(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's settings with the value of each slot and side in place of a common one."""
     full = dict(model)
     # Give each slot and side the common value that it falls back to.
@@ -330,7 +340,7 @@ def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
     return full
 
 
-def _noted(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def _worth_a_note(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """Return the values whose change deserves a note, except the model's settings."""
     options = all_options(type(settings))
     of_training = options.keys() - all_options(type(settings.model))

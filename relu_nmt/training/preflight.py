@@ -1,32 +1,83 @@
-"""A try of the largest batch before the first update, and its size by the memory."""
+"""Checks before the first update, and the largest batch that the memory holds."""
 
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from relu_nmt.errors import ConfigError, OutOfMemoryError
 from relu_nmt.io.process import free_memory, peak_resident_bytes
-from relu_nmt.training.batches import Batch, naming_batch, shapes_of
-from relu_nmt.training.distributed import ProcessGroup, local_part
-from relu_nmt.training.state import Components
+from relu_nmt.io.work import progress_bar
+from relu_nmt.training.batches import Batch, TrainingData, naming_batch, shapes_of
+from relu_nmt.training.distributed import ProcessGroup, is_sharded, local_part, whole_weights
+from relu_nmt.training.log import TrainingLog
+from relu_nmt.training.save_dir import CheckpointFolder
+from relu_nmt.training.state import Components, TrainingState
+from relu_nmt.training.validation import measure
 
 BYTES_OF_GRADIENT = 4  # bytes of the gradient per parameter
 BYTES_OF_MOMENTS = 2 * 4  # bytes of Adam's moments per parameter
 MEMORY_TO_FILL = 0.8
 """The share of the memory that ``--max-tokens auto`` fills. The rest is a margin."""
-FIRST_TOKENS = 256  # tokens of the first trial batch
+FIRST_TRIAL_TOKENS = 256  # tokens of the first trial batch
 LARGEST_STEP = 4
 SMALLEST_STEP = 1.1
 """Factors between the sizes of two trial batches."""
 TOKENS_UNIT = 64  # sizes of trial batches are multiples of it
-MOST_TOKENS = {"cpu": 4096, "cuda": 65_536}
+MOST_AUTO_TOKENS = {"cpu": 4096, "cuda": 65_536}
 """The limits of ``--max-tokens auto``: larger batches are not faster, and make fewer updates."""
+
+
+def check_before_start(
+    parts: Components,
+    data: TrainingData,
+    log: TrainingLog,
+    state: TrainingState,
+    description: Mapping[str, Any],
+) -> None:
+    """Check folder, memory, scorer and metric, whose errors would otherwise come after hours."""
+    config = parts.config
+    is_first = parts.process.is_first
+    folder = CheckpointFolder(config)
+    metric = config.best_checkpoint_metric
+    if is_first:
+        num_weights = sum(p.numel() for p in parts.model.parameters())
+        folder.check(num_weights, config.optimizer.store_ema)
+    with progress_bar(
+        "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=log.say
+    ) as advance:
+        # Try the largest batch, and a checkpoint.
+        if config.preflight:
+            data.train.begin_epoch(state.epoch)
+            log.say(try_batch(parts, data.train.load(data.train.largest())))
+            # Let all processes join in if the model is sharded, to gather its weights.
+            if not config.no_save and (is_first or is_sharded(parts.objective)):
+                with parts.snapshot(state, description) as checkpoint:
+                    if is_first:
+                        folder.try_out(checkpoint)
+        advance(1)
+        if not data.valid or config.disable_validation:
+            return
+        # Compute the largest validation batch.
+        subset, source = next(iter(data.valid.items()))
+        names = list(measure(parts, source, largest_only=True))
+    # Try the scorer, and look for the metric of the best checkpoint.
+    if data.scorer is not None:
+        names += data.scorer.signatures
+        with parts.evaluating(), whole_weights(parts.objective):
+            data.scorer.check(largest=config.preflight)
+    if metric not in names:
+        advice = "; bleu needs --eval-bleu" if metric == "bleu" else ""
+        raise ConfigError(
+            f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
+            f"{', '.join(names)}{advice}"
+        )
 
 
 @contextmanager
@@ -104,7 +155,7 @@ def largest_that_fits(
     ``share_of`` tries a size. Sizes grow as far as ``goal`` allows if all memory grew in proportion
     to them. So none is tried that does not fit, after which the system would end the process.
     """
-    size = max(smallest, min(FIRST_TOKENS, largest))
+    size = max(smallest, min(FIRST_TRIAL_TOKENS, largest))
     fits = 0
     share = share_of(size)
     while share <= goal:
@@ -137,7 +188,7 @@ def fitting_tokens(
             return max(process.gather(math.inf))
         return max(process.gather(peak / memory))
 
-    limit = MOST_TOKENS[process.device.type]
+    limit = MOST_AUTO_TOKENS[process.device.type]
     limit_tried = stored or max(longest_group, min(share or limit, limit))
     goal = 1.0 if stored else MEMORY_TO_FILL
     largest = largest_that_fits(share_of, min(longest_group, limit_tried), limit_tried, goal)

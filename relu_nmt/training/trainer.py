@@ -17,6 +17,7 @@ from relu_nmt.training.batches import Batch, TrainingData, batches_of_process, l
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, noting_signals
 from relu_nmt.training.log import Meters, TrainingLog
+from relu_nmt.training.preflight import check_before_start
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult, entry
 from relu_nmt.training.state import Components, StartWeights, TrainingState
 from relu_nmt.training.update import Update, first_not_finite
@@ -90,9 +91,7 @@ class Trainer:
                 self._reason = self._reason or self._rate_has_fallen()
             # Go on after an interruption even at a limit, to make up for it.
             if self._reason is None or self.state.interrupted:
-                validation.check_before_start(
-                    self.parts, self._data, self.log, self.state, self._description
-                )
+                check_before_start(self.parts, self._data, self.log, self.state, self._description)
                 self.log.begin(self.state.num_updates)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")

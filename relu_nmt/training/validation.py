@@ -1,21 +1,19 @@
-"""Validation, and checks before the first update."""
+"""Validation: the metrics of each set, the best score, and the end of patience."""
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import DataError
 from relu_nmt.io.work import progress_bar
 from relu_nmt.training.batches import BatchSource, Scorer, TrainingData, load_ahead, naming_batch
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
-from relu_nmt.training.preflight import try_batch
-from relu_nmt.training.save_dir import CheckpointFolder, Stats, TrainingResult, entry
+from relu_nmt.training.save_dir import Stats, TrainingResult, entry
 from relu_nmt.training.state import Components, TrainingState
 from relu_nmt.training.update import all_metrics
 
@@ -25,52 +23,6 @@ ADVICE = {
     "between words, --sacrebleu-tokenizer char counts characters"
 }
 PATIENCE_ADVICE = "; --patience counts such scores: consider --best-checkpoint-metric loss"
-
-
-def check_before_start(
-    parts: Components,
-    data: TrainingData,
-    log: TrainingLog,
-    state: TrainingState,
-    description: Mapping[str, Any],
-) -> None:
-    """Check folder, memory, scorer and metric, whose errors would otherwise come after hours."""
-    config = parts.config
-    is_first = parts.process.is_first
-    folder = CheckpointFolder(config)
-    metric = config.best_checkpoint_metric
-    if is_first:
-        num_weights = sum(p.numel() for p in parts.model.parameters())
-        folder.check(num_weights, config.optimizer.store_ema)
-    with progress_bar(
-        "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=log.say
-    ) as advance:
-        # Try the largest batch, and a checkpoint.
-        if config.preflight:
-            data.train.begin_epoch(state.epoch)
-            log.say(try_batch(parts, data.train.load(data.train.largest())))
-            # Let all processes join in if the model is sharded, to gather its weights.
-            if not config.no_save and (is_first or is_sharded(parts.objective)):
-                with parts.snapshot(state, description) as checkpoint:
-                    if is_first:
-                        folder.try_out(checkpoint)
-        advance(1)
-        if not data.valid or config.disable_validation:
-            return
-        # Compute the largest validation batch.
-        subset, source = next(iter(data.valid.items()))
-        names = list(measure(parts, source, largest_only=True))
-    # Try the scorer, and look for the metric of the best checkpoint.
-    if data.scorer is not None:
-        names += data.scorer.signatures
-        with parts.evaluating(), whole_weights(parts.objective):
-            data.scorer.check(largest=config.preflight)
-    if metric not in names:
-        advice = "; bleu needs --eval-bleu" if metric == "bleu" else ""
-        raise ConfigError(
-            f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
-            f"{', '.join(names)}{advice}"
-        )
 
 
 def validate(
@@ -146,7 +98,10 @@ def measure(
     largest_only: bool = False,
     say: Callable[[str], object] = str,
 ) -> dict[str, float]:
-    """Return the metrics of a set, losses in bits, by all processes, or of its largest batch."""
+    """Return the metrics of a set, losses in bits, by all processes, or of its largest batch.
+
+    ``say`` prints the progress of a slow validation. By default nothing is printed.
+    """
     count = source.begin_epoch(1)
     rank = parts.process.rank
     world_size = parts.process.world_size

@@ -178,6 +178,7 @@ def test_long_sources_are_cut_in_training(data, tmp_path):
         ("--left-pad-source True", "expected False, or leave it out: padding stands on the right"),
         ('--eval-bleu --eval-bleu-detok-args {"target_lang":"fr"}', "but the data's is en"),
         ('--eval-bleu --eval-bleu-detok-args {"dash":1}', "--eval-bleu-detok-args"),
+        ("--eval-bleu --eval-bleu-detok-args en", 'expected JSON such as \'{"target_lang": "en"}'),
         ("--amp", "--fp16 needs a CUDA GPU"),
         ("--memory-efficient-fp16", "--fp16 needs a CUDA GPU"),
         ("--encoder-layers-to-keep 0,2", "--encoder-layers-to-keep: a model keeps all its layers"),

@@ -198,7 +198,7 @@ class PreprocessSettings(shared.ClusterOptions):
         if self.joined_dictionary and self.srcdict and self.tgtdict:
             raise ConfigError("--joined-dictionary: give --srcdict or --tgtdict, not both")
         if self.joined_dictionary and self.only_source:
-            raise ConfigError("--joined-dictionary and --only-source exclude each other")
+            raise ConfigError("--joined-dictionary and --only-source exclude each other; give one")
         if self.trainpref or (self.joined_dictionary and (self.srcdict or self.tgtdict)):
             return
         for flag, path in (("--srcdict", self.srcdict), ("--tgtdict", self.tgtdict)):

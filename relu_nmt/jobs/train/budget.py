@@ -21,8 +21,8 @@ from relu_nmt.translation.task import TranslationTask
 
 LEAST_WARMUP = 400
 """Updates of warm-up of a translation model: norms behind the layers need them."""
-FIRST_TOKENS = {"cpu": 768, "cuda": 4096}
-MOST_TOKENS = 4096
+SMALLEST_BATCH = {"cpu": 768, "cuda": 4096}  # in tokens, by device
+LARGEST_BATCH = 4096
 ENOUGH_UPDATES = 12_000
 """Updates that are worth more than larger batches."""
 RATE_OF_WIDTH = 0.256
@@ -98,7 +98,7 @@ class Chooser:
         self._is_free = settings.arch in FAMILIES and training.checkpoint is None
         # Choose the smallest batch, which makes the most updates, if a group of sentences fits it.
         longest = max(settings.documents.training_lengths, default=1)
-        tokens = max(FIRST_TOKENS[training.process.device.type], longest)
+        tokens = max(SMALLEST_BATCH[training.process.device.type], longest)
         self._chosen: dict[str, Any] = {"max_tokens": tokens}
 
     def choose(self) -> tuple[dict[str, Any], Pace]:
@@ -220,7 +220,7 @@ def batch_factor(tokens: int, updates: int) -> int:
         (1, 4, 1)
     """
     factor = 1
-    while updates >= 2 * factor * ENOUGH_UPDATES and 2 * factor * tokens <= MOST_TOKENS:
+    while updates >= 2 * factor * ENOUGH_UPDATES and 2 * factor * tokens <= LARGEST_BATCH:
         factor *= 2
     return factor
 

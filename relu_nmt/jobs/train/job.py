@@ -46,10 +46,10 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         # Open the task: the languages, the dictionaries, and the way from text to tokens.
         folders = split_paths(settings.data, ":")
         checkpoint = training.checkpoint
-        earlier = None
+        earlier_task = None
         if checkpoint is not None:
-            earlier = stored_task(checkpoint)
-        task = open_task(settings, folders[0], checkpoint, earlier)
+            earlier_task = stored_task(checkpoint)
+        task = open_task(settings, folders[0], checkpoint, earlier_task)
         # Complete the settings if there is a --budget.
         trial = partial(pace_of, task=task, folders=folders, training=training)
         training.settings = settings = within_budget(
@@ -62,9 +62,9 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         )
         # Build the model and the loss.
         model = new_model(settings, task, training)
-        if checkpoint is not None and earlier is not None:
+        if checkpoint is not None and earlier_task is not None:
             notes = compare_with_data(
-                checkpoint, earlier, task, folders[0], training.goes_on, training.fresh_start
+                checkpoint, earlier_task, task, folders[0], training.goes_on, training.fresh_start
             )
             for note in notes:
                 training.say(f"note: {note}")
@@ -113,9 +113,9 @@ def pace_of(
 
 
 def open_task(
-    settings: Settings, folder: str, checkpoint: Path | None, earlier: TranslationTask | None
+    settings: Settings, folder: str, checkpoint: Path | None, earlier_task: TranslationTask | None
 ) -> TranslationTask:
-    """Return the task of a data folder. The ``earlier`` one of a checkpoint gives the separator."""
+    """Return the task of a data folder. The checkpoint's ``earlier_task`` gives the separator."""
     task = TranslationTask.from_data_folder(folder, settings.source_lang, settings.target_lang)
     languages = {"source_lang": task.source_lang, "target_lang": task.target_lang}
     for name, language in detokenizer_settings(settings.eval_bleu_detok_args).items():
@@ -131,10 +131,10 @@ def open_task(
     if settings.documents.sentence_separator:
         teacher = settings.teacher.teacher
         if checkpoint is None and teacher is not None:
-            earlier = stored_task(split_paths(teacher, ":")[0])
-            if earlier is not None and earlier.separators is None:
-                earlier = None
-        task = task.with_sentence_separator(earlier)
+            earlier_task = stored_task(split_paths(teacher, ":")[0])
+            if earlier_task is not None and earlier_task.separators is None:
+                earlier_task = None
+        task = task.with_sentence_separator(earlier_task)
     return task
 
 
@@ -162,15 +162,15 @@ def load_teachers(
     path = settings.teacher.teacher
     if path is None:
         return []
-    models, of_teacher, _ = load_models(path, "auto", None)
+    models, teacher_task, _ = load_models(path, "auto", None)
     # Name the separator first, which makes dictionaries differ.
-    if (of_teacher.separators is None) != (task.separators is None):
+    if (teacher_task.separators is None) != (task.separators is None):
         how = "without --sentence-separator; take a teacher with it, or leave it out here"
-        if of_teacher.separators is not None:
+        if teacher_task.separators is not None:
             how = f"with --sentence-separator; {WITH_SEPARATOR}"
         raise CheckpointError(f"--teacher {path}: trained {how}")
     for side in ("source", "target"):
-        if getattr(of_teacher, f"{side}_dictionary") != getattr(task, f"{side}_dictionary"):
+        if getattr(teacher_task, f"{side}_dictionary") != getattr(task, f"{side}_dictionary"):
             folder = split_paths(settings.data, ":")[0]
             raise CheckpointError(
                 f"--teacher {path}: has another {side} dictionary than that of "

@@ -25,25 +25,31 @@ WITH_ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
 _of_alignment = partial(option, needs=("criterion", WITH_ALIGNMENT))
 _of_bleu = partial(option, needs="eval_bleu")
 _of_extra_data = partial(option, needs="extra_data")
+DETOKENIZER_EXAMPLE = '{"target_lang": "en"}'
 DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 
 
 def search_settings(text: str) -> GenerationConfig:
     """Return the search settings in a JSON object with fields of :class:`GenerationConfig`."""
-    try:
-        values = parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"expected JSON such as '{DEFAULT_SEARCH}' ({error})") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"expected a JSON object such as '{DEFAULT_SEARCH}'")
-    return from_flat(GenerationConfig, values)
+    return from_flat(GenerationConfig, _json_object(text, DEFAULT_SEARCH))
 
 
 def detokenizer_settings(text: str) -> dict[str, Any]:
     """Return a detokenizer's settings in a JSON object."""
-    values = parse_json(text)
-    if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
-        raise ValueError('expected JSON such as \'{"target_lang": "en"}\'')
+    values = _json_object(text, DETOKENIZER_EXAMPLE)
+    if values.keys() - {"source_lang", "target_lang"}:
+        raise ValueError(f"expected JSON such as '{DETOKENIZER_EXAMPLE}'")
+    return values
+
+
+def _json_object(text: str, example: str) -> dict[str, Any]:
+    """Return the values of a JSON object (ValueError: another text; it shows the ``example``)."""
+    try:
+        values = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"expected JSON such as '{example}' ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"expected a JSON object such as '{example}'")
     return values
 
 

@@ -126,7 +126,7 @@ class ImageTrainingSettings:
     def check(self) -> None:
         """Compare the groups with each other."""
         if self.init and self.trainer.finetune_from_model:
-            raise ConfigError("--init and --finetune-from-model exclude each other")
+            raise ConfigError("--init and --finetune-from-model exclude each other; give one")
         # Refuse mixtures of images that lack a partner.
         if self.batch_size == 1:
             for name in ("mixup", "cutmix"):

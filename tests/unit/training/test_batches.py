@@ -165,7 +165,7 @@ def test_the_batch_fills_the_memory_up_to_the_limit_of_the_device(tmp_path, size
     # Batches divide an update evenly.
     assert fitting(tmp_path, share=5000) == 1667
     sized(10**9)
-    assert fitting(tmp_path) == memory.MOST_TOKENS["cpu"]
+    assert fitting(tmp_path) == memory.MOST_AUTO_TOKENS["cpu"]
     assert fitting(tmp_path, longest_group=9000) == 9000
 
 

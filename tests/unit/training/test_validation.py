@@ -229,7 +229,7 @@ def test_the_first_that_is_not_finite_is_named(tmp_path, monkeypatch, how, named
     model = trainer.parts.model
     if how == "weight":
         monkeypatch.setattr(
-            "relu_nmt.training.validation.check_before_start",
+            "relu_nmt.training.trainer.check_before_start",
             lambda *_: model.output.bias.data.fill_(torch.nan),
         )
     else:
