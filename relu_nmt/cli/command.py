@@ -60,16 +60,17 @@ class Command:
     prog: str
     description: str | None  # first text of ``--help``, most often the module's docstring
     settings_class: type[Any]  # settings whose flags the command has
-    # Function of the settings, or ``module:function``, imported when the flags are read and right.
-    # A name with a dot in front is of a module beside the settings' module. The result may have an
-    # exit code.
+    # The function that does the work, called with the settings. Its result may have an
+    # ``exit_code``. ``module:function`` is imported when the flags are read and right, ``.module``
+    # from beside the module of the settings.
     job: str | Callable[[Any], Any] = ".job:run"
     user_modules: bool = True  # let the user add parts of their own
     computes: bool = True  # warn if other processes use the same cores
     most_used: str = ""  # the settings with which ``--help`` begins, with spaces between them
     usage: str = ""  # first line of ``--help``, if another than the usual one
     # A setting that takes the words behind ``--``, flags of the processes that the command starts.
-    # The fields ``command`` and ``user_modules`` get all words, and the user's files.
+    # Such settings also have ``command``, which gets all words, and ``user_modules``, which gets
+    # the files of ``--user-module``.
     remainder: str = ""
 
     def __post_init__(self) -> None:

@@ -199,11 +199,12 @@ class TranslationBatches:
         sides = self.split.source_sizes, self.split.target_sizes
         for sizes, longest in zip(sides, self.longest_sentences, strict=True):
             if sizes is not None and longest is not None:
-                before = np.append(0, np.cumsum(sizes > longest))
-                own_sizes = sizes[groups.first] - self.split.unread_separators(groups)
-                fits &= (before[groups.first + groups.count] == before[groups.first]) | (
-                    (groups.count == 1) & (own_sizes <= longest)
-                )
+                # Count the long sentences before each sentence, so that equal counts mean none.
+                long_before = np.append(0, np.cumsum(sizes > longest))
+                has_none = long_before[groups.first + groups.count] == long_before[groups.first]
+                # A sentence alone may be shorter, without its separator.
+                sizes_alone = sizes[groups.first] - self.split.unread_separators(groups)
+                fits &= has_none | ((groups.count == 1) & (sizes_alone <= longest))
         return fits
 
     def _usable(self, groups: Groups) -> Groups:

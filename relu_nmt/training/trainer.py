@@ -55,13 +55,14 @@ class Trainer:
         # Waiting for the numbers of each update would leave a GPU idle.
         self._reads_late = process.device.type != "cpu"
         self._signals: list[int] = []
-        # Batches of an update over all processes, and updates of the epoch.
-        self._per_update = self._num_updates = 1
+        self._per_update = 1  # batches of an update over all processes
+        self._num_updates = 1  # of the epoch
         self._launched: Update | None = None
         # Votes in the last update that was read: a process has a signal, the share of the time.
         self._votes = (False, 0.0)
-        self._reason: str | None = None
-        self._started = self._lap = time.monotonic()
+        self._reason: str | None = None  # to stop
+        self._started = time.monotonic()  # earlier by the time of the runs before a resume
+        self._lap = self._started  # end of the last update
 
     def train(self) -> TrainingResult:
         """Train up to a limit or a signal, and write and return the result."""

@@ -166,13 +166,10 @@ class ClassAttention(SelfAttention):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
         """Map tokens [B, N, D] to the output of the first, [B, 1, D]."""
-        parts = self.qkv(x).chunk(self.parts, dim=-1)  # [B, N, D] each
+        q, k, v = self.heads(self.qkv(x))  # [B, H, N, d] each
         # Keep only the class token's query if the mechanism allows fewer queries.
-        queries = parts[0]
         if self.attention.capabilities.cross:
-            queries = queries[:, :1]
-        q, k, v = self.split(queries), self.split(parts[-2]), self.split(parts[-1])
-        q, k = self.attention.map_queries(q), self.attention.map_keys(k)
+            q = q[:, :, :1]
         visibility = Visibility(q.size(2), k.size(2), device=x.device, grid=grid)
         values = self.attend(q, k, v, visibility)
         return self.finish(values[:, :1], x[:, :1])

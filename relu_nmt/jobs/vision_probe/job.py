@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,9 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, settings.image_size)
         results: list[dict[str, Any]] = []
-        method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[settings.method]
+        methods = {"knn": Probe.knn, "ridge": Probe.ridge, "linear": Probe.linear}
         for path, (train, test) in zip(settings.test, sets, strict=True):
-            accuracies = method(classifier, train, test, settings)
+            accuracies = methods[settings.method](Probe(classifier, train, test, settings))
             top1, top5 = np.mean(accuracies, axis=0).tolist()
             results.append(
                 {
@@ -108,110 +109,119 @@ def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
     return train, with_classes_of(test, train.classes, train_path)
 
 
-def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) -> Tensor:
-    """Return float32 features [B, D] of normalized images [B, 3, Y, X], as ``--features``."""
-    if kind == "last":
-        return classifier.outputs(images).features.float()
-    # Request the last blocks, or all of a smaller model.
-    count = classifier.model.config.num_blocks
-    last = range(max(0, count - JOINED_BLOCKS), count)
-    return probes.joined_features(classifier.outputs(images, last))
+@dataclass
+class Probe:
+    """The methods of a probe, each of which returns top-1 and top-5 accuracies in percent."""
 
+    classifier: ImageClassifier
+    train: ImageSet
+    test: ImageSet
+    options: Settings
 
-def features_of(
-    classifier: ImageClassifier,
-    images: ImageSet,
-    transform: ImageTransform,
-    label: str,
-    options: Settings,
-) -> tuple[Tensor, Tensor, list[int]]:
-    """Return features [N, D], float32, and classes [N] of undamaged images, and their indices."""
-    size = options.batch_size or (LINEAR_BATCH if options.method == "linear" else EVALUATION_BATCH)
-    damaged = damaged_images(options.skip_damaged_images)
-    features: list[Tensor] = []
-    labels: list[Tensor] = []
-    ids: list[int] = []
-    batches = ImageBatches(images, transform, size, damaged=damaged)
-    # Keep the features on the device, [B, D] for each batch.
-    for batch in loaded(batches, label, options.num_workers):
-        features.append(features_of_batch(classifier, batch.images, options.features))
-        labels.append(batch.labels.to(classifier.device))
-        # Note the images that were read, since damaged ones are missing.
-        ids += batch.ids.tolist()
-    return torch.cat(features), torch.cat(labels), ids
+    def knn(self) -> list[list[float]]:
+        """Let the nearest neighbors vote."""
+        options = self.options
+        transform = self.transform()
+        neighbors, labels, _ = self._features(self.train, transform, "train")
+        queries, right, _ = self._features(self.test, transform, "test")
+        num_classes = len(self.train.classes)
+        scores = probes.neighbor_scores(
+            neighbors, labels, queries, num_classes, options.neighbours, options.temperature
+        )
+        return [probes.percent_right(scores, right)]
 
+    def ridge(self) -> list[list[float]]:
+        """Fit a linear classifier to a few images of each class, in closed form, for each seed."""
+        options = self.options
+        num_classes = len(self.train.classes)
+        chosen = []
+        for seed in options.seeds:
+            chosen.append(probes.choose_shots(self.train.labels, num_classes, options.shots, seed))
+        used = np.unique(np.concatenate(chosen))
+        transform = self.transform(squeeze=True)
+        shots = self.train.subset(used, "train")
+        features, labels, ids = self._features(shots, transform, "train")
+        queries, right, _ = self._features(self.test, transform, "test")
+        row_of = {int(used[number]): row for row, number in enumerate(ids)}
+        accuracies = []
+        for numbers in chosen:
+            undamaged = [row_of[number] for number in numbers.tolist() if number in row_of]
+            rows = torch.tensor(undamaged, device=features.device)
+            scores = probes.ridge_scores(
+                features[rows], labels[rows], queries, num_classes, options.l2
+            )
+            accuracies.append(probes.percent_right(scores, right))
+        return accuracies
 
-def _knn(
-    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
-) -> list[list[float]]:
-    transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
-    neighbors, labels, _ = features_of(classifier, train, transform, "train", options)
-    queries, right, _ = features_of(classifier, test, transform, "test", options)
-    scores = probes.neighbor_scores(
-        neighbors, labels, queries, len(train.classes), options.neighbours, options.temperature
-    )
-    return [probes.percent_right(scores, right)]
+    def linear(self) -> list[list[float]]:
+        """Train a linear classifier on random crops, mirrored or not.
 
+        Reference: Caron et al. 2021 (DINO), section 4.1: SGD with momentum .9 and without decay.
+        """
+        options = self.options
+        transform = self.transform()
+        batches = self._batches(self.train, transform, options.seed)
+        # Make the classifier. A blank image gives the width of the features.
+        torch.manual_seed(options.seed)
+        blank = torch.zeros(1, 3, *transform.sides)
+        head = nn.Linear(self._features_of_batch(blank).size(1), len(self.train.classes))
+        nn.init.normal_(head.weight, std=LINEAR_STD)
+        nn.init.zeros_(head.bias)
+        head.to(self.classifier.device)
+        optimizer = torch.optim.SGD(head.parameters(), options.lr, momentum=MOMENTUM)
+        num_updates = 0
+        total = options.epochs * batches.num_batches
+        for epoch in range(1, options.epochs + 1):
+            label = f"epoch {epoch} of {options.epochs}"
+            for batch in loaded(batches, label, options.num_workers, epoch):
+                for group in optimizer.param_groups:
+                    group["lr"] = options.lr * 0.5 * (1 + math.cos(math.pi * num_updates / total))
+                # Copy the features: tensors of inference mode cannot enter a graph.
+                features = self._features_of_batch(batch.images).clone()
+                loss = F.cross_entropy(head(features), batch.labels.to(self.classifier.device))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                num_updates += 1
+        queries, right, _ = self._features(self.test, transform, "test")
+        with torch.no_grad():
+            scores = head(queries.clone())
+        if not scores.isfinite().all():
+            raise TrainingError(f"--lr {options.lr:g}: scores are not finite; lower it")
+        return [probes.percent_right(scores, right)]
 
-def _ridge(
-    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
-) -> list[list[float]]:
-    num_classes = len(train.classes)
-    chosen = []
-    for seed in options.seeds:
-        chosen.append(probes.choose_shots(train.labels, num_classes, options.shots, seed))
-    used = np.unique(np.concatenate(chosen))
-    transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio, squeeze=True)
-    shots = train.subset(used, "train")
-    features, labels, ids = features_of(classifier, shots, transform, "train", options)
-    queries, right, _ = features_of(classifier, test, transform, "test", options)
-    row_of = {int(used[number]): row for row, number in enumerate(ids)}
-    accuracies = []
-    for numbers in chosen:
-        undamaged = [row_of[number] for number in numbers.tolist() if number in row_of]
-        rows = torch.tensor(undamaged, device=features.device)
-        scores = probes.ridge_scores(features[rows], labels[rows], queries, num_classes, options.l2)
-        accuracies.append(probes.percent_right(scores, right))
-    return accuracies
+    def transform(self, squeeze: bool = False) -> ImageTransform:
+        """Return the map from pictures to pixels, with the crop of the options."""
+        return self.classifier.transform.with_eval_ratio(self.options.eval_crop_ratio, squeeze)
 
+    def _batches(
+        self, images: ImageSet, transform: ImageTransform, seed: int | None = None
+    ) -> ImageBatches:
+        default = LINEAR_BATCH if self.options.method == "linear" else EVALUATION_BATCH
+        damaged = damaged_images(self.options.skip_damaged_images)
+        size = self.options.batch_size or default
+        return ImageBatches(images, transform, size, seed, damaged=damaged)
 
-def _linear(
-    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
-) -> list[list[float]]:
-    """Train a linear classifier on random crops, mirrored or not. Return its accuracies.
+    def _features_of_batch(self, images: Tensor) -> Tensor:
+        """Return float32 features [B, D] of normalized images [B, 3, Y, X], as ``--features``."""
+        if self.options.features == "last":
+            return self.classifier.outputs(images).features.float()
+        # Request the last blocks, or all of a smaller model.
+        count = self.classifier.model.config.num_blocks
+        last = range(max(0, count - JOINED_BLOCKS), count)
+        return probes.joined_features(self.classifier.outputs(images, last))
 
-    Reference: Caron et al. 2021 (DINO), section 4.1: SGD with momentum .9 and without decay.
-    """
-    size = options.batch_size or LINEAR_BATCH
-    transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
-    damaged = damaged_images(options.skip_damaged_images)
-    batches = ImageBatches(train, transform, size, options.seed, damaged=damaged)
-    # Make the classifier. A blank image gives the width of the features.
-    torch.manual_seed(options.seed)
-    blank = torch.zeros(1, 3, *transform.sides)
-    width = features_of_batch(classifier, blank, options.features).size(1)
-    head = nn.Linear(width, len(train.classes))
-    nn.init.normal_(head.weight, std=LINEAR_STD)
-    nn.init.zeros_(head.bias)
-    head.to(classifier.device)
-    optimizer = torch.optim.SGD(head.parameters(), options.lr, momentum=MOMENTUM)
-    num_updates = 0
-    total = options.epochs * batches.num_batches
-    for epoch in range(1, options.epochs + 1):
-        label = f"epoch {epoch} of {options.epochs}"
-        for batch in loaded(batches, label, options.num_workers, epoch):
-            for group in optimizer.param_groups:
-                group["lr"] = options.lr * 0.5 * (1 + math.cos(math.pi * num_updates / total))
-            # Copy the features: tensors of inference mode cannot enter a graph.
-            features = features_of_batch(classifier, batch.images, options.features).clone()
-            loss = F.cross_entropy(head(features), batch.labels.to(classifier.device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            num_updates += 1
-    queries, right, _ = features_of(classifier, test, transform, "test", options)
-    with torch.no_grad():
-        scores = head(queries.clone())
-    if not scores.isfinite().all():
-        raise TrainingError(f"--lr {options.lr:g}: scores are not finite; lower it")
-    return [probes.percent_right(scores, right)]
+    def _features(
+        self, images: ImageSet, transform: ImageTransform, label: str
+    ) -> tuple[Tensor, Tensor, list[int]]:
+        """Return features [N, D] and classes [N] of undamaged images, and their indices."""
+        features: list[Tensor] = []
+        labels: list[Tensor] = []
+        ids: list[int] = []
+        # Keep the features on the device, [B, D] for each batch.
+        for batch in loaded(self._batches(images, transform), label, self.options.num_workers):
+            features.append(self._features_of_batch(batch.images))
+            labels.append(batch.labels.to(self.classifier.device))
+            # Note the images that were read, since damaged ones are missing.
+            ids += batch.ids.tolist()
+        return torch.cat(features), torch.cat(labels), ids
