@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import cached_property
 from glob import escape, glob
-from itertools import accumulate, combinations
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -290,9 +290,15 @@ CHECKPOINTS = Files(separator=":")
 
 def refuse_shared_files(paths: Iterable[Files]) -> None:
     """Refuse a written file that is also read, or written twice, by its name or a symbolic link."""
-    for first, second in combinations(paths, 2):
+    # Compare only written files, each with all files: a command may read very many.
+    files = list(paths)
+    written = [index for index, file in enumerate(files) if file.written]
+    pairs = {(min(pair), max(pair)) for pair in product(written, range(len(files)))}
+    for first_index, second_index in sorted(pairs):
+        first = files[first_index]
+        second = files[second_index]
         is_part = first.field in second.part_of or second.field in first.part_of
-        if first.field == second.field or is_part or not (first.written or second.written):
+        if first.field == second.field or is_part:
             continue
         is_same = first.path == second.path
         for file, owner in ((second, first), (first, second)):

@@ -5,6 +5,7 @@ The pairs come from the declarations, so that a new option is covered by being d
 
 import importlib
 import re
+import time
 from itertools import permutations
 from pathlib import Path
 
@@ -190,6 +191,13 @@ def test_files_in_a_manifest_belong_to_the_data_folder(tmp_path):
 def test_devices_and_standard_input_are_no_files():
     files = {"attention_stats": "/dev/null", "memory_stats": "/dev/null"}
     TranslateSplitSettings.of(data="data", path="/dev/null", **files)
+
+
+def test_very_many_pictures_are_compared_with_the_maps_alone():
+    pictures = tuple(f"{number}.jpg" for number in range(20_000))
+    start = time.monotonic()
+    from_flat(SETTINGS["vision_classify"], {"path": "m", "images": pictures, "attention_maps": "a"})
+    assert time.monotonic() - start < 10  # comparing all pairs takes half a minute
 
 
 def test_a_data_folder_may_be_made_beside_its_text_again(tmp_path):
