@@ -120,7 +120,9 @@ def free_memory(root: str = "/") -> int:
     except (OSError, ValueError):  # not on Linux: all of the machine's memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Look at each control group of this process, and at those above, which may have limits too.
-    lines = Path(root, "proc/self/cgroup").read_text("utf-8").splitlines()
+    lines: list[str] = []
+    with suppress(OSError):  # a kernel without control groups
+        lines = Path(root, "proc/self/cgroup").read_text("utf-8").splitlines()
     groups = set()
     for line in lines:
         group = PurePosixPath(line.split(":", 2)[-1].lstrip("/"))

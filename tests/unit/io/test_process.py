@@ -112,6 +112,12 @@ def test_a_container_bounds_the_memory(tmp_path, below, limit_name, used_name, c
     assert free_memory(str(tmp_path)) == 0
 
 
+def test_a_kernel_without_control_groups_has_its_free_memory(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 24000 kB\nMemAvailable:   16000 kB\n")
+    assert free_memory(str(tmp_path)) == 16_000 * 1024
+
+
 def test_without_a_count_of_free_memory_all_of_the_machine_counts(tmp_path):
     assert free_memory(str(tmp_path)) >= free_memory()
 
