@@ -40,8 +40,8 @@ def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
     one, compares the checked values with each other. A class variable ``refused`` has reasons by
     the names of options of its groups: these options must keep their defaults, and ``--help`` hides
     them. ``of(**values)`` is :func:`from_flat`. Settings from there or from a command line have two
-    sets of names: ``typed``, the options with a flag or keyword, and ``given``, with those of a
-    file. Without ``flags`` error messages call the fields by their names, ``gamma=2``.
+    sets of names: ``typed``, the options with a flag or keyword, and ``given``, with the options
+    of a file. Without ``flags`` error messages call the fields by their names, ``gamma=2``.
 
     Example:
         >>> from relu_nmt.config.fields import option

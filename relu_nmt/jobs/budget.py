@@ -76,7 +76,7 @@ def within_budget(
     training: TrainingRun,
     trial: Callable[[SettingsT], Pace],
     choose: Callable[[SettingsT], tuple[Mapping[str, Any], Pace]],
-    kept: frozenset[str],
+    kept_names: frozenset[str],
     least_warmup: int = 0,
 ) -> SettingsT:
     """Return settings of a training within ``--budget``, if given. Choose what the user did not.
@@ -86,7 +86,7 @@ def within_budget(
         training: the training.
         trial: measures the pace of a training with such settings.
         choose: returns the choices for a new training beside its length, and its pace with these.
-        kept: names of the choices that a training keeps when its budget grows.
+        kept_names: names of the choices that a training keeps when its budget grows.
         least_warmup: updates of warm-up, where there is time for them.
 
     Raises:
@@ -109,7 +109,7 @@ def within_budget(
     stored = flat(read_metadata(training.checkpoint).get("args") or {})
     earlier = stored.get("budget")
     is_equal = earlier is not None and Budget.parse(earlier) == Budget.parse(config.budget)
-    names = kept | set(PACED) if is_equal else kept
+    names = kept_names | set(PACED) if is_equal else kept_names
     was = "" if is_equal else f" (was {earlier or 'none'})"
     training.say(f"budget {config.budget}{was}: goes on with the choices in {training.checkpoint}")
     settings = filled(settings, {name: stored[name] for name in names & stored.keys()})

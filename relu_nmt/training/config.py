@@ -104,6 +104,8 @@ class OptimizerConfig:
         scales = {}
         for text in self.lr_scales:
             part, _, factor = text.partition("=")
+            if part in scales:
+                raise ConfigError(f"--lr-scales {text}: {part} has a factor already; give one")
             scales[part] = 0.0
             with suppress(ValueError):
                 scales[part] = float(factor)

@@ -36,10 +36,11 @@ if TYPE_CHECKING:  # only sharded training imports these, which takes as long as
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+M_TRIM_THRESHOLD = -1  # in glibc's malloc.h
+M_MMAP_THRESHOLD = -3
 MOST_PROCESSES = 1_000_000
-MOST_WAITING, QUIET_WAITING = 300.0, 3.0
-"""Seconds that a process waits for other processes, and seconds before it says so."""
+MOST_WAITING = 300.0  # seconds that a process waits for other processes
+QUIET_WAITING = 3.0  # seconds before it says so
 LOST_PEER = "Connection closed by peer"  # the message of gloo after another process has ended
 
 

@@ -23,9 +23,12 @@ TELEMETRY_DIGITS = 4
 LOSS_SUFFIX = "loss"
 """Averages with this ending are losses: kept in nats, reported in bits as in fairseq."""
 DECIMALS = {"ppl": 2, "wps": 1, "ups": 2, "wpb": 1, "bsz": 1, "clip": 1, "train_wall": 0, "wall": 0}
-EXACT, DEFAULT_DECIMALS = ("lr", "loss_scale"), 3
-OUTPUT, FILE, BOARD = "standard output", "the log file", "TensorBoard's files"
-"""The parts of a log, as a note on the loss of one names it."""
+DEFAULT_DECIMALS = 3
+EXACT = ("lr", "loss_scale")  # are not rounded
+# The parts of a log, as a note on the loss of one names it.
+OUTPUT = "standard output"
+FILE = "the log file"
+BOARD = "TensorBoard's files"
 
 _reporting = partial(reporting, kind=ConfigError, form=IN_BRACKETS)
 

@@ -23,7 +23,8 @@ from relu_nmt.training.log import json_number
 
 BEST = f"checkpoint_best{SUFFIX}"
 FORMAT = 1
-PIPE_SIGNAL, LOST_EXIT_CODE = 13, 2
+PIPE_SIGNAL = 13
+LOST_EXIT_CODE = 2
 BY_UPDATES = r"checkpoint_\d+_(\d+)"
 BY_EPOCHS = r"checkpoint(\d+)"
 """Names of the checkpoints saved by updates and by epochs, up to the suffix."""
@@ -40,8 +41,8 @@ ENTRY_FORM = {
 """The form of an entry of the curves, see :func:`checked`."""
 BEST_FORM = {"metric": str, "value": float, "num_updates": int}
 LOCK = ".lock"
-BYTES_PER_VALUE, VALUES_PER_WEIGHT = 4, 3
-"""Values per weight in a checkpoint: the weight and Adam's two moments, and one more with EMA."""
+BYTES_PER_VALUE = 4
+VALUES_PER_WEIGHT = 3  # in a checkpoint: the weight and Adam's two moments, one more with EMA
 
 Stats = dict[str, Any]
 """Values by name. None stands for infinity and NaN, which JSON does not have."""

@@ -57,7 +57,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training,
             trial,
             choose=lambda settings: Chooser(settings, task, training, trial).choose(),
-            kept=KEPT,
+            kept_names=KEPT,
             least_warmup=LEAST_WARMUP,
         )
         # Build the model and the loss.

@@ -57,7 +57,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         trial = partial(pace_of, train_set=train_set, valid_sets=valid_sets, training=training)
         choose = partial(choose_dtype, training=training, trial=trial)
         training.settings = settings = within_budget(
-            settings, training, trial, choose, kept=frozenset({"bf16"})
+            settings, training, trial, choose, kept_names=frozenset({"bf16"})
         )
         # Build the model and the loss.
         model = new_model(settings, len(train_set.classes), training)

@@ -108,6 +108,7 @@ def test_frozen_parts_are_not_trained():
         ({"freeze": ("embedding", "encoder", "encoder_norm")}, "nothing is left to train"),
         ({"lr_scales": ("encoder",)}, "--lr-scales encoder: expected PART=X"),
         ({"lr_scales": ("encoder=0",)}, "--lr-scales encoder=0: expected PART=X .*above 0"),
+        ({"lr_scales": ("head=1", "head=2")}, "--lr-scales head=2: head has a factor already"),
         ({"lr_scales": ("encoder=nan",)}, "--lr-scales encoder=nan: expected PART=X"),
     ],
 )
