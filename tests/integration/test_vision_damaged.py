@@ -191,3 +191,11 @@ def test_unusual_images_are_read_and_a_bomb_is_one_line(trained, tmp_path):
         str(tmp_path / "bomb.png"),
         "1 of 6 pictures cannot be read",
     ]
+
+
+def test_a_budget_is_planned_without_damaged_images(images, tmp_path):
+    cut(sorted((images / "train").glob("*/*.png"))[7])
+    flags = [flag for flag in FLAGS if not flag.startswith("--max-epoch")]
+    flags += ["--skip-damaged-images", f"--save-dir={tmp_path}"]
+    done = run_here("vision_train", images, *flags, "--budget=4u")
+    assert "so 4 updates" in done.stdout

@@ -54,7 +54,9 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         report = reporter(settings, [train_set, *valid_sets.values()], training)
         note_enlarged(settings, train_set, training.say)
         # Complete the settings if there is a --budget.
-        trial = partial(pace_of, train_set=train_set, valid_sets=valid_sets, training=training)
+        trial = partial(
+            pace_of, train_set=train_set, valid_sets=valid_sets, report=report, training=training
+        )
         choose = partial(choose_dtype, training=training, trial=trial)
         training.settings = settings = within_budget(
             settings, training, trial, choose, kept_names=frozenset({"bf16"})
@@ -110,12 +112,13 @@ def pace_of(
     settings: Settings,
     train_set: ImageSet,
     valid_sets: Mapping[str, ImageSet],
+    report: Callable[[DataError], None] | None,
     training: TrainingRun,
 ) -> Pace:
     """Return the pace of a training with these settings, measured with a model for this purpose."""
     num_classes = len(train_set.classes)
     model = training.new_model(lambda: build_vision_model(settings.model, num_classes))
-    train, valid = new_batches(settings, train_set, valid_sets)
+    train, valid = new_batches(settings, train_set, valid_sets, report)
     objective = new_objective(settings, model)
     return measured_pace(objective, train, valid, settings.trainer, training.process)
 
@@ -129,7 +132,7 @@ def new_batches(
     settings: Settings,
     train_set: ImageSet,
     valid_sets: Mapping[str, ImageSet],
-    report: Callable[[DataError], None] | None = None,
+    report: Callable[[DataError], None] | None,
 ) -> tuple[ImageBatches, dict[str, ImageBatches]]:
     """Return the batches of the training, and of each validation set by its name."""
     augmentation = settings.augmentation
