@@ -1,4 +1,7 @@
-"""Settings from a command line: flags, and files of ``--config`` (YAML, checkpoints, results)."""
+"""Settings from a command line: flags, and files of ``--config`` (YAML, checkpoints, results).
+
+:class:`Parser` gives advice on flags that a command does not have, from ``advice.yaml``.
+"""
 
 import argparse
 import importlib
