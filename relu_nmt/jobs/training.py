@@ -168,6 +168,8 @@ def smaller_batches(settings: Any) -> str:
     """Return advice to lower the limit of a batch, for an error of memory."""
     values = flat(to_dict(settings))
     name = "max_tokens" if values.get("max_tokens") else "batch_size"
+    if values[name] == AUTO_TOKENS:
+        return "give --max-tokens a number smaller than this batch"
     # Advise another remedy if the batch cannot shrink.
     if (smaller := int(values[name] * SMALLER_SHARE)) < 1:
         return (

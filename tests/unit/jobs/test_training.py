@@ -177,6 +177,11 @@ def test_what_to_do_about_images_that_do_not_fit_into_memory(size, advice):
     assert smaller_batches(settings).startswith(advice)
 
 
+def test_the_advice_names_no_number_that_the_user_did_not_give():
+    settings = TranslationTrainingSettings.of(data="d", max_tokens="auto")
+    assert smaller_batches(settings) == "give --max-tokens a number smaller than this batch"
+
+
 def images(**changes):
     return ImageTrainingSettings.of(**{"data": "d", "image_size": 24, **changes})
 
