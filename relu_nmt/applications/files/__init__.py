@@ -51,7 +51,7 @@ REFUSED = dict.fromkeys(
     ".doc": "save it as .docx",
     ".rtf": "save it as .docx",
 }
-"""Advice on files that are not read, by the ending of the name."""
+"""Advice for kinds of files that are not read, by the ending of the name."""
 
 
 @settings
@@ -64,7 +64,7 @@ class FileOptions:
 
 
 def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:
-    """Return the name of a file's format: ``name``, or by the ending of the path.
+    """Return the name of a file's format: ``name``, or else the format of the path's ending.
 
     Raises:
         ConfigError: there is no such format.
@@ -84,7 +84,7 @@ def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:
 
 
 def format_of_ending(ending: str) -> str | None:
-    """Return the name of the format of an ending. A user's format has the ending of its name."""
+    """Return the name of the format of an ending. The ending of a user's format is its name."""
     if ending[1:] in formats.names():
         return ending[1:]
     return ENDINGS.get(ending)
@@ -141,7 +141,7 @@ def translate_file(
     options: FileOptions,
     name: str | None = None,
 ) -> None:
-    """Translate a file, and write the result, whole or not at all.
+    """Translate a file, and write the result. After an error nothing is written.
 
     Raises:
         ConfigError: there is no format of this name, or it does not read one of the options.

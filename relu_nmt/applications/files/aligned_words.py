@@ -1,7 +1,7 @@
 """Words of a translation, each with the source word that it is aligned to.
 
-Protected texts, which are not translated, are words of their own. Each stands in the translation
-once: where the model wrote it, or else in the place that the alignment gives it.
+A protected text, which is not translated, is one word. It stands in the translation once: where the
+model wrote it, or else in the place that the alignment gives it.
 """
 
 import re
@@ -20,7 +20,8 @@ _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0dff\u200
 """Marks that belong to the letter before them."""
 _LETTER = rf"(?:(?![{_UNSPACED}])[\w{_MARKS}])"
 _WORD = re.compile(rf"[{_UNSPACED}]|{_LETTER}+(?:[-'’‑·.]{_LETTER}+)*|\S")
-# Scores of a word in a run: aligned to the tag's words, to other words, to none, and not allowed.
+# Scores of a word in a run. It is aligned to the tag's words, to other words or to no word, or it
+# is not allowed.
 INSIDE = 1.0
 ELSEWHERE = -1.0
 UNKNOWN = -0.3
@@ -63,9 +64,9 @@ def word_spans(text: str) -> list[Span]:
 
 
 def literal_pattern(text: str, around: Sequence[str] = ("", "")) -> str:
-    """Return a pattern of a text that is no part of a longer word.
+    """Return a pattern that finds a text, but not as part of a longer word.
 
-    ``around`` are the characters before and behind it in the source. Where one of them is a letter,
+    ``around`` are the characters before and behind the text in the source. On a side with a letter,
     the text may be part of a word, such as the code in ``<code>dict</code>s``.
     """
     before = r"(?<!\w)" if text[0].isalnum() and not around[0].isalnum() else ""
@@ -90,7 +91,7 @@ def _words_around(text: str, protected: Sequence[Span]) -> list[Span]:
 
 
 def proportional_links(source: str, target: str) -> list[Link]:
-    """Return links by position, for models whose attention has no weights."""
+    """Link words at the same share of both texts, for models whose attention has no weights."""
     source_words = word_spans(source)
     target_words = word_spans(target)
     if not source_words:
@@ -143,7 +144,7 @@ def _overlapping(spans: Sequence[Span], span: Span) -> range:
 
 
 def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Word]) -> list[Word]:
-    """Return the words with each protected text of the source once: kept, copied or left out."""
+    """Return the words with each protected text once: keep it, copy it, or drop further copies."""
     entries: dict[str, list[Word]] = defaultdict(list)
     for entry in segment.protected:
         text = segment.text[entry.begin : entry.end]
@@ -159,7 +160,7 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Wo
     for text, waiting in entries.items():
         free = places[text]
         ordinary = _ordinary_words(segment, source, text)
-        # Take the words that are aligned to them first, then those that are no ordinary words.
+        # First take words that are aligned to a protected text, then words that are not ordinary.
         for is_sure in (True, False):
             for entry_word in list(waiting):
                 for place in free:
@@ -171,7 +172,7 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Wo
                         waiting.remove(entry_word)
                         break
         missing += waiting
-        # The same text may also be an ordinary word, or the translation of another word.
+        # Drop further copies, except ordinary words and translations of other words.
         num_ordinary = len(ordinary)
         if text.isalpha():
             others = [place for place in free if words[place].source not in protected_or_none]
@@ -190,7 +191,7 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Wo
 
 
 def _ordinary_words(segment: Segment, source: Sequence[Span], text: str) -> set[int]:
-    """Return the numbers of the source words with a text that is protected only elsewhere."""
+    """Return the numbers of the source words with this text that are not protected."""
     protected = [(entry.begin, entry.end) for entry in segment.protected]
     ordinary: set[int] = set()
     for match in re.finditer(literal_pattern(text), segment.text):
@@ -200,7 +201,7 @@ def _ordinary_words(segment: Segment, source: Sequence[Span], text: str) -> set[
 
 
 def _copy_protected(words: list[Word], copied: Word, num_source: int) -> None:
-    """Put a protected text in place of the words aligned to it, or behind the word before it."""
+    """Put a protected text in place of its aligned words, or at its gap if it has none."""
     assert copied.source is not None
     scores = []
     for word in words:
@@ -223,7 +224,7 @@ def _copy_protected(words: list[Word], copied: Word, num_source: int) -> None:
 
 
 def best_run(scores: Sequence[float]) -> tuple[int, int]:
-    """Return begin and end of the shortest run with the highest sum, (0, 0) if none is above 0.
+    """Return begin and end of the run with the highest sum, (0, 0) if no sum is above 0.
 
     Example:
         >>> best_run([-1, 1, -0.5, 1, -1])
@@ -259,10 +260,11 @@ def gap_before(
     num_source: int,
     is_behind: bool = False,
 ) -> int:
-    """Return the number of the word before which a tag stands that preceded a source word.
+    """Return the number of the word before which to put a tag that preceded a source word.
 
-    Without an aligned word the tag stands behind the source word before it, or else at its share
-    of the text. With ``is_behind`` that word comes first. ``run`` are the words around the tag, and
+    The tag goes before the first word that is aligned to the source word. If there is none, it goes
+    behind the last word aligned to the previous source word, or else to its share of the text. With
+    ``is_behind`` the previous source word is tried first. ``run`` are the allowed words, and
     ``places`` the words of each source word.
     """
     before = [number for number in places.get(source, ()) if number in run]

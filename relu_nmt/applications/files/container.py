@@ -1,4 +1,4 @@
-"""Zip files with parts of XML: only the parts whose text changes are written anew."""
+"""Zip files with parts of XML. Only parts whose text changes are written anew."""
 
 import io
 import struct
@@ -14,7 +14,7 @@ from relu_nmt.applications.files.segments import Segment
 from relu_nmt.errors import DataError, reporting
 
 MOST_RATIO = 200
-"""Most bytes of a part for each compressed byte. More are a bomb."""
+"""Most bytes of a part for each compressed byte. A file with more is a zip bomb."""
 MOST_PARTS = 10_000
 _DAMAGES = (
     zipfile.BadZipFile,
@@ -31,7 +31,7 @@ class ZipFormat(FileFormat):
     """A format whose files are zip files."""
 
     def read(self, content: bytes) -> Document:
-        """Return the document in a file (DataError: it is damaged, or a bomb)."""
+        """Return the document in a file (DataError: it is damaged, or a zip bomb)."""
         parts = read_parts(content)
         with reporting("it is no file of this format", caught=KeyError):
             documents = self.documents(parts)

@@ -1,4 +1,4 @@
-"""Documents: their segments, and how translations take the place of the segments in the source."""
+"""Documents: their segments, and the translations that replace the segments in the source."""
 
 import codecs
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from relu_nmt.applications.files.segments import Segment, Span
 from relu_nmt.errors import DataError
 
 MOST_BYTES = 64 * 2**20
-"""Largest file, and largest sum of the parts of a container that are read."""
+"""Most bytes of a file, and of all parts of a container together."""
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF16_LE: "utf-16-le",
@@ -60,10 +60,10 @@ class FileFormat(ABC):
 
 
 class TextFormat(FileFormat):
-    """A format whose files are text. Segments are spans of the text, which may lie in others.
+    """A format whose files are text. Segments are spans of the text, and may contain segments.
 
     Attributes:
-        keeps_equal: a segment whose translation is equal keeps its source.
+        keeps_equal: a segment keeps its source if its translation is the same text.
     """
 
     keeps_equal = True
@@ -136,12 +136,12 @@ def _translated_text(
     segments: Sequence[Segment],
     translations: Sequence[Translation],
 ) -> str:
-    """Return a source with its segments translated, which lie apart or within each other."""
+    """Return a source with translated segments. A segment may lie within another segment."""
     changed = []
     for segment, translation in zip(segments, translations, strict=True):
         if translation.text != segment.text or not text_format.keeps_equal:
             changed.append((segment, translation))
-    # Outer segments stand before those within them, such as attributes.
+    # Put an outer segment before the segments in it, such as attributes.
     changed.sort(key=lambda pair: (pair[0].span[0], -pair[0].span[1]))
     begins = [segment.span[0] for segment, _ in changed]
 

@@ -1,7 +1,7 @@
 """Word: paragraphs of runs, whose texts have the properties of their run.
 
-The properties of most of a paragraph's text are the default. Other runs are pairs of tags, and
-runs without text, such as a picture or a reference, are empty tags.
+The commonest properties of a paragraph's text are the default. Runs with other properties become
+pairs of tags. Runs without text, such as a picture or a reference, become empty tags.
 """
 
 import html
@@ -71,7 +71,7 @@ class _Reader(MarkupReader):
         super().end_segment()
 
     def _set_style(self, style: str) -> None:
-        """Begin a stretch of text with these properties, unless it has begun."""
+        """End the text with other properties, and begin a text with these properties."""
         if style != self._style:
             if self._style:
                 self.builder.close("w:r", [])
@@ -122,7 +122,7 @@ class _Reader(MarkupReader):
             whole = whole.strip(_WHITE_SPACE)
             begin += len(text) - len(text.lstrip(_WHITE_SPACE))
             end = begin + len(text.strip(_WHITE_SPACE))
-            # Write several spaces behind an earlier tag that keeps them.
+            # Keep several spaces by copying an earlier tag that preserves spaces.
             if self._keeping_tag is None or self._keeping_tag[1] > run[0]:
                 pattern = _NOTHING
             else:
@@ -130,7 +130,7 @@ class _Reader(MarkupReader):
         if "<" in text:
             self.builder.add_text(whole, run, is_whole=True)
             return
-        # Keep several spaces, also of several runs, and a space at either end of the paragraph.
+        # Keep repeated spaces, even across runs, and a space at either end of the paragraph.
         for match in pattern.finditer(self.source, begin, end):
             text = html.unescape(self.source[begin : match.start()])
             self.builder.add_text(text, run, is_whole=True)
@@ -159,7 +159,7 @@ class _Reader(MarkupReader):
 
 
 def _with_default(segment: Segment) -> Segment:
-    """Return a segment without the pairs of its commonest style, which becomes its note."""
+    """Return a segment without the pairs of its commonest style. This style becomes its note."""
     lengths: Counter[str] = Counter()
     for tag in all_tags(segment.tags):
         lengths[tag.style] += tag.end - tag.begin

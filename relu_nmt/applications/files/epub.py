@@ -58,7 +58,7 @@ class EpubFormat(ZipFormat):
 
 
 def _values(content: bytes, name: str, key: str, value: str) -> dict[str, str]:
-    """Return an attribute of each element of a name, by another attribute."""
+    """Return the attribute ``value`` of each element with this name, by its attribute ``key``."""
     check_xml(content)
     source = content.decode("utf-8", "replace")
     values = {}

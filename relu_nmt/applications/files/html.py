@@ -48,14 +48,14 @@ _CODE = re.compile(
     |lisp|listing|literal-block|prettyprint|program|screen|shell|source|synopsis|terminal|verbatim)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Class of a preformatted text that is code, or of the element around it."""
+"""A class that marks a preformatted text, or the element around it, as code."""
 MOST_JOINED = 2_000
-"""Characters of a preformatted text behind which a line end divides it, as a blank line does."""
+"""After this many characters of preformatted text, a line end divides it as a blank line does."""
 _DESCRIPTION = re.compile(r"(?:og:|twitter:)?(?:description|title)|keywords", re.IGNORECASE)
 
 
 class HtmlReader(MarkupReader):
-    """Finds the segments of a page, the description in its head included."""
+    """Finds the segments of a page, including the description in its head."""
 
     def is_skipped(self, piece: Piece) -> bool:
         """Return True for an element without text to translate, such as a listing."""
@@ -91,8 +91,8 @@ class HtmlReader(MarkupReader):
 def tag_pattern(opening: str, closing: str) -> str:
     """Return an expression for tags within a text, between these marks.
 
-    Tags are those of elements of HTML, and other ones in pairs or with a slash. So a name between
-    the marks, as in ``List<String>``, is text. The groups are ``slash``, ``name`` and ``end``.
+    Names of HTML elements are tags. Other names are tags only in pairs or with a slash, so that
+    ``List<String>`` is text. The groups are ``slash``, ``name`` and ``end``.
     """
     elements = "|".join(HTML.inline | HTML.empty | HTML.protected | _BLOCKS)
     attribute_or_placeholder = rf"(?:[\w:.-]+\s*=\s*{_VALUE}|[%{{][^\s<>&]*)"

@@ -52,7 +52,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _MAY_BEGIN_LINE = re.compile(r"[*_\[(\"'„“«]*[^\W\d_]")
-"""Begin of a word that cannot begin a block, as a dash or a number can."""
+"""Beginning of a word that may begin a line. A dash or a number there would begin a block."""
 
 
 @formats.register("markdown")
@@ -92,7 +92,7 @@ class MarkdownFormat(TextFormat):
         return written
 
     def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
-        """Return the text of a segment, in lines of the width of its source if that has several."""
+        """Return the text of a segment. If its source has several lines, wrap it to their width."""
         text = super().rendered(segment, translation, source)
         source_text = source(segment.span)
         line_end = _LINE_END.search(source_text)
@@ -132,7 +132,7 @@ def _blocks(source: str, begin: int) -> Iterator[tuple[str, Span, Container[str]
 
 
 def _place(source: str, content: str, span: Span) -> Span | None:
-    """Return the place of a text whose lines have prefixes in the source, None if it has none."""
+    """Return the place of a text, whose lines may have prefixes in the source. None: not found."""
     begins = []
     position = span[0]
     for line in map(str.strip, content.split("\n")):
@@ -201,12 +201,12 @@ class _Paragraph:
         self._kind = kind
         self._references = references
         self._builder = SegmentBuilder()
-        # Links that have begun: the ends of their texts and of themselves, and the closing tags.
+        # For each open link: the end of its text, the end of the link, and its closing tag.
         self._links: list[tuple[int, int, Sequence[Span]]] = []
         self._segments: list[Segment | None] = []
 
     def read(self, span: Span) -> list[Segment | None]:
-        """Return the segments of a text: its images and titles, and the text."""
+        """Return the segments of a text: first its images and titles, then the text itself."""
         position, end = span
         prefix = _PREFIX.match(self._source, position, end)
         if prefix:
@@ -227,7 +227,7 @@ class _Paragraph:
 
     @property
     def lone_marks(self) -> set[Span]:
-        """Marks that begin emphasis without an end. Known when the text is read."""
+        """Marks that begin emphasis without an end. Ask after :meth:`read`."""
         return self._opening_marks.intersection(self._builder.without_end)
 
     def _add(self, match: re.Match[str]) -> int:
@@ -274,7 +274,7 @@ class _Paragraph:
         elif (
             can_close and len(mark) == 3 and builder.is_open(mark[0]) and builder.is_open(mark[:2])
         ):
-            # Three marks end a pair of one and a pair of two. Either may be the inner one.
+            # Three marks end a pair of one mark and a pair of two marks, in either order.
             inner = mark[0] if builder.is_innermost(mark[0]) else mark[:2]
             middle = begin + len(inner)
             builder.close(inner, [(begin, middle)])
@@ -303,7 +303,7 @@ class _Paragraph:
             if " ".join(match["label"].split()).upper() not in self._references:
                 self._builder.add_text(match[0][: label_begin - begin], (begin, label_begin))
                 return label_begin
-            # The text of the link changes, and its label must not.
+            # Translate the text of the link, but keep its label.
             closing = [(label_end, label_end + 1), (label_begin - 1, label_end + 1), (end, end)]
         if match["title"]:
             title = plain_segment(match["title"], match.span("title"), "title")

@@ -23,7 +23,7 @@ from relu_nmt.errors import DataError
 MOST_PIECES = 2_000_000
 """Most tags and texts of a file."""
 MOST_DEPTH = 200
-"""Most elements within each other. More are no document."""
+"""Most levels of nested elements. No real document has more."""
 KNOWN_DOCTYPES = ("-//W3C//", "-//NISO//DTD ncx", "-//OASIS//DTD XLIFF", "-//OpenOffice.org//")
 """Beginnings of public names that programs write. Their files are never read."""
 _TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/>]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
@@ -65,14 +65,14 @@ class Vocabulary:
     Args:
         inline: elements within a text, in pairs.
         repeating: inline elements that may become several, as ``<b>`` may.
-        empty: elements that stand in a text without words. Texts in them have own segments.
+        empty: elements within a text that have no words of it. A text in them is its own segment.
         spaces: empty elements that stand for a space.
         protected: elements within a text whose words are not translated.
         skipped: elements without text to translate.
         attributes: attributes that are text, by element. ``*`` stands for all elements.
-        only_in: elements that have text. All other elements in them are empty ones, but for
-            inline ones. None: all have text.
-        raw: elements whose content has no tags.
+        only_in: elements that have text. Other elements in them are inline or else empty. None:
+            all elements have text.
+        raw: elements whose content is not parsed for tags.
         preformatted: elements whose lines and spaces stay.
         is_html: names may be in capitals, and ``<![CDATA[`` is a comment.
     """
@@ -151,7 +151,7 @@ def partners(tags: Sequence[Piece]) -> dict[int, int]:
     """Return the number of the closing tag of each opening tag that has one.
 
     Raises:
-        DataError: too many elements are within each other.
+        DataError: the elements are nested too deeply.
     """
     open_tags: dict[str, list[int]] = {}
     closing_of = {}
@@ -160,7 +160,7 @@ def partners(tags: Sequence[Piece]) -> dict[int, int]:
             open_tags.setdefault(piece.name, []).append(number)
         elif piece.kind == "close" and open_tags.get(piece.name):
             closing_of[open_tags[piece.name].pop()] = number
-    # Refuse elements within each other beyond the limit. Tags without an end do not count.
+    # Refuse elements that are nested too deeply. Tags without an end do not count.
     depth = 0
     ends = set(closing_of.values())
     for number in range(len(tags)):
@@ -174,7 +174,7 @@ def check_xml(content: bytes | str) -> None:
     """Check that XML is well formed, and needs nothing from outside.
 
     Raises:
-        DataError: it is not, or it declares entities.
+        DataError: it is not well formed, needs another file, or declares entities.
     """
     parser = expat.ParserCreate()
 
@@ -222,7 +222,7 @@ class MarkupReader:
         return self.found_segments
 
     def read(self, numbers: range, is_text: bool) -> None:
-        """Find the segments among some pieces. Inline elements may contain segments, too."""
+        """Find the segments in some pieces. Elements within a text may contain further segments."""
         only_in = self.vocabulary.only_in
         number = numbers.start
         while number < numbers.stop:
@@ -281,7 +281,7 @@ class MarkupReader:
         return piece.name in self.vocabulary.skipped or self.is_untranslated(piece)
 
     def is_untranslated(self, piece: Piece) -> bool:
-        """Return True for an element that its author wants to keep."""
+        """Return True for an element whose author forbids its translation."""
         if "translate" not in self.source[piece.begin : piece.end]:
             return False
         if attribute(self.source, piece, "translate").lower() == "no":
@@ -289,7 +289,7 @@ class MarkupReader:
         return "notranslate" in attribute(self.source, piece, "class").split()
 
     def add_inline(self, number: int, end: int) -> int:
-        """Add an inline element, and return the number of its last piece that was read."""
+        """Add an inline element, and return the number of the last piece that was read."""
         piece = self.pieces[number]
         vocabulary = self.vocabulary
         element = piece.begin, self.pieces[end].end
@@ -311,7 +311,7 @@ class MarkupReader:
 
     @cached_property
     def parents(self) -> list[int]:
-        """The number of the element around each piece of XML, -1 at the top."""
+        """For each piece of XML, the number of the element around it, -1 at the top."""
         around = [-1]
         parents = []
         for number, piece in enumerate(self.pieces):
@@ -323,7 +323,7 @@ class MarkupReader:
         return parents
 
     def inherited(self, number: int, name: str) -> str:
-        """Return an attribute of an element of XML, or of the innermost one around that has it."""
+        """Return the attribute of the innermost element of XML, from this one up, that has it."""
         while number >= 0:
             piece = self.pieces[number]
             if name in self.source[piece.begin : piece.end]:
@@ -348,7 +348,7 @@ class MarkupReader:
         return self.source[piece.begin : piece.end].removeprefix(_CDATA).removesuffix("]]>")
 
     def add_text(self, piece: Piece) -> None:
-        """Add text with its references: letters are read, symbols protected as they are written."""
+        """Add text. References to letters become letters, and references to symbols stay."""
         position = piece.begin
         pattern = _KEPT if self.keeps_spaces else REFERENCE
         for match in pattern.finditer(self.source, piece.begin, piece.end):

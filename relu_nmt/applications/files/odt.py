@@ -14,7 +14,7 @@ _BEHIND_SPACE = re.compile(r"<text:(?:s|tab|line-break)\b[^<>]*/>(?:</?text:span
 
 class _Reader(MarkupReader):
     def add_text(self, piece: Piece) -> None:
-        """Add text. A space behind an element of a space or line break is one more."""
+        """Add text. Keep its first space also behind an element for a space or line break."""
         text = self.source[piece.begin : piece.end]
         first_word = piece.begin + len(text) - len(text.lstrip())
         begin = max(0, piece.begin - 500)

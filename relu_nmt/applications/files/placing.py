@@ -1,9 +1,9 @@
 """Inline markup of a translation: tags placed by the alignment of words.
 
 A translation is a list of words, each with the number of the source word that it stands for. A pair
-of tags goes around the run of words that agrees best with the words of its source. An empty tag
-goes before the word that it preceded. No tag is placed within a word, unless the word was kept with
-the tags in it, such as H<sub>2</sub>O. Pairs nest as they did.
+of tags goes around the run of words that is aligned best to the source words of the pair. An empty
+tag goes before the word that it preceded. A tag is inside a word only if the source has it there
+and the translation keeps the word, such as H<sub>2</sub>O. Pairs nest as in the source.
 """
 
 from bisect import bisect_left, bisect_right
@@ -63,7 +63,7 @@ class _Placer:
         pairs: list[Placed] = []
         empties = []
         kept: list[int] = []
-        # Place tags inside words last, since a pair around one of these words takes it.
+        # Place tags inside words last, since a pair around such a word has priority.
         for tag in sorted(tags, key=lambda tag: self._word_around(tag, allowed) is not None):
             number = self._word_around(tag, [*kept, *free])
             if number is not None:
@@ -86,7 +86,7 @@ class _Placer:
         return pairs + [self._empty(tag, inside, allowed, pairs) for tag in empties]
 
     def _source_words(self, tag: Tag) -> range:
-        """Return the numbers of the words of a tag: the whole word for a part of a word."""
+        """Return the numbers of a tag's words. A tag around part of a word gets the whole word."""
         first = bisect_left(self._middles, tag.begin)
         words = range(first, bisect_left(self._middles, tag.end))
         if not words and self._text[tag.begin : tag.end].strip():
@@ -95,7 +95,7 @@ class _Placer:
         return words
 
     def _word_around(self, tag: Tag, allowed: Iterable[int]) -> int | None:
-        """Return the word that has a tag inside, such as H<sub>2</sub>O, if it was kept."""
+        """Return the kept word that has the tag inside, such as H<sub>2</sub>O. None: no word."""
         source = bisect_right(self._begins, tag.begin) - 1
         if source < 0:
             return None
@@ -110,12 +110,12 @@ class _Placer:
         return None
 
     def _runs(self, tag: Tag, source: range, free: Sequence[int]) -> list[range]:
-        """Return the runs of a pair that are aligned to it: one, or several if it may repeat."""
+        """Return the runs of words for a pair: one run, or several if the pair may repeat."""
         scores = [BLOCKED] * len(self._words)
         for number in free:
             scores[number] = self._score(self._words[number], source)
         runs: list[range] = []
-        # A pair that has fewer words than it had may have other ones elsewhere.
+        # While a pair has fewer words than in the source, look for a further run.
         missing = len(source)
         while missing > 0 and (tag.repeats or not runs):
             begin, end = best_run(scores)
@@ -129,14 +129,14 @@ class _Placer:
     def _score(self, word: Word, source: range) -> float:
         if word.source is None:
             return UNKNOWN
-        # Marks and short words decide less, since the alignment of such words is less sure.
+        # Words of one letter and marks count half, since their alignment is less certain.
         weight = 1.0 if len(word.text) > 1 else 0.5
         return weight * (INSIDE if word.source in source else ELSEWHERE)
 
     def _share(self, source: range, inside: range, allowed: range, free: Sequence[int]) -> range:
         """Return the word at the tag's share of the text, for a tag without aligned words.
 
-        A part of a word that another tag is around gets none.
+        The run is empty if another tag already has the only word that the tag could get.
         """
         aligned = [place for place in self._places.get(source.start, ()) if place in allowed]
         if not free or (len(source) == 1 and aligned):
@@ -152,7 +152,7 @@ class _Placer:
         return Placed(tag, run.start, run.stop, self.place(tag.children, source, run))
 
     def _empty(self, tag: Tag, inside: range, allowed: range, siblings: Sequence[Placed]) -> Placed:
-        """Return the place of a tag without words, which is not within a sibling."""
+        """Return the place of a tag without words, outside of all siblings."""
         source = bisect_left(self._begins, tag.begin)
         if source <= inside.start:
             gap = allowed.start
@@ -168,7 +168,7 @@ class _Placer:
 
 
 def is_attached(tag: Tag, text: str) -> bool:
-    """Return True for an empty tag that touches the word before it alone, as a reference does."""
+    """Return True for an empty tag that touches only the word before it, as a reference does."""
     before = text[: tag.begin][-1:]
     behind = text[tag.begin :][:1]
     return before.strip() != "" and not behind.isalnum()
@@ -211,7 +211,7 @@ class _Page:
         self._is_behind_space = False
 
     def write(self, placed: Sequence[Placed], run: range, style: str) -> None:
-        """Write a run of words with the tags in it. The first word's space is written before."""
+        """Write a run of words with the tags in it, but not the space before the first word."""
         empties = defaultdict(list)
         inside = defaultdict(list)
         pairs = {}
@@ -242,9 +242,9 @@ class _Page:
         style: str,
         is_spaced: bool = False,
     ) -> None:
-        """Write the empty tags before a word, and the space there, which a tag may stand for.
+        """Write the empty tags before a word, and the space there, unless a tag stands for it.
 
-        With ``is_spaced`` the tag stands in the pair that begins here.
+        With ``is_spaced`` the pair that begins here has a tag for the space.
         """
         space = ""
         is_spaced = is_spaced or self._is_behind_space
@@ -298,7 +298,7 @@ class _Page:
         self._write_text(self._source_text[position:end], style)
 
     def _write_text(self, text: str, style: str) -> None:
-        """Write text, which continues a text of the same style."""
+        """Write text. It continues the last text if this has the same style."""
         self._is_behind_space = self._is_behind_space and not text
         last = self.parts[-1] if self.parts else None
         if isinstance(last, PlainText) and last.style == style:

@@ -1,4 +1,4 @@
-"""PO files of gettext: the entries without a translation, which becomes fuzzy."""
+"""PO files of gettext. Entries without a translation get one, which is marked as fuzzy."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from relu_nmt.errors import DataError
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _CONTENT = r'[^"\\\n]*(?:\\.[^"\\\n]*)*'
-"""Content of a string. A choice for each character would take much memory."""
+"""Content of a string. An alternative per character would take the matcher much memory."""
 _FIELD = re.compile(
     rf'^(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*((?:"{_CONTENT}"\s*)+)', re.M
 )
@@ -53,7 +53,7 @@ class PoFormat(TextFormat):
             yield from self._entry(source, span)
 
     def _entry(self, source: str, span: Span) -> Iterator[Segment]:
-        """Yield a segment for each text of an entry. The first one's span begins at its flags."""
+        """Yield a segment for each text of an entry. The first span begins at the flags."""
         begin_entry, end_entry = span
         fields = {match[1]: match for match in _FIELD.finditer(source, begin_entry, end_entry)}
         texts = {name: _value(match[2]) for name, match in fields.items()}

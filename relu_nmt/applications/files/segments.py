@@ -9,17 +9,17 @@ from typing import Any
 from relu_nmt.errors import DataError
 
 MOST_CHARACTERS = 100_000
-"""Longest segment. A longer one is no paragraph."""
+"""Longest segment. No real paragraph is longer."""
 MOST_TAGS = 2_000
 MOST_NESTED = 50
-"""Most tags within each other."""
+"""Most levels of nested tags."""
 Span = tuple[int, int]
 """Characters ``begin`` to ``end - 1`` of a text."""
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 KEPT_SPACE = re.compile(r"\r?\n[ \t\r\n]*|[ \t]{2,}|\t")
-"""White space that is more than a space, where a format shows it as it is."""
+"""White space other than a single space, for formats that show it as it is."""
 _BEFORE_NOTE = re.compile(r"(?:[^\W\d_]{4}|[^\w\s])\Z")
-"""A text before a number of a note. Units have up to three letters, as in m<sup>2</sup>."""
+"""Text before a note's number. A word of up to three letters is a unit, as in m<sup>2</sup>."""
 _PROTECTED = re.compile(
     r"""
     (?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]      # addresses of pages
@@ -64,7 +64,7 @@ class Tag:
 class Protected:
     """A text within a segment that is not translated: ``text[begin:end]``.
 
-    ``source`` is its span in the source, with the tags of a code span. None: the text itself.
+    ``source`` is its span in the source, including the marks of a code span. None: the text itself.
     """
 
     begin: int
@@ -108,7 +108,7 @@ class SegmentBuilder:
     def add_text(self, text: str, span: Span, is_whole: bool = False) -> None:
         """Add text of the source. White space becomes one space.
 
-        With ``is_whole`` the span cannot be divided, as it has the tags around the text.
+        With ``is_whole`` the span cannot be cut, since it includes the tags around the text.
         """
         without_hyphens = text.replace("\u00ad", "")  # places to divide a word
         plain = _SPACE.sub(" ", without_hyphens)
@@ -131,7 +131,7 @@ class SegmentBuilder:
             raise DataError(f"a paragraph has more than {MOST_CHARACTERS:,} characters; divide it")
 
     def add_protected(self, text: str, span: Span) -> None:
-        """Add text that is not translated, with the source that stands for it."""
+        """Add text that is not translated. The span of the source is written in its place."""
         plain = _SPACE.sub(" ", text).strip()
         if not plain:
             self.add_empty([span])
@@ -145,10 +145,10 @@ class SegmentBuilder:
     def add_empty(
         self, source: Sequence[Span], is_space: bool = False, is_first: bool = False
     ) -> None:
-        """Add a tag without words. Before the first word it stays where it is.
+        """Add a tag without words. A tag before the first word stays outside the segment.
 
-        With ``is_first`` it shares its source with a text, and cannot stay. Behind a space it
-        stands for no other space.
+        With ``is_first`` it belongs to the segment in any case, because it shares its source with
+        a text. With ``is_space`` it stands for a space, but not directly behind another space.
         """
         if self._begin is None and not is_first:
             return
@@ -177,14 +177,14 @@ class SegmentBuilder:
         return any(name == open_name for open_name, _ in self._open)
 
     def is_innermost(self, name: str) -> bool:
-        """Return True if the pair that has begun last has this name."""
+        """Return True if the innermost open pair has this name."""
         return bool(self._open) and self._open[-1][0] == name
 
     def close(self, name: str, source: Sequence[Span], may_overlap: bool = False) -> None:
-        """End the pair that has begun last with this name. Without one, the tag is empty.
+        """End the innermost open pair with this name. If there is none, the tag is an empty tag.
 
-        Pairs within it that have no end yet become empty tags. If the pair ``may_overlap`` them,
-        its own tags become empty ones instead.
+        Open pairs within this pair become empty tags. With ``may_overlap`` they stay, and both tags
+        of this pair become empty tags.
         """
         if not self.is_open(name):
             self.add_empty(source)
@@ -205,7 +205,7 @@ class SegmentBuilder:
         self._last_empty = tag if tag.begin == tag.end else None
 
     def finish(self, note: str = "") -> Segment | None:
-        """Return the segment, or None without a letter to translate."""
+        """Return the segment, or None if it has no letter to translate."""
         if self._begin is None:
             return None
         while self._open:
@@ -232,12 +232,12 @@ class SegmentBuilder:
 
     @property
     def is_behind_word(self) -> bool:
-        """True where white space divides words, and does not follow another space."""
+        """True if a space here would not follow another space."""
         return self._text[-1:].strip() != "" or self._last_empty is not None
 
     @property
     def _siblings(self) -> list[Tag]:
-        """The tags of the innermost pair that has begun."""
+        """The list of tags in the innermost open pair, or of the segment."""
         return self._open[-1][1].children if self._open else self._tags
 
     def _begin_at(self, source: Sequence[Span]) -> None:
@@ -257,7 +257,7 @@ class SegmentBuilder:
             )
 
     def _make_empty(self, number: int) -> None:
-        """Make a pair that has no end an empty tag before the tags in it."""
+        """Turn an open pair into an empty tag. The tags in the pair follow it as its siblings."""
         _, tag = self._open.pop(number)
         self.without_end.update(tag.opening)
         siblings = self._open[number - 1][1].children if number else self._tags
@@ -265,7 +265,7 @@ class SegmentBuilder:
         tag.children = []
 
     def _is_note(self, tag: Tag) -> bool:
-        """Return True for the number of a note that touches the word or mark before it."""
+        """Return True for a note's number that touches the word or mark before it."""
         before = self._text[: tag.begin]
         number = self._text[tag.begin :].strip()
         if not number or any(map(str.isalpha, number)) or not before or before[-1].isspace():
@@ -273,7 +273,7 @@ class SegmentBuilder:
         return number.startswith("[") or _BEFORE_NOTE.search(before) is not None
 
     def _take_out(self, tag: Tag) -> None:
-        """Make the last pair a tag without words, so that its text is no part of a word."""
+        """Turn a pair into a tag without words, and remove its text from the segment."""
         begin = tag.opening[0][0]
         tag.opening = [(begin, tag.closing[-1][1])]
         tag.closing = ()
@@ -286,13 +286,13 @@ class SegmentBuilder:
             self._protected.pop()
 
     def _stays(self, tag: Tag, end: int) -> bool:
-        """Return True for an empty tag behind the last word, unless a text shares its source."""
+        """Return True for an empty tag behind the last word that shares no source with a text."""
         is_last = bool(tag.opening) and not tag.closing and tag.begin >= end
         return is_last and (tag.opening[0][0], tag.opening[-1][1]) not in self._text_spans
 
 
 def placeholders(text: str, occupied: Sequence[Protected] = ()) -> list[Protected]:
-    """Return the placeholders and addresses in a text outside the texts that are protected.
+    """Return the placeholders and addresses in a text outside the protected texts.
 
     Example:
         >>> text = "Hello {name}, %(n)d new at http://a.org/b."
@@ -308,7 +308,7 @@ def placeholders(text: str, occupied: Sequence[Protected] = ()) -> list[Protecte
 
 
 def has_words(text: str, protected: Sequence[Protected] = ()) -> bool:
-    """Return True if a text has a letter outside the texts that are protected."""
+    """Return True if a text has a letter outside the protected texts."""
     position = 0
     for entry in protected:
         if any(map(str.isalpha, text[position : entry.begin])):
@@ -326,7 +326,7 @@ def all_tags(tags: Sequence[Tag]) -> list[Tag]:
 
 
 def plain_segment(text: str, span: Span, note: str = "") -> Segment | None:
-    """Return a segment of text without markup, or None without a letter."""
+    """Return a segment of text without markup, or None if the text has no letter."""
     builder = SegmentBuilder()
     builder.add_text(text, span)
     return builder.finish(note)
@@ -335,11 +335,11 @@ def plain_segment(text: str, span: Span, note: str = "") -> Segment | None:
 def tagged_segment(
     source: str, span: Span, tags: re.Pattern[str], note: str = ""
 ) -> Segment | None:
-    """Return a text with tags as a segment, or None without a letter.
+    """Return a text with tags as a segment, or None if the text has no letter.
 
-    Matches of ``tags`` with a group ``name`` are tags of a pair, closing ones with a ``slash``. A
-    group ``letter`` is text. All other matches are empty tags. White space and ``<br>`` stand for a
-    space.
+    A match of ``tags`` with a group ``name`` is a tag of a pair, and a closing tag if it also has a
+    group ``slash``. A group ``letter`` is text. All other matches are empty tags. White space and
+    ``<br>`` stand for a space.
     """
     builder = SegmentBuilder()
     position, end = span

@@ -49,8 +49,8 @@ class SegmentTranslator:
         windows: division of the documents. None: as in training.
         glossary: target terms by source terms.
         terms: further fields of :class:`TranslationRequest` (``banned=["term"]``).
-        search: searches windows, and counts their sentences in ``num_done``, which may be more than
-            ``num_sentences``, as some are translated again. None: the search of the translator.
+        search: searches windows, and adds their sentences to ``num_done``. This number can exceed
+            ``num_sentences``, since some sentences are translated twice. None: the translator's.
     """
 
     translator: Translator
@@ -124,7 +124,7 @@ class SegmentTranslator:
         return sentences
 
     def _can_write(self, term: str) -> bool:
-        """Return True if the search can force a term, and the model has symbols for all of it."""
+        """Return True if the search can force a term, and the model has symbols for the term."""
         if self.config.not_for_terms or self.config.free_sentence_count:
             return False
         if term not in self._writable:
@@ -191,7 +191,7 @@ def translate_with(
 def sentence_spans(
     text: str, sentences: Iterable[str], protected: Sequence[Protected]
 ) -> list[Span]:
-    """Return the places of the sentences of a text. None ends within a protected text."""
+    """Return the places of the sentences of a text. No sentence ends within a protected text."""
     spans: list[Span] = []
     position = 0
     for sentence in sentences:

@@ -1,4 +1,4 @@
-"""Subtitles, SubRip and WebVTT: a sentence that runs over cues is divided over them again."""
+"""Subtitles (SubRip and WebVTT). The translation of a sentence is divided among its cues."""
 
 import re
 from bisect import bisect_right
@@ -24,8 +24,8 @@ _END = re.compile(r"[.!?…:;♪\"”»\])。！？]$")
 MOST_CUES = 6
 """Most cues of one sentence."""
 MOST_SENTENCE = 1_000
-"""Most characters of a sentence that is divided over cues."""
-# Costs of a word in another cue than its source word, of a word without one, of an empty cue.
+"""Most characters of a sentence that is divided among cues."""
+# Costs of a word that is not in its source word's cue, of an unaligned word, of an empty cue.
 WRONG_PART = 1.0
 UNKNOWN_PART = 0.5
 EMPTY_PART = 100.0
@@ -33,7 +33,7 @@ EMPTY_PART = 100.0
 
 @dataclass(frozen=True)
 class Part:
-    """The text of a cue, or of one of its speakers, and the number of its first word."""
+    """The text of a cue or of one speaker in it, and the number of its first source word."""
 
     segment: Segment
     first_word: int
@@ -57,7 +57,7 @@ class SubtitleFormat(TextFormat):
         return _sentences(texts)
 
     def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
-        """Return the source from the first cue of a sentence to its last, with new texts."""
+        """Return the source from a sentence's first cue to its last cue, with translated texts."""
         parts: Sequence[Part] = segment.note
         words = aligned_words(segment, translation)
         firsts = [part.first_word for part in parts]
@@ -75,7 +75,7 @@ class SubtitleFormat(TextFormat):
 
 
 def _speeches(source: str, span: Span) -> list[Span]:
-    """Return the places of the speeches of a cue, which begin with a dash if there are several."""
+    """Return the places of the speeches of a cue. Several speeches begin with a dash each."""
     begin, end = span
     speeches = []
     for match in _SPEAKER.finditer(source, begin, end):
@@ -118,7 +118,7 @@ def _sentence(texts: Sequence[Segment]) -> Segment:
 
 
 def _of_part(part: Part, words: Sequence[Word]) -> list[Word]:
-    """Return the words with the numbers of their source words within a part."""
+    """Return the words with source words counted from the part's first. None: another part."""
     numbers = range(len(source_spans(part.segment)))
     moved = []
     for word in words:
@@ -145,10 +145,10 @@ def divided(words: Sequence[Word], firsts: Sequence[int], width: int) -> list[in
     if len(firsts) == 1:
         return [0, len(words)]
     lengths = [0, *accumulate(len(word.before) + len(word.text) for word in words)]
-    # Keep the cheapest division of the first words, as its cost and its cuts, by their number.
+    # best[n] is the cheapest division of the first n words: its cost and its cuts.
     best = [(0.0, [0])] + [(float("inf"), [0])] * len(words)
     for part in range(len(firsts)):
-        # Sum the costs of the words, if they are in this part.
+        # Sum the costs that the words have in this part.
         totals = [0.0, *accumulate(_part_cost(word, part, firsts) for word in words)]
         longer = []
         for end in range(len(best)):
@@ -174,7 +174,7 @@ def _part_cost(word: Word, part: int, firsts: Sequence[int]) -> float:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return a text in lines of about equal length, of at most ``width`` characters beside tags.
+    """Divide a text into lines of similar length, with at most ``width`` characters, tags apart.
 
     Example:
         >>> wrapped("Das ist <i>ein</i> Haus am See", 16)

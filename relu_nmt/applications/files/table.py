@@ -15,7 +15,7 @@ _QUOTED = re.compile(rf'"(?P<letter>")|{KEPT_SPACE.pattern}')
 
 @formats.register("table")
 class TableFormat(TextFormat):
-    """Tables. The first row tells the character between the columns."""
+    """Tables. The first row shows whether tabs or commas separate the columns."""
 
     reads = frozenset({"column"})
 

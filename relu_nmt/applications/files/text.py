@@ -1,4 +1,4 @@
-"""Plain text: each line is a segment, and several spaces stay several."""
+"""Plain text: each line is a segment, and repeated spaces stay."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, tagged_seg
 
 @formats.register("text")
 class PlainTextFormat(TextFormat):
-    """Plain text, a sentence or paragraph a line."""
+    """Plain text with a sentence or paragraph per line."""
 
     def segments(self, source: str) -> Iterator[Segment | None]:
         """Yield the lines of a text."""

@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2: units without a translation, which then waits for its review."""
+"""XLIFF 1.2 and 2. Units without a translation get one, which is marked for review."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -48,19 +48,19 @@ class _Reader(MarkupReader):
                 yield self._unit(number, retranslate)
 
     def is_untranslated(self, piece: Piece) -> bool:
-        """Return True for an element that its author wants to keep."""
+        """Return True for an element whose author forbids its translation."""
         is_protected = attribute(self.source, piece, "mtype") == "protected"
         return is_protected or super().is_untranslated(piece)
 
     def _unit(self, number: int, retranslate: bool) -> Segment | None:
-        """Return a unit as a segment, or None if its translation is to stay."""
+        """Return a unit as a segment, or None if it is not to be translated."""
         tag = self.pieces[number]
         parts = self._parts(range(number + 1, self.partners[number]))
         if "source" not in parts or self.inherited(number, "translate") == "no":
             return None
         if self._stays(tag, parts.get("target"), retranslate):
             return None
-        # The divided source of XLIFF 1.2 has marks around its sentences, as its target must.
+        # Read the divided source of XLIFF 1.2, since the target needs its marks of sentences.
         first, last = parts["source"]
         if "seg-source" in parts and self.text_of(range(*parts["seg-source"])).strip():
             first, last = parts["seg-source"]
@@ -83,7 +83,7 @@ class _Reader(MarkupReader):
         else:
             new_tag = _with_state(new_tag, "needs-review-translation")
         if "target" not in parts:
-            # Indent the target as the source.
+            # Indent the target like the source.
             space = self.source[tag.end : opening.begin]
             new_tag = space[len(space.rstrip()) :] + new_tag
         # Copy the spaces and tags at both ends of the source.
@@ -108,7 +108,7 @@ class _Reader(MarkupReader):
         return is_final or (has_target and state not in _UNTRANSLATED and not retranslate)
 
     def _parts(self, numbers: range) -> dict[str, Span]:
-        """Return the numbers of the first and last piece of each element of a unit."""
+        """Return the numbers of the first and last piece of each element of a unit, by its name."""
         parts: dict[str, Span] = {}
         number = numbers.start
         while number < numbers.stop:
@@ -118,7 +118,7 @@ class _Reader(MarkupReader):
         return parts
 
     def add_inline(self, number: int, end: int) -> int:
-        """Add an inline element. Two empty ones may be the beginning and end of a pair."""
+        """Add an inline element. Two empty elements may begin and end a pair."""
         piece = self.pieces[number]
         element = self._span((number, end))
         if piece.name in _OPENING:
@@ -137,7 +137,7 @@ class _Reader(MarkupReader):
         return end
 
     def add_text(self, piece: Piece) -> None:
-        """Add text. Escaped tags of HTML in it are tags."""
+        """Add text. Escaped HTML tags in it become tags."""
         for match in _ESCAPED_TAG.finditer(self.source, piece.begin, piece.end):
             super().add_text(replace(piece, end=match.start()))
             piece = replace(piece, begin=match.end())
@@ -145,7 +145,7 @@ class _Reader(MarkupReader):
         super().add_text(piece)
 
     def add_part(self, piece: Piece) -> None:
-        """Add a text, a closing tag or a comment. Tags of HTML in unparsed text are tags."""
+        """Add a text, a closing tag or a comment. HTML tags in unparsed text become tags."""
         if piece.kind != "cdata":
             super().add_part(piece)
             return
@@ -169,7 +169,7 @@ class _Reader(MarkupReader):
             self.builder.open(f"html {name}", spans)
 
     def _end_untranslated(self, number: int, end: int) -> int:
-        """Return the number of the end of a text that its author wants to keep, or else ``end``."""
+        """Return the number of the last piece of a text not to be translated, or else ``end``."""
         if not self.is_untranslated(self.pieces[number]):
             return end
         depth = 0
@@ -196,7 +196,7 @@ class _Reader(MarkupReader):
         return _LINE_BREAK.search(text) is not None
 
     def _key(self, piece: Piece) -> str:
-        """Return the name that both ends of a pair have."""
+        """Return a name that is the same for both ends of a pair."""
         for name in ("rid", "startRef", "id"):
             value = attribute(self.source, piece, name)
             if value:
