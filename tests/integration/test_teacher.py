@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import torch
 
-from relu_nmt.training import validation
+from relu_nmt.training import preflight
 from relu_nmt.translation.teacher import TaughtObjective
 from tests import tiny
 from tests.tiny import (
@@ -84,12 +84,12 @@ def test_the_preflight_runs_the_teacher_after_the_search_for_a_batch_size(
     """A peak that is read from the cache would lack the teacher's memory."""
     events = []
     top = TaughtObjective._best
-    try_batch = validation.try_batch
+    try_batch = preflight.try_batch
     monkeypatch.setattr(
         TaughtObjective, "_best", lambda *args: [events.append("teacher"), top(*args)][1]
     )
     monkeypatch.setattr(
-        validation, "try_batch", lambda *args: [events.append("preflight"), try_batch(*args)][1]
+        preflight, "try_batch", lambda *args: [events.append("preflight"), try_batch(*args)][1]
     )
     flags = ("--teacher", teachers[0], "--teacher-cache", tmp_path / "cache", "--max-update", 1)
     train(data, tmp_path / "cold", *flags)
