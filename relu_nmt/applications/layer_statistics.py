@@ -1,7 +1,6 @@
 """Statistics of attentions, branches of layers and memories over many sentences.
 
-They come from passes of the model over sentences and their translations. Feed-forward networks are
-memories of keys.
+The model reads sentences and their translations. A feed-forward network counts as a memory of keys.
 """
 
 import math
@@ -56,9 +55,9 @@ class AttentionStatistics:
     """Sums of the statistics of a model's attentions over pairs of sentences.
 
     Means are over real query rows and heads of a module, then over modules, for every mechanism.
-    ``ensemble`` holds a single model. Its dtype is used.
+    ``ensemble`` holds a single model, which computes in the ensemble's dtype.
 
-    Reference: ReLUFormer, Tables 3 and 5 (its Table 3 contradicts its text and Table 5).
+    Reference: ReLUFormer, Tables 3 and 5. Table 3 of the paper contradicts its text and Table 5.
     """
 
     def __init__(self, ensemble: Ensemble) -> None:
@@ -82,10 +81,10 @@ class AttentionStatistics:
         self._num_sentences += len(sources)
 
     def report(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON.
+        """Return all statistics as plain values for JSON.
 
-        ``modules`` has a part for each module: means over all its rows and heads, of each head,
-        and in the causal slot by number of visible keys. Signed weights lack some statistics.
+        ``modules`` has means for each module: over all rows and heads, for each head, and in the
+        causal slot for each number of visible keys. Signed weights lack some statistics.
         ``without_weights`` lists the slots whose mechanism has no weights.
         """
         modules = {}
@@ -152,8 +151,9 @@ class LayerStatistics:
     """Sums of the statistics of a model's branches and memories over pairs of sentences.
 
     A branch with a ``variance_ratio`` near 0 has no effect, even if its attention weights look
-    sharp. Memories whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
-    ``top_sums``, the sums over the largest p percent of weights. The ensemble holds a single model.
+    sharp. ``top_sums`` are the sums over the largest p percent of weights. Memories whose weights
+    may be negative (GELU, gates) have neither ``top_sums`` nor ``null_fraction``. The ensemble
+    holds a single model.
 
     Reference: ReLUFormer, section 3, Eq. 4 and Figures 2 and 3.
     """
@@ -218,7 +218,7 @@ class LayerStatistics:
         return records
 
     def report(self) -> dict[str, Any]:
-        """Return plain values for JSON, with ``modules`` by layer. Means of no values are None."""
+        """Return plain values for JSON, ``modules`` by layer. A mean without values is None."""
         # Report no module before the first sentence.
         modules = {}
         if self._num_sentences:
@@ -236,7 +236,7 @@ class LayerStatistics:
 
 
 class BranchSums:
-    """Sums over the tokens that pass a branch of a layer: variances, and weights of a memory."""
+    """Sums over the tokens that pass through a branch of a layer, for variances and a memory."""
 
     def __init__(self, layer: TransformerLayer, branch: str) -> None:
         self.module: nn.Module = getattr(layer, branch)
@@ -253,7 +253,7 @@ class BranchSums:
         if isinstance(self.module, FeedForward):
             self._outer = self.module.outer
             self.size = self._outer.in_features
-        # The index of the smallest of the largest p percent. Numbers of keys are rounded up.
+        # For each p, the index of the last of the largest p percent of keys, rounded up.
         self._last = [math.ceil(percent * self.size / 100) - 1 for percent in PERCENTS]
         self._num_tokens = 0
         self._num_summed = 0
@@ -261,7 +261,7 @@ class BranchSums:
         self._top_sums = np.zeros(len(PERCENTS))
 
     def watch(self, real: Tensor, hooks: ExitStack) -> None:
-        """Add the states of passes while there are hooks. Real tokens are True in [B, N] bool."""
+        """Add the states of each pass until ``hooks`` closes. ``real`` [B, N] bool marks tokens."""
 
         def add(row: int, states: Tensor) -> None:
             x = states[real].double()
@@ -283,7 +283,7 @@ class BranchSums:
             )
 
     def _rank(self, weights: Tensor) -> None:
-        """Add the sums of the largest of the weights [R, F]."""
+        """Add the sums of the largest p percent of weights, from all weights [R, F]."""
         # Stop at the first negative weight: signed weights have no shares.
         self._num_tokens += len(weights)
         for part in weights.split(max(1, MOST_WEIGHTS // self.size)):
@@ -305,7 +305,7 @@ class BranchSums:
 
     @property
     def head_ratios(self) -> list[float | None]:
-        """The ``added_variance`` of each head, None if Var(x) is 0. Without heads empty."""
+        """The ``added_variance`` of each head, None if Var(x) is 0. []: a branch without heads."""
         if self._heads is None:
             return []
         before = self._variances[0]
@@ -369,7 +369,7 @@ class HeadSums:
 
 
 def anisotropy(values: Tensor) -> float | None:
-    """Return the mean cosine between two different non-zero rows of V [F, D], or None.
+    """Return the mean cosine of two different non-zero rows of V [F, D]. None: too few rows.
 
     It is between -1 / (F - 1) and 1, and near 0 for random rows.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-LEAST_KEYS = 10  # rows with fewer visible keys do not count where weight has its place
+LEAST_KEYS = 10  # least visible keys of a row that counts in statistics of the place of weight
 NUM_FREQUENT = 50  # entries of the dictionary that count as frequent words
 SYMBOLS = (
     "w_1 ... w_n: weights of a row, with n visible keys; S: their sum; p_j: the shares "
@@ -25,8 +25,8 @@ SYMBOLS = (
 class Statistic(NamedTuple):
     """A statistic of one row. Files hold its mean over real rows, or over rows that have shares.
 
-    The title is for tables and plots. The formula, in the symbols of this module, is empty where
-    the definition says it all. The unit is empty for plain numbers.
+    The title is for tables and plots. The formula uses the symbols of this module. It is empty
+    where the definition suffices. The unit is empty for plain numbers.
     """
 
     title: str
@@ -61,7 +61,7 @@ ANALYZED = (
 )
 """Statistics of ``relu-nmt-analyze``, in the order of its files.
 
-Only the last does not come from the matrix of weights.
+All but the last come from the matrix of weights.
 """
 
 

@@ -1,7 +1,7 @@
 """Statistics of attention weights by slot, layer and head, over many sentences, and their plots.
 
-They need the matrix of weights, which is computed for one mechanism of one batch at a time. The
-statistics of :mod:`relu_nmt.applications.layer_statistics` need no matrix.
+These statistics need the matrix of weights, which is computed for one mechanism and one batch at a
+time. The statistics of :mod:`relu_nmt.applications.layer_statistics` need no matrix.
 """
 
 import html
@@ -49,7 +49,7 @@ OWN_SENTENCE = "sentence"
 SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
 FIGURE_4_END = 1.5
 NEAR = 3  # keys at less than this distance, in tokens, are neighbors
-LEVEL = 1e-6  # a line whose shares differ by less is level
+LEVEL = 1e-6  # a line of a plot whose shares differ by less is level
 DEFINITIONS = {
     "sees": "all: every key that padding and causality leave; sentence: those of its own sentence "
     "(--document-attention aligned, whose upper layers have both)",
@@ -77,8 +77,8 @@ class WeightStatistics:
     """Sums of the statistics of a model's attention weights over pairs of sentences or of groups.
 
     Attentions without a matrix of weights are left out. ``without_weights`` lists their slots. The
-    ensemble holds a single model, evaluated in its dtype. The dictionaries of source and target
-    tell punctuation and frequent words.
+    ensemble holds a single model, which computes in the ensemble's dtype. The dictionaries of
+    source and target show which tokens are punctuation or frequent words.
 
     Reference: ReLUFormer, Tables 3 and 5, Figures 4 and 5.
     """
@@ -96,7 +96,7 @@ class WeightStatistics:
         source_dictionary, target_dictionary = dictionaries
         self._source_kinds = kinds_of(source_dictionary).to(ensemble.device)
         self._target_kinds = kinds_of(target_dictionary).to(ensemble.device)
-        # Totals and numbers of rows of each statistic, [2, H] or [2, H, percents], and all rows.
+        # Of each statistic, totals and numbers of rows, [2, H] or [2, H, percents].
         self._sums: dict[Place, dict[str, np.ndarray]] = defaultdict(dict)
         self._rows: Counter[Place] = Counter()
 
@@ -107,7 +107,7 @@ class WeightStatistics:
         numbers: Sequence[Numbers] | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> None:
-        """Add pairs, ids with end symbols, with ``numbers`` of the sentences of their tokens."""
+        """Add pairs of token ids with end symbols. ``numbers``: sentence number of each token."""
         heads = max((attention.num_heads for attention in self._able), default=1)
         batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
         device = self._ensemble.device
@@ -143,7 +143,7 @@ class WeightStatistics:
         query_sentences = queries.sentences
         key_sentences = keys.sentences
         kinds = keys.kinds
-        # Attention inside sentences has rows of single sentences: take the tokens of these rows.
+        # Attention inside sentences has one sentence per row. Arrange the tokens in the same way.
         if sentences is not None:
             of_queries, of_keys = sentences
             kinds = of_keys.paired(of_keys.take(kinds))
@@ -187,10 +187,11 @@ class WeightStatistics:
         self._rows[key] += int(real.sum())
 
     def records(self) -> list[dict[str, Any]]:
-        """Return means as flat records: of each head, of layers over heads, of slots over layers.
+        """Return flat records: means of heads, then of layers over heads, of slots over layers.
 
-        Records of means have the ``head``, and ``layer``, ``mean``. A statistic without a value, as
-        for signed weights, is absent. ``top_sum`` and ``share_at_rank`` are by percent.
+        The record of a layer has "mean" as ``head``, and the record of a slot also as ``layer``. A
+        record lacks statistics without a value, as for signed weights. ``top_sum`` and
+        ``share_at_rank`` have a value for each percent.
         """
         records: list[dict[str, Any]] = []
         # Heads, then their means by layer, then the means of the layers by slot.
@@ -232,9 +233,9 @@ def _tables(
 ) -> dict[str, Table]:
     """Return the statistics of rows of weights [B, H, q, Nk].
 
-    Each query has a number of visible keys in ``counts`` [B, q], at least 1, and is ``real`` [B,
-    q], False for padding. Keys have ``distances`` [B or 1, q, Nk] from the query, ``kinds`` [B, Nk,
-    3], and may be ``in_others``, sentences that are not the query's [B, q, Nk].
+    ``counts`` [B, q] are numbers of visible keys, at least 1. ``real`` [B, q] is False for padding.
+    ``distances`` [B or 1, q, Nk] are distances from query to key, ``kinds`` [B, Nk, 3] the kinds
+    of keys. ``in_others`` [B, q, Nk] marks keys in another sentence than the query.
     """
     # Shares of the absolute weights. Null rows have none.
     weights = weights.double()
@@ -277,7 +278,7 @@ def _tables(
 def _entropies(
     weights: Tensor, shares: Tensor, log_counts: Tensor, real: Tensor, full: Tensor
 ) -> dict[str, Table]:
-    """Return the entropies of the heads, and of the mean of their weights."""
+    """Return the entropies of each head, and the entropy of the mean weights of all heads."""
     entropies = torch.where(full, _entropy(shares), 0.0)
     averaged = weights.mean(1, keepdim=True)
     averaged_sum = averaged.sum(-1, keepdim=True)
@@ -285,7 +286,7 @@ def _entropies(
     return {
         "entropy": (entropies, real),
         "entropy_with_weight": (entropies, full),
-        # Leave out rows with one visible key, whose relative entropy has no meaning.
+        # Leave out rows with one visible key, which have no relative entropy.
         "relative_entropy": (entropies / log_counts.clamp_min(0.5), full & (log_counts > 0)),
         "raw_entropy": (_entropy(weights), real),
         "mean_exp_entropy": (entropies.exp(), full),
@@ -298,7 +299,7 @@ def _ranks(shares: Tensor, counts: Tensor, counted: Tensor) -> dict[str, Table]:
     # NumPy sorts faster than PyTorch.
     ranked = torch.from_numpy(np.sort(shares.numpy())).flip(-1)
     percents = torch.tensor(PERCENTS, dtype=torch.float64)
-    # Find the last counted key. Round down a little first: 3 % of 100 must not become 4.
+    # Find the last counted key. Subtract a little first: 3 % of 100 must not round up to 4.
     last = (percents * counts[..., None] / 100 - 1e-9).ceil().long() - 1
     last = last.expand(*ranked.shape[:3], -1)
     counted = counted[..., None]
@@ -311,8 +312,8 @@ def _ranks(shares: Tensor, counts: Tensor, counted: Tensor) -> dict[str, Table]:
 def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
     """Return the sentence number of each token of joined sentences, int64 [n].
 
-    ``sizes`` has the tokens of each sentence with its ``</s>``. Only the last ``</s>`` stays. With
-    separators it gets another number, as for attention that stays inside sentences.
+    ``sizes`` are the tokens of each sentence with its ``</s>``. Only the last ``</s>`` stays. With
+    separators it gets a number of its own, as in attention that stays inside sentences.
 
     Example:
         >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()
@@ -323,9 +324,9 @@ def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
 
 
 def kinds_of(dictionary: Dictionary) -> Tensor:
-    """Return 1 where a symbol is of one of the ``KINDS``, else 0, float64 [V, 3]."""
+    """Return 1 for each of the ``KINDS`` that a symbol belongs to, else 0, float64 [V, 3]."""
     kinds = torch.zeros(len(dictionary), len(KINDS), dtype=torch.float64)
-    # Take the first words of the dictionary as the frequent ones.
+    # The first words of the dictionary are the frequent words.
     left = NUM_FREQUENT
     for index in range(len(dictionary)):
         symbol = dictionary[index]
@@ -340,7 +341,7 @@ def kinds_of(dictionary: Dictionary) -> Tensor:
 
 
 def is_punctuation(symbol: str) -> bool:
-    """Return True for a symbol of punctuation alone, apart from subword marks and Moses' escapes.
+    """Return True for a symbol of only punctuation. Subword marks and Moses' escapes are ignored.
 
     Example:
         >>> [is_punctuation(symbol) for symbol in (",", "&quot;", "\u2581...", "a.", "</s>")]
@@ -371,7 +372,7 @@ def _means(tables: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
 
 
 def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return known means in the order of ``ANALYZED``, with means derived from H, and ranks."""
+    """Return the known means in the order of ``ANALYZED``, values derived from H, and ranks."""
     values = {}
     for name, value in means.items():
         if not value.ndim and not np.isnan(value):
@@ -394,7 +395,7 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def series_of(models: Mapping[str, Records]) -> list[Series]:
-    """Return the lines of the plots: one a checkpoint, or one for each kind of visible keys."""
+    """Return the lines of the plots: one per checkpoint, or one per kind of visible keys."""
     # With attention inside sentences, a checkpoint has two kinds of lines.
     series: list[Series] = []
     has_kinds = False
@@ -415,7 +416,7 @@ def series_of(models: Mapping[str, Records]) -> list[Series]:
 
 
 def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
-    """Return a plot of a statistic by layer, a panel for each slot, "" if none has two layers."""
+    """Return a plot of a statistic by layer, one panel per slot, "" if no slot has two layers."""
     panels = []
     for slot in SLOTS:
         lines: list[Curve] = []
@@ -439,7 +440,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
 def by_rank(series: Sequence[Series]) -> str:
     """Return a plot of ``top_sum`` and ``share_at_rank`` for p up to 1.5 %.
 
-    The text is empty if all lines are level: rows are so short that this is always one key.
+    The result is "" if all lines are level: rows are so short that p percent is always one key.
 
     Reference: ReLUFormer, Figure 4.
     """

@@ -1,4 +1,4 @@
-"""Attention weights for a sentence pair, as maps of queries and keys, and pictures of these."""
+"""Maps of attention weights of a sentence pair, by query and key, and pictures of the maps."""
 
 import base64
 import json
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_WEIGHTS = 2**25
-"""Number of elements of one attention's weights [B, H, Nq, Nk] at a time: 128 MB in float32."""
+"""Most elements of one attention's weights [B, H, Nq, Nk] at a time: 128 MB in float32."""
 MOST_TOKENS = 2**14
-"""Number of tokens of a batch, padding included, which bounds all other memory of a layer."""
+"""Most tokens of a batch, padding included. They bound all other memory of a layer."""
 SLOT_NAMES = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
@@ -48,9 +48,9 @@ AXES = {
 """Names of the vertical and of the horizontal axis, by slot."""
 DIGITS = 4  # significant digits of the weights in JSON
 MOST_LABELS = 60
-"""Label every token of a side up to this many. Label some of more tokens, with numbers."""
-FEW_LARGE = 48  # labels of a side with more tokens, in a large map
-FEW_SMALL = 28  # the same in one of many maps
+"""Label every token of a side with up to this many tokens. Otherwise label some, with numbers."""
+FEW_LARGE = 48  # number of labels of a side with more tokens, in a large map
+FEW_SMALL = 28  # the same number in one of many small maps
 STEP = 0.115  # inches between labels
 LETTER = 0.058  # inches per letter of a label
 LEAST_SIDE = 1.5  # inches of the smallest side of a map
@@ -66,7 +66,7 @@ MOST_LINES = 12  # draw a line at each end of a sentence up to this many
 SENTENCES = COLORS[1]
 SPACE = "\u2581"  # first character of each word of SentencePiece
 CONTINUED = "@@"  # last characters of each part of a word of BPE that is not its last part
-DRAWN_SPACE = "\u00a0"  # which keeps its width at the begin of a label
+DRAWN_SPACE = "\u00a0"  # a space that keeps its width at the beginning of a label
 LONE_SPACE = "\u2423"
 
 
@@ -89,7 +89,7 @@ def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
 
 
 def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlace:
-    """Return the place, its layer counted from 0 (ConfigError: it is missing or has no weights)."""
+    """Return a place with its layer from 0 (ConfigError: it is missing or has no weights)."""
     attention = attention_of(model, place.slot, place.layer)
     # Check the head. The lookup has already checked the layer.
     if place.head is not None and not 0 <= place.head < attention.num_heads:
@@ -97,7 +97,7 @@ def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlac
     if not attention.capabilities.weights:
         name = model.config.attention_of(place.slot)
         raise ConfigError(f"attention {place}: {name} has no matrix of weights to show")
-    # Count the layer from 0, also where it was given from the end.
+    # Count the layer from 0, even if it was given from the end.
     return replace(place, layer=attention.layer)
 
 
@@ -106,9 +106,9 @@ def attention_weights(
 ) -> list[np.ndarray]:
     """Return the weights at places of one slot, [Nq, Nk] or of all heads [H, Nq, Nk], float32.
 
-    The model reads source and target, token ids that end in the end symbol, in one pass. Only these
-    mechanisms leave their fast path. A layer that attends to sentences and to the whole document
-    returns the weights over the document.
+    The model reads source and target, which are token ids ending in the end symbol, in one pass.
+    Only these mechanisms leave their fast path. A layer that attends to sentences and to the whole
+    document returns the weights over the document.
     """
     # Run one pass in which only these attentions record their weights.
     model = single_model(ensemble)
@@ -146,7 +146,7 @@ def input_batches(
     ensemble: Ensemble,
     weights: Callable[[int], int],
 ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-    """Yield the indices of each batch's sentences, longest first, and :func:`decoder_inputs`."""
+    """Yield batches, longest first: indices of sentences, and their :func:`decoder_inputs`."""
     lengths = np.maximum(list(map(len, sources)), list(map(len, targets)))
 
     def batch_size(longest: int) -> int:
@@ -159,7 +159,7 @@ def input_batches(
 
 
 def single_model(ensemble: Ensemble) -> EncoderDecoder:
-    """Return the encoder-decoder of an ensemble. Raise ConfigError for several or other models."""
+    """Return the only model of an ensemble (ConfigError: several models, no encoder-decoder)."""
     if len(ensemble.models) != 1:
         raise ConfigError(
             "attention and memories can be shown of one model only, and --path names "
@@ -175,8 +175,8 @@ class AttentionMap:
     slot: str  # ``encoder``, ``decoder`` or ``cross``
     layer: int  # from 0
     head: int | None  # from 0. None for all
-    queries: list[str]  # Nq labels of the rows, in the decoder the predicted tokens
-    # Nk labels of the columns. In the decoder's self-attention the tokens before the predicted one.
+    queries: list[str]  # Nq labels of the rows. In the decoder, a row is the predicted token.
+    # Nk labels of the columns. In the decoder's self-attention, these are the tokens that it reads.
     keys: list[str]
     weights: np.ndarray  # [Nq, Nk], or [H, Nq, Nk] for all heads. Rows need not sum to 1.
     # Number of each query's and each key's sentence, [Nq] and [Nk]. None: a single sentence.
@@ -192,7 +192,7 @@ class AttentionMap:
         return json.dumps(values, ensure_ascii=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Draw the map as SVG. Exact zeros are white, and rows not divided by their sums."""
+        """Draw the map as SVG. Exact zeros are white, and rows are not divided by their sums."""
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
         with reporting(f"{path}: cannot write it"), safe_writer(path) as file:
@@ -205,13 +205,13 @@ Panel = tuple[str, AttentionMap]
 
 
 def large_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> str:
-    """Draw maps of checkpoints side by side, of one head or of all, under paragraphs of a title.
+    """Draw the maps of several checkpoints side by side, below a title of several paragraphs.
 
     Reference: ReLUFormer, Figure 5.
     """
     panels = []
     for name, attention_map in maps.items():
-        # Average over heads only where the map has several, [Nq, Nk].
+        # Average over heads if the map has several, [Nq, Nk].
         if attention_map.weights.ndim == 3:
             attention_map = replace(attention_map, weights=attention_map.weights.mean(0))
         panels.append((name, attention_map))
@@ -225,7 +225,7 @@ def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> st
         panels = []
         for head, weights in enumerate(attention_map.weights):
             panel_title = f"head {head}"
-            # Write the name of the checkpoint above its first head. Other heads leave it free.
+            # Write the name of the checkpoint only above its first head.
             if len(maps) > 1:
                 panel_title = f"{name}\n{panel_title}"
                 name = ""
@@ -235,7 +235,7 @@ def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> st
 
 
 def picture(attention_map: AttentionMap) -> str:
-    """Draw the map of one head or of all heads, under the sentences and the name of the place."""
+    """Draw the map of one head or of all heads, below the sentences and the name of the place."""
     slot = attention_map.slot
     draw = large_maps
     heads = f"head {attention_map.head}"
@@ -266,7 +266,7 @@ def readable(symbols: Sequence[str]) -> str:
 
 
 def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -> str:
-    """Draw maps in rows, each group from a new row on. ``few`` labels for a side of many tokens."""
+    """Draw maps in rows. Each group begins a row. A side of many tokens has ``few`` labels."""
     # Measure a map with its labels, in inches.
     maps = [attention_map for _, attention_map in chain.from_iterable(groups)]
     queries = [attention_map.queries for attention_map in maps]
@@ -296,7 +296,7 @@ def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -
             figure.suptitle(text, x=0.01, ha="left", fontsize=NAME_SIZE)
         # Scale the colors so that few rows exceed the darkest.
         largest = np.concatenate([np.abs(part.weights).max(-1) for part in maps])
-        # Weights of a diverged model are not finite, and left blank.
+        # Ignore weights that are not finite (a diverged model). They stay blank.
         largest = largest[np.isfinite(largest)]
         strongest = 1.0
         if len(largest):
@@ -334,7 +334,7 @@ def _side(sides: Sequence[Sequence[str]], few: int) -> tuple[float, float]:
 
 
 def drawn_tokens(tokens: Sequence[str]) -> list[str]:
-    """Return the tokens as labels: a space before each that begins a word, in place of marks.
+    """Return the tokens as labels. Instead of subword marks, a space precedes each word.
 
     Example:
         >>> [label.replace(DRAWN_SPACE, " ") for label in drawn_tokens(["▁Haus", "tür"])]
@@ -355,7 +355,7 @@ def drawn_tokens(tokens: Sequence[str]) -> list[str]:
 
 
 def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
-    """Return indices and labels of labeled tokens. Labels have numbers if some tokens have none."""
+    """Return indices and labels of the labeled tokens. Labels have numbers if some are missing."""
     names = []
     for token in drawn_tokens(tokens):
         if len(token) > MOST_LETTERS:
@@ -368,11 +368,11 @@ def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
 
 
 def _label(axes: "Axes", attention_map: AttentionMap, few: int, with_queries: bool) -> None:
-    """Label the axes and tokens. Leave out queries that the map to the left labels."""
+    """Label the axes and tokens. Label queries only ``with_queries``."""
     sides = (axes.yaxis, attention_map.queries), (axes.xaxis, attention_map.keys)
     for (axis, tokens), name in zip(sides, AXES[attention_map.slot], strict=True):
         indices, labels = _ticks(tokens, few)
-        # Leave out the labels that the map to the left already has.
+        # The map to the left already has these labels.
         if axis is axes.yaxis and not with_queries:
             labels = [""] * len(labels)
             name = ""
@@ -386,7 +386,7 @@ def _label(axes: "Axes", attention_map: AttentionMap, few: int, with_queries: bo
 
 
 def _add_scale(figure: "Figure", image: Any, panels: Any, exceeded: bool) -> None:
-    """Draw the scale of colors. Its end is an arrow if weights exceed it."""
+    """Draw the scale of colors. It ends in an arrow if weights exceed the scale."""
     lowest, highest = image.get_clim()
     beyond = "neither"
     if exceeded:
@@ -395,7 +395,7 @@ def _add_scale(figure: "Figure", image: Any, panels: Any, exceeded: bool) -> Non
     bar = figure.colorbar(image, ax=panels, shrink=shrink, pad=0.01, extend=beyond, aspect=25)
     bar.outline.set_visible(False)
     bar.set_label("weight; blank: exactly 0", fontsize=8)
-    # Space the ticks evenly by their square roots.
+    # The square roots of the ticks are evenly spaced.
     ticks = [highest * step * abs(step) / 16 for step in range(-4 if lowest else 0, 5)]
     bar.set_ticks(ticks, labels=list(map("{:.2g}".format, ticks)))
     bar.ax.tick_params(labelsize=7.5)

@@ -1,7 +1,7 @@
-"""The models of a translator: loaded from checkpoints, and as plain values for other processes.
+"""Models of a translator: loaded from checkpoints, or sent to other processes as plain values.
 
-Plain values are the settings, and the weights as bytes of a safetensors file. Pickling the modules
-themselves would move their weights to shared memory, while kernels keep the old addresses.
+Plain values are the settings, and the weights as bytes of a safetensors file. Pickled modules would
+move their weights to shared memory, while kernels would keep the old addresses.
 """
 
 import os
@@ -25,8 +25,8 @@ from relu_nmt.translation.task import TranslationTask
 
 ELSEWHERE = "make a translator in each process with Translator.from_checkpoint instead"
 ONE_TASK = (
-    "an ensemble needs models of one language pair whose text was prepared in one way: train them "
-    "on one data folder, with the same flags of it"
+    "an ensemble needs models of one language pair and of text that was prepared in one way: train "
+    "them on the same data folder, with the same flags for the text"
 )
 
 
@@ -35,11 +35,11 @@ def load_models(
     attention_backend: str,
     model_overrides: Mapping[str, Any] | None,
 ) -> tuple[list[TranslationModel], TranslationTask, int]:
-    """Load a model or an ensemble with its task and ``max_doc_tokens``, the least of all models.
+    """Load models with their task, and with the smallest ``max_doc_tokens`` of all models.
 
     See :meth:`Translator.from_checkpoint` for the arguments and errors.
     """
-    # Split joined names of checkpoints, and refuse empty ones.
+    # Split joined names of checkpoints, and refuse empty names.
     if isinstance(path, str | os.PathLike):
         path = split_paths(os.fspath(path), ":")
         if "" in path:
@@ -101,13 +101,13 @@ def model_of(state: dict[str, Any], task: TranslationTask) -> TranslationModel:
 
 
 def foreign_classes(models: Sequence[TranslationModel], task: TranslationTask) -> list[type]:
-    """Return the classes from outside this package, which a pickle names and imports first."""
+    """Return the classes from other packages. A pickle lists them, so that they load first."""
     classes: set[type] = set()
     for model in models:
         classes.update(map(type, model.modules()))
     for text in (task.source_text, task.target_text):
         classes |= {type(text.subword), *text.tokenizers}
-    # Leave out this package and PyTorch, which every process imports.
+    # Leave out classes of this package and PyTorch, which every process imports.
     foreign = [kind for kind in classes if not kind.__module__.startswith(("relu_nmt.", "torch."))]
     # Refuse classes of files that other processes cannot import.
     for kind in foreign:

@@ -39,15 +39,15 @@ class TranslationRequest:
         lines: raw sentences or paragraphs. A blank one has an empty translation.
         counts: number of lines of each document. None: each line is translated on its own.
         windows: division of the documents. None: groups of lines as long as in training.
-        limit: the longest line to translate. Longer ones are cut or emptied.
-        prefixes: beginning of each translation, in whole words. "" for none.
-        forced: terms that each translation must contain, [] for none, at positions that do not
-            overlap. A term that is given twice occurs twice.
+        limit: the longest line to translate. Longer lines are cut or emptied.
+        prefixes: beginning of each translation, in whole words. "" for no prefix.
+        forced: terms that each translation must contain, at positions that do not overlap. [] for
+            no terms. A term that is given twice occurs twice.
         ordered: force the terms of a line in their order.
         banned: terms of one or more words that no translation may contain outside forced text, in
             upper or lower case.
         match_case: allow banned terms in other capitals.
-        inside_words: forced terms may be parts of words, and banned terms are banned there too.
+        inside_words: forced terms may be parts of words. Banned terms are banned inside words, too.
         split_sentences: translate the sentences of a line one by one, and join the translations.
             By default, do so if the model was trained on single sentences. Lines with a prefix or
             forced terms stay whole.
@@ -159,7 +159,7 @@ class SourceEncoder:
     def splitter(
         self, split_sentences: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES
     ) -> SentenceSplitter | None:
-        """Return the splitter that cuts lines into sentences. None if lines stay whole."""
+        """Return the splitter that divides lines into sentences. None if lines stay whole."""
         is_required = split_sentences is True
         if split_sentences is None:
             split_sentences = self._max_doc_tokens == SINGLE_SENTENCES and self.separators is None
@@ -172,7 +172,7 @@ class SourceEncoder:
         request: TranslationRequest,
         read: Callable[[Iterator[SourceSentence]], list[SourceSentence]] = list,
     ) -> SourceDocuments:
-        """Return the documents of a request as ids, whose sentences ``read`` reads."""
+        """Return the documents of a request as ids. ``read`` makes a list of their sentences."""
         counts = request.counts
         windows = request.windows
         if windows is None and counts is not None:
@@ -198,7 +198,7 @@ class SourceEncoder:
     def sentences(
         self, request: TranslationRequest, split: SentenceSplitter | None = None
     ) -> Iterator[SourceSentence]:
-        """Yield the lines of a request as ids. ``split`` cuts lines without prefix and terms."""
+        """Yield the lines of a request as ids. ``split`` divides lines without prefix and terms."""
         prefixes: Iterable[str] = request.prefixes or itertools.repeat("")
         forced: Iterable[Sequence[str]] = request.forced or itertools.repeat(())
         numbers = request.numbers or itertools.count(1)
@@ -217,7 +217,7 @@ class SourceEncoder:
                 sentences = []
                 for part in parts:
                     sentence = self.sentence(part, prefix, terms, banned, **options)
-                    # A part of invisible characters has no tokens.
+                    # Leave out a part of only invisible characters, which has no tokens.
                     if sentence.tokens:
                         sentences.append(sentence)
             if len(sentences) > 1:
@@ -235,7 +235,7 @@ class SourceEncoder:
         ordered: bool = True,
         inside_words: bool = False,
     ) -> SourceSentence:
-        """Return a sentence, its prefix and terms, see :class:`TranslationRequest`, as ids."""
+        """Return a sentence with prefix and terms as ids. See :class:`TranslationRequest`."""
         line = self._without_target_code(line)
         with self.text_lock:
             tokens = self.task.source_text.encode(line)
@@ -259,13 +259,13 @@ class SourceEncoder:
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
     def _without_target_code(self, line: str) -> str:
-        """Return a sentence without its code of a target language (DataError: another one)."""
+        """Return a line without the code of the target language (DataError: the code is wrong)."""
         code = LANGUAGE_CODE.match(line.lstrip()) if isinstance(line, str) else None
         if code is None:
             return line
         if code[1] == self.task.target_text.first_symbol:
             return line.lstrip()[code.end() :]
-        # Letters between angle brackets are no text, unless the model has learned them as a word.
+        # Letters between angle brackets are a code, unless the model has learned them as a word.
         is_symbol = self.task.source_text.first_symbol or code[1] in self.task.source_dictionary
         if code[1].startswith(">>") and not is_symbol:
             raise DataError(
@@ -275,7 +275,7 @@ class SourceEncoder:
         return line
 
     def _without_any_code(self, prefix: str) -> str:
-        """Return a prefix without the model's code, which the search or the source has already."""
+        """Return a prefix without the model's language code, which the search or source adds."""
         for text in (self.task.target_text, self.task.source_text):
             if isinstance(prefix, str) and text.first_symbol is not None:
                 prefix = text.without_code(prefix.lstrip())
@@ -284,7 +284,7 @@ class SourceEncoder:
     def banned_terms(
         self, banned: Sequence[str], match_case: bool = False, inside_words: bool = False
     ) -> BannedTerms | None:
-        """Return banned terms for the search. None for none."""
+        """Return banned terms for the search. None: no terms are banned."""
         if not banned:
             return None
         key = tuple(banned), match_case, inside_words
@@ -295,7 +295,7 @@ class SourceEncoder:
             return self._banned[1]
 
     def token_spans(self, text: str, tokens: Sequence[str], is_source: bool) -> list[Span]:
-        """Return the characters of each token of a text. Symbols that are no text have none."""
+        """Return the span of each token of a text. Symbols that are no text have an empty span."""
         words = self.source_words if is_source else self.target_words
         pipeline = self.task.source_text if is_source else self.task.target_text
         symbols = pipeline.first_symbol, pipeline.sentence_separator
@@ -309,7 +309,7 @@ class SourceEncoder:
 
     def _target_ids(self, text: str) -> np.ndarray:
         """Return the token ids of whole target words, without separator and ``</s>``."""
-        # Marks of unusual spaces around words are used only if the dictionary knows such words.
+        # Use marks of unusual spaces around words only if the dictionary has the marked words.
         dictionary = self.task.target_dictionary
         for marks in (True, False):
             ids = dictionary.encode(self.target_words.encode(text, marks), append_eos=False)
@@ -321,7 +321,7 @@ class SourceEncoder:
         return ids
 
     def _forced_ids(self, text: str, kind: str, is_blank: bool) -> np.ndarray:
-        """Return the token ids of a forced term or prefix, [] for a blank text."""
+        """Return the token ids of a forced term or prefix. A blank text has no ids."""
         ids = self._target_ids(text)
         # Refuse terms in blank lines, whose translation stays empty.
         if text.split() and is_blank:
@@ -329,7 +329,7 @@ class SourceEncoder:
                 f"the {kind} {text!r} cannot be forced: the line is blank, and so is its "
                 "translation; leave it out"
             )
-        # Refuse unknown words and other special symbols, which no forced text may contain.
+        # Refuse text with unknown words or other special symbols.
         if text.split() and (not len(ids) or ids.min() < len(SPECIAL_SYMBOLS)):
             raise DataError(
                 f"the {kind} {text!r} cannot be forced: the model has no symbols for all of it; "

@@ -1,4 +1,4 @@
-"""Characters of tokens and words in their text, and the words of a line that align."""
+"""Spans of tokens and words in their text, and the aligned words of a line."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ import numpy as np
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.symbol_texts import WITHOUT_SPACES
 
-WINDOW = 16  # most letters of text and tokens together to skip at once where they differ
+WINDOW = 16  # most letters to skip at once, of text and tokens together, where they differ
 Span = tuple[int, int]  # characters ``begin`` to ``end - 1`` of a text. Empty if ``begin == end``.
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 """A word of letters and digits, with apostrophes and hyphens inside, or another character."""
@@ -21,20 +21,20 @@ WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """The words of a line and of its translation, without white space, and the pairs that align."""
+    """The words of a line and of its translation, without white space, and the aligned pairs."""
 
     source: list[Span]  # characters of each word of the line, in order
-    target: list[Span]  # of the translation
-    links: list[tuple[int, int]]  # a source word and a target word that attends to it most
+    target: list[Span]  # characters of each word of the translation, in order
+    links: list[tuple[int, int]]  # numbers of a source word and a target word that align
 
 
 def align_words(
     source: tuple[str, Sequence[Span]], target: tuple[str, Sequence[Span]], alignment: np.ndarray
 ) -> WordAlignment:
-    """Return the words of two texts, and the pairs that tokens connect.
+    """Return the words of two texts, and the pairs of words with aligned tokens.
 
-    Each side is a text with the span of each token, the alignment [T] int64 the source token of
-    each target token. Numbers outside the source tokens align with nothing.
+    ``source`` and ``target`` are a text and the span of each of its tokens. ``alignment`` [T] int64
+    is the source token of each target token. A number outside the source aligns with nothing.
     """
     source_text, source_spans = source
     target_text, target_spans = target
@@ -54,14 +54,14 @@ def align_words(
 
 
 def word_spans(text: str, tokens: Iterable[Span] = ()) -> list[Span]:
-    """Return the span of each word. Words without spaces between them are cut at the tokens.
+    """Return the span of each word. Text of a script without spaces is cut at the tokens.
 
     Example:
         >>> text = "I don't, 你好吗"
         >>> [text[begin:end] for begin, end in word_spans(text, [(9, 11), (11, 12)])]
         ['I', "don't", ',', '你好', '吗']
     """
-    # Take accents and invisible joiners as letters, which they are part of.
+    # Treat accents and invisible joiners as letters, since they are parts of words.
     letters = ""
     for character in text:
         is_part = unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
@@ -90,7 +90,7 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
 
     Text and tokens are read once, side by side. Spaces, case, compatibility forms, invisible
     characters, marks of subwords and escapes make no difference. A token that is not found gets
-    the text between its neighbors. A symbol of the model gets an empty span.
+    the text between the spans of its neighbors. A symbol of the model gets an empty span.
 
     Example:
         >>> text, moses = "Don't  go.", TextPipeline("en", "moses", lowercase=True)
@@ -98,7 +98,7 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
         >>> [text[begin:end] for begin, end in spans]
         ['Don', "'t", 'go', '.']
     """
-    # List the letters of the text with their positions, and of the tokens with their indices.
+    # List the letters of the text with their positions, and the letters of tokens with indices.
     pieces = pipeline.letters(tokens)
     text_letters, positions = _letters(pipeline.written(text))
     token_letters, indices = _letters(pieces)
@@ -109,7 +109,7 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
         position = positions[i]
         begin = spans[index][0] if index in spans else position
         spans[index] = (begin, position + 1)
-    # Give a span to every token, and adjacent text to tokens with letters in the text.
+    # Give every token a span. Tokens with letters in the text also get adjacent text.
     return _all_spans(text, pieces, spans)
 
 
@@ -126,7 +126,7 @@ def _letters(texts: Iterable[str | None]) -> tuple[str, list[int]]:
 
 @lru_cache(maxsize=2**16)
 def folded(character: str) -> str:
-    """Return a character without case and compatibility form, "" if it is invisible."""
+    """Return a character in lower case and plain form. "" if it is invisible."""
     plain = unicodedata.normalize("NFKD", character).casefold()
     letters = unicodedata.normalize("NFKD", plain)
     return "".join(c for c in letters if unicodedata.category(c) not in ("Cc", "Cf", "Zs"))
@@ -145,8 +145,8 @@ def _same(written: str, read: str) -> Iterator[tuple[int, int]]:
 
 
 def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, int]]:
-    """Yield the next indices with three equal letters, nearest first, then with one."""
-    # Prefer a meeting of three letters, as single letters meet by chance.
+    """Yield the next indices with three equal letters, nearest first, then with one letter."""
+    # Prefer three equal letters, since single letters are often equal by chance.
     for run in (3, 1):
         for skipped in range(1, WINDOW + 1):
             for next_j in range(j, j + skipped + 1):
@@ -159,7 +159,7 @@ def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, in
 def _all_spans(text: str, pieces: Sequence[str | None], matched: dict[int, Span]) -> list[Span]:
     """Return a span for each token: the matched one, or the text between its neighbors' spans."""
     spans: list[Span] = []
-    # Go through the texts between each two matched tokens, and the tokens between them.
+    # Go through the gaps between neighboring matched tokens.
     for before, behind in pairwise([-1, *matched, len(pieces)]):
         begin = 0
         end = len(text)
@@ -168,7 +168,7 @@ def _all_spans(text: str, pieces: Sequence[str | None], matched: dict[int, Span]
         if behind < len(pieces):
             end = matched[behind][0]
         between = pieces[before + 1 : behind]
-        # If no token between may own the text, words that touch a matched token join it.
+        # If no token in the gap has text, a word that touches a matched token joins its span.
         gap = text[begin:end]
         words = [] if any(between) else gap.split()
         if before >= 0 and words and gap.startswith(words[0]):

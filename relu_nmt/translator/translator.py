@@ -49,11 +49,11 @@ from relu_nmt.translator.spans import WordAlignment, align_words
 
 
 class Translator:
-    """Translator with one model, or with an ensemble of several.
+    """A translator with one model, or with an ensemble of several models.
 
-    A worker process, spawned or forked, can receive a translator: its weights are copied. Threads
-    cannot share one, because tokenizers and models keep state during a call. Give each thread a
-    copy (``copy.deepcopy``), or let one thread at a time use the translator.
+    A worker process, spawned or forked, can receive a translator. The weights are copied. Threads
+    cannot share a translator, because tokenizers and models keep state during a call. Give each
+    thread a copy (``copy.deepcopy``), or let one thread at a time use the translator.
 
     Args:
         models: models with the same dictionaries.
@@ -106,7 +106,7 @@ class Translator:
             if is_out_of_memory(error):
                 raise
             raise ConfigError(f"device {device}: {str(error).splitlines()[0]}") from error
-        # 8-bit products replace modules of the models. Their other modules compute in float32.
+        # 8-bit products replace modules of the models. All other modules compute in float32.
         self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
         # Install the engine if asked. 8-bit products need it in any case.
         self.packed = dtype == torch.int8 or (packed and self.device.type == "cpu")
@@ -172,10 +172,10 @@ class Translator:
     def translate(
         self, lines: Iterable[str], config: GenerationConfig | None = None, **options: Any
     ) -> TranslatedLines:
-        """Return the best translation of each line. A blank line gives an empty one.
+        """Return the best translation of each line. A blank line has an empty translation.
 
         ``at_limit`` of the result lists translations that reached the longest output and may be cut
-        off. A warning counts them. ``translations`` has their tokens and scores.
+        off. A warning counts them. ``translations`` has the tokens and scores of all translations.
 
         Args:
             lines: raw sentences.
@@ -201,8 +201,9 @@ class Translator:
         """Return the n best translations of each line, best first.
 
         ``reached_limit`` of a translation says that it may be cut off. A warning counts the lines
-        whose best one is. ``first_id`` is the number of the first line, which seeds the draws of
-        sampling. See :meth:`translate` for the other arguments (``nbest=5``) and the errors.
+        whose best translation may be cut off. ``first_id`` is the number of the first line, which
+        seeds the draws of sampling. See :meth:`translate` for other arguments (``nbest=5``) and
+        errors.
         """
         request = TranslationRequest(plain_lines(lines), **_terms_of(options))
         translated = self._translate(request, generation_config(config, options), first_id)
@@ -216,17 +217,17 @@ class Translator:
         config: GenerationConfig | None = None,
         **options: Any,
     ) -> TranslatedDocuments:
-        """Return the translation of each document, a line for each of its lines.
+        """Return the translation of each document, with a line for each of its lines.
 
         The model translates consecutive lines together. A model trained with
         ``--sentence-separator`` writes as many sentences as there are lines, unless
-        ``free_sentence_count`` is set. A model trained without gives one line for each group of
-        lines. A warning counts translations that may be cut off.
+        ``free_sentence_count`` is set. A model trained without this flag gives one line for each
+        group of lines. A warning counts translations that may be cut off.
 
         At most ``max_doc_tokens`` source tokens are translated at once, by default as in training.
-        1: each line on its own. A longer line is not cut. Each window repeats ``window_overlap``
-        previous lines as context. See :meth:`translate` for the other arguments. Prefixes and
-        forced terms come as a list for each document.
+        1: each line on its own. A line with more tokens is not cut. Each window repeats
+        ``window_overlap`` previous lines as context. See :meth:`translate` for the other arguments.
+        Prefixes and forced terms come as a list for each document.
 
         Raises:
             ConfigError: as in :meth:`translate`, or prefixes and forced terms for lines that are
@@ -241,7 +242,7 @@ class Translator:
         return self._translate(request, generation_config(config, options))
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
-        """Return the translation of one document, a line for each of its lines.
+        """Return the translation of one document, with a line for each of its lines.
 
         ``settings`` are the arguments of :meth:`translate_documents`. The errors are the same.
         """
@@ -255,7 +256,7 @@ class Translator:
         See :func:`relu_nmt.applications.files.translate_with` for the ``options``: the name of the
         ``format``, a ``glossary``, and settings of the search (``beam=5``).
         """
-        # Applications stand above the translator, which does not need them otherwise.
+        # Import late: applications import the translator.
         files = importlib.import_module("relu_nmt.applications.files.sentences")
         files.translate_with(self, path, output, **options)
 
@@ -292,10 +293,10 @@ class Translator:
     def answer(
         self, documents: SourceDocuments, config: GenerationConfig, search: Search | None = None
     ) -> TranslatedDocuments:
-        """Return the translations of documents, window by window, to commands and the server.
+        """Return the translations of documents, window by window, for commands and the server.
 
-        ``search`` searches windows, by default a new :meth:`searcher`. Commands use one for all of
-        their input. The server's joins the windows of several requests in one batch.
+        ``search`` translates windows, by default with a new :meth:`searcher`. A command passes one
+        searcher for all of its input. The server passes a function that joins requests in batches.
 
         Raises:
             ConfigError: the settings do not fit the model or the documents.
@@ -316,7 +317,8 @@ class Translator:
         """Return a function that translates sentences given as token ids.
 
         ``first_id`` is the number of the first sentence, which seeds the draws of sampling. Later
-        calls go on counting. ``on_progress`` gets the number of sentences of each finished batch.
+        calls continue this count. ``on_progress`` gets the number of sentences of each finished
+        batch.
 
         Raises:
             ConfigError: the settings do not fit the model.
@@ -363,7 +365,7 @@ class Translator:
         # Translate the sentence first, if the caller gives no translation.
         if target is None:
             target = self.translate_nbest([source])[0][0]
-        # Take the ids of the translation: encoding its text may give others.
+        # Take the ids of the translation, since encoding its text may give other ids.
         if isinstance(target, Translation):
             ids = target.hypothesis.tokens
         else:
@@ -397,7 +399,7 @@ class Translator:
 
 
 class _Search:
-    """Finds the n best translations of sentences. Later calls go on counting sentences."""
+    """Finds the n best translations of sentences. Later calls continue the count of sentences."""
 
     def __init__(
         self,
@@ -409,7 +411,7 @@ class _Search:
         self._translator = translator
         self._generator = translator.generator(config)
         self._replaces_unknown = config.replace_unk is not None
-        # Unknown words become their source word or its translation in a file.
+        # Unknown words become their source word, or the translation of that word in a file.
         self._words: dict[str, str] = {}
         if config.replace_unk:
             self._words = load_translations(config.replace_unk)
@@ -451,9 +453,9 @@ class _Search:
         return Translation(translator.text_of(tokens), tokens, hypothesis, source.tokens)
 
     def _ban(self, source: SourceSentence, tokens: Sequence[str]) -> Callable[[list[str]], bool]:
-        """Return the function that tells tokens with a banned term, unless these have one."""
+        """Return a test for banned tokens. It is never True if ``tokens`` are banned already."""
         banned = source.banned
-        # Forced text may have banned terms.
+        # Forced text may contain banned terms, so these tokens may already have one.
         if banned is None or UNK not in tokens or banned.occur_in(self._translator.text_of(tokens)):
             return lambda replaced: False
         return lambda replaced: banned.occur_in(self._translator.text_of(replaced))

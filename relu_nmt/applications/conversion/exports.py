@@ -1,8 +1,8 @@
 """Write models for other runtimes: ONNX graphs, and the format of CTranslate2.
 
-In ONNX an encoder-decoder is two graphs: ``encoder.onnx`` runs once per sentence, and
-``decoder.onnx`` once per token over all tokens so far, without a cache. An image classifier is one
-graph. CTranslate2 computes transformers with softmax attention.
+In ONNX an encoder-decoder is two graphs. ``encoder.onnx`` runs once per sentence. ``decoder.onnx``
+runs once per token, over all tokens so far, without a cache. An image classifier is one graph.
+CTranslate2 computes only transformers with softmax attention.
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ from relu_nmt.translation.encoder_decoder import EncoderDecoder, encoder_decoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.loading import ImageClassifier
 
-LONGEST = 4096  # most tokens for sinusoidal positions, whose table is stored
+LONGEST = 4096  # rows of the stored table of sinusoidal positions
 EMBEDDED = ("sinusoidal", "sinusoidal-fairseq", "learned")  # position schemes of CTranslate2
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH"}
 """Names in CTranslate2, by ``--feed-forward``."""
 
 
 class _Graph(nn.Module):
-    """A module for the exporter, whose forward pass is a function of the model and its inputs."""
+    """A module for the exporter. Its forward pass calls ``compute`` with the model and inputs."""
 
     def __init__(
         self, model: nn.Module, compute: Callable[[Any, tuple[Tensor, ...]], Tensor]
@@ -50,7 +50,7 @@ class _Graph(nn.Module):
 
 
 def _decode(model: EncoderDecoder, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Return the logits [B, T, V] behind each of prev_output_tokens [B, T] int64."""
+    """Return the logits [B, T, V] of the token after each of prev_output_tokens [B, T] int64."""
     prev_output_tokens, states, src_tokens = inputs
     encoder_out = EncoderOutput(states, src_tokens != model.encoder.pad_index)
     return model.logits(model.decoder(prev_output_tokens, encoder_out))
@@ -71,7 +71,7 @@ def save_onnx(model: TranslationModel, task: TranslationTask, folder: Path) -> N
                 f"attention {name} ({slot}): one of your own, whose graph no test checks; ONNX "
                 "needs an attention of relu_nmt"
             )
-    # Take examples of three sequences, whose batch and lengths are the free axes of the graphs.
+    # Trace with three example sequences. Batch size and lengths are the free axes of the graphs.
     longest = {
         "source": _prepare(model, "encoder", model.most_tokens("source")),
         "target": _prepare(model, "decoder", model.most_tokens("target")),
@@ -131,7 +131,7 @@ def _prepare(model: EncoderDecoder, side: str, limit: int | None) -> int:
 def _export(
     model: nn.Module, inputs: Mapping[str, tuple[Tensor, dict[int, Any]]], output: str, path: Path
 ) -> None:
-    """Write the graph of a model, from the name, an example and the free axes of each input."""
+    """Write the graph of a model. ``inputs`` are an example and the free axes by input name."""
     with needing('ONNX is not installed: pip install "relu-nmt[onnx]"'):
         import onnxscript  # noqa: F401  # PyTorch writes the graphs with it
     logger = logging.getLogger("torch.onnx")
@@ -141,7 +141,7 @@ def _export(
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            model.eval()(*examples)  # draw a performer's features, which a graph cannot
+            model.eval()(*examples)  # draw a performer's features now, since a graph cannot
             program = torch.onnx.export(
                 model,
                 examples,
@@ -234,7 +234,7 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
     embedding = stack.embedding
     embeddings.weight = embedding.tokens.weight.numpy()
     spec.scale_embeddings = embedding.scale
-    # Store the positions as a table, of a fixed length for sinusoidal ones.
+    # Store the positions as a table. Sinusoidal positions get a table of fixed length.
     table = embedding.positions.embed(embedding.positions.max_positions or LONGEST)
     assert table is not None, "every scheme in EMBEDDED has a table"
     spec.position_encodings.encodings = table.contiguous().numpy()

@@ -2,8 +2,8 @@
 
 A checkpoint of fairseq is a pickle. PyTorch's unpickler for weights reads it, and creates only
 tensors, plain containers and ``argparse.Namespace``. An empty object replaces every other object of
-fairseq, OmegaConf or NumPy (meters, scores). Foreign objects are an error. So reading a file never
-imports or calls a function that the file names.
+fairseq, OmegaConf or NumPy (meters, scores). Objects of other packages are an error. So reading a
+file never imports or calls a function that the file names.
 """
 
 import argparse
@@ -27,13 +27,13 @@ OLD_METERS = (
     *("fairseq.meters.AverageMeter", "fairseq.meters.TimeMeter"),
     "fairseq.meters.StopwatchMeter",
 )
-"""Classes in files of PyTorch before 1.6, whose contents cannot be listed before reading."""
+"""Classes in files of PyTorch before 1.6. The contents of such files cannot be listed first."""
 FIRST = 2  # first row of fairseq's position table: positions begin behind the padding index, 1
 SIDE_SETTINGS = (
     *("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before"),
     "layerdrop",
 )
-"""Settings with the same name here, behind ``encoder_`` and ``decoder_``."""
+"""Settings that have the same name here, after the prefix ``encoder_`` or ``decoder_``."""
 SAME_SETTINGS = (
     *("dropout", "attention_dropout", "activation_dropout", "layernorm_embedding"),
     *("share_decoder_input_output_embed", "share_all_embeddings", "no_scale_embedding"),
@@ -68,7 +68,7 @@ _UNUSED = re.compile(r".*\.(version|embed_positions\.(_float_tensor|weights))")
 
 
 class _Ignored:
-    """An empty object in place of an unused one."""
+    """An empty object in place of an object that is not used."""
 
     def __init__(self, *parts: object) -> None:
         pass
@@ -83,7 +83,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
     with reporting(f"{path}: cannot read it", CheckpointError), open(plain_file(path), "rb"):
         pass
     try:
-        # Allow the objects of known packages, as empty ones.
+        # Allow objects of known packages, but replace them by empty objects.
         names = list(OLD_METERS)
         if zipfile.is_zipfile(path):
             names += torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -207,7 +207,7 @@ def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name in tensors:
         keys = name.replace(".q_proj.", ".k_proj.")
         values = name.replace(".q_proj.", ".v_proj.")
-        # Leave names alone whose keys or values are missing.
+        # Keep a name as it is if its keys or values are missing.
         if "_attn.q_proj." not in name or not {keys, values} <= joined.keys():
             continue
         q = joined.pop(name)

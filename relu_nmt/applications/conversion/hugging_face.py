@@ -2,11 +2,11 @@
 
 Marian's models (OPUS-MT) are post-norm transformers with one table for all embeddings, and a bias
 for each output symbol. The decoder starts from the padding symbol, which becomes ``<s>``. The
-sinusoidal positions have other wavelengths than fairseq's and a longest position, so they become
-learned positions.
+sinusoidal positions become learned positions, because they have other wavelengths than fairseq's
+and a fixed number.
 
-M2M100 and NLLB are models of fairseq: pre-norm, with one table and fairseq's positions. The code of
-a language begins each source, and the code of the other language each target.
+M2M100 and NLLB are models of fairseq: pre-norm, with one table and fairseq's positions. Each source
+begins with the code of its language, and so does each target.
 
 Reference: transformers 4.57, ``MarianMTModel``, ``M2M100ForConditionalGeneration`` and their
 tokenizers, ``NllbTokenizer``.
@@ -44,8 +44,8 @@ PIECES = "sentencepiece.bpe.model"
 TABLES = ("shared.weight", "embed_tokens.weight", "lm_head.weight")  # names of one table
 MOST_NAMED = 6  # most languages that an error message names
 NEVER = -100.0  # bias of the padding symbol, which Marian's vocabulary lacks
-MOST_POSITIONS = 2**16  # of an undamaged model, which has 512 or 1024
-MOST_ADDED = 2**16  # symbols of an undamaged tokenizer. NLLB's adds 203
+MOST_POSITIONS = 2**16  # limit that shows damage. Real models have 512 or 1024 positions.
+MOST_ADDED = 2**16  # limit that shows damage. NLLB's tokenizer adds 203 symbols.
 KIND_SETTINGS: dict[str, dict[str, Any]] = {
     MARIAN: {"positions": "learned", "output_bias": True, "decoder_start_symbol": BOS},
     M2M100: {
@@ -60,7 +60,7 @@ KIND_SETTINGS: dict[str, dict[str, Any]] = {
 START_SYMBOLS = {MARIAN: PAD, M2M100: EOS}
 LANGUAGE_CODE = re.compile(r">>(.+)<<")
 Vocabulary = tuple[list[str], TextPipeline, TextPipeline]
-"""Symbols in the order of their ids there, and the text steps of source and target."""
+"""Symbols in the order of the model's ids, and the text steps of source and target."""
 
 
 def read_hub_model(
@@ -94,7 +94,7 @@ def read_hub_model(
         for i in range(len(symbols), len(table)):  # rows behind the last symbol have no name
             symbols.append(f"{FILLER}_{i}")
         order = list(range(len(symbols)))
-    # A symbol with the name of a special one gets a prefix, and means nothing.
+    # Rename a symbol that has the name of a special symbol. The new name is in no text.
     words = []
     for i in order[len(SPECIAL_SYMBOLS) :]:
         word = symbols[i]
@@ -112,13 +112,13 @@ def _marian_vocabulary(
 ) -> Vocabulary:
     path = folder / "vocab.json"
     symbols = _symbols_of_json(path)
-    # Symbols such as >>fra<< name the target languages of a model of several.
+    # Symbols such as >>fra<< name the target languages, if a model has several.
     matches = filter(None, map(LANGUAGE_CODE.fullmatch, symbols))
     target_codes = [match[1] for match in matches]
     if not target_codes and target_lang is not None:
         raise ConfigError(
-            f"--target-lang {target_lang}: {path} names no languages, so the model has a single "
-            "one; leave the flag out"
+            f"--target-lang {target_lang}: {path} names no languages, so the model has only one "
+            "target language; leave the flag out"
         )
     code = None
     if target_codes:
@@ -129,7 +129,7 @@ def _marian_vocabulary(
                 description = f"without the target language {target_lang!r}; --target-lang is"
             languages = ", ".join(sorted(target_codes))
             raise ConfigError(f"{path}: a model {description} one of {languages}")
-    # Use general names if the tokenizer's file names no languages.
+    # Use default language names if the tokenizer's file has none.
     names = _tokenizer_settings(folder)
     source = str(source_lang or names.get("source_lang") or "source")
     target = str(target_lang or names.get("target_lang") or "target")
@@ -195,7 +195,7 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
             if name not in theirs:
                 raise CheckpointError(f"{path}: lacks {name}")
             ours[f"{side}_{field}"] = theirs[name]
-        # The table of positions limits the length of Marian's sentences.
+        # The table of positions limits the length of sentences for Marian.
         if kind == MARIAN:
             ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
     ours |= {
@@ -258,7 +258,7 @@ def _symbols_of_json(path: Path) -> list[str]:
 
 
 def _symbols_of_pieces(folder: Path) -> list[str]:
-    """Return the symbols of NLLB: the special ones, and the pieces behind SentencePiece's three."""
+    """Return NLLB's special symbols, and SentencePiece's pieces without its first three."""
     # Import late, since the package is optional.
     from relu_nmt.tokenization.subwords import SentencePiece
 
@@ -268,9 +268,9 @@ def _symbols_of_pieces(folder: Path) -> list[str]:
 
 
 def _added_symbols(folder: Path, first: int) -> list[str]:
-    """Return the symbols from the id ``first`` on, which the tokenizer adds: codes of languages."""
+    """Return the symbols that the tokenizer adds, from the id ``first`` on: language codes."""
     names = _tokenizer_settings(folder)
-    # Files of recent versions have ids, with gaps. Earlier ones list the codes in their order.
+    # Recent files have ids, with gaps. Earlier files list the codes in the order of their ids.
     entries = names.get("added_tokens_decoder")
     if entries:
         ids = {int(i): str(entry["content"]) for i, entry in entries.items() if int(i) >= first}
@@ -301,7 +301,7 @@ def _read_json(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
 
 
 def _embeddings(weights: Mapping[str, Tensor]) -> Tensor:
-    """Return the table [V, D] of embeddings under any of its names, or [0] without one."""
+    """Return the table [V, D] of embeddings under any of its names. Empty [0] if it is missing."""
     for name in TABLES:
         for stored_name, weight in weights.items():
             if stored_name.endswith(name):
@@ -339,7 +339,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 def _waves(num_positions: int, embed_dim: int) -> Tensor:
     """Return Marian's positions [N, D]: sines, then cosines, of 10000^(-2i/D) radians each.
 
-    Reference: Vaswani et al. 2017, section 3.5. The rates of fairseq's end at 1/10000.
+    Reference: Vaswani et al. 2017, section 3.5. In fairseq the last rate is 1/10000.
     """
     steps = torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
     rates = torch.exp(-math.log(10000.0) * steps)

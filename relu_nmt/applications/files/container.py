@@ -63,7 +63,7 @@ def read_parts(content: bytes) -> dict[str, bytes]:
             raise DataError("it is much larger than it looks; unpack it, and look at its parts")
         parts = {entry.filename: archive.read(entry) for entry in entries}
     if len(parts) < len(entries):
-        raise DataError("it has two parts of one name")
+        raise DataError("it has two parts of the same name")
     return parts
 
 

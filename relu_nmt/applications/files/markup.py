@@ -166,7 +166,7 @@ def partners(tags: Sequence[Piece]) -> dict[int, int]:
     for number in range(len(tags)):
         depth += (number in closing_of) - (number in ends)
         if depth > MOST_DEPTH:
-            raise DataError(f"more than {MOST_DEPTH} elements are within each other")
+            raise DataError(f"its elements are nested more than {MOST_DEPTH} deep")
     return closing_of
 
 

@@ -253,7 +253,7 @@ class SegmentBuilder:
         self._num_tags += 1
         if self._num_tags > MOST_TAGS or len(self._open) > MOST_NESTED:
             raise DataError(
-                f"a paragraph has more than {MOST_TAGS:,} tags, or {MOST_NESTED} within each other"
+                f"a paragraph has more than {MOST_TAGS:,} tags, or more than {MOST_NESTED} nested"
             )
 
     def _make_empty(self, number: int) -> None:

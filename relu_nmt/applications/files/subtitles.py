@@ -49,7 +49,7 @@ class SubtitleFormat(TextFormat):
         """Return the sentences in order. The note of each is the list of its parts."""
         cues = list(_CUE.finditer(source))
         if not cues and source.strip() and not source.startswith("WEBVTT"):
-            raise DataError("it has no times of subtitles")
+            raise DataError("it has no subtitle times; is it SubRip or WebVTT?")
         texts = []
         for cue in cues:
             for span in _speeches(source, cue.span(1)):

@@ -24,7 +24,7 @@ class ServerOptions:
         most=2**30,
         metavar="BYTES",
     )
-    # The server translates a sentence when it starts, which needs some tokens.
+    # The limit leaves room for the sentence that the server translates when it starts.
     max_request_tokens: int = option(
         4096,
         "most tokens of a request, source and forced (status 413 above it)",

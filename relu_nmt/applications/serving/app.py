@@ -30,7 +30,7 @@ from relu_nmt.translator import Translator
 PAGE = files("relu_nmt.applications.serving") / "templates" / "translate.html"
 PATHS = ("/", "/translate", "/attention", "/model", "/health", "/metrics", "/openapi.json")
 WRITTEN_BYTES = 65_536
-"""Longest part of an answer to hand to the connection at once."""
+"""Most bytes of an answer that the connection gets at once."""
 MOST_UNREAD_BYTES = 2**25
 """Most bytes of all answers that clients have not read yet."""
 
@@ -44,8 +44,8 @@ def make_app(
 ) -> FastAPI:
     """Return an ASGI application that translates. Nothing else may use the translators meanwhile.
 
-    Documents are divided into ``windows`` by default. None: as long as in training. Requests choose
-    between the translator and ``further_models``, which have windows of their own, by languages.
+    Documents are divided into ``windows`` by default. None: as long as in training. The languages
+    of a request choose the translator or one of ``further_models``, each with its windows.
 
     Raises:
         ReluNmtError: the settings do not fit the model.
@@ -117,7 +117,7 @@ def _lifespan(
 def _add_page(app: FastAPI) -> None:
     """Add the page for people, which may use only its own script and calls of this server."""
     page = PAGE.read_text("utf-8")
-    # Forbid everything at first, then allow the own server.
+    # Forbid everything at first, then allow calls of this server.
     rules = ["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'"]
     rules += ["form-action 'none'", "frame-ancestors 'none'"]
     # Allow the inline script and style by their hashes.
@@ -168,7 +168,7 @@ def _add_model_routes(
 
     @app.post("/translate", response_model=messages.TranslationAnswer, responses=messages.PROBLEMS)
     async def translate(content: messages.TranslationBody, request: Request) -> Response:
-        """Translate a document, a translation for each of its lines."""
+        """Translate a document. The answer has a translation for each line."""
         service = chosen(content.source, content.target)
         arguments = content.model_dump(exclude={"source", "target"})
 
@@ -182,7 +182,7 @@ def _add_model_routes(
     @app.post("/attention", response_model=messages.AttentionAnswer, responses=messages.PROBLEMS)
     async def show_attention(content: messages.AttentionBody, request: Request) -> Response:
         """Return the attention weights of each token, in every layer and head of a slot."""
-        # Pass on the service's bytes: it writes large JSON in parts.
+        # Pass on the service's bytes, since the service writes large JSON in parts.
         service = chosen(content.source, content.target)
         arguments = content.model_dump(exclude={"source", "target"})
         return await answer(request, lambda queued: service.attention(queued, **arguments))
@@ -196,7 +196,7 @@ def _add_state_routes(app: FastAPI, queue: RequestQueue, metrics: Metrics) -> No
         health = {"status": "ok", "waiting": queue.num_waiting}
         if queue.is_open:
             return JSONResponse(health)
-        return JSONResponse({**health, "status": "stopping"}, 503)  # health checks shall fail
+        return JSONResponse({**health, "status": "stopping"}, 503)  # so that health checks fail
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def tell_metrics() -> Response:
@@ -205,10 +205,10 @@ def _add_state_routes(app: FastAPI, queue: RequestQueue, metrics: Metrics) -> No
 
 
 class _Answer(StreamingResponse):
-    """JSON that is sent in parts, each when the client has read the previous one.
+    """JSON that is sent in parts. A part is sent when the client has read the previous part.
 
-    If clients leave too many bytes of all answers in ``unread`` (sizes, oldest first), the oldest
-    answers are cancelled.
+    ``unread`` has the sizes of all answers that clients have not read, oldest first. If their sum
+    is too large, the oldest answers are cancelled.
     """
 
     def __init__(self, body: bytes, unread: dict[asyncio.Future[None], int]) -> None:
@@ -243,7 +243,7 @@ class _Answer(StreamingResponse):
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Make every error an answer with one line of JSON."""
+    """Turn every error into an answer with one line of JSON."""
 
     @app.exception_handler(RequestValidationError)
     async def wrong_request(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -258,7 +258,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
-        # FastAPI answers 400 if it cannot read the JSON at all, and tells the cause.
+        # FastAPI answers 400, with the cause, if it cannot read the JSON at all.
         if error.status_code == 400 and error.__cause__ is not None:
             return refusal(422, f"the body is no JSON: {error.__cause__}")
         headers = RETRY if error.status_code in (429, 503) else error.headers

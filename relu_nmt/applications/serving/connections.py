@@ -13,9 +13,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from relu_nmt.applications.serving import ServerOptions
 
 SPARE_CONNECTIONS = 256
-"""Connections for silent clients and for metrics, beside the connections of waiting requests."""
+"""Connections for silent clients and metrics, in addition to those of waiting requests."""
 MOST_DROPPED_BYTES = 2**28
-"""Most bytes of a refused request that the server reads, and drops, before it closes."""
+"""Most bytes of a refused request that the server reads and drops before it closes."""
 
 
 def run_server(app: ASGIApp, listener: socket.socket, limits: ServerOptions) -> None:
@@ -44,8 +44,8 @@ class ImpatientProtocol(H11Protocol):
     been silent for the longest time.
     """
 
-    # Most time for the head of a request, from the opening of a connection or the first byte of a
-    # further request, and again for a client to read an answer.
+    # Time limit of the head of a request, from the opening of the connection or from the first byte
+    # of a further request. The same limit holds for the time in which a client reads an answer.
     seconds = 60.0
     most_connections = 320  # number of open connections above which silent ones are closed
     _silent_since = 0.0
@@ -56,7 +56,7 @@ class ImpatientProtocol(H11Protocol):
 
     @property
     def _is_silent(self) -> bool:
-        """True if the server waits for a request of the client, or for its reading."""
+        """True if the server waits for the client to send a request or to read an answer."""
         return not self._has_request or self.cycle.more_body or "answer" in self._timers
 
     def connection_made(self, transport: Any) -> None:
@@ -79,7 +79,7 @@ class ImpatientProtocol(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes. Drop those behind the answer that ends the connection."""
+        """Receive bytes. Drop bytes that come after the answer that ends the connection."""
         if not self.transport.is_closing():
             super().data_received(data)
             self._watch_head()
@@ -89,18 +89,18 @@ class ImpatientProtocol(H11Protocol):
             self._socket.close()
 
     def pause_writing(self) -> None:
-        """Start the timer of the client's reading."""
+        """Start the timer for the client to read the answer."""
         super().pause_writing()
         self._start("answer", self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on with the answer. Stop its timer if no answer is being sent."""
+        """Go on with the answer. Stop the timer of reading if no answer is being sent."""
         super().resume_writing()
         if not (self._has_request and self.cycle.response_started):
             self._stop("answer")
 
     def on_response_complete(self) -> None:
-        """Wait for the next request. Stop the timer of an answer that is read."""
+        """Wait for the next request. Stop the timer of reading if the answer is read."""
         self._silent_since = self.loop.time()
         if not self.flow.write_paused:
             self._stop("answer")
@@ -114,9 +114,9 @@ class ImpatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _end(self) -> None:
-        """Close the connection, but let a client that is still sending read the answer before.
+        """Close the connection, but first let a client that is still sending read the answer.
 
-        The system would reset a connection with unread bytes, and the client lose the answer.
+        The system resets a connection with unread bytes, so the client would lose the answer.
         """
         is_sending = self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
         if self.transport.is_closing() or not is_sending:

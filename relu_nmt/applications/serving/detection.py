@@ -1,7 +1,8 @@
-"""The language of a text, guessed by the dictionaries of models with several source languages.
+"""The language of a text, guessed from the source dictionaries of several models.
 
-A model's dictionary counts the symbols of its training text. A text is likely in a language whose
-symbols are frequent there and few. Two languages with one dictionary cannot be told apart.
+A model's dictionary counts the symbols of its training text. A text is likely in a language if it
+consists of few symbols that are frequent in the dictionary of this language. Two languages with the
+same dictionary cannot be told apart.
 """
 
 from collections.abc import Mapping
@@ -12,9 +13,9 @@ import numpy as np
 from relu_nmt.translation.task import TranslationTask
 
 MOST_CHARACTERS = 1000
-"""Characters of a text that are read."""
+"""Most characters of a text that are read."""
 UNKNOWN_CHARACTER = -3.0
-"""Log likelihood of a character of a word that the dictionary lacks, in addition to a rare word."""
+"""Log likelihood added for each character of an unknown word, beside that of a rare word."""
 SHARPNESS = 0.5
 """Weight of the log likelihoods, since the symbols of a text are not independent."""
 
@@ -41,7 +42,7 @@ class SourceLikelihood:
 
 
 def confidences(likelihoods: Mapping[str, float]) -> dict[str, float]:
-    """Return the confidence in each language, by its log likelihood, the surest first.
+    """Return the confidence in each language from its log likelihood, the highest first.
 
     Example:
         >>> confidences({"de": -40.0, "en": -40.0})

@@ -41,7 +41,7 @@ class Metrics:
         # Keep these metrics apart from the global registry of the process.
         self.registry = CollectorRegistry()
         shared: dict[str, Any] = {"namespace": "relu_nmt", "registry": self.registry}
-        # Measure requests: answers, seconds and the number that wait.
+        # Measure requests: answers, seconds and the number of waiting requests.
         self.answers = Counter(
             "requests", "Answers by path and status.", ["path", "status"], **shared
         )
@@ -70,8 +70,8 @@ def guarded(
 ) -> ASGIApp:
     """Return the application behind a guard, which counts answers and refuses some requests.
 
-    A body may be too large or too slow. A page of another origin could make a browser send a
-    request. Answers of ``paths`` are counted separately, and all other answers under one name.
+    The guard refuses bodies that are too large or too slow, and requests that a page of another
+    origin makes a browser send. It counts answers by path for ``paths``, and all others together.
     """
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +95,7 @@ def guarded(
         try:
             await _answer(app, limits, scope, receive, sending)
         except (RuntimeError, MemoryError) as error:
-            # Refuse without a trace what memory or threads do not suffice for.
+            # Refuse a request without a trace if there is not enough memory or no thread for it.
             if status or not is_out_of_memory(error):
                 raise
             await refusal(503, NO_MEMORY, RETRY)(scope, receive, sending)
@@ -124,7 +124,7 @@ async def _answer(
 
 
 def _naming_head(send: Send) -> Send:
-    """Return a target of messages that names HEAD beside GET among the allowed methods."""
+    """Return ``send`` with HEAD added to the allowed methods wherever GET is allowed."""
 
     async def named(message: Message) -> None:
         if message.get("status") == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -143,7 +143,7 @@ def refusal(status: int, text: str, headers: Mapping[str, str] | None = None) ->
 
 
 def replayed(message: Message, receive: Receive) -> Receive:
-    """Return ``receive`` with another message before the client's further messages."""
+    """Return a ``receive`` that first returns a message, then the client's further messages."""
     messages = [message]
 
     async def next_message() -> Message:
@@ -153,7 +153,7 @@ def replayed(message: Message, receive: Receive) -> Receive:
 
 
 async def _body(scope: Scope, receive: Receive, limits: ServerOptions) -> bytes:
-    """Return the body of a request, unless the head is refused, or the body is large or slow."""
+    """Return the body of a request. Refuse a wrong head, and a body that is large or slow."""
     _check_head(scope, limits.allowed_hosts)
     reading = _read(Request(scope, receive), limits.max_request_bytes)
     try:
@@ -186,7 +186,7 @@ def _check_head(scope: Scope, allowed_hosts: Sequence[str]) -> None:
             "Transfer-Encoding beside Content-Length, or in HTTP/1.0: the length of the body is "
             "not certain; send Content-Length alone",
         )
-    # Names of this machine, as a health check has, are no page's elsewhere.
+    # Allow names of this machine, which health checks use. Pages elsewhere cannot have them.
     names = {name.lower() for name in (*allowed_hosts, *LOOPBACK)}
     host = _HOST.fullmatch("".join(headers["host"][-1:]))
     if allowed_hosts and (host is None or (host[1] or host[2]) not in names):
@@ -213,7 +213,7 @@ def _check_head(scope: Scope, allowed_hosts: Sequence[str]) -> None:
 
 
 def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
-    """Return whether a browser asks for a page of this server, by headers that pages cannot set."""
+    """Return whether a page of this server asks, by headers that a page cannot change."""
     if headers["sec-fetch-site"] == ["same-origin"]:
         return True
     # Compare the origin's host and port with the names by which the client called the server.

@@ -1,6 +1,6 @@
 """LibreTranslate's interface, which other programs speak, and the translation of files.
 
-Its requests are JSON or forms. Text of both kinds, plain and HTML, is translated as a file.
+Its requests are JSON or forms. Plain text and HTML are translated as files.
 """
 
 import html
@@ -30,12 +30,12 @@ from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 
 TEXT_PATH = "/libretranslate/translate"
-"""The route of texts. The route ``/translate`` serves lines, too."""
+"""The internal route of texts, since the route ``/translate`` also serves lines."""
 PATHS = ("/languages", "/detect", "/translate_file", TEXT_PATH, "/frontend/settings")
 LEAST_CONFIDENCE = 0.8
-"""Least confidence in the language of a text whose source is ``auto``."""
+"""Least confidence that chooses a language if the source is ``auto``."""
 MOST_FILES = 32
-"""Most translated files that wait for their download. The oldest go first."""
+"""Most translated files that wait for their download. Then the oldest is deleted."""
 
 
 class TextBody(BaseModel):
@@ -78,9 +78,9 @@ def add_routes(
 
 
 def reading_forms(app: ASGIApp) -> ASGIApp:
-    """Return an application that reads forms as JSON, and texts of ``/translate`` by their route.
+    """Return an application that turns forms into JSON, and moves texts to their own route.
 
-    The guard in front passes a body on as one message.
+    The guard in front passes the body on as one message.
     """
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,7 +133,7 @@ class _Interface:
         self._running: dict[str, SegmentTranslator] = {}  # by the keys of their clients
 
     async def languages(self) -> list[dict[str, Any]]:
-        """Return all languages, and for each the languages into which a model translates."""
+        """Return all languages, each with the languages into which a model translates it."""
         languages = []
         for code in dict.fromkeys([*self._sources, *self._targets]):
             fitting = services_of(self._services, code, None)
@@ -221,7 +221,7 @@ class _Interface:
         return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
 
     async def file_progress(self, key: str) -> dict[str, int]:
-        """Return how many sentences of a file are translated, of how many."""
+        """Return the number of sentences in a file, and how many of them are translated."""
         segments = self._running.get(key)  # which may end at any time
         if segments is None:
             return {"done": 0, "sentences": 0}
@@ -242,9 +242,9 @@ class _Interface:
             raise HTTPException(403, "Invalid API key")
 
     def _chosen(self, source: str, target: str, text: str = "") -> tuple[TranslationService, int]:
-        """Return the service of two languages, and the confidence in a source ``auto`` in percent.
+        """Return the service of two languages, and the confidence in the source in percent.
 
-        Among several source languages the text decides, if it is certain.
+        If ``auto`` leaves several source languages, the text decides, with enough confidence.
         """
         is_auto = source == "auto"
         if not is_auto and source not in self._sources:
@@ -263,7 +263,7 @@ class _Interface:
 
 
 def detected_languages(services: Sequence[TranslationService], text: str) -> dict[str, float]:
-    """Return the source languages of services with the confidence in each, the surest first."""
+    """Return the confidence in each source language of the services, the highest first."""
     languages = {service.languages[0] for service in services}
     if len(languages) == 1:
         return dict.fromkeys(languages, 1.0)
@@ -278,7 +278,7 @@ def detected_languages(services: Sequence[TranslationService], text: str) -> dic
 def ranked_translations(text: str, name: str, segments: SegmentTranslator) -> list[str]:
     """Return the different translations of a text, best first, as many as the search returns.
 
-    In the translation of rank 1 every window has its second hypothesis, or its last one.
+    In the translation of rank r, from 0, every window has its hypothesis r, or else its last one.
 
     Args:
         text: the text.

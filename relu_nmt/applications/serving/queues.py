@@ -1,6 +1,6 @@
-"""The way of requests through the server: queue, slots of large answers, and common batches.
+"""The path of requests through the server: queue, slots of large answers, and shared batches.
 
-A request that is refused ends in Starlette's ``HTTPException``, also in the request's thread.
+A refused request raises Starlette's ``HTTPException``, in the request's own thread as well.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ TOO_MANY = "too many requests for large answers; come back later, or ask for a l
 
 
 class QueuedRequest:
-    """One request, which another thread can give up. It then uses the model no more."""
+    """One request. After another thread has given it up, it no longer uses the model."""
 
     def __init__(self) -> None:
         self._gone: Future[None] = Future()
@@ -48,8 +48,8 @@ class QueuedRequest:
             raise HTTPException(504, GIVEN_UP)
 
     def wait(self, future: "Future[ResultT]") -> ResultT:
-        """Return the result. Refuse if the request is given up, or the server stops."""
-        # Take callbacks: futures.wait does not wake up when a future is cancelled.
+        """Return the result of a future. Refuse if the request is given up or the server stops."""
+        # Use callbacks, since futures.wait does not wake up when a future is cancelled.
         is_over = threading.Event()
         for event in (future, self._gone):
             event.add_done_callback(lambda _: is_over.set())
@@ -88,7 +88,7 @@ class RequestQueue:
     ) -> bytes:
         """Call ``work`` with a new request in a thread, and return its result.
 
-        ``receive`` waits for the next message of the client, which says that it left.
+        ``receive`` waits for the next message of the client, which is that the client has left.
 
         Raises:
             HTTPException: the server stops, too many requests wait, or no time is left.
@@ -101,7 +101,7 @@ class RequestQueue:
         request = QueuedRequest()
         try:
             done = asyncio.get_running_loop().run_in_executor(self._pool, work, request)
-        except RuntimeError:  # no thread can be started, and another one may find the work later
+        except RuntimeError:  # no thread can be started. A running one may do the work later.
             request.give_up()
             raise
         self._works.add(done)
@@ -133,7 +133,7 @@ def run_in_slot(
     call: Callable[[], ResultT],
     request: QueuedRequest,
 ) -> ResultT:
-    """Return the result of a call in the pool. Each call that runs or waits has a slot."""
+    """Return the result of a call in the pool. Refuse the request if no slot is free."""
     if not slots.acquire(blocking=False):
         raise HTTPException(429, TOO_MANY)
     try:
@@ -148,7 +148,7 @@ def run_in_slot(
 
 @dataclass(eq=False)
 class _Order:
-    """A sentence of a request that waits for a batch, or for the end of its batch."""
+    """A sentence of a request. It waits for a batch, and then for the end of the batch."""
 
     request: QueuedRequest
     source: SourceSentence
@@ -158,9 +158,9 @@ class _Order:
 class Batcher:
     """Joins the sentences of many requests into batches for one model, in a thread that owns it.
 
-    A batch has one sentence of each request, then a second of each, and so on. So a single sentence
-    need not wait for the end of a long document. If a batch fails, the batcher repeats it request
-    by request, so that no request fails because of another.
+    A batch takes one sentence of each request, then a second sentence of each, and so on, so that a
+    single sentence does not wait for the end of a long document. If a batch fails, the batcher
+    repeats it request by request, so that no request fails because of another.
 
     Args:
         search: translates sentences. Only the batcher's thread calls it.
@@ -195,7 +195,7 @@ class Batcher:
             with self._changed:
                 if self.is_closed:
                     raise HTTPException(503, STOPPING)
-                # One call looks after all requests, so that functions wait for one batch only.
+                # One call serves all requests, so that a function waits for only one batch.
                 if not self._orders:
                     self._submit(self._next_batch)
                 self._orders.append(deque(orders))
@@ -203,7 +203,7 @@ class Batcher:
         return [request.wait(order.result) for order in orders]
 
     def run(self, call: Callable[[], ResultT], request: QueuedRequest) -> ResultT:
-        """Call a function that needs the model in the model's thread, and return its result."""
+        """Call a function in the thread of the model, and return its result."""
         return request.wait(self._submit(call))
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class Batcher:
             return self._pool.submit(call)
 
     def _next_batch(self) -> None:
-        """Translate a batch, and come back if sentences are left."""
+        """Translate a batch, and submit the next batch if sentences are left."""
         batch: list[_Order] = []
         with self._changed:
             # Wait a little for more sentences.
@@ -253,7 +253,7 @@ class Batcher:
             num_tokens += len(orders[0].source.ids)
             if batch and num_tokens > self._max_tokens:
                 break
-            # Put the request last, unless it has no more sentences.
+            # Move the request to the end of the queue, unless it has no more sentences.
             self._orders.popleft()
             batch.append(orders.popleft())
             if orders:
@@ -269,7 +269,7 @@ class Batcher:
             pairs = list(zip(batch, results, strict=True))
             self._on_batch(len(batch), _num_tokens(batch), time.perf_counter() - start)
         except Exception as error:
-            # The error belongs to one request only: find it by running each alone.
+            # Only one request may have caused the error. Run each request alone to find it.
             by_request: dict[QueuedRequest, list[_Order]] = {}
             for order in batch:
                 by_request.setdefault(order.request, []).append(order)

@@ -34,13 +34,13 @@ from relu_nmt.translator.attention_maps import (
 from relu_nmt.translator.spans import token_spans
 
 MOST_NUMBERS = 2**21
-"""Most weights in one answer, which are some 15 MB of JSON."""
+"""Most weights in one answer, about 15 MB of JSON."""
 LARGE_NUMBERS = 2**17
-"""Make answers with more weights than this one at a time."""
+"""Answers with more weights than this are made one at a time."""
 WINDOWS_AT_ONCE = 8
 """Windows of a file that the model translates before it turns to other requests."""
 BATCH_TOKENS = 2048
-"""Source tokens of a batch without ``--max-tokens``, for a second or two on a CPU."""
+"""Source tokens of a batch without ``--max-tokens``. A CPU needs a second or two for them."""
 DECIMALS = 4
 
 
@@ -58,7 +58,7 @@ class _Side:
         return join_sentences([sentence.ids for sentence in self.sentences])
 
     def rows(self, line: int | None = None) -> range:
-        """Return the indices of a line's tokens, or of all tokens and the end without ``line``."""
+        """Return the indices of a line's tokens. None: all tokens, and the end symbol."""
         counts = [len(sentence.tokens) for sentence in self.sentences]
         if line is None:
             return range(sum(counts) + 1)
@@ -73,7 +73,7 @@ class TranslationService:
     """Answers requests with one translator. Many threads may call its methods.
 
     All requests share the settings of the search. ``windows`` divides documents, unless a request
-    says how. The ``batcher`` runs the model in one thread, and calls ``on_batch``.
+    has its own division. The ``batcher`` runs the model in one thread, and calls ``on_batch``.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class TranslationService:
         self._windows = windows
         self._max_tokens = limits.max_request_tokens
         self._split_sentences = limits.split_sentences
-        # Text steps are made once, since each makes its tokenizer.
+        # Make the text steps once, since each of them makes a tokenizer.
         self._texts = [translator.task.source_text, translator.task.target_text]
         self._likelihood = SourceLikelihood(translator.task)
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
-        # Make large answers in one thread. They leave an eighth of the queue to other requests.
+        # Make large answers in one thread. An eighth of the queue stays free for other requests.
         num_slots = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
         self._large_answers = ThreadPoolExecutor(1, "turn")
         self._slots = threading.Semaphore(num_slots)
@@ -109,7 +109,7 @@ class TranslationService:
         """Return the description of the model as JSON values."""
         translator = self._translator
         models = translator.models
-        # Describe each slot by its first layer. Only a single model shows weights, no ensemble.
+        # Describe each slot by its first layer. An ensemble shows no weights.
         model = models[0]
         slots: dict[str, dict[str, Any]] = {}
         if isinstance(model, EncoderDecoder):
@@ -142,8 +142,8 @@ class TranslationService:
     ) -> dict[str, Any]:
         """Return the translation of a document, as JSON values.
 
-        ``max_doc_tokens`` are translated at once, by default as the server's flags say. ``terms``
-        are further fields of :class:`TranslationRequest`.
+        At most ``max_doc_tokens`` source tokens are translated at once. None: as the server's flags
+        say. ``terms`` are further fields of :class:`TranslationRequest`.
         """
         # Divide the document as the request says. Single lines have no context.
         windows = self._windows
@@ -203,7 +203,7 @@ class TranslationService:
     def segment_translator(self, request: QueuedRequest, num_best: int = 1) -> SegmentTranslator:
         """Return a translator of the segments of a file, within the limits of a request.
 
-        Its search returns ``num_best`` translations of each window, as far as the beam has them.
+        Its search returns ``num_best`` translations of each window, but at most the beam size.
         """
         num_best = max(self._config.nbest, min(num_best, self._config.beam))
         config = replace(self._config, nbest=num_best)
@@ -237,8 +237,8 @@ class TranslationService:
     ) -> bytes:
         """Return the weights of a slot for a group of lines and any translation, as JSON.
 
-        The translation comes line by line, or as one line. With ``line``, the answer has only the
-        rows of its tokens.
+        ``translation`` has a line for each source line, or a single line. With ``line``, the answer
+        has only the rows of this line's tokens.
         """
         source, target = self._sides(request, lines, translation)
         query_side = source if slot == "encoder" else target
@@ -249,7 +249,7 @@ class TranslationService:
         num_layers = len(layers_of(model, slot))
         num_heads = num_layers * attention_of(model, slot, 0).num_heads
         num_keys = len(key_side.rows())
-        # The model computes all queries, the answer may have fewer.
+        # The model computes all queries, even if the answer has fewer.
         num_queries = len(query_side.rows())
         if num_heads * num_queries * num_keys > MOST_WEIGHTS:
             text = f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of"
@@ -285,7 +285,7 @@ class TranslationService:
     def _sides(
         self, request: QueuedRequest, lines: Sequence[str], translation: Sequence[str]
     ) -> tuple[_Side, _Side]:
-        """Return source and target as the model reads them, and check their lengths."""
+        """Return source and target in the form that the model reads, and check their lengths."""
         translator = self._translator
         encoded = translator.sources.sentences(TranslationRequest(lines))
         sources = self._read(encoded, len(lines), request)
@@ -328,7 +328,7 @@ class TranslationService:
         request: QueuedRequest,
         is_source: bool = True,
     ) -> list[SourceSentence]:
-        """Return sentences that are encoded one by one, and refuse too many tokens."""
+        """Encode the sentences one by one, and refuse the request when it has too many tokens."""
         encoded: list[SourceSentence] = []
         num_tokens = 0
         for number in range(1, num_lines + 1):

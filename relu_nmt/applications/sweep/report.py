@@ -1,4 +1,4 @@
-"""The report of a sweep: tables, plots and files, results.csv, card.json and report.html."""
+"""The report of a sweep: report.html with tables and plots, results.csv and card.json."""
 
 import itertools
 import json
@@ -64,13 +64,13 @@ WORDS = {
 BAD = (NOT_CONVERGED, DIVERGED, FAILED)
 SIGNIFICANT = 0.05
 CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
-MOST_NAMED = 3  # number of models named in the report among those with the same error
+MOST_NAMED = 3  # most models with the same error that the report names
 MOST_BLEU = 100.0
 Rows = dict[System, list[Average | None]]  # the averages of a system, one for each length
 
 
 def write_report(folder: Path, description: SweepDescription) -> None:
-    """Write report.html, results.csv and card.json, of the present results in a sweep's folder."""
+    """Write report.html, results.csv and card.json from the results in a sweep's folder."""
     cells, averages = read_results(folder, description)
     rows: list[Record] = []
     measured = []
@@ -79,7 +79,7 @@ def write_report(folder: Path, description: SweepDescription) -> None:
     for average in averages:
         rows.append({"row": "mean", **average.record})
         measured.append({**average.record, "status": trouble(average) or WORDS[DONE]})
-    # Put the known columns first and last, all others between. Numbers have full precision.
+    # Put known columns first and last, and all others between them. Write numbers in full.
     columns = dict.fromkeys(itertools.chain.from_iterable([FIRST_COLUMNS, *rows]))
     for name in LAST_COLUMNS:
         columns.pop(name, None)
@@ -122,7 +122,7 @@ def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequenc
 
 
 def start_of(settings: SweepSettings) -> str:
-    """Return the models from which the sweep starts, and their budget, in words, perhaps empty."""
+    """Return in words the models that the sweep starts from, and their budget. "" for none."""
     if settings.start_from is None:
         return ""
     earlier = read_description(Path(settings.start_from))
@@ -161,7 +161,7 @@ def statuses(cells: Sequence[Cell]) -> dict[str, int]:
 
 
 def trouble(average: Average) -> str:
-    """Return in words the status of the seeds without a result, empty if all have one."""
+    """Return in words the status of the seeds without a result. "" if all seeds have one."""
     words = []
     for word, count in statuses(average.cells).items():
         if word != WORDS[DONE]:
@@ -194,7 +194,7 @@ def best_at(averages: Sequence[Average], length: int) -> Average | None:
 
 
 def went_wrong(cells: Sequence[Cell]) -> list[tuple[str, Cell]]:
-    """Return the names of models, or models at a length, by error, with an example each."""
+    """Return the models, or models at a length, that had the same error, with an example."""
     errors: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         if cell.status in BAD:
@@ -233,7 +233,7 @@ def buckets(averages: Sequence[Average], counted: str) -> dict[str, float]:
                 segments[column[len(counted) : -1]] = value
 
     def order(entry: tuple[str, float]) -> tuple[float, bool]:
-        """Sort by the lowest value, ``>19`` behind ``10-19`` and ``19``."""
+        """Sort by the lowest value of a bucket. ``>19`` comes behind ``10-19`` and ``19``."""
         bucket, _ = entry
         return float(bucket.strip(">").split("-")[0]), bucket[0] == ">"
 
@@ -241,7 +241,7 @@ def buckets(averages: Sequence[Average], counted: str) -> dict[str, float]:
 
 
 def contrasts_of(averages: Sequence[Average]) -> dict[System, dict[str, Record]]:
-    """Return the columns of contrasts by system and category of the contrasts."""
+    """Return the columns of contrasts, by system and by category."""
     contrasts: dict[System, dict[str, Record]] = {}
     for average in averages:
         for column, value in average.record.items():
@@ -252,7 +252,7 @@ def contrasts_of(averages: Sequence[Average]) -> dict[System, dict[str, Record]]
 
 
 def realized_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, str, str, Record]]:
-    """Yield the length limit, the split, the prefix of its columns, and their record."""
+    """Yield a length limit, a split, the prefix of its columns, and a record that has them."""
     lengths: set[int] = set()
     for cell in cells:
         lengths |= {cell.length, *cell.model.lengths}
@@ -260,7 +260,7 @@ def realized_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, st
         mixture = f"train[{length}]"
         for prefix, split in ((mixture, "training"), ("train", "training"), ("test", test)):
             for cell in cells:
-                # Look for mixtures in all records, for other models at their length.
+                # Look for a mixture's columns in all records, for others only at their length.
                 is_here = cell.length == length or prefix == mixture
                 if is_here and f"{prefix}_mean_tokens" in cell.record:
                     yield length, split, prefix, cell.record
@@ -268,7 +268,7 @@ def realized_lengths(cells: Sequence[Cell], test: str) -> Iterator[tuple[int, st
 
 
 def memories_of(averages: Sequence[Average]) -> dict[str, list[Record]]:
-    """Return the records at the first length with statistics of memories, by network and size."""
+    """Return the records with statistics of memories at the first length, by network and size."""
     first = min((average.length for average in averages), default=0)
     memories: dict[str, list[Record]] = {}
     for average in sorted(averages, key=lambda average: average.record.get("memory_size", 0)):
@@ -280,11 +280,11 @@ def memories_of(averages: Sequence[Average]) -> dict[str, list[Record]]:
 def published_rows(
     description: SweepDescription, rows: Rows
 ) -> list[tuple[str, list[tuple[Average | None, str, Any]]]]:
-    """Return each system's name, published or ours, with measured, title and value by column."""
+    """Return each system's name, and for each column: measured, title and published value."""
     table = description.published
     if table is None:
         return []
-    # Compare an attention by its first system.
+    # Compare the first system of each attention.
     measured_rows: dict[str, list[Average | None]] = {}
     for system, averages in rows.items():
         measured_rows.setdefault(system.attention, averages)
@@ -315,7 +315,7 @@ def length_name(length: int) -> str:
 def length_figure(
     rows: Rows, lengths: Sequence[int], *columns: tuple[str, str, float], from_zero: bool = True
 ) -> str:
-    """Return plots over document lengths of columns, each with its title and its divisor."""
+    """Return plots of columns over document lengths. A column has a title and a divisor."""
     names = list(map(length_name, lengths))
     panels = []
     for column, title, scale in columns:
@@ -343,7 +343,7 @@ def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Curve]:
 
 
 def _error(average: Average, column: str) -> tuple[float, float]:
-    """Return an interval's length below and above a mean. Only d-BLEU has one, few seeds none."""
+    """Return the length of the interval below and above a mean, 0 for an unknown interval."""
     seeds = len(average.values(column))
     record = average.record
     kind = "document" if seeds == 1 else "seed"

@@ -35,11 +35,11 @@ DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)  # of a dama
 LOWEST_CONVERGED_BLEU = 1.0  # least d-BLEU at the best length of a converged model
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 SIGNATURES = tuple(f"{score}_signature" for score in SCORES)
-# Names in the file of --results. The columns of the second ones begin with ``decode_``.
+# Names in the file of --results. The columns of COSTS begin with ``decode_``.
 COUNTS = ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")
 COSTS = ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
 ALL_SLOTS = "attention"  # prefix of the columns with means over all attention modules
-# Names in :mod:`relu_nmt.attention.records`, and the columns that have other names.
+# Names in :mod:`relu_nmt.attention.records`. COLUMNS has columns with another name.
 STATISTICS = (
     *("entropy", "exp_entropy", "mean_log_n", "zero_fraction", "null_fraction", "sum"),
     *("query_norm", "key_norm", "output_square"),
@@ -50,10 +50,10 @@ LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
     "mean_sentences",
 )
-# Columns that seeds share, whose mean has no meaning, and texts.
+# Columns that all seeds share, which get no mean. TEXTS are columns of text.
 SHARED = ("attention", "trained_on", "mixture", "length")
 TEXTS = (*SIGNATURES, "feed_forward")
-# Speeds that are divided by the baseline's, by the column of the quotient.
+# Relative speeds: column of the quotient, and column of the speed divided by the baseline's.
 SPEEDS = {
     "train_relative_speed": "train_tokens_per_second",
     "decode_relative_speed": "decode_tokens_per_second",
@@ -63,7 +63,7 @@ Record = dict[str, Any]
 
 
 class System(NamedTuple):
-    """An attention with the lengths of its ``--doc-mixture``, if any: a row of the tables."""
+    """A row of the tables: an attention, and the lengths of its ``--doc-mixture`` if it has one."""
 
     attention: str
     mixture: tuple[int, ...] = ()
@@ -100,7 +100,7 @@ class Average:
     record: Record = field(default_factory=dict)  # columns of :func:`average_cells`
     # d-BLEU of each resample of the documents, by converged seed.
     resampled: dict[int, np.ndarray] = field(default_factory=dict)
-    gains: list[float] = field(default_factory=list)  # of each seed, see :func:`compare`
+    gains: list[float] = field(default_factory=list)  # by seed, see :func:`compare`
 
     def values(self, column: str) -> list[float]:
         """Return the values of the seeds that converged."""
@@ -112,7 +112,7 @@ class Average:
 
 
 def read_results(folder: Path, description: SweepDescription) -> tuple[list[Cell], list[Average]]:
-    """Return a cell for each model and length of a sweep's folder, done or not, and their means."""
+    """Return cells for all models and lengths in a sweep's folder, done or not, and averages."""
     attentions = description.attentions
     cells: list[Cell] = []
     for model, lengths in models_in(folder, description.settings).items():
@@ -146,7 +146,7 @@ def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[C
         cells.append(cell)
         if cell.status == DONE:
             scored.append(cell)
-    # Mark models that fail at every length. A model weak at a single one has converged.
+    # Mark models that are weak at every length. A model that is good at one has converged.
     best = max((cell.record["d_bleu"] for cell in scored), default=LOWEST_CONVERGED_BLEU)
     if best < LOWEST_CONVERGED_BLEU:
         for cell in scored:
@@ -160,7 +160,7 @@ def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
     cell.record |= {"status": training.status, "note": training.note}
     if stored.status != PENDING:
         cell.record["evaluate_command"] = stored.shown
-    # An unfinished training passes its status on to the evaluation.
+    # Until the training is done, the evaluation has the status of the training.
     if training.status == DONE:
         cell.record |= {"status": stored.status, "note": stored.note}
         if stored.status == PENDING:
@@ -188,12 +188,12 @@ def _add_scores(cell: Cell, step: Step) -> None:
     for name in COSTS:
         record[f"decode_{name}"] = results.get(name)
     record |= _lengths_record("test", results.get("lengths") or {})
-    # Add the parts that only some evaluations have: mechanisms without weights have no statistics.
+    # Add statistics, which mechanisms without weights lack.
     for ending, read in ((".attention", _weights_record), (".memory", _memories_record)):
         path = step.path(f"{ending}.json")
         if path.exists():
             record |= read(_read_json(path))
-    # Score the documents again, by the length of the reference, the second of BLEU's counts.
+    # Score the documents in buckets by the reference's length, the second of BLEU's counts.
     statistics = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
     record["documents"] = len(statistics.counts)
     buckets = length_buckets(statistics.counts[:, 1].tolist(), DEFAULT_EDGES)
@@ -205,7 +205,7 @@ def _add_scores(cell: Cell, step: Step) -> None:
         for bucket, values in positions.items():
             record[f"sentences[{title} {bucket}]"] = values["sentences"]
             record[f"s_bleu[{title} {bucket}]"] = values["score"]
-    # Take numbers and texts alone, with which the tables compute.
+    # Accept only numbers and texts, since the tables compute with them.
     form = dict.fromkeys((f"{name}?" for name in TEXTS), str) | {"*": float | None}
     cell.record |= checked(form, _known(record))
 
@@ -215,7 +215,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _known(record: Record) -> Record:
-    """Return the columns with a value: unknown ones stay empty in results.csv."""
+    """Return the columns with a value. Other columns stay empty in results.csv."""
     return {name: value for name, value in record.items() if value is not None}
 
 
@@ -230,7 +230,7 @@ def _weights_record(statistics: Mapping[str, Any]) -> Record:
 
 def _memories_record(statistics: Mapping[str, Any]) -> Record:
     record: Record = {"feed_forward": statistics["feed_forward"]}
-    # The size counts only if all modules share it.
+    # Report the size only if all modules have the same.
     sizes = {module["size"] for module in statistics["modules"].values()}
     if len(sizes) == 1:
         record["memory_size"] = sizes.pop()
@@ -251,7 +251,7 @@ def _lengths_record(prefix: str, lengths: Mapping[str, Any]) -> Record:
 
 
 def _training_record(step: Step) -> Record:
-    # Take the values of the last log interval and the last validation, as far as they are known.
+    # Take the known values of the last log interval and the last validation.
     record: Record = {}
     with suppress(DataError):
         results = TrainingResult.load(step.checkpoints)
@@ -291,7 +291,7 @@ def _training_record(step: Step) -> Record:
 
 
 def _contrast_record(step: Step) -> Record:
-    """Return accuracies in percent by category, with the sentences before and without them."""
+    """Return accuracies in percent by category, with context and without context."""
     record: Record = {}
     if step.stored().status != DONE:
         return record
@@ -299,7 +299,7 @@ def _contrast_record(step: Step) -> Record:
     advice = f"delete {step.path('.json')} to score the contrasts again"
     with reporting(f"{path}: damaged; {advice}", caught=DAMAGE):
         for entry in _read_json(path):
-            # Name the columns by category: with context or alone, chance, and number of contrasts.
+            # Each category has columns for accuracy (context or alone), chance and contrasts.
             if entry.get("name") == "accuracy":
                 kind = "alone" if entry["context"] == "0" else "context"
                 record[f"accuracy_{kind}[{entry['category']}]"] = entry["score"]
@@ -314,8 +314,9 @@ def _contrast_record(step: Step) -> Record:
 def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
     """Return an average for each system and length, in the order of the cells and their seeds.
 
-    Means are over the seeds whose training converged, intervals half widths at 95%. Gains and
-    relative speeds are over the baseline, gains for the ``gain_seeds`` that converged with both.
+    Means are over the seeds whose training converged. Intervals are half widths at 95%. Gains and
+    relative speeds compare with the baseline. Gains use the ``gain_seeds``, which converged with
+    both systems.
     """
     averages: dict[tuple[System, int], Average] = {}
     for cell in cells:
@@ -361,7 +362,7 @@ def _add_means(average: Average) -> None:
             with suppress(TypeError):  # a text, or a number that is unknown for a seed
                 record[name] = sum(values) / len(values)
     record |= _known({"d_bleu_seed_interval": significance.mean_interval(average.values("d_bleu"))})
-    # Resample the documents of all seeds together, if they evaluated the same ones.
+    # Resample the documents of all seeds together, if all seeds evaluated the same documents.
     statistics = [cell.statistics for cell in converged if cell.statistics is not None]
     sizes = {len(of_seed.counts) for of_seed in statistics}
     if len(statistics) == len(converged) and len(sizes) == 1:
@@ -372,7 +373,7 @@ def _add_means(average: Average) -> None:
 
 
 def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
-    """Return columns and values of a gain in d-BLEU, over the common seeds. Empty without any."""
+    """Return columns and values of a gain in d-BLEU over the common seeds. Empty: no such seed."""
     seeds = sorted(average.resampled.keys() & other.resampled.keys())
     if not seeds:
         return {}, []

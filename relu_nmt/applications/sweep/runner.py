@@ -1,6 +1,6 @@
-"""Run the steps of a sweep: several at once, each of them once, even if some steps fail.
+"""Run the steps of a sweep, each of them once and several at a time, even if some steps fail.
 
-A step runs as a process of this machine, or as a job of a cluster, which runs a sweep of one step.
+A step runs as a process of this machine, or as a job of a cluster. A job runs a sweep of one step.
 """
 
 import os
@@ -56,9 +56,9 @@ class Task:
     """A step in a run of the sweep."""
 
     step: Step  # PENDING until it has ended, then as it is stored
-    not_before: float = 0.0  # monotonic time before which it is not tried again, if it was locked
+    not_before: float = 0.0  # monotonic time before which a locked step is not tried again
     begun: float | None = None  # monotonic time of its beginning, while it runs
-    index: int = 0  # index among the processes at once, see :meth:`JobsConfig.environment`
+    index: int = 0  # index among the running processes, see :meth:`JobsConfig.environment`
     process: subprocess.Popen[bytes] | None = None  # process of the present command
     job: "Job[int | None] | None" = None  # the job, on a cluster
     is_ending: bool = False  # whether it was asked to end
@@ -76,10 +76,10 @@ class Task:
 
 
 class StepRunner:
-    """A runner of steps, each training before the evaluations of its model.
+    """A runner of steps. The training of a model runs before its evaluations.
 
-    On a cluster, the jobs hold the locks and write logs and states, so that sweeps on a cluster and
-    others may share a folder. ``signal`` is the number of the signal that stopped the run, if any.
+    On a cluster, the jobs hold the locks and write logs and states, so that sweeps on and off the
+    cluster may share a folder. ``signal`` is the number of the signal that stopped the run, if any.
     A runner of one step is the work of a job, see :mod:`relu_nmt.io.work`.
     """
 
@@ -95,7 +95,7 @@ class StepRunner:
         self.tasks = list(map(Task, steps))
         self.signal: int | None = None
         self._kill = False
-        # The remaining work of each running step, which yields while it waits.
+        # The remaining work of each running step. It yields while the step waits.
         self._running: dict[Task, Iterator[None]] = {}
         self._config = config
         self._progress = progress
@@ -109,7 +109,7 @@ class StepRunner:
 
     @property
     def failed(self) -> int:
-        """Number of steps that crashed. Those that diverged are results."""
+        """Number of steps that crashed. Diverged trainings are not failures."""
         return sum(task.step.status == FAILED for task in self.tasks)
 
     @property
@@ -133,7 +133,7 @@ class StepRunner:
                 for work in list(self._running.values()):
                     next(work, None)
                 for task in self._ready():
-                    # Its training may just have diverged.
+                    # The training of this model may just have diverged.
                     is_pending = task.step.status == PENDING and self.signal is None
                     if is_pending and len(self._running) < self._config.jobs:
                         self._start(task)
@@ -173,7 +173,7 @@ class StepRunner:
         print(f"{time.strftime('%H:%M:%S')} | {counts} | {self._time_left()} | {text}", flush=True)
 
     def _time_left(self) -> str:
-        # The times of the steps that are done, by whether they are trainings.
+        # Seconds of finished steps: trainings (True) and evaluations (False).
         seconds: dict[bool, list[float]] = {True: [], False: []}
         pending = []
         for task in self.tasks:
@@ -183,7 +183,7 @@ class StepRunner:
                 pending.append(task)
         if not pending:
             return "nothing left"
-        # Before the first training, the budget counts.
+        # Before the first training is done, use the budget.
         if self._training_seconds is not None and not seconds[True]:
             seconds[True] = [self._training_seconds]
         total = 0.0
@@ -201,7 +201,7 @@ class StepRunner:
         return f"{word} {in_words(total / min(self._config.jobs, len(pending)))} left"
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
-        # The main loop acts on it: here a command may be starting or ending.
+        # Let the main loop act on the signal, since a command may be starting or ending here.
         self._kill = self.signal is not None
         self.signal = number
 
@@ -212,7 +212,7 @@ class StepRunner:
 
     def _ready(self) -> list[Task]:
         """Return the steps that may begin now. Evaluations come first, as they give results."""
-        # Evaluations wait for the training of their model, locked steps for their time.
+        # An evaluation waits for the training of its model, a locked step for its time.
         untrained = set()
         for task in self.tasks:
             if task.step.is_training and task.step.status != DONE:
@@ -244,7 +244,7 @@ class StepRunner:
 
     def _start(self, task: Task) -> None:
         """Start a step, unless another sweep runs it or has finished it."""
-        # A job takes the lock itself.
+        # On a cluster, the job takes the lock itself.
         lock = None
         if self._submit is None:
             lock = acquire_lock(task.step.path(".lock"))
@@ -303,7 +303,7 @@ class StepRunner:
             self._conclude(task, step)
 
     def _begin(self, task: Task) -> Step:
-        """Give a step the lowest free index. Store and return it as begun."""
+        """Give a step the lowest free index. Store the step as begun, and return it."""
         step = task.step
         earlier = task.step.stored()
         taken_indices = {other.index for other in self._running if other is not task}
@@ -337,9 +337,9 @@ class StepRunner:
             stdout=log,
             stderr=subprocess.STDOUT,
             env=self._config.environment(task.index),
-            # Ctrl-C reaches the sweep alone, and the sweep passes it on once.
+            # Ctrl-C reaches only the sweep, and the sweep passes it on once.
             start_new_session=True,
-            # The command holds the lock too: it may outlive a sweep that is killed.
+            # The command also holds the lock, since it may outlive a sweep that is killed.
             pass_fds=[lock],
         )
         while True:
@@ -359,7 +359,7 @@ class StepRunner:
         """Run a step as a job, which writes its state. Yield while the job waits or runs."""
         assert self._submit is not None
         step = task.step
-        # The sweep deletes checkpoints, not its jobs: other steps may need them.
+        # Only the sweep deletes checkpoints, since other steps may need them.
         config = replace(
             self._config, jobs=1, cluster=None, cluster_parameters=None, delete_checkpoints=False
         )
@@ -379,7 +379,7 @@ class StepRunner:
             stopped = result_of(job)
         except ReluNmtError as error:
             note = str(error)
-        # Trust the state that the job wrote at its end.
+        # Use the state that the job wrote at its end, if there is one.
         stored = step.stored()
         if stored.status not in (PENDING, STARTED):
             self._conclude(task, stored)
@@ -410,7 +410,7 @@ class StepRunner:
         self._delete_checkpoints(step)
         try:
             self._after_step()
-        except ReluNmtError as error:  # the steps go on, and the last report raises it again
+        except ReluNmtError as error:  # the steps go on, and the last report raises the error
             self.say(f"no report: {error}")
 
     def _delete_checkpoints(self, step: Step) -> None:

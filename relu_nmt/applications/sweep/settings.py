@@ -32,7 +32,7 @@ PUBLISHED_FORM = (
 
 
 def parse_budget(text: str) -> Budget:
-    """Return the length of each training. Epochs are whole ones, for ``--max-epoch``."""
+    """Return the length of each training. Epochs are whole numbers, for ``--max-epoch``."""
     budget = Budget.parse(text)
     if budget.epochs is not None and not budget.epochs.is_integer():
         raise ValueError(f"'{text}': expected whole epochs here, or {TIME_EXAMPLES}")
@@ -58,7 +58,7 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 
 @settings
 class JobsConfig(ClusterOptions):
-    """The processes of a sweep. These settings change the speed and no result."""
+    """The processes of a sweep. These settings change the speed, but no result."""
 
     jobs: int = option(
         1, "trainings or evaluations at once, or jobs of the cluster", least=1, most=1024
@@ -94,7 +94,7 @@ class JobsConfig(ClusterOptions):
             )
 
     def environment(self, index: int) -> dict[str, str]:
-        """Return the environment variables of a process, by its index among those at once."""
+        """Return the environment variables of a process with this index among running processes."""
         # Share the cores between all processes, and deal out the GPUs in turn.
         variables = dict(os.environ)
         together = self.training_processes
@@ -111,7 +111,7 @@ class JobsConfig(ClusterOptions):
 class SweepSettings:
     """All settings of a sweep."""
 
-    # Parse data-bin/ as data-bin: commands are compared with earlier runs.
+    # Parse data-bin/ as data-bin, since commands are compared with earlier runs.
     data: str = data_option(
         "", "data folder with document boundaries", parse=lambda text: text and str(Path(text))
     )
@@ -184,13 +184,13 @@ class SweepSettings:
     command: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Check that no value stands twice, and that data and budget are there."""
+        """Check that no value is given twice, and that data and budget are given."""
         for name in ("lengths", "attentions", "seeds"):
             values = getattr(self, name)
             if (name != "attentions" and not values) or len(set(values)) < len(values):
                 value_text = ",".join(map(str, values))
                 raise ConfigError(
-                    f"{flag_of(name)} {value_text}: expected different ones, at least one"
+                    f"{flag_of(name)} {value_text}: expected one or more different values"
                 )
         for text in self.variants:
             if not re.fullmatch(r"[\w.+-]+:\s.*\S", text, re.DOTALL):
@@ -199,7 +199,7 @@ class SweepSettings:
                 shlex.split(text)  # a quote without its end is an error
         num_models = len(self.attentions) + len(self.variants)
         if len({*self.attentions, *self.variant_flags}) < num_models:
-            raise ConfigError("--variants: a name stands there twice, or is one of --attentions")
+            raise ConfigError("--variants: a name is given twice, or is one of --attentions")
         if self.checkpoint not in ("best", "last") and self.averaged is None:
             raise ConfigError(
                 f"--checkpoint {self.checkpoint}: expected best, last or average:N, N from 2"
@@ -256,7 +256,7 @@ class SweepSettings:
 
     @property
     def tokenizer_flags(self) -> tuple[str, ...]:
-        """The tokenizer flag of the commands that compute BLEU. Empty for the language's own."""
+        """The tokenizer flag of the commands that compute BLEU. Empty for the default."""
         name = self.sacrebleu_tokenizer
         return () if name is None else (TOKENIZER, name)
 
@@ -288,9 +288,9 @@ def read_published(path: str) -> dict[str, Any]:
 def checked_published(values: Any) -> dict[str, Any]:
     """Return a paper's table, from parsed JSON or YAML (ValueError: it has another form).
 
-    It has a ``title`` and a ``source``: paper, table, data and training. ``columns`` are titles by
-    column of results.csv: ``d_bleu``, or ``d_bleu@512`` for one document length. ``rows`` have a
-    value for each column, by attention or variant. The report prints texts unchanged.
+    The table has a ``title`` and a ``source``: paper, table, data and training. ``columns`` maps
+    columns of results.csv, such as ``d_bleu`` or ``d_bleu@512`` for one document length, to titles.
+    ``rows`` maps attentions or variants to a value for each column. The report prints texts as is.
     """
     if not isinstance(values, dict) or values.keys() != PUBLISHED_FIELDS.keys():
         raise ValueError(PUBLISHED_FORM)

@@ -1,8 +1,8 @@
 """The folder of a sweep: its description, its models, and their steps with commands and states.
 
-A step trains a model or evaluates it. It runs one or more commands, one after the other. Several
-sweeps may share a folder, at once or one after the other, with other attentions, lengths or seeds.
-The report covers all of them.
+A step trains a model or evaluates it. It runs one or more commands in order. Several sweeps with
+other attentions, lengths or seeds may share a folder, even at the same time. The report covers all
+of them.
 """
 
 import itertools
@@ -40,7 +40,7 @@ TORCHRUN = "torch.distributed.run"
 
 
 def tool(name: str, arguments: Sequence[str], processes: int = 1) -> Command:
-    """Return the command that runs a command of this package, by torchrun in several processes."""
+    """Return the words that run a command of this package, by torchrun if ``processes`` > 1."""
     command = (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
     if processes > 1:
         launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(processes))
@@ -128,7 +128,7 @@ class SweepModel:
 
 @dataclass(frozen=True)
 class Step:
-    """A training, or an evaluation of its model, with the state of its last run, stored as JSON."""
+    """The training or an evaluation of a model, with the state of its last run, stored as JSON."""
 
     model: SweepModel
     # Document length of the evaluation, in tokens. None for a training, CONTRASTS for the
@@ -162,7 +162,7 @@ class Step:
 
     @property
     def words(self) -> list[str]:
-        """The words of all commands but the path of Python, which may differ between machines."""
+        """The words of all commands without the path of Python, which differs between machines."""
         words: list[str] = []
         for command in self.commands:
             words += command[1:]
@@ -178,18 +178,18 @@ class Step:
         return read_step(self.path(".json"), self.length) or self
 
     def finished(self) -> "Step | None":
-        """Return the stored step if it is finished. Refuse a checkpoint of another command."""
+        """Return the stored step if it is finished. Refuse a step that ran another command."""
         stored = self.stored()
         old = stored.words
         new = self.words
-        # Earlier versions gave no tokenizer to variants, but sweep.json has one for all models.
+        # Earlier versions gave variants no tokenizer flag, but sweep.json has one for all models.
         if self.is_training and new.count(TOKENIZER) > old.count(TOKENIZER):
             first = new.index(TOKENIZER)
             del new[first : first + 2]
         has_checkpoint = self.is_training and any(self.checkpoints.glob("*.safetensors"))
         if old != new and (stored.status != FAILED or has_checkpoint):
             old_words, new_words = differences(old, new)
-            # A training continues from its checkpoints, so all go. An evaluation needs them.
+            # To train again, delete the checkpoints too. To evaluate again, keep them.
             mark = self.folder if self.is_training else self.path(".json")
             raise ConfigError(
                 f"{self.path('.json')}: '{self}' was {stored.status} with another command: it has "
@@ -256,7 +256,7 @@ class SweepDescription:
 
     settings: SweepSettings  # of the last run
     environment: dict[str, Any]  # of the last run
-    attentions: tuple[str, ...] = ()  # and variants of all runs, the baseline first
+    attentions: tuple[str, ...] = ()  # attentions and variants of all runs, the baseline first
     published: dict[str, Any] | None = None  # see :func:`checked_published`
     # Languages, dictionaries and text of the data, in words. Files of earlier versions lack it.
     task: dict[str, str] = field(default_factory=dict)
@@ -292,8 +292,8 @@ def read_description(folder: Path) -> SweepDescription | None:
 
 
 def write_description(folder: Path, description: SweepDescription) -> SweepDescription:
-    """Write and return the description, joined with the earlier sweeps' attentions and figures."""
-    # Join with the earlier description. New attentions come last, so that the baseline stays.
+    """Add the attentions and figures of earlier sweeps to the description. Write and return it."""
+    # New attentions come last, so that the baseline stays first.
     attentions = description.settings.systems
     published = description.published
     earlier = read_description(folder)
@@ -320,17 +320,17 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
                 f"--save-dir {folder}: its results have {name.replace('_', '-')} {old_value}, not "
                 f"{new_value}; choose another --save-dir"
             )
-    # Other flags are fine only as long as the folder has no results.
+    # Allow other flags only while the folder has no results.
     if old.shared_flags != new.shared_flags and has_results(folder):
         earlier_words, words = differences(old.shared_flags, new.shared_flags)
         raise ConfigError(
-            f"--save-dir {folder}: its models were made with '{earlier_words}' where there is "
-            f"'{words}' now, and one report is of one setting; choose another --save-dir"
+            f"--save-dir {folder}: its models were made with '{earlier_words}' where there is now "
+            f"'{words}', but all models of a report share their flags; choose another --save-dir"
         )
 
 
 def has_results(folder: Path) -> bool:
-    """Return whether a folder has models. Without any, the user may correct the settings."""
+    """Return whether a folder has models. If not, the user may still change the settings."""
     return any(training.status != FAILED for training in trainings_in(folder))
 
 
@@ -376,7 +376,7 @@ def models_in(
 
 
 def gpu_names() -> list[str]:
-    """Return the names of the GPUs, asked in another process, since a sweep itself uses none."""
+    """Return the names of the GPUs. Another process asks, so that the sweep itself uses no GPU."""
     names = "map(torch.cuda.get_device_name, range(torch.cuda.device_count()))"
     code = f"import json, torch; print(json.dumps(list({names})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
