@@ -132,7 +132,7 @@ class Option:
         return (self.show or shown)(value)
 
     def read(self, value: Any) -> Any:
-        """Return the value, checked (ConfigError). Text is read as the flag's."""
+        """Return the checked value (ConfigError: a wrong one). Text is read as the flag does."""
         if value is None and self.is_optional:
             return None
         if isinstance(value, os.PathLike):

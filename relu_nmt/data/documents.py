@@ -51,7 +51,7 @@ class Line:
 
 
 class Separators(NamedTuple):
-    """Ids of the symbols that end source and target sentences, also one that stands ``alone``."""
+    """Ids of the symbols that end sentences. ``alone``: also a sentence that is its own group."""
 
     source: int
     target: int
@@ -143,7 +143,8 @@ class WindowConfig:
 
     max_doc_tokens: int = SINGLE_SENTENCES  # most tokens of a window with its context
     window_overlap: int = 0  # number of sentences before a window that it gets as context
-    repair: bool = False  # translate windows whose translation cannot be cut again in halves
+    # Translate a window once more, in halves, if its translation cannot be cut into sentences.
+    repair: bool = False
 
     def __post_init__(self) -> None:
         WindowOptions(self.max_doc_tokens, self.window_overlap)
@@ -272,7 +273,7 @@ class Groups:
         return range(first, first + int(self.count[group]))
 
     def windows(self) -> list[Window]:
-        """Return each group by itself."""
+        """Return the groups one by one."""
         columns = (self.document, self.context, self.first, self.first + self.count)
         return [Window(*row) for row in np.stack(columns, axis=1).tolist()]
 

@@ -31,7 +31,7 @@ DOCUMENT_PROPERTIES = frozenset(
 
 
 def pair_format(path: str | os.PathLike[str]) -> str | None:
-    """Return the ending of a file with both sides, such as ``.tmx``, without that of compression.
+    """Return the ending of a file with both sides, such as ``.tmx``, before one of compression.
 
     None: the name has no registered ending.
 

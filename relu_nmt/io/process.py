@@ -164,7 +164,10 @@ def peak_gpu_bytes() -> int | None:
 
 
 def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Compute with all cores, and sleep soon, unless the environment says. Call before PyTorch."""
+    """Let PyTorch use all cores, and its waiting threads sleep soon, unless the user has chosen.
+
+    Call it before PyTorch is imported.
+    """
     environment.setdefault(THREADS, str(available_cores()))
     if not any(name in environment for name in WAITING):
         environment["GOMP_SPINCOUNT"] = SPIN_COUNT
@@ -192,7 +195,7 @@ def crowding_note(
     cores: int | None = os.cpu_count(),
     look: Callable[[], int | None] = other_threads,
 ) -> str:
-    """Return a warning if several looks find others on the needed cores, or an empty text."""
+    """Return a warning if other processes stay on cores that this one needs, or an empty text."""
     try:
         threads = int(environment[THREADS])
     except (KeyError, ValueError):

@@ -58,7 +58,7 @@ class TrainingState:
     interrupted: bool = False
 
     def begin_epoch(self, num_batches: int) -> bool:
-        """Set the number of batches. If it changed in an epoch, scale the offset, return True."""
+        """Set the number of batches. Return True, and scale the offset, if it changed midway."""
         changed = self.batch_offset > 0 and self.num_batches not in (0, num_batches)
         if changed:
             self.batch_offset = round(self.batch_offset * num_batches / self.num_batches)

@@ -147,7 +147,7 @@ def measure(
 def forget_other_measure(
     state: TrainingState, metric: str, data: TrainingData, say: Callable[[str], None]
 ) -> None:
-    """Forget the best score if it is of another metric, signature or set than scores are now."""
+    """Forget the best score if it is of another validation set or signature than new scores."""
     if not data.valid:
         return
     # Store the present subset and signature, with which later scores are compared.
