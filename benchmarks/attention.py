@@ -109,7 +109,7 @@ def peak_bytes(run: Callable[[], None], device: str) -> int:
 def measure_memory(cell: Cell) -> int | None:
     """Return the peak bytes of a cell, or ``None`` if memory ran out.
 
-    A figure of a CPU comes from a separate process. The allocator of a GPU can be reset.
+    On a CPU each figure comes from a separate process. On a GPU the allocator is reset before it.
     """
     if cell.device == "cuda":
         try:
@@ -154,7 +154,7 @@ def measure_times(cells: list[Cell], rounds: int) -> dict[Cell, float]:
 
 
 def table(arguments: argparse.Namespace) -> list[dict]:
-    """Measure and print everything. Return the rows."""
+    """Measure all cells and print the table. Return its rows."""
     rows = []
     print(
         "dtype  pass       length  backend            ms   x sdpa    x ref    peak MB", flush=True
@@ -234,13 +234,13 @@ def parse_arguments() -> argparse.Namespace:
     lengths = [512, 1024, 2048, 4096, 8192]
     parser.add_argument("--lengths", type=int, nargs="+", default=lengths, help="tokens")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS, help="all that run here")
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, help="default: all")
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--regularizer", action="store_true", help="sums and entropies of rows")
+    parser.add_argument("--regularizer", action="store_true", help="also sums and entropies")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="of PyTorch on the CPU")
+    parser.add_argument("--threads", type=int, default=0, help="0: PyTorch's choice")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--plot", type=Path, metavar="PNG")
     arguments = parser.parse_args()

@@ -4,9 +4,9 @@
     python benchmarks/copy_task.py --attentions rela sima   only these
     python benchmarks/copy_task.py --task sort --updates 1500
 
-An attention with a causal form stands in the decoder's self-attention, any other in the encoder.
-The other slots have the attention of the preset. Sequences are 1 to 12 of 16 symbols. The model has
-two layers of width 64. Prints BLEU and perplexity on held-out sequences.
+An attention with a causal form is used in the decoder's self-attention, any other in the encoder.
+The other slots have the attention of the preset. Sequences have 1 to 12 symbols, out of 16. The
+model has two layers of width 64. The script prints BLEU and perplexity on held-out sequences.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def learn(data: Path, run: Path, updates: int, flags: Sequence[str] = ()) -> Lea
 
 
 def slot_of(name: str) -> str:
-    """Return the slot for a test of the attention ``name``."""
+    """Return the slot in which the attention ``name`` is tested."""
     from relu_nmt.attention import attentions
     from relu_nmt.config.registry import Spec
 

@@ -2,18 +2,19 @@ r"""The quality of a first training: BLEU of this toolkit and its peers after th
 
     python benchmarks/first_hour.py --text FOLDER --minutes 15
 
-FOLDER is that of benchmarks/run.py, and so are the prepared text and, under --folder, the peers'
-environments. All programs read the same subwords and train one after the other on the same cores:
+FOLDER holds the same text as for benchmarks/run.py, whose prepared text and environments of peers,
+under --folder, are used. All programs read the same subwords and train in turn on the same cores:
 
 relu_nmt             relu-nmt-train with --arch reluformer and --budget, and nothing else
 fairseq              its recipe for IWSLT'14 German-English (examples/translation/README.md)
 fairseq, small       3+3 layers of width 256, batches of 1,536 tokens, a warm-up of 400 updates
-joeynmt              its recipe for the same (configs/iwslt14_deen_bpe.yaml), at a constant rate
+joeynmt              its recipe for IWSLT'14 (configs/iwslt14_deen_bpe.yaml), at a constant rate
 joeynmt, small       the model and the batches of "fairseq, small"
 
-fairseq counts the time from its first update, and the peers write their last checkpoint after the
-time: "training s" has it all. Each model translates the test set with beam 5. BLEU is sacreBLEU's
-of detokenized translations (13a, lower-cased), "ratio" is to that of the first row.
+fairseq counts --minutes from its first update, and the peers write their last checkpoint after
+them. "training s" is the whole time. Each model translates the test set with beam 5. BLEU is
+sacreBLEU's (13a, lower-cased) of detokenized translations. "ratio" is BLEU divided by BLEU of the
+first row.
 """
 
 import argparse
@@ -109,8 +110,8 @@ class PublishedJoeyNMT(FreeJoeyNMT):
         settings["data"]["dev"] = str(self.text / "valid")
         settings["testing"]["eval_metrics"] = ["bleu"]
         training = settings["training"]
-        # Keep the rate, as the recipe's plateau scheduler does for 6,000 updates at least. That one
-        # fails with present versions of PyTorch.
+        # Keep the rate constant. The recipe's plateau scheduler, which fails with present versions
+        # of PyTorch, also keeps the rate for at least 6,000 updates.
         training |= {"scheduling": "exponential", "decrease_factor": 1.0}
         del training["learning_rate_warmup"]
         training |= {
@@ -214,12 +215,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--folder", type=Path, default=Path("benchmark-run"), help="environments, data, models")
     add("--text", type=Path, required=True, help="folder of the text")
     add("--minutes", type=float, default=15, help="time of each training")
-    rows_help = "only these, such as 'fairseq, small'"
+    rows_help = "only these rows, such as 'fairseq, small'"
     add("--rows", nargs="+", choices=ROWS, default=ROWS, metavar="NAME", help=rows_help)
     add("--pairs", type=int, default=100_000, help="sentence pairs to use of the training text")
-    add("--sentences", type=int, default=1000, help="of the test set to translate")
-    add("--merges", type=int, default=8000, help="of the byte pair encoding")
-    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each program")
+    add("--sentences", type=int, default=1000, help="sentences of the test set to translate")
+    add("--merges", type=int, default=8000, help="merges of the byte pair encoding")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads per program")
     parser.set_defaults(documents=0, lengths=[])
     return parser.parse_args()
 

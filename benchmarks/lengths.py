@@ -8,10 +8,10 @@ r"""Measure time and memory per token by length, of training and decoding. Write
 Every attention runs with all its back ends for the device, in training with and without activation
 checkpointing. A training step is a forward and a backward pass, with the regularizer if the
 attention has one, without the optimizer. Decoding has 4 beams. Batches have about --tokens tokens,
-in documents of random words in sentences of 5 to 45, in decoding a quarter. Each figure comes from
-separate processes, which take turns. Times are medians over rounds. Memory is PyTorch's largest
-allocation on a GPU, else the growth of the peak resident set. A case with more memory than
---most-memory has no figures.
+a quarter of this in decoding. Documents are random words in sentences of 5 to 45 tokens. Each
+figure comes from separate processes, which take turns. Times are medians over rounds. Memory is
+PyTorch's largest allocation on a GPU, or the growth of the peak resident set on a CPU. A case that
+needs more than --most-memory has no figures.
 
 ``compiled`` is the step by ``torch.compile`` (without generated code on a CPU, as a check),
 ``graph`` the step recorded as a CUDA graph and replayed.
@@ -60,7 +60,7 @@ WAVES = "sinusoidal"
 WARM_UP_RUNS = {"plain": 1, "compiled": 3, "graph": 1}
 """Steps before a measurement: torch.compile compiles again when gradients exist."""
 WARM_UP_LENGTH = 64
-"""Tokens of the warm-up document, short so that its peak memory hides no later one."""
+"""Tokens of the warm-up document. It is short, so that its peak memory hides no later peak."""
 RECORDED_AFTER = 3
 """Steps before the recording of a graph, as PyTorch requires."""
 
@@ -381,7 +381,7 @@ def plot(figures_of: dict[Case, Figures], path: Path) -> None:
     kinds = list(dict.fromkeys(case.what for case in figures_of))
     figure, axes = plt.subplots(2, len(kinds), figsize=(7 * len(kinds), 10), squeeze=False)
     labels = ("microseconds per token", "peak memory, kB per token")
-    # Cases that differ in length and checkpointing alone have one color.
+    # Cases that differ only in length and checkpointing have the same color.
     variants = list(dict.fromkeys(replace(case, length=0, recompute=False) for case in figures_of))
     by_length = sorted(figures_of, key=lambda case: case.length)
     for (row, label), (column, what) in itertools.product(enumerate(labels), enumerate(kinds)):
@@ -405,7 +405,7 @@ def plot(figures_of: dict[Case, Figures], path: Path) -> None:
         axis.set_xlabel("tokens of a document")
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
-        if axis.lines and row == 1:  # the upper ones have the same lines
+        if axis.lines and row == 1:  # the upper plots have the same lines
             axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2)
     figure.tight_layout()
     with replacing(path) as temporary:
@@ -430,9 +430,9 @@ def parse_arguments() -> argparse.Namespace:
     add("--what", nargs="+", choices=("training", "decoding"), default=["training", "decoding"])
     add("--lengths", type=int, nargs="+", default=lengths, help="tokens of a document")
     add("--attentions", nargs="+", default=["softmax", "reluformer:gamma=2"])
-    add("--backends", nargs="+", help="of attention; all that an attention has by default")
+    add("--backends", nargs="+", help="default: all back ends of each attention")
     add("--document-attention", nargs="+", choices=("full", "aligned"), default=["full"])
-    add("--positions", nargs="+", default=[WAVES], help="as of relu-nmt-train")
+    add("--positions", nargs="+", default=[WAVES], help="position schemes")
     add("--steps", nargs="+", choices=("plain", "compiled", "graph"), default=["plain"])
     add(
         "--checkpointing",
@@ -440,18 +440,18 @@ def parse_arguments() -> argparse.Namespace:
         nargs="+",
         default=[False, True],
         metavar="{off,on}",
-        help="activations are made again in the backward pass",
+        help="compute activations again in the backward pass",
     )
-    add("--shape", default="3,256,4", help="layers a side, width, heads")
-    add("--global-layers", type=int, default=2, help="of aligned document attention")
-    add("--tokens", type=int, default=8192, help="of a batch to train on")
-    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="of the products")
+    add("--shape", default="3,256,4", help="layers per side, width, heads")
+    add("--global-layers", type=int, default=2, help="for aligned attention")
+    add("--tokens", type=int, default=8192, help="tokens in a training batch")
+    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="dtype of products")
     add("--rounds", type=int, default=3)
     add("--device", default="cpu")
     add("--threads", type=int, default=1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     add("--most-memory", type=float, default=0.8 * memory, help="GB of address space on a CPU")
-    add("--csv", type=Path, help="measurements; those that are there are not made again")
+    add("--csv", type=Path, help="measurements, made only if they are missing")
     add("--plot", type=Path)
     return parser.parse_args()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 SECONDS_BETWEEN_SAMPLES = 0.1
 SHARE_OF_SAMPLES = 0.01
-"""Largest share of a command's time for memory readings: each one visits all its pages."""
+"""Largest share of a command's time for reading its memory, since a reading visits all pages."""
 
 
 def benchmark_parser(description: str | None) -> argparse.ArgumentParser:
@@ -62,7 +62,7 @@ def run(
     Args:
         command: program and arguments.
         environment: additional environment variables.
-        stdin: input file, by default an empty one.
+        stdin: input file. By default the input is empty.
         folder: working directory.
         interrupt_after: seconds after which the command gets the signal of Ctrl-C.
 

@@ -138,7 +138,7 @@ class JoeyNMT(Program):
     JoeyNMT writes checkpoints only after a validation, so the time of a checkpoint is unknown.
     """
 
-    # It imports importlib_metadata without declaring it.
+    # JoeyNMT imports importlib_metadata without declaring it.
     packages = (TORCH, "joeynmt==2.3.0 importlib_metadata")
     distribution = "joeynmt"
 
@@ -175,7 +175,7 @@ class JoeyNMT(Program):
         return Command(words, PEER_ENVIRONMENT, self.text / f"{task.split}.de")
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`. They are the last lines printed, as ``-o`` is broken."""
+        """See :meth:`Program.translated`. Read the last printed lines, because ``-o`` is broken."""
         match = re.search(r"Generation took ([\d.]+)", run.text)
         if match is None:
             raise FailedCommand(f"{self.name} printed no 'Generation took'")

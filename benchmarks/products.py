@@ -62,11 +62,11 @@ def main() -> None:
     """Run the benchmark and print its table."""
     parser = benchmark_parser(__doc__)
     add = parser.add_argument
-    add("--types", nargs="+", choices=list(TYPES), default=list(TYPES), help="of numbers")
+    add("--types", nargs="+", choices=list(TYPES), default=list(TYPES), help="number types")
     shapes = ["256x256", "256x768", "256x1024", "1024x256", "256x7880"]
     add("--shapes", nargs="+", default=shapes, metavar="DxD'", help="inputs and outputs")
-    add("--rows", type=int, nargs="+", default=[1, 5, 16, 48, 100, 250], help="of x")
-    add("--rounds", type=int, default=7, help="of each figure")
+    add("--rows", type=int, nargs="+", default=[1, 5, 16, 48, 100, 250], help="rows of x")
+    add("--rounds", type=int, default=7, help="rounds per figure")
     arguments = parser.parse_args()
     for name in arguments.types:
         if not (can_pack() and native.has_kernel(KERNELS[name])):

@@ -1,8 +1,8 @@
 """The toolkits that benchmarks/run.py compares: their installation, commands and output.
 
 A peer gets a separate virtual environment and runs by the peer's commands. The dependencies of
-fairseq and OpenNMT-py are listed here: built in isolation, fairseq fetches a second PyTorch, and
-OpenNMT-py requires one before 2.3.
+fairseq and OpenNMT-py are listed here, because a build of fairseq in isolation fetches a second
+PyTorch, and OpenNMT-py requires PyTorch before 2.3.
 """
 
 import json
@@ -26,7 +26,7 @@ BEAM = 5
 MOST_TOKENS = 200
 DEVICE_FLAGS = {"cpu": ["--cpu"], "cuda": []}
 WORKERS = "workers"
-"""Ending of the names of decodings with a worker of one thread for each thread."""
+"""Ending of the names of decodings with one worker per thread, each with one thread."""
 TRANSLATED = re.compile(
     r"Translated ([\d,]+) (?:sentences|groups|documents) .*? in ([\d.]+)s(?: \(([\d.]+) )?"
 )
@@ -106,7 +106,7 @@ class Program(ABC):
         data: folder of the binarized text, for this toolkit and fairseq.
 
     Attributes:
-        packages: arguments of one ``pip install`` after the other.
+        packages: arguments of successive ``pip install`` commands.
         distribution: the package whose version is printed.
     """
 
@@ -184,7 +184,7 @@ def _call(words: Sequence[str]) -> str:
 
 
 class FairseqLike(Program):
-    """The common base of fairseq's programs and this toolkit: flags and output."""
+    """The common base of fairseq and this toolkit, which share flags and forms of output."""
 
     def flags(self, task: Training, destination: Path) -> list[str]:
         """Return the flags of a training."""
@@ -266,12 +266,12 @@ class Ours(FairseqLike):
         self.checkout = checkout
 
     def install(self) -> None:
-        """See :meth:`Program.install`. Only check that it exists."""
+        """See :meth:`Program.install`. Only check that the checkout exists."""
         if not (self.checkout / "relu_nmt/__init__.py").is_file():
             raise FailedCommand(f"{self.checkout}: no checkout of relu_nmt")
 
     def version(self) -> str:
-        """See :meth:`Program.version`. The revision of the checkout."""
+        """See :meth:`Program.version`. Return the revision of the checkout."""
         git = ["git", "-C", str(self.checkout), "describe", "--always", "--dirty"]
         try:
             return f"revision {_call(git).strip()}"
@@ -352,8 +352,8 @@ class Fairseq(FairseqLike):
         """See :meth:`Program.decode`."""
         model = str(self.models / "checkpoint_last.pt")
         flags = self.generate_flags(task)
-        # Lift its limits: it refuses more than 1,024 tokens, and drops a last batch that is no
-        # multiple of 8 sentences.
+        # Lift fairseq's limits. It refuses more than 1,024 tokens, and drops a last batch that is
+        # no multiple of 8 sentences.
         flags += ["--max-source-positions", "16384", "--max-target-positions", "16384"]
         flags += ["--required-batch-size-multiple", "1"]
         words = [str(self.bin / "fairseq-generate"), str(self.data), "--path", model, *flags]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from run import Measurement
 
 BUSY_LOAD = 0.25
-"""Least share of the cores in use by other programs on a machine that counts as busy."""
+"""A machine counts as busy if other programs use at least this share of its cores."""
 REASON = 160
 
 
@@ -62,7 +62,7 @@ class Machine:
 
 
 def _processor() -> str:
-    """Return the processor's name, and if it computes in bfloat16."""
+    """Return the processor's name, and whether it computes in bfloat16."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:

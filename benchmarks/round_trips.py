@@ -4,7 +4,7 @@
 
 Each table (source, tab, target; ``NAME.SOURCE-TARGET.tsv``) is preprocessed with Moses and with
 SentencePiece, trains a tiny model for a few updates, is translated and scored. The printed table
-has for each side the number of given lines, of translated lines, and the share of lines that
+has the numbers of given and of translated lines, and for each side the share of lines that
 encoding and decoding change.
 """
 
@@ -80,7 +80,7 @@ def main() -> None:
     """Print the table."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="NAME.SOURCE-TARGET.tsv")
-    parser.add_argument("--lines", type=int, default=2000, help="lines of each (default: 2000)")
+    parser.add_argument("--lines", type=int, default=2000, help="lines per table (default: 2000)")
     parser.add_argument("--subword-size", type=int, default=4000, help="subwords (default: 4000)")
     arguments = parser.parse_args()
     print("| text | text steps | lines | translated: in / out | source changed | target changed |")

@@ -4,10 +4,10 @@ r"""Speed and memory of this toolkit beside its peers. Writes the table of docs/
 
 FOLDER holds ``train``, ``valid`` (or ``val``) and ``test`` (or ``test_2016_flickr``), each as .de
 and .en, such as Multi30k. Without --text the script fetches the corpus of the examples, or makes
-one. Each peer gets a virtual environment under --folder, from pip's package index. A peer that does
-not install, or fails, becomes a line of the table. CTranslate2 also needs the extra ``ctranslate2``
-of this toolkit, which converts the model for it. With --revision, other checkouts of this toolkit
-are peers too, to show the effect of a change.
+one. Each peer gets a virtual environment under --folder, from pip's package index. A peer that
+cannot be installed, or fails, becomes a line of the table. CTranslate2 also needs the extra
+``ctranslate2`` of this toolkit, which converts the model for it. With --revision, other checkouts
+of this toolkit are peers as well, to show the effect of a change.
 
 Programs take turns in every round, in reverse order each time, so that all meet the same state of
 the machine. Figures are medians over rounds, and ratios are medians of the ratios within a round.
@@ -72,7 +72,7 @@ class Measurement:
     problems: dict[str, str] = field(default_factory=dict)
 
     def measure(self, round_number: int) -> None:
-        """Run every row once. Leave out a failed row from then on."""
+        """Run every row once. A failed row is left out of later rounds."""
         names = [name for name in self.rows if name not in self.problems]
         if round_number % 2:
             names.reverse()
@@ -107,7 +107,7 @@ class Benchmark:
         return Ours(name, self.folder / name.replace(" ", "-"), self.text, self.data, checkout)
 
     def _programs(self) -> list[Program]:
-        """Install the requested programs. Note those that do not install."""
+        """Install the requested programs. Note the programs that cannot be installed."""
         requested: list[Program] = [self.ours]
         for checkout in self.arguments.revision:
             requested.append(self._ours(checkout.resolve(), f"relu_nmt {checkout.resolve().name}"))
@@ -352,22 +352,22 @@ def parse_arguments() -> argparse.Namespace:
     add("--folder", type=Path, default=Path("benchmark-run"), help="environments, data, models")
     add("--text", type=Path, help="folder of the text; the examples' corpus by default")
     add("--pairs", type=int, default=100_000, help="sentence pairs to use of the training text")
-    add("--sentences", type=int, default=1000, help="of the test set to translate")
-    add("--documents", type=int, default=8, help="to translate, all in one batch")
+    add("--sentences", type=int, default=1000, help="sentences of the test set to translate")
+    add("--documents", type=int, default=8, help="documents to translate, all in one batch")
     add("--lengths", type=int, nargs="+", default=[512, 1024], help="tokens of a document")
     add("--batch-sizes", type=int, nargs="+", default=[1, 64], help="sentences in a batch")
-    add("--merges", type=int, default=8000, help="of the byte pair encoding")
-    add("--shape", default="3,256,4,1024", help="layers a side, width, heads, FFN width")
+    add("--merges", type=int, default=8000, help="merges of the byte pair encoding")
+    add("--shape", default="3,256,4,1024", help="layers per side, width, heads, FFN width")
     add("--max-tokens", type=int, default=4096, help="target tokens of a training batch")
-    add("--updates", type=int, default=60, help="of a training that is measured")
-    add("--model-updates", type=int, default=2000, help="of the models that decode")
+    add("--updates", type=int, default=60, help="updates of a measured training")
+    add("--model-updates", type=int, default=2000, help="updates of the models that decode")
     add("--rounds", type=int, default=3, help="runs of each row")
-    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each program")
-    add("--processes", type=int, default=1, help="to train in, too, by torchrun")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads per program")
+    add("--processes", type=int, default=1, help="also train in this many, by torchrun")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
     add("--revision", type=Path, nargs="*", default=[], help="other checkouts of this toolkit")
-    add("--variants", nargs="+", metavar="WORD", help="only rows with one of these, as bfloat16")
+    add("--variants", nargs="+", metavar="WORD", help="only rows with these words")
     add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to measure")
     add("--output", type=Path, help="Markdown file to write; printed in any case")
     return parser.parse_args()

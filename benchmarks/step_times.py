@@ -120,11 +120,11 @@ def main() -> None:
         metavar="ATTENTION",
         help="attentions trained with the regularizer of their weights",
     )
-    parser.add_argument("--layers", type=int, default=3, help="of encoder and decoder each")
-    parser.add_argument("--sentences", type=int, default=24, help="in the batch")
+    parser.add_argument("--layers", type=int, default=3, help="layers per side")
+    parser.add_argument("--sentences", type=int, default=24, help="sentences per batch")
     parser.add_argument("--length", type=int, default=32, help="most tokens of a sentence")
-    parser.add_argument("--image-size", type=int, default=32, help="pixels a side")
-    parser.add_argument("--patch-size", type=int, default=4, help="pixels a side of a patch")
+    parser.add_argument("--image-size", type=int, default=32, help="pixels per side")
+    parser.add_argument("--patch-size", type=int, default=4, help="pixels per side of a patch")
     parser.add_argument("--images-at-once", type=int, default=16, help="images in the batch")
     parser.add_argument("--turns", type=int, default=20, help="steps of each attention")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -57,9 +57,9 @@ def made_objective(arguments: argparse.Namespace) -> TranslationObjective:
 def main() -> None:
     """Run the benchmark and print its result."""
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--attention", default="reluformer:gamma=2", help="of all slots")
-    parser.add_argument("--layers", type=int, default=3, help="of encoder and decoder each")
-    parser.add_argument("--sentences", type=int, default=48, help="in the batch")
+    parser.add_argument("--attention", default="reluformer:gamma=2", help="attention of all slots")
+    parser.add_argument("--layers", type=int, default=3, help="layers per side")
+    parser.add_argument("--sentences", type=int, default=48, help="sentences per batch")
     parser.add_argument("--length", type=int, default=32, help="most tokens of a sentence")
     parser.add_argument("--regularizer", action="store_true", help="with the regularizer on")
     parser.add_argument("--steps", type=int, default=20, help="steps of each kind")

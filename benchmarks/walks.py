@@ -8,9 +8,10 @@ gamma     ``gamma`` from the flag --attention to the kernel
 document  a document from raw text to the batch of a training
 
 For ``pair`` and ``line`` a file counts if one of its functions runs. For ``gamma`` and ``document``
-it counts if a function holds the followed value, in a variable or in an attribute that it reads: a
-number that occurs nowhere else, or a rare word, as text or as token id. The names of the variables
-are counted too. All modules are imported before, so that code that runs on import does not count.
+a file counts if a function holds the followed value, in a variable or in an attribute that the
+function reads. This value is a number that occurs nowhere else, or a rare word, as text or as token
+id. The names of the variables are counted, too. All modules are imported first, so that code that
+runs on import does not count.
 """
 
 import inspect
@@ -138,7 +139,7 @@ def shows_word(token: int) -> Callable[[Any], bool]:
 
 
 def write_text(folder: Path) -> None:
-    """Write documents of many words, so that the id of the rare one is a large number."""
+    """Write documents of many words, so that the id of the rare word is a large number."""
     rng = random.Random(1)
     words = list(map("".join, itertools.product("bdfg", "aeiou", "klmnprst")))
     for language in ("de", "en"):

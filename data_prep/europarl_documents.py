@@ -65,7 +65,7 @@ def read_documents(prefix: str, languages: Sequence[str]) -> tuple[list[docs.Doc
     """Read files in which a line ``<d>`` opens each document.
 
     Returns:
-        The documents without pairs that have an empty side, and their number.
+        The documents without their pairs that have an empty side, and the number of such pairs.
 
     Raises:
         PrepError: the boundaries of the two sides differ, or are missing.
@@ -159,7 +159,7 @@ def describe_lengths(documents: Sequence[docs.Document]) -> str:
 
 
 def _held_out(arguments: argparse.Namespace) -> dict[str, list[docs.Document]]:
-    """Read valid and test, where they are given, and say how large they are."""
+    """Read valid and test if they are given, and print their sizes."""
     sets = {}
     for split, prefix in (("valid", arguments.validpref), ("test", arguments.testpref)):
         if prefix is None:
@@ -250,7 +250,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
     """Check that the flags go together.
 
     Raises:
-        PrepError: they do not.
+        PrepError: the flags do not go together.
     """
     check_names([SOURCE_RELEASE], arguments)
     if (arguments.validpref is None) != (arguments.testpref is None):

@@ -8,13 +8,13 @@ earlier sentences.
 
     python data_prep/grammar_corpus.py --out corpus/ --documents 4000 --seed 1
 
-writes train, valid and test (``train.de``, ``train.en``, ...), ``valid.contrasts.jsonl`` and
-``test.contrasts.jsonl`` with the sentences that need an earlier one, that one, and the wrong
-translations, and ``corpus.json``. Without earlier sentences their translation is a guess: of "it"
-(er, sie, es), of "you" (du, Sie), and from German of "er" and "sie", which are a person (he, she)
-as often as a thing (it) in sentences that fit both. Lines that training has seen word for word are
-removed from valid and test (``--near-copy 2`` keeps them, and documents whole). The contrasts keep
-their whole documents.
+writes train, valid and test (``train.de``, ``train.en``, ...), the contrasts
+``valid.contrasts.jsonl`` and ``test.contrasts.jsonl``, and ``corpus.json``. A contrast has a
+sentence that needs an earlier one, the earlier sentence, and wrong translations. Without the
+earlier sentence a translation is a guess: of "it" (er, sie, es), of "you" (du, Sie), and of German
+"er" and "sie", which mean a person as often as a thing where both fit. Lines that training has seen
+word for word are removed from valid and test (``--near-copy 2`` keeps them, and documents whole).
+Contrasts keep their whole documents.
 """
 
 import argparse

@@ -9,8 +9,8 @@ The steps of the usual recipe, in its order: tags are removed from the training 
 joins dev2010, TEDX.dev2012, tst2010, tst2011 and tst2012. The files hold raw text. The last step,
 relu-nmt-preprocess, tokenizes, lower-cases and learns 10,000 joint BPE merges on the training text.
 
-Reference: the sizes are those commonly reported for this recipe with the Perl tokenizer. The Python
-one may differ by a few pairs, which is then said (--strict makes it an error).
+Reference: the sizes are commonly reported for this recipe with the Perl tokenizer. The Python
+tokenizer may give a few pairs more or fewer. The script then prints a note, or stops with --strict.
 """
 
 import argparse

@@ -9,9 +9,9 @@ Two files are parallel line by line. Their endings (``de``, ``en``) name the lan
 ``--source-lang`` and ``--target-lang`` do. An empty line on both sides, or a line ``<d>`` before
 each document, divides documents.
 
-``--input`` reads translation memories (TMX), in which ``de`` finds ``de-DE`` too and a property
-such as ``x-document`` or ``file`` names the document, and tables with tabs between source and
-target, or between document, segment, source and target. All of them may be compressed.
+``--input`` reads translation memories (TMX) and tables with tabs, compressed or not. In TMX ``de``
+also finds ``de-DE``, and a property such as ``x-document`` or ``file`` names the document. The
+columns of a table are source and target, or document, segment, source and target.
 
 Without documents, blocks of consecutive lines count as documents. Whole documents are held out,
 without lines that the training text contains word for word or nearly so.

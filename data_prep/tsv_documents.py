@@ -4,11 +4,11 @@ r"""Make a corpus of documents from tables: one sentence pair a line, columns di
     python data_prep/tsv_documents.py --train A.tsv.gz B.tsv --source-lang de --target-lang en \
         --out CORPUS
 
-The first column names the document. Its lines stand one after the other. If a name comes again in
-another place or table, it names another document. Columns count from 1, or from the end with -1,
-so that tables may have more columns in between. Documents of ``--held-out-tables`` become valid and
-test by turns. Without such tables, the script draws documents from ``--train``. It removes held-out
-lines that the training text contains word for word or nearly so.
+The first column names the document. The lines of a document follow each other. The same name in
+another place or table names another document. Columns count from 1, or from the end with -1, so
+that tables may have more columns in between. Documents of ``--held-out-tables`` become valid and
+test alternately. Without such tables, the script draws documents from ``--train``. It removes
+held-out lines that the training text contains word for word or nearly so.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def read_documents(path: Path, columns: tuple[int, int]) -> Iterator[docs.Docume
 
     Args:
         path: the table.
-        columns: of the source and the target sentence, from 1, or negative from the end.
+        columns: columns of source and target, from 1, or negative from the end.
 
     Raises:
         DataError: the table is missing, damaged or not UTF-8, or a line has too few columns.

@@ -69,7 +69,7 @@ class Clause:
         verb: the full verb.
         tense: ``past``, ``present`` or ``future``.
         direct: accusative object.
-        indirect: dative object. Alone (helfen), English makes it the object.
+        indirect: dative object. Without an accusative object (helfen), it is the English object.
         predicate: after a form of "sein".
         place: where, or with ``direction`` where to.
         direction: whether ``place`` is a goal (accusative) and not a location (dative).
@@ -97,7 +97,7 @@ class Clause:
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """A main clause, the verb second. With ``time_first`` the time stands before it.
+    """A main clause with the verb second. With ``time_first`` the time stands before the verb.
 
     ``reply`` is ``yes``, ``no`` or empty.
     """
@@ -176,7 +176,7 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Greeting:
-    """A fixed expression with the name of the listener: (German, English) with ``{}`` for it."""
+    """A fixed expression (German, English), with ``{}`` for the name of the listener."""
 
     words: tuple[str, str]
     listener: Entity

@@ -58,14 +58,14 @@ class Narrator:
         return c.Phrase(self.thing, form)
 
     def _beside(self, person: c.Phrase) -> c.Phrase:
-        """The thing as a subject beside a person's clause: no pronoun that could mean either."""
+        """The thing as subject beside a clause about the person. A pronoun must not fit both."""
         return self._it(0.0 if person.entity.gender == self.thing.gender else 0.8)
 
     def _either(self) -> c.Phrase:
         """Return the thing or the person as a subject that fits both.
 
-        A pronoun is never ambiguous. The person is the subject half as often as the thing, which
-        may be neuter. So "er" and "sie" mean both equally often, and only context decides.
+        A pronoun is never ambiguous. The thing is the subject twice as often as the person, because
+        it may be neuter. So "er" and "sie" mean either equally often, and only context decides.
         """
         if self.story.chance(2 / 3):
             return self._beside(c.Phrase(self.hero, "name"))

@@ -13,8 +13,8 @@ class Noun:
         plural: German nominative plural.
         english: singular.
         english_plural: plural.
-        weak: German n-declension: every form but the nominative singular is the plural's
-            (der Junge, den Jungen), or in ``weak`` itself if that is not so.
+        weak: form of the other singular cases in the German n-declension (den Jungen). Empty for
+            all other nouns.
     """
 
     german: str
@@ -44,8 +44,8 @@ class Verb:
         participle: as in "hat ... gekauft".
         english: base form, third person, past.
         prefix: separable prefix (mit|bringen).
-        particle: English particle, after a noun and before a pronoun (pick the box up, pick it up
-            is written "pick up the box", "pick it up").
+        particle: English particle. It stands before a noun ("pick up the box") and after a pronoun
+            ("pick it up").
         preposition: English preposition of the object (look for it).
         auxiliary: ``haben`` or ``sein``.
         imperative: command to a ``du``, without the prefix.

@@ -1,7 +1,7 @@
 """The steps of the usual preparation recipes, one line or pair at a time.
 
-Reference: the Moses scripts clean-corpus-n, normalize-punctuation, remove-non-printing-char, of
-which the first and the last are implemented here, tokenizer and punctuation in sacremoses.
+Reference: the Moses scripts. clean-corpus-n and remove-non-printing-char are implemented here, the
+tokenizer and normalize-punctuation in sacremoses.
 """
 
 import dataclasses
@@ -105,8 +105,8 @@ def remove_non_printing(line: str) -> str:
     """Replace control, format, private and unassigned characters by spaces.
 
     Characters that are part of the spelling stay: joiners, as in Persian and Hindi words and in
-    emoji, and visible signs before numbers. Those that only direct the writing of a word go without
-    a space.
+    emoji, and visible signs before numbers. Characters that only affect how a word is displayed are
+    removed without a space.
     """
     if line.isascii() and line.isprintable():
         return line

@@ -132,7 +132,7 @@ def divide(documents: Sequence[Document], held_out: int, threshold: float, seed:
 
 
 def note_repeated_names(documents: Sequence[Document]) -> None:
-    """Print the number of names that stand in several places. See also :func:`divide`."""
+    """Print how many names are given to documents in several places. See :func:`divide`."""
     names = Counter(document.name for document in documents)
     repeated = sum(count > 1 for count in names.values())
     if repeated:
@@ -262,7 +262,7 @@ def add_division_options(parser: argparse.ArgumentParser, near_copy: float) -> N
         f"removed; 1 for word for word (default: {near_copy:g})",
     )
     parser.add_argument(
-        "--seed", type=int, default=1, help="of the choice, and of made text (default: 1)"
+        "--seed", type=int, default=1, help="seed of choice and generated text (default: 1)"
     )
 
 

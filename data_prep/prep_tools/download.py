@@ -34,7 +34,7 @@ def verify(path: Path, sha256: str | None) -> None:
     """Check a file against its SHA-256, if that is known.
 
     Raises:
-        PrepError: it is another.
+        PrepError: the checksums differ.
     """
     if sha256 is None:
         return
@@ -178,7 +178,7 @@ def fetch(urls: Sequence[str], path: Path, sha256: str | None = None) -> Path:
         ``path``.
 
     Raises:
-        PrepError: no address has it, or the checksum is another.
+        PrepError: no address has the file, or the checksums differ.
     """
     if path.is_file():
         verify(path, sha256)

@@ -71,7 +71,7 @@ def align_paragraphs(sources: list[str], targets: list[str]) -> list[tuple[str, 
     """Return the sentence pairs of a turn.
 
     Paragraphs are aligned one by one if both sides have the same number, otherwise all together.
-    Sentences without a counterpart are left out. Several that correspond to one are joined.
+    Sentences without a counterpart are left out. Sentences that correspond to one are joined.
     """
     if len(sources) != len(targets):
         sources = [" ".join(sources)]

@@ -72,7 +72,7 @@ _WORDS = _Table(spaced=True)
 
 
 def _decomposed(text: str) -> str:
-    """Return the text without case, its marks after their letters, wide forms as usual ones."""
+    """Return the text without case and decomposed: marks follow letters, wide forms are plain."""
     return unicodedata.normalize("NFKD", text).casefold()
 
 

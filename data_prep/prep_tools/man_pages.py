@@ -14,7 +14,7 @@ from relu_nmt.io.text_lines import split_lines
 _FONTS = frozenset(("B", "I", "R", "SM", "SB", "CW"))
 _ALTERNATING = frozenset(("BR", "BI", "RB", "RI", "IB", "IR"))
 _NEW_PARAGRAPH = frozenset(("PP", "P", "LP", "sp", "br", "RS", "RE", "HP", "PD", "bp", "ne", "Sp"))
-# Macros that begin text that is not prose, and those that end it.
+# Macros that begin text that is not prose, and the macros that end it.
 _CODE_ENDS = {"nf": "fi", "EX": "EE", "Vb": "Ve", "TS": "TE", "EQ": "EN", "SY": "YS", "PS": "PE"}
 _SKIPPED_ENDS = {"de": ".", "de1": ".", "ig": ".", "am": "."}
 _LINKS = frozenset(("UR", "MT"))
@@ -193,7 +193,7 @@ class _PageReader:
 
 
 def is_alias(page: str) -> bool:
-    """Return whether the page only names another one."""
+    """Return whether the page only names another page."""
     return len(page) < 2_000 and _ALIAS.search(page) is not None
 
 

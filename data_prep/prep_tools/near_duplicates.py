@@ -10,13 +10,13 @@ from prep_tools.letters import has_letters, letters, whole_text
 GRAM = 5
 """Letters in a row that are compared as one."""
 _FEWEST_SHARED = 8
-"""Rare grams that two lines must share to be compared. More make the search slower again."""
+"""Rare grams that two lines must share to be compared. A higher number is slower again."""
 _WHOLE = "="
 """Mark before a line without letters, which is one gram. No letter is written so."""
 
 
 def _compared(line: str) -> str:
-    """Return the text that is compared: the letters of a line, or all of one without letters."""
+    """Return the text to compare: a line's letters, or the whole line if it has no letters."""
     return letters(line) if has_letters(line) else f"{_WHOLE}{whole_text(line)}"
 
 

@@ -55,7 +55,7 @@ def _is_untranslated(translation: str, english: str) -> bool:
 
 
 def reason_to_drop(translation: str, english: str) -> str | None:
-    """Return why this pair is of no use, or None if it is.
+    """Return why this pair is of no use, or None for a useful pair.
 
     Args:
         translation: text in another language than English.

@@ -67,12 +67,12 @@ def _checksum(source: Source, arguments: argparse.Namespace) -> str | None:
 
 
 def obtain(source: Source, arguments: argparse.Namespace) -> Path:
-    """Return the path of an archive, fetching it if need be.
+    """Return the path of an archive. Fetch it if it is missing.
 
     A fetched archive gets a file ``NAME.sha256`` beside it, against which later runs check it.
 
     Raises:
-        PrepError: it is missing and cannot be fetched, or is damaged.
+        PrepError: the archive is missing and cannot be fetched, or it is damaged.
     """
     expected = _checksum(source, arguments)
     for local in arguments.archive:
