@@ -80,7 +80,7 @@ def with_means(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def mean_of(values: Sequence[float], sign: str = "") -> str:
-    """Return the mean of numbers, with half the width of its 95 % interval from two on.
+    """Return the mean of numbers. With two or more, add half the width of its 95 % interval.
 
     Args:
         values: a number for each seed.
@@ -92,7 +92,7 @@ def mean_of(values: Sequence[float], sign: str = "") -> str:
 
 
 def published_rows(entry: str) -> dict[str, list[str]]:
-    """Return the rows that a paper prints for an entry, by name: none where it prints none.
+    """Return the rows that a paper prints for an entry, by name. Empty if it prints no rows.
 
     Args:
         entry: id of the entry. Its first word is the name of the paper.

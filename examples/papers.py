@@ -4,8 +4,8 @@ r"""Run the experiment behind a table or figure of the papers.
     python examples/papers.py --dry-run reluformer-table2
     python examples/papers.py --run reluformer-table2 --setting small
 
---dry-run prints the commands and runs none. Interrupted, the same --run goes on: commands that are
-done are not run again, and most of them continue a stopped training. Its result is a JSON file,
+--dry-run prints the commands and runs none. After an interruption the same --run goes on: finished
+commands do not run again, and most commands continue a stopped training. The result is a JSON file,
 named at the end. The registry is examples/papers/*.yaml. docs/lab/papers.md shows it.
 """
 
@@ -295,7 +295,7 @@ def _files(pattern: str) -> list[str]:
 
 
 def _content(file: str) -> Any:
-    """Return the rows of a table, the value of a JSON file, or a short text; of a page None."""
+    """Return the rows of a table, the value of a JSON file, or a short text. None for a page."""
     path = ROOT / file
     if path.suffix == ".csv":
         with open(path, encoding="utf-8", newline="") as rows:
@@ -327,7 +327,7 @@ def _write(
 
 
 def chosen(names: Sequence[str]) -> dict[str, Entry]:
-    """Return some entries by id, without a name all. The name of a paper stands for its entries.
+    """Return the named entries by id, or all if no name is given. A paper stands for its entries.
 
     Raises:
         ConfigError: a name is unknown.

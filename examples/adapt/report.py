@@ -1,7 +1,7 @@
 """Report the trainings of run.sh: a table, report.html, results.csv and curves.csv.
 
-Differences are to the model of the same seed that a training starts from, on the same test set.
-Intervals are of their mean over seeds, 95%, by Student's t.
+A difference compares a model with the model of the same seed that its training starts from, on the
+same test set. Intervals are 95% intervals of the mean over seeds, by Student's t.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def read_trainings(folder: Path) -> list[Record]:
 
 
 def read_number(path: Path, *keys: str) -> float:
-    """Return a number of a JSON file by its keys, the outermost first."""
+    """Return the number in a JSON file under these keys, the outermost key first."""
     try:
         value = json.loads(path.read_text("utf-8"))
         for key in keys:

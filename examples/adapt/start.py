@@ -1,8 +1,8 @@
 """Print and write the loss of a model at the start of a training with another attention.
 
 The weights come from a trained softmax model. The loss is the negative log-likelihood of the
-validation set, in bits of a token: with the weights as they are, and calibrated as
---finetune-from-model calibrates them.
+validation set, in bits per token: first with the weights as they are, then with the weights
+calibrated as by --finetune-from-model.
 """
 
 import argparse
@@ -40,7 +40,7 @@ SEED = 1  # of the batches that the factors are measured on
 
 @torch.inference_mode()
 def bits(model: EncoderDecoder, batches: TranslationBatches) -> float:
-    """Return the negative log-likelihood of a token, in bits."""
+    """Return the mean negative log-likelihood of a token, in bits."""
     total = tokens = 0.0
     for index in range(batches.begin_epoch(1)):
         batch = batches.load(index)

@@ -1,6 +1,6 @@
 """Print how well document models use earlier sentences.
 
-Writes ``context-use.json`` beside the folders of the directions, with the same numbers.
+The script writes the same numbers to ``context-use.json``, beside the folders of the directions.
 """
 
 import argparse

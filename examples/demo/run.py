@@ -48,7 +48,7 @@ MOST_PIECES = 8000
 
 COMMAND_WIDTH = 88
 DRY_RUN = "DRY_RUN"
-"""Variable that makes the examples print commands in place of running them, as --dry-run does."""
+"""Variable that makes the examples print their commands and run none, as --dry-run does."""
 USUAL_PAIRS = 48_665
 """Sentence pairs of the LibreOffice help, for a dry run."""
 
@@ -160,7 +160,7 @@ def own_text_run(runs: Path, source: Path, target: Path) -> Run:
     if source_lang == target_lang:
         source_lang = "src"
         target_lang = "tgt"
-    # Give other files, or other contents, another folder.
+    # Use a new folder for other files and for changed files.
     digest = hashlib.sha256()
     for path in (source, target):
         try:
@@ -326,7 +326,7 @@ def translate(run: Run) -> None:
 
 
 def read_examples(run: Run) -> tuple[list[Example], str]:
-    """Return all translations beside source and reference, and the line with the score."""
+    """Return all translations with source and reference, and the line with the score."""
     from relu_nmt.io.text_lines import read_lines
 
     hypotheses, score = read_translations(ROOT / run.folder / "translations/generate-test.txt")

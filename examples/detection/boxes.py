@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 MOST_GROWTH = math.log(1000 / 16)
-"""The most that the logarithm of a side changes when a box is decoded."""
+"""Largest change of the logarithm of a side when a box is decoded."""
 
 
 def area(boxes: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
     order = scores.argsort(descending=True, stable=True)
     # beats[i, j]: box i, if kept, suppresses the worse box j.
     beats = (box_iou(boxes[order], boxes[order]) > threshold).triu(1)
-    # Repeat until nothing changes: the best t boxes are right after t rounds, and most earlier.
+    # Repeat until nothing changes. After t rounds the best t boxes are right, and often all.
     is_kept = torch.ones_like(order, dtype=torch.bool)
     while True:
         still_kept = ~(beats & is_kept[:, None]).any(0)
@@ -118,18 +118,18 @@ def roi_align(
 ) -> Tensor:
     """Average the features in each cell of a grid laid over each box, by bilinear samples.
 
-    Samples more than one position outside the map count as 0.
+    Samples that lie more than one position outside the map count as 0.
 
     Args:
         features: maps [B, C, Y, X]. The result is differentiable in them.
         boxes: [K, 4], in units of the image.
         owners: [K] int64, the index of the map of each box.
         output_size: rows and columns of the grid.
-        spatial_scale: positions of the map in a unit of the image.
+        spatial_scale: number of positions of the map per unit of the image.
         sampling_ratio: samples of a cell along each axis. 0 or less: one for each position of the
             map that the cell covers, rounded up.
-        aligned: the center of the first position is at 0.5 instead of 0. Without it a box has at
-            least a side of 1.
+        aligned: the center of the first position is at 0.5. Otherwise it is at 0, and the sides
+            of a box are at least 1.
 
     Returns:
         The cells [K, C, rows, columns], computed in float32 or more and of the features' dtype.
@@ -181,7 +181,7 @@ def _sample(
         inside = (at >= -1) & (at <= length)
         axes.append((at.clamp(0, length - 1) * 2 / max(length - 1, 1) - 1, inside))
     (y, y_inside), (x, x_inside) = axes
-    # One grid for all boxes, each below the other: [1, K * rows, columns, 2] of samples.
+    # One grid for all boxes, one below the other: samples [1, K * rows, columns, 2].
     grid_x = x[:, None, :].expand(-1, y.size(1), -1)
     grid_y = y[:, :, None].expand(-1, -1, x.size(1))
     grid = torch.stack((grid_x, grid_y), -1).flatten(0, 1)[None]

@@ -137,7 +137,7 @@ class DetectionBatch(SampleBatch):
 
 
 class DetectionBatches(PlannedBatches):
-    """The batches of the images with objects, half of the images mirrored.
+    """The batches of the images that have objects. Half of the images are mirrored.
 
     Args:
         data: the images.

@@ -29,7 +29,7 @@ PYRAMID_DIM = 256
 STRIDES = (4, 8, 16, 32)
 """Distance of neighboring positions of each map, in pixels of the image."""
 DEPTHS = ((1, 3), (1, 2), (2, 3), (1, 1))
-"""Share of the blocks before each map, as a fraction: of 12 blocks 4, 6, 8 and 12."""
+"""Fraction of the blocks before each map: 4, 6, 8 and 12 of 12 blocks."""
 
 
 @settings
@@ -42,12 +42,12 @@ class DetectorConfig:
 
     min_size: tuple[int, ...] = option(
         (128,),
-        "shorter side of an image in pixels. Of several numbers training draws one for each image, "
-        "and evaluation takes the last one",
+        "shorter side of an image in pixels. Given several numbers, training draws one for each "
+        "image, and evaluation takes the last one",
         least=1,
         metavar="N,N",
     )
-    max_size: int = option(1333, "images whose longer side would be longer become smaller", least=1)
+    max_size: int = option(1333, "longest side of an image; larger images are reduced", least=1)
     anchor_scale: float = option(
         8.0, "sides of anchors, in strides of their map", above=0, metavar="F"
     )
@@ -73,8 +73,9 @@ class FeaturePyramid(nn.Module):
     """The blocks of a vision transformer, with layers that give maps of strides 4, 8, 16 and 32.
 
     Swin and CvT give the normalized map of each stage. In ViT and XCiT all blocks have the stride
-    of a patch. Their maps come after a third, a half, two thirds and all of the blocks. Transposed
-    convolutions make them finer and max pooling makes them coarser. The classifier is removed.
+    of a patch, and the maps come after a third, a half, two thirds and all of the blocks.
+    Transposed convolutions make these maps finer and max pooling makes them coarser. The
+    classifier is removed.
 
     Args:
         model: gives the maps by its ``encode``. The pyramid removes its classifier.
@@ -115,13 +116,13 @@ class FeaturePyramid(nn.Module):
                     f"--patch-size {shown_sides(config.patch_size)}: a feature "
                     "pyramid needs square patches of 4, 8, 16 or 32 pixels"
                 )
-            # Blocks of one stride: the layers change it.
+            # All blocks have the same stride. The layers change it.
             self.blocks = [max(1, config.layers * n // m) - 1 for n, m in DEPTHS]
             self.channels = [config.embed_dim] * len(STRIDES)
             self.strides = list(STRIDES)
             levels = [changed_stride(config.embed_dim, side, stride) for stride in STRIDES]
         else:
-            # Stages: the last block of each, with a norm.
+            # Take the last block of each stage, with a norm.
             ends = [sum(config.stage_layers[: i + 1]) for i in range(len(config.stage_dims))]
             self.blocks = [end - 1 for end in ends]
             self.channels = list(config.stage_dims)
@@ -140,7 +141,7 @@ class FeaturePyramid(nn.Module):
         Args:
             images: [B, 3, Y, X], normalized.
         """
-        # Keep the maps of some blocks, and compute none behind them.
+        # Keep the maps of some blocks. Compute no block behind the last of them.
         outputs = itertools.islice(self.model.encode(images), self.blocks[-1] + 1)
         block_maps = {}
         for block, (x, grid) in enumerate(outputs):

@@ -1,6 +1,6 @@
-"""Mask R-CNN in plain PyTorch: proposals, then a class, a box and a mask of each.
+"""Mask R-CNN in plain PyTorch: proposals, then a class, a box and a mask for each proposal.
 
-The parameters are named as in torchvision's Mask R-CNN: weights of either model load in both.
+The parameters are named as in torchvision's Mask R-CNN, so weights of either model load in both.
 
 Reference: He et al. 2017, "Mask R-CNN", and Lin et al. 2017, "Feature pyramid networks for object
 detection".
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 PADDED_TO = 32
-"""Sides of a batch are multiples of it, in pixels."""
+"""The sides of a batch are multiples of this, in pixels."""
 HEAD_WEIGHTS = (10.0, 5.0)
 """Factors of the offsets of centers and sides that the box head predicts."""
 CANONICAL_SIDE = 224
@@ -27,7 +27,7 @@ CANONICAL_LEVEL = 4
 
 
 class FeaturePyramidNetwork(nn.Module):
-    """Join maps from coarse to fine, and add one of twice the coarsest stride.
+    """Join maps from coarse to fine, and add a map of twice the coarsest stride.
 
     Args:
         channels: of each map, the finest first.
@@ -47,7 +47,7 @@ class FeaturePyramidNetwork(nn.Module):
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """Return one map [B, dim, Y, X] for each, the finest first, and a coarser one."""
+        """Return a map [B, dim, Y, X] for each map, the finest first, and then a coarser one."""
         inner: Tensor | None = None
         joined: list[Tensor] = []
         for x, project, smooth in zip(
@@ -117,7 +117,7 @@ class RegionHeads(nn.Module):
                 nn.init.zeros_(parameter)
 
     def pooled(self, maps: Sequence[Tensor], boxes: Sequence[Tensor], side: int) -> Tensor:
-        """Return the features [K, C, side, side] of all boxes, each from the map of its size."""
+        """Return the features [K, C, side, side] of all boxes. A box's size chooses its map."""
         rois = torch.cat(list(boxes))
         counts = torch.tensor(list(map(len, boxes)), device=rois.device)
         owners = torch.arange(len(boxes), device=rois.device).repeat_interleave(counts)
@@ -155,7 +155,7 @@ class RegionHeads(nn.Module):
         self, maps: Sequence[Tensor], proposals: Sequence[Tensor], targets: Sequence[Target]
     ) -> dict[str, Tensor]:
         """Return the losses of classes, boxes and masks on a sample of the proposals."""
-        # Draw proposals, the objects themselves among them.
+        # Draw from the proposals and the objects themselves.
         boxes = []
         labels = []
         true_offsets = []
@@ -178,7 +178,7 @@ class RegionHeads(nn.Module):
                 torch.zeros_like(matches).masked_scatter(positive, target["labels"][owner])
             )
             true_offsets.append(encode(target["boxes"][owner], mask_boxes[-1], HEAD_WEIGHTS))
-        # Learn classes from all of them, boxes and masks from those with an object.
+        # Learn classes from all drawn boxes, and boxes and masks from boxes with an object.
         logits, offsets = self.scores_and_offsets(maps, boxes)
         label = torch.cat(labels)
         positive = label.nonzero()[:, 0]
@@ -259,8 +259,8 @@ class MaskRCNN(nn.Module):
         backbone: maps images [B, 3, Y, X] to a list of maps [B, C, Y / stride, X / stride]. Has
             ``out_channels`` and ``strides``, in pixels.
         num_classes: with the background, class 0.
-        min_size: shorter side of an image in pixels. Of several one is drawn in training, and
-            evaluation takes the last one.
+        min_size: shorter side of an image in pixels. Given several, training draws one for each
+            image, and evaluation takes the last one.
         max_size: greatest longer side in pixels.
         pixel_mean: subtracted from red, green and blue.
         pixel_std: divisors after the subtraction.
@@ -292,7 +292,7 @@ class MaskRCNN(nn.Module):
         strides: list[int] = backbone.strides
         sides = [round(anchor_scale * stride) for stride in strides]
         self.rpn = ProposalNetwork(dim, sides, proposals)
-        # Proposals are not looked up in the last map, which only finds the largest of them.
+        # The last map only finds the largest proposals. No features are read from it.
         self.roi_heads = RegionHeads(dim, strides[:-1], num_classes, sampled_boxes)
 
     def forward(

@@ -17,7 +17,7 @@ RATIOS = (0.5, 1.0, 2.0)
 """Height by width of the anchors at each position."""
 BETWEEN = -2
 BELOW = -1
-"""Matches of boxes that overlap an object somewhat, and too little."""
+"""Matches of boxes that overlap an object somewhat, and of boxes that overlap too little."""
 UNIT = (1.0, 1.0)
 
 
@@ -56,9 +56,9 @@ def match(objects: Tensor, boxes: Tensor, low: float, high: float, all_objects: 
     Args:
         objects: [N, 4].
         boxes: [M, 4].
-        low: boxes whose greatest overlap is less are of the background.
-        high: boxes whose greatest overlap is less are neither.
-        all_objects: assign each object to the boxes that overlap it most, however little.
+        low: a box belongs to the background if its greatest overlap is less.
+        high: a box has an object if its greatest overlap is at least this.
+        all_objects: also assign each object to the boxes that overlap it most, however little.
 
     Returns:
         [M] int64: the index of an object, ``BELOW`` or ``BETWEEN``.
@@ -79,7 +79,7 @@ def sample(matches: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
 
     Args:
         matches: result of :func:`match`.
-        count: number of boxes, if there are so many.
+        count: number of boxes to draw, or all boxes if there are fewer.
         share: greatest share of boxes with an object.
 
     Returns:
@@ -167,7 +167,7 @@ class ProposalNetwork(nn.Module):
             sizes: height and width of each image.
         """
         max_boxes = self.max_proposals if self.training else self.max_proposals // 2
-        # Choose the best of each map before the suppression, which is slower.
+        # Choose the best boxes of each map first, since the suppression is slow.
         indices = []
         levels = []
         start = 0

@@ -38,10 +38,10 @@ class DistillationConfig:
     student_temperature: float = option(0.1, "divisor of the student's outputs", above=0)
     teacher_temperature: float = option(0.04, "divisor of the teacher's outputs", above=0)
     teacher_warmup_temperature: float = option(
-        0.04, "the same in epoch 1", above=0, needs="teacher_warmup_epochs"
+        0.04, "divisor in epoch 1", above=0, needs="teacher_warmup_epochs"
     )
     teacher_warmup_epochs: int = option(
-        0, "epochs until it has grown in a straight line to --teacher-temperature", least=0
+        0, "epochs of linear growth to --teacher-temperature", least=0
     )
     teacher_momentum: float = option(
         0.996,
@@ -77,7 +77,7 @@ def cosine(start: float, end: float, share: float) -> float:
 
 
 class ProjectionHead(nn.Module):
-    """Three linear maps with GELU, a vector of length 1, its cosines with K vectors.
+    """Three linear maps with GELU, normalization to length 1, and cosines with K vectors.
 
     Args:
         dim: width of the features.
@@ -197,9 +197,9 @@ def entropy(probabilities: Tensor) -> Tensor:
 class SelfDistillation(nn.Module):
     """The loss of a batch, and the update of teacher and center after each step.
 
-    ``teacher_entropy`` (nats) of the mean image and ``mean_entropy`` of the batch's mean output
-    show the two forms of collapse: the first is log K if all outputs are alike, the second is 0 if
-    one output wins for all images.
+    Two logged entropies, in nats, show the two forms of collapse. ``teacher_entropy``, a mean over
+    images, is log K if all outputs are alike. ``mean_entropy``, of the mean output of a batch, is 0
+    if one output wins for all images.
 
     Args:
         model: student and teacher.

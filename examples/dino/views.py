@@ -30,7 +30,7 @@ BLUR = (1.0, 0.1)
 LOCAL_BLUR = 0.5
 BLUR_RADII = (0.1, 2.0)
 PIXELS_OF_RADII = 224
-"""Side of the large views for which the radii are chosen, in pixels."""
+"""Side of the large views, in pixels, for which the radii of the blur are chosen."""
 
 
 @settings
@@ -49,7 +49,7 @@ class ViewConfig:
         (0.4, 1.0), "smallest and largest share of the image in a large view", above=0, most=1
     )
     local_areas: tuple[float, ...] = option(
-        (0.05, 0.4), "smallest and largest share of it in a small view", above=0, most=1
+        (0.05, 0.4), "smallest and largest share of the image in a small view", above=0, most=1
     )
 
     def check(self) -> None:
@@ -82,9 +82,9 @@ class Views:
         size: side of the large views in pixels.
         preprocessing: mean and standard deviation of the colors.
 
-    Reference: Caron et al. 2021 (DINO), section 3.1, with the changes of BYOL's colors as in its
-    public code. Deviation: the radii of the blur are for large views of 224 pixels and go with
-    their size.
+    Reference: Caron et al. 2021 (DINO), section 3.1, with BYOL's changes of colors, as in its
+    public code. Deviation: the radii of the blur, given for large views of 224 pixels, are scaled
+    with the size of the views.
 
     Example:
         >>> from PIL import Image

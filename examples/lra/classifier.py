@@ -39,7 +39,7 @@ class ClassifierConfig(TransformerOptions):
 
 
 class SequenceClassifier(nn.Module):
-    """Embeddings with learned positions, two pre-norm layers, the mean, and a network of two maps.
+    """Embeddings with learned positions, two pre-norm layers, the mean, and two linear maps.
 
     The mean is over the padded length. Masked tokens count as zeros. Two sequences a and b give the
     features [a, b, a b, a - b].

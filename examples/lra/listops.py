@@ -1,8 +1,8 @@
-"""ListOps: nested operations on digits, written out as a long sequence, whose value is the class.
+"""ListOps: nested operations on digits, written as a long sequence. Their value is the class.
 
 Reference: Tay et al. 2021, "Long Range Arena", section 2.2.1, with the settings of its code: depth
-and arguments up to 10, an operation with probability 1/4 where a digit could stand. The
-parentheses that the code writes besides brackets are left out, as in its tokenizer.
+and arguments up to 10, and an operation with probability 1/4 in place of a digit. The code also
+writes parentheses. They are left out here, as by its tokenizer.
 """
 
 import numpy as np

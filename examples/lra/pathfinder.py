@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-# Side of an image in pixels, and the factor by which the drawing is finer.
+# Side of an image in pixels, and the factor by which the image is drawn larger.
 SIDE = 32
 SCALE = 4
 PATH_DASHES = 14
@@ -71,7 +71,7 @@ def _place(random: Random, dashes: int, paths: Sequence[list[Point]]) -> list[Po
 
 
 def make_image(random: Random) -> tuple[np.ndarray, int]:
-    """Return an image as gray values, uint8 [32 * 32], and 1 if the discs are on one path, or 0.
+    """Return an image as gray values, uint8 [32 * 32], and 1 if both discs are on one path, else 0.
 
     Example:
         >>> pixels, label = make_image(Random(1))

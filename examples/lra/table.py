@@ -31,7 +31,7 @@ def published() -> dict[tuple[str, str], float]:
 
 
 def row(folder: Path) -> list[str]:
-    """Return the cells of a training, with the test accuracy of the best validated checkpoint.
+    """Return the cells of a training, with the test accuracy of the checkpoint that validated best.
 
     Raises:
         DataError: the folder has no results, or results of another kind of training.

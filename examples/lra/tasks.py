@@ -24,7 +24,7 @@ class Task:
     """A task.
 
     Args:
-        length: most tokens of a sequence. It is padded to the next power of two.
+        length: most tokens of a sequence. Sequences are padded to the next power of two.
         vocab_size: number of ids with padding, as in the paper's settings.
         classes: number of classes.
         sequences: sequences of a sample, 2 for a comparison of two documents.
@@ -81,7 +81,7 @@ def open_task(
         name: one of ``TASKS``.
         folder: folder of its files, and of generated samples.
         length: most tokens of a sequence.
-        counts: most samples of each split, for generated samples the exact number.
+        counts: most samples of each split. Generated samples have exactly this number.
         say: function that prints a message.
 
     Raises:

@@ -4,7 +4,8 @@ r"""Train a classifier of a task of Long Range Arena, with any registered attent
         --save-dir lra/listops-small/softmax
 
 Tasks: listops, pathfinder (generated in the folder), image, text, retrieval (from files in the
-folder, see README.md), each as in the paper or -small. The same command continues a training.
+folder, see README.md). Each task has the size of the paper, or is smaller with -small. The same
+command continues a training.
 """
 
 import sys
@@ -48,7 +49,7 @@ def preset(batch: int, steps: int, warmup: int, counts: Sequence[int], **changes
 
 
 def small(length: int, batch: int = 32) -> dict:
-    """Return settings for one CPU core: shorter, and with a higher learning rate."""
+    """Return settings for one CPU core: shorter sequences and a higher learning rate."""
     counts = (9_600, 500, 500)
     return preset(batch, 600, 60, counts, length=length, lr="1e-3", validate_interval_updates=200)
 

@@ -18,7 +18,7 @@ NULL_SHARE = 0.08
 def symmetric_links(
     sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
 ) -> list[list[tuple[int, int]]]:
-    """Return the links (source token, target token) of each pair of sentences, ids int64 [T]."""
+    """Return the links (source token, target token) of each pair of sentences of ids [T]."""
     forward = best_sources(sources, targets)
     backward = best_sources(targets, sources)
     links = []
@@ -32,10 +32,10 @@ def symmetric_links(
 
 
 def best_sources(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the likeliest source token of each target token, -1 for none, int64 [T] a pair."""
+    """Return the likeliest source token of each target token, int64 [T] per pair. -1: none."""
     source_sizes = np.array(list(map(len, sources)))
     target_sizes = np.array(list(map(len, targets)))
-    # A cell is a pair of tokens of one pair of sentences. Rows of cells are target tokens.
+    # A cell is a source and a target token of a pair of sentences. A row is a target token.
     row_sizes = np.repeat(source_sizes, target_sizes)
     row_begins = np.cumsum(row_sizes) - row_sizes
     rows = np.repeat(np.arange(len(row_sizes)), row_sizes)
@@ -63,7 +63,7 @@ def best_sources(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -
 
 
 def _places(sizes: np.ndarray) -> np.ndarray:
-    """Return the middle of each token, counted from the begin of its sentence."""
+    """Return the middle of each token, in tokens from the beginning of its sentence."""
     begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
     return np.arange(int(sizes.sum())) - begins + 0.5
 
@@ -78,7 +78,7 @@ def _best_columns(
     cells = np.flatnonzero(is_best)
     rows = np.searchsorted(row_begins, cells, side="right") - 1
     best = np.zeros(len(row_begins), dtype=np.int64)
-    # Of equal columns take the first: it is written last.
+    # Write in reverse order, so that the first of several equal columns stays.
     best[rows[::-1]] = cells[::-1] - row_begins[rows[::-1]]
     best[highest <= null] = -1
     return np.split(best, np.cumsum(sizes)[:-1])

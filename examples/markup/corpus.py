@@ -16,7 +16,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 
 NEAR_COPY = 0.7
-"""Overlap from which a held-out sentence is a copy of one that training has."""
+"""Overlap from which a held-out sentence counts as a copy of a training sentence."""
 Pair = tuple[TaggedText, TaggedText]
 SPLITS = ("train", "valid", "test")
 
@@ -44,11 +44,11 @@ def make_corpus(folder: Path, packages: Path, languages: tuple[str, str], held_o
             pairs = {}
             for source, target in page_pairs(source_html, target_html):
                 pairs[source.text, target.text] = (source.markup(), target.markup())
-            # The name of the demo's document, which decides about its split.
+            # Name documents as the demo does, since the name decides about the split.
             title = name.removesuffix(".html")
             tagged[title] = pairs
             documents.append(Document(title, tuple(pairs)))
-    # Copies are found in texts without tags.
+    # Find copies in texts without tags.
     divided = divide(documents, held_out, NEAR_COPY)
     for split in SPLITS:
         written = []

@@ -26,7 +26,7 @@ from relu_nmt.translator import Translator
 from relu_nmt.translator.attention_maps import attention_weights
 
 AGREEMENT = 0.75
-"""F1 of the words of a translation and of the reference from which their tags are compared."""
+"""Least F1 of the words of a translation and its reference for a comparison of their tags."""
 BEGIN = "<p>"
 END = "</p>"
 Scores = dict[str, float]
@@ -241,7 +241,7 @@ def agreement(text: str, reference: str) -> float:
 
 
 def tag_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair], by_number: bool) -> Scores:
-    """Return F1 of the words under each tag, and how many tags have exactly these, in percent."""
+    """Return F1 of the words under each tag, and the share of tags with exact words, in percent."""
     scores = []
     for text, (_, reference) in zip(placed, pairs, strict=True):
         words = words_under_tags(text, by_number)

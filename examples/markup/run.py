@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measure how well the tags of translated texts are placed by attention.
 
-Help pages of LibreOffice have inline tags in both languages. Small models learn from them without
-tags, and one with tags as words. Each translates held-out sentences with tags, and places tags on
-their references. A command that is done is not done again.
+Help pages of LibreOffice have inline tags in both languages. Small models learn from the pages
+without tags, and one model learns from tags as words. Each model translates held-out sentences with
+tags, and places tags on the references. A command that is done does not run again.
 
     python examples/markup/run.py
     python examples/markup/run.py --corpus mine --source-lang de --target-lang en
@@ -151,7 +151,7 @@ class Run:
         return folder
 
     def write_aligned_pieces(self) -> Path:
-        """Write the training text in subwords, and the alignment of these. Return the prefix."""
+        """Write the training text in subwords with their alignment. Return the prefix."""
         task = TranslationTask.from_data_folder(self.data("plain"))
         prefix = self.out / "guided" / "train"
         pieces: list[list[str]] = [[], []]
@@ -262,7 +262,7 @@ class Run:
             lines.append(source.words(self.symbols))
         beam = self.arguments.beam
         with warnings.catch_warnings():
-            # A model at the begin of its training may write until the longest output.
+            # An untrained model may write up to the longest output, which gives a warning.
             warnings.simplefilter("ignore")
             written = translator.translate(lines, beam=beam, max_len_a=1.2, max_len_b=10)
         placed = []
@@ -286,9 +286,9 @@ class Run:
         }
 
     def examples(self, records: Sequence[Record]) -> list[dict[str, str]]:
-        """Return segments that the first model with enough of them has translated as it should.
+        """Return examples from the first model that has enough segments of :meth:`_agreeing`.
 
-        Its tags stand elsewhere than by position. The aligner has the references, and comes last.
+        The aligner comes last, since it places tags on the references.
         """
         for record in sorted(records, key=lambda record: record["model"] == ALIGNER):
             numbers = self._agreeing(record)
@@ -298,7 +298,7 @@ class Run:
         return []
 
     def _agreeing(self, record: Record) -> list[int]:
-        """Return the segments whose words agree with the reference, and not the two placements."""
+        """Return segments that agree with the reference, but position places the tags otherwise."""
         numbers: list[int] = []
         if "placed by position" not in record:
             return numbers
@@ -311,7 +311,7 @@ class Run:
         return numbers
 
     def _example(self, number: int, chosen: Record, records: Sequence[Record]) -> dict[str, str]:
-        """Return a segment as it was placed by all models, and by position for the chosen one."""
+        """Return a segment with the tags of each model, and of the chosen model by position."""
         source, target = self.measured("test")[number]
         example = {"source": source.markup(), "reference": target.markup()}
         for record in records:
@@ -321,7 +321,7 @@ class Run:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a file of results, whole or not at all."""
+    """Write a file of results. After an error nothing is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 

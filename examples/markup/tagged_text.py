@@ -14,7 +14,7 @@ _SPACE_BEHIND_TAG = re.compile(r"(</[^<>]*>) (?=[.,;:!?)\]])")
 _SPACE_BEFORE_TAG = re.compile(r"(?<=[(\[]) (<[^/<>][^<>]*>)")
 FIRST_SYMBOL = 0x25A0
 MOST_SYMBOLS = 64
-"""Geometric shapes that stand for tags in a text of words. Texts have none of their own."""
+"""Geometric shapes that stand for tags in a text of words. Texts have no such shapes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TaggedText:
     Attributes:
         text: the text without tags, with single spaces.
         tags: pairs of tags. Outer pairs stand before the pairs within them.
-        is_nested: every tag of the markup had its partner, and pairs lay within each other.
+        is_nested: every tag of the markup had a partner, and no two pairs overlapped.
     """
 
     text: str
@@ -98,7 +98,7 @@ class TaggedText:
         return TaggedText(self.text[begin:end], tuple(tags))
 
     def without_trivial_tags(self) -> "TaggedText":
-        """Return the text without tags around nothing or around all of it."""
+        """Return the text without tags around nothing or around the whole text."""
         tags = []
         for tag in self.tags:
             if 0 < tag.end - tag.begin < len(self.text):

@@ -65,7 +65,7 @@ class Layer(nn.Module):
         self.network = network(FFN_DIM, WIDTH)
 
     def forward(self, x: Tensor, visibility: Visibility, *memory: Tensor) -> Tensor:
-        """Map [N, S, D] to [N, S, D], with the memory [N, S, D] of cross-attention."""
+        """Map [N, S, D] to [N, S, D]. Cross-attention also takes a memory [N, S, D]."""
         x = x + self.attention(self.before_attention(x), visibility, *memory)
         return x + self.network(self.before_network(x))
 
@@ -119,7 +119,7 @@ class PinnsFormer(nn.Module):
 def _mechanism(text: str, slot: str) -> Attention:
     spec = Spec.parse(text)
     width = WIDTH // HEADS
-    # Use the backend of plain operations: its gradients have gradients.
+    # Use the backend of plain operations, whose gradients can be differentiated again.
     with using_backend("reference"):
         attention = build_attention(spec, slot, 0, HEADS, width, 0.0, "--attention")
     if not attention.capabilities.double_backward:
@@ -202,8 +202,8 @@ class Points:
     def losses(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the mean squares of residual, boundary (all steps) and initial value (first).
 
-        As in the paper's code, the sum of u over all steps is derived by x or t of a step, because
-        attention connects the steps.
+        As in the paper's code, the sum of u over all steps is differentiated by x or t of one step,
+        because attention connects the steps.
         """
         x = self.x.detach().requires_grad_()
         t = self.t.detach().requires_grad_()

@@ -20,8 +20,8 @@ class LinearIdentityConfig(ScaledPointwiseAttention.Config):
 class LinearIdentityAttention(ScaledPointwiseAttention):
     """out_i = n_i^(-alpha) d^(-1/2) q_i (sum_j k_j^T v_j), which is ``pointwise:h=identity``.
 
-    Keys and values [d, d] come first, so that no matrix of weights [Nq, Nk] is made. Where weights
-    are asked for, or dropped, or scores have a bias, the usual order is taken.
+    The product of keys and values [d, d] comes first, so that no matrix of weights [Nq, Nk] is
+    made. If weights are asked for or dropped, or scores have a bias, the usual order is used.
 
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers", Fig. 2.
     """

@@ -91,7 +91,7 @@ def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:
 def _derivatives(attention: PointwiseAttention, weights: Tensor, record: AttentionRecord) -> Tensor:
     """Return |p c z^(p-1)| of the weights w = c z^p [B, H, Nq, Nk]: p |c|^(1/p) |w|^(1 - 1/p).
 
-    Of rectified scores, w = c max(z, 0), it is |c| where w is not 0.
+    For rectified scores, w = c max(z, 0), the derivative is |c| where w is not 0.
     """
     scale = attention.row_scale(record.visibility.positive_counts).double()[..., None]
     gain = attention.gain()

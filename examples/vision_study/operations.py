@@ -2,11 +2,11 @@
 
     python examples/vision_study/operations.py --out vision-study/operations.csv
 
-For one image: multiply-adds of all products, and exponentials of all attention weights. Models
-have no memory here, so that all sizes are counted at once.
+The script counts the multiply-adds of all products and the exponentials of all attention weights
+for one image. It builds models without allocating memory.
 
-Reference: Koohpayegani and Pirsiavash 2024, "SimA", Table 1 and section 3: H N^2 exponentials of a
-block with softmax, H d^2 with cross-covariance attention, none with SimA.
+Reference: Koohpayegani and Pirsiavash 2024, "SimA", Table 1 and section 3: a block has H N^2
+exponentials with softmax, H d^2 with cross-covariance attention, and none with SimA.
 """
 
 import sys
@@ -65,7 +65,7 @@ def counts(arch: str, attention: str, image_size: int, **changes: int) -> dict[s
 
     Args:
         arch: name of the shape.
-        attention: of all blocks. With SimA class attention has it, too.
+        attention: attention of all blocks. SimA is used in class attention, too.
         image_size: pixels a side.
         changes: further values of the shape, such as ``layers``.
     """

@@ -62,7 +62,7 @@ class PictureSettings:
     )
     heat_maps: tuple[str, ...] = option(
         (),
-        "heads to show the weights of, from 1 (default: the first one of the second and of the "
+        "heads whose weights to show, from 1 (default: the first head of the second and of the "
         "last block)",
         several=True,
         metavar="BLOCK.HEAD",
@@ -103,8 +103,8 @@ def blocks_of(classifier: ImageClassifier, path: str) -> list[Attention]:
     config = classifier.model.config
     if config.family not in ("vit", "xcit"):
         raise ConfigError(
-            f"{path}: in {config.family} a block does not see the same patches as queries and as "
-            "keys; pictures are of vit and xcit"
+            f"{path}: in {config.family} the queries and keys of a block are not the same patches; "
+            "pictures are of vit and xcit"
         )
     attentions = []
     for block in classifier.model.blocks:

@@ -8,8 +8,8 @@ MAPS = ("relu", "relu2", "gelu", "softplus", "relu6", "sigmoid", "identity")
 ALPHAS = (0.0, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 NORMED = {"softmax qk-norm": "softmax:qk_norm=true"}
 
-# RandAugment and mixup go with the size of the model, as in the paper's code: docs/reference/
-# images.md. S/8 is not in its tables and has the values of S/16.
+# RandAugment and mixup depend on the size of the model, as in the paper's code (see
+# docs/reference/images.md). S/8 is not in the tables of the code and has the values of S/16.
 _I21K = {
     "S/32": "vit_small_bigvision_i21k --patch-size 32 --rand-augment 0 --mixup 0",
     "S/16": "vit_small_bigvision_i21k --rand-augment-magnitude 0 --mixup 0",

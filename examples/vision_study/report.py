@@ -206,7 +206,7 @@ def gains_of(trainings: Sequence[Trained], record: Record, study: Study) -> dict
 def curve_panels(
     trainings: Sequence[Trained], titles: Mapping[tuple[str, str], str]
 ) -> list[Panel]:
-    """Return plots of curves over updates, with a line of means over seeds for each variant.
+    """Return plots of curves over updates. Each variant has a line, the mean over its seeds.
 
     Args:
         trainings: trainings of one model.
@@ -300,7 +300,7 @@ def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -
         caption = f"Over {study.axis}. Means over the seeds; a level line: without {study.axis}."
         caption += f" Bars: 95% intervals over seeds; dots: seeds, where fewer than {LEAST_SEEDS}."
         figures.append((caption, draw_panels(panels)))
-    # Leave out the curves of a study with an axis: too many lines. curves.csv has them all.
+    # Leave out the curves of a study with an axis, which has too many lines. See curves.csv.
     for model in () if study.axis else dict.fromkeys(t.record["model"] for t in trainings):
         of_model = [t for t in trainings if t.record["model"] == model]
         for kind, titles in PLOTS.items():

@@ -5,8 +5,8 @@ r"""Run the trainings of a study of the vision papers, and report on them.
         --gpus 0,1,2,3 --training-processes 4
 
 The flags behind -- go to every relu-nmt-vision-train. The same command continues a study. It
-runs failed trainings again, and finished ones not. After each training it writes report.html,
-results.csv and curves.csv. Exit code 1: a training failed (one that diverged is a result).
+repeats failed trainings, but not finished trainings. After each training it writes report.html,
+results.csv and curves.csv. Exit code 1: a training failed (a diverged training is a result).
 """
 
 import argparse
@@ -102,7 +102,7 @@ class StudySettings:
         if self.setting not in study.settings:
             expected = ", ".join(study.settings)
             raise ConfigError(f"--setting {self.setting}: {self.study} has {expected}")
-        # A recipe behind -- would keep the augmentation of the setting's own one.
+        # A recipe behind -- would keep the augmentation of the setting's recipe.
         for flag in self.train_flags if self.setting != "small" else ():
             if flag.partition("=")[0] in MIXED:
                 other_settings = ", ".join(n for n in study.settings if n != self.setting)

@@ -69,7 +69,7 @@ PUBLISHED = {size: _milliseconds(entry) for size, entry in _TABLES.items()}
 """Milliseconds on Jetson Nano, Apple M1 and Raspberry Pi 4, by N and D."""
 PUBLISHED_HEADS = 8
 READINGS = {"D of all heads": 1, "D of each head": PUBLISHED_HEADS}
-"""The two readings of D in the paper, with the width of all heads in D."""
+"""The two readings of D in the paper, each with the width of all heads as a multiple of D."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "small": {},
     "paper": {
@@ -212,7 +212,7 @@ def timed(size: Size, settings: TimingSettings, device: torch.device) -> dict[st
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % interval of a median: two of the values, by their ranks.
 
-    Each rank is at half the number of values, less or more 1.96 standard deviations of a binomial.
+    The ranks are half the number of values, minus and plus 1.96 standard deviations of a binomial.
     """
     ordered = sorted(values)
     rank = max(0, int((len(ordered) - NORMAL_QUANTILE * math.sqrt(len(ordered))) / 2))
