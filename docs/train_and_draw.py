@@ -32,7 +32,7 @@ from docs.draw_figures import GRAY, LAB, TRANSPARENT  # noqa: E402
 from relu_nmt import Translator  # noqa: E402
 from relu_nmt.io.page import STYLE, draw_weights  # noqa: E402
 
-TEXTS = {"softmax": "transformer_tiny", "ReLU": "reluformer_tiny"}
+TEXTS = {"softmax": "transformer_tiny", "ReLU": "reluformer_hybrid_tiny"}
 IMAGES = {"softmax": "softmax", "SimA": "sima"}
 TRAINING = """
     --share-all-embeddings --doc-mixture 1,128 --sentence-separator --document-attention aligned

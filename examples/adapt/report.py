@@ -24,14 +24,14 @@ from relu_nmt.training.config import RESULTS_FILE
 
 MODELS = {
     "softmax": "softmax",
-    "reluformer": "ReLU in encoder and decoder",
+    "reluformer_hybrid": "ReLU in encoder and decoder",
     "reluformer_paper": "ReLU in every slot",
     "sentences": "sentences",
     "documents": "aligned documents",
 }
 BASES = {
     "softmax": "softmax",
-    "reluformer": "softmax",
+    "reluformer_hybrid": "softmax",
     "reluformer_paper": "softmax",
     "documents": "sentences",
 }

@@ -81,7 +81,7 @@ softmax() {
 replace() {
     local seed=$1 name=$2
     shift 2
-    learn "reluformer-$name" "$seed" $((UPDATES / 10)) "$@" --attention-preset reluformer
+    learn "reluformer_hybrid-$name" "$seed" $((UPDATES / 10)) "$@" --attention-preset reluformer_hybrid
     learn "reluformer_paper-$name" "$seed" $((UPDATES / 5)) "$@" \
         --attention-preset reluformer_paper --cross-attention reluformer:gamma=8,centered=true,power=2
 }

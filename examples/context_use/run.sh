@@ -12,7 +12,7 @@ DIRECTIONS=${DIRECTIONS:-en-de de-en}
 UPDATES=${UPDATES:-800}
 SEEDS=${SEEDS:-1}
 JOBS=${JOBS:-1}
-RELU='--attention-preset reluformer'
+RELU='--attention-preset reluformer_hybrid'
 
 # Keep held-out documents whole: a line seen in training may be the decisive one.
 corpus=$OUT/corpus

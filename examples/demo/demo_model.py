@@ -1,7 +1,7 @@
 """The model of the demo and its training, as flags of ``relu-nmt-train``."""
 
 MODEL = """
-    --arch reluformer_tiny --share-all-embeddings
+    --arch reluformer_hybrid_tiny --share-all-embeddings
     --encoder-layers 3 --encoder-embed-dim 128 --encoder-ffn-embed-dim 512
     --encoder-attention-heads 4
     --decoder-layers 3 --decoder-embed-dim 128 --decoder-ffn-embed-dim 512

@@ -366,7 +366,7 @@ def report(run: Run, minutes: float) -> None:
         ("train longer", f"make demo DEMO_MINUTES={2 * minutes:g}"),
     ):
         say(f"  {title:<27} {command}")
-    model = MODEL.replace("reluformer_tiny", "transformer_tiny").split()
+    model = MODEL.replace("reluformer_hybrid_tiny", "transformer_tiny").split()
     limits = ["--stop-time-hours", f"{minutes / 60:.4f}", "--save-dir", str(run.folder / "softmax")]
     compared = [*model, *training_flags(), *REPORTING.split(), *limits]
     say("  compare with softmax")

@@ -16,8 +16,8 @@ source examples/multi30k/recipe.bash
 relu="--attention reluformer:gamma=8"
 centered="--cross-attention reluformer:gamma=8,centered=true"
 loss="--attention-norm-weight 0.1 --attention-entropy-weight 0.1"
-# The preset reluformer_paper is $relu $loss. reluformer has softmax in the cross-attention instead, and
-# reluformer_thresholded a ReLU over a threshold.
+# The preset reluformer_paper is $relu $loss. reluformer has ReLU over a threshold in the
+# cross-attention instead, and reluformer_hybrid softmax.
 variants=(
     "hybrid-centered: --attention reluformer:gamma=8,centered=true --cross-attention softmax"
     "hybrid-squared: --attention reluformer:gamma=8,centered=true,power=2 --cross-attention softmax"
@@ -39,7 +39,7 @@ variants=(
     "no-attention-dropout: $relu $loss --attention-dropout 0")
 
 exec "${PYTHON:-python}" -m relu_nmt.cli.sweep "$DATA" --save-dir "multi30k/study-$FORM" \
-    --lengths 1 --attentions softmax,reluformer,reluformer_paper,reluformer_thresholded \
+    --lengths 1 --attentions softmax,reluformer,reluformer_hybrid,reluformer_paper \
     --variants "${variants[@]}" --seeds "$SEEDS" \
     --budget "${UPDATES}u" --checkpoint last --jobs "${JOBS:-1}" \
     --generate-flags "--beam 5 --lenpen 1" -- --arch transformer_tiny --report-accuracy "${RECIPE[@]}"

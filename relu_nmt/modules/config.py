@@ -20,7 +20,7 @@ PLACE_FORM = (
 )
 # The paper prints neither gamma nor the weights of the regularizer. docs/lab/study.md compares
 # values. Gamma 8 makes small outputs at first, which speeds up self-attention. In cross-attention
-# the paper's ReLU translates worse than softmax. ReLU over a threshold is level with it.
+# the paper's ReLU translates worse than softmax. ReLU over a threshold translates as well.
 _RELUFORMER_PAPER = {
     "attention": "reluformer:gamma=8",
     "attention_norm_weight": 0.1,
@@ -28,9 +28,9 @@ _RELUFORMER_PAPER = {
 }
 ATTENTION_PRESETS: dict[str, dict[str, Any]] = {
     "none": {},
-    "reluformer": {**_RELUFORMER_PAPER, "cross_attention": "softmax"},
+    "reluformer": {**_RELUFORMER_PAPER, "cross_attention": "thresholded_relu"},
+    "reluformer_hybrid": {**_RELUFORMER_PAPER, "cross_attention": "softmax"},
     "reluformer_paper": _RELUFORMER_PAPER,
-    "reluformer_thresholded": {**_RELUFORMER_PAPER, "cross_attention": "thresholded_relu"},
 }
 
 attention_option = partial(option, metavar="NAME", parse=checked_by(attentions.check))

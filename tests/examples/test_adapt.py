@@ -46,8 +46,10 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     out = tmp_path / "small"
     for seed, softmax, relu in ((1, 40.0, 39.0), (2, 41.0, 41.0), (3, 42.0, 40.0)):
         write_training(out / f"softmax-seed{seed}", 400, {1: softmax})
-        write_training(out / f"reluformer-start-seed{seed}", 40, {1: relu})
-    write_training(out / "reluformer-start-seed4", 40, {1: 40.0})  # without a model to start from
+        write_training(out / f"reluformer_hybrid-start-seed{seed}", 40, {1: relu})
+    write_training(
+        out / "reluformer_hybrid-start-seed4", 40, {1: 40.0}
+    )  # without a model to start from
     for updates, score in ((40, 40.25), (80, 40.5)):
         write_training(out / f"softmax-start-{updates}-seed1", updates, {1: score})
     write_training(out / "sentences-seed1", 100, {1: 60.0})

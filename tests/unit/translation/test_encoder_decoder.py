@@ -143,7 +143,7 @@ def test_the_decoder_may_start_with_another_symbol():
     ("arch", "non_embedding"), [("iwslt_de_en", 31_543_296), ("wmt_en_de", 44_138_496)]
 )
 @pytest.mark.parametrize(
-    "family", ["transformer", "reluformer", "reluformer_paper", "reluformer_thresholded"]
+    "family", ["transformer", "reluformer", "reluformer_hybrid", "reluformer_paper"]
 )
 def test_parameter_counts_of_the_paper(family, arch, non_embedding):
     shape = of_architecture(f"{family}_{arch}", share_all_embeddings=True)
@@ -155,7 +155,7 @@ def test_parameter_counts_of_the_paper(family, arch, non_embedding):
 def test_architectures_of_a_pair_differ_in_attention_only():
     for name, shape in architectures.items():
         if name.startswith("transformer"):
-            for preset in ("reluformer", "reluformer_paper", "reluformer_thresholded"):
+            for preset in ("reluformer", "reluformer_hybrid", "reluformer_paper"):
                 twin = architectures[name.replace("transformer", preset, 1)]
                 assert twin == {**shape, "attention_preset": preset}
 

@@ -168,6 +168,7 @@ def test_averaged_checkpoints_are_a_second_command_of_the_training():
     [
         ("softmax", ("--attention-preset", "none", "--attention", "softmax")),
         ("reluformer", ("--attention-preset", "reluformer")),
+        ("reluformer_hybrid", ("--attention-preset", "reluformer_hybrid")),
         ("reluformer_paper", ("--attention-preset", "reluformer_paper")),
         (
             "reluformer:gamma=3",
@@ -184,11 +185,11 @@ def test_only_reluformers_get_gamma_and_regularizer_of_the_preset(arch, attentio
     add_settings(parser, TranslationTrainingSettings)
     arguments = parser.parse_args(command[3:])
     settings = read_settings(TranslationTrainingSettings, arguments)
-    presets = ("reluformer", "reluformer_paper")
+    presets = ("reluformer", "reluformer_hybrid", "reluformer_paper")
     spec = "reluformer:gamma=8" if attention in presets else attention
     assert settings.model.attention == spec
-    everywhere = attention in ("softmax", "reluformer_paper")
-    assert settings.model.cross_attention == (None if everywhere else "softmax")
+    cross = {"softmax": None, "reluformer_paper": None, "reluformer_hybrid": "softmax"}
+    assert settings.model.cross_attention == cross.get(attention, "thresholded_relu")
     assert settings.model.encoder_embed_dim == 64
     assert settings.regularizer.attention_norm_weight == (0.0 if attention == "softmax" else 0.1)
 
