@@ -42,7 +42,7 @@ class Block:
 
 
 def _sections(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Divide before each heading. The first section may have none."""
+    """Divide blocks into sections before each heading. The first section may have no heading."""
     sections: list[list[Block]] = [[]]
     for block in blocks:
         if block.is_heading:

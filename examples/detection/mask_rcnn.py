@@ -326,7 +326,7 @@ class MaskRCNN(nn.Module):
     def resized(
         self, images: Sequence[Tensor], targets: Sequence[Target]
     ) -> tuple[list[Tensor], list[Target]]:
-        """Return normalized images of the size for the model, and their objects."""
+        """Return normalized images in the model's size, and their objects."""
         resized = []
         scaled = []
         for index, image in enumerate(images):

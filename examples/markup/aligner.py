@@ -10,7 +10,7 @@ import numpy as np
 
 ROUNDS = 5
 TENSION = 4.0
-"""How much a link of tokens at the same share of their sentences is preferred."""
+"""Strength of the preference for links of tokens at the same share of their sentences."""
 NULL_SHARE = 0.08
 """Probability that a token has no link."""
 

@@ -414,7 +414,7 @@ def _means_of(parts: Sequence[Mapping[str, Any]], without: Sequence[str] = ()) -
 
 
 def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a plot of ``top_sums`` of memories, by side, from reports by the name of the line."""
+    """Return plots of ``top_sums`` by side. The keys of ``reports`` are the names of lines."""
     panels = []
     for side in ("encoder", "decoder"):
         curves = []

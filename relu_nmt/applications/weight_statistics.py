@@ -37,7 +37,7 @@ from relu_nmt.translation.base import Ensemble
 from relu_nmt.translator.attention_maps import SLOT_NAMES, input_batches, single_model
 
 PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-"""Figure 4 of the paper ends at 1.5."""
+"""Percents p of the visible keys. Figure 4 of the paper ends at 1.5."""
 MOST_WEIGHTS = 2**21  # weights to process together: 16 MB in float64, in about ten copies
 COPIES = 8  # copies of a matrix of weights in memory while a mechanism computes it
 SUBWORD_MARKS = ("@@", "\u2581")

@@ -98,7 +98,7 @@ def require_same(
 def at_folder(
     task: TranslationTask, path: str | os.PathLike[str], task_place: str = "the checkpoint"
 ) -> TranslationTask:
-    """Return the task with the splits of a data folder. Its token ids must mean the same."""
+    """Return the task for a data folder in which token ids mean the same (DataError)."""
     manifest = data_folder.read_manifest(path)
     if not data_folder.dictionary_path(path, task.source_lang).exists():
         data_folder.infer_languages(path)  # raises the error of a folder without data

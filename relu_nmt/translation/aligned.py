@@ -290,7 +290,7 @@ class AlignedDecoder(AlignedStack, Decoder):
         return self.run_layers(x, inputs)
 
     def embed(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
-        """Return the embedded tokens [B, N, D]. ``</s>`` replaces the separator as first token."""
+        """Return the embedded tokens [B, N, D]. A separator is read as ``</s>``."""
         tokens = tokens.masked_fill(tokens == self.separator, Dictionary.eos_index)
         return super().embed(tokens, start, positions)
 

@@ -49,8 +49,8 @@ class TranslationModel(nn.Module):
 
     A subclass is registered in ``translation_models`` and takes (config, source_vocab_size,
     target_vocab_size, pad_index, separators), as :class:`EncoderDecoder` does. A subclass with
-    options names its settings class ``Config`` and takes an instance as a further argument. It
-    makes ``output_projection``, which maps states [..., D] to scores [..., V].
+    options names its settings class ``Config`` and takes an instance as a further argument. Every
+    subclass makes ``output_projection``, which maps states [..., D] to scores [..., V].
     """
 
     output_projection: nn.Module
@@ -117,7 +117,7 @@ class StepScores:
     weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
 
     def of_all(self, batch: int, beam_size: int) -> "StepScores":
-        """Return scores with log_probs [B, K or 1, V], arbitrary for beams that were left out."""
+        """Return log_probs as [B, K or 1, V]. Beams that were left out get arbitrary scores."""
         return self
 
     def log_probs_of(self, totals: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ CPU_BLOCK_BYTES = 512
 Such a block (6 MB with a vocabulary of 12,000) stays in the processor's cache between passes."""
 
 MOST_SYMBOLS = 60_000
-"""Sums of so many exponentials, each at most 1, fit into float16, whose maximum is 65,504."""
+"""The sum of this many exponentials, each at most 1, fits into float16 (at most 65,504)."""
 
 
 def projected_cross_entropy(

@@ -77,7 +77,7 @@ def load_model(
 ) -> tuple[TranslationModel, TranslationTask, int]:
     """Return a checkpoint's model on the CPU in evaluation mode, its task and its group limit.
 
-    The group limit is the most tokens of sentences that training joined. 1 stands for single
+    The group limit is the most tokens of a group of sentences in training. 1 stands for single
     sentences. ``overrides`` replace stored settings of the model.
     """
     # Check that it is the checkpoint of a translation model.

@@ -45,7 +45,7 @@ class InputEmbedding(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
-        """Return [B, N, D] of token ids [B, N], from position ``start`` on or at ``positions``."""
+        """Embed token ids [B, N] as [B, N, D], from position ``start`` on or at ``positions``."""
         # Scale the token vectors, [B, N, D], so that they are as large as the positions.
         x = self.tokens(tokens) * self.scale
         # Look up the position vectors: consecutive ones, or one per token.

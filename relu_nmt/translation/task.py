@@ -197,7 +197,7 @@ class TranslationTask:
             splits.append(self.load_split(f"{split}{len(splits)}", with_alignments))
 
     def references(self, split: Split) -> list[str]:
-        """Return the raw or joined target sentences of a split, to compare translations with."""
+        """Return the target sentences of a split, raw or decoded, to compare translations with."""
         raw = split.raw_target
         text = self.target_text
         if raw is not None and text.keeps_text:

@@ -201,7 +201,7 @@ def _ordinary_words(segment: Segment, source: Sequence[Span], text: str) -> set[
 
 
 def _copy_protected(words: list[Word], copied: Word, num_source: int) -> None:
-    """Put a protected text in place of its aligned words, or at its gap if it has none."""
+    """Put a protected text in place of its aligned words, or else at :func:`gap_before`."""
     assert copied.source is not None
     scores = []
     for word in words:

@@ -49,7 +49,7 @@ def read_parts(content: bytes) -> dict[str, bytes]:
     """Return the parts of a zip file by their names.
 
     Raises:
-        DataError: the file is damaged, encrypted, or much larger than it looks.
+        DataError: the file is damaged, encrypted, or a zip bomb.
     """
     with (
         reporting("it is damaged", caught=_DAMAGES),

@@ -142,7 +142,7 @@ class _Reader(MarkupReader):
             self._last_space = [*before, (end - 1, end), *behind]
 
     def _add_other(self, piece: Piece, parts: Sequence[Span], has_text: bool) -> None:
-        """Add a run without text. The marks of a field are a pair."""
+        """Add a run without text. The begin and end marks of a field become a pair."""
         kind = ""
         self._last_space = ()
         if piece.name == "w:fldChar":

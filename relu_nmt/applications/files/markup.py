@@ -29,7 +29,7 @@ KNOWN_DOCTYPES = ("-//W3C//", "-//NISO//DTD ncx", "-//OASIS//DTD XLIFF", "-//Ope
 _TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/>]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _UNQUOTED = re.compile(r"""=\s*[^\s"'=]+\Z""")
-"""A value without quotes, whose last slash is part of it."""
+"""A value without quotes. A slash at its end belongs to it."""
 REFERENCE = re.compile(r"&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);")
 _KEPT = re.compile(f"{REFERENCE.pattern}|{KEPT_SPACE.pattern}")
 _DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
@@ -38,7 +38,7 @@ _OTHER = (("<!--", "-->"), (_CDATA, "]]>"), ("<?", "?>"), ("<!", ">"))
 
 
 def names(text: str) -> frozenset[str]:
-    """Return the names in a text, with spaces between them."""
+    """Return the names in a text, which are separated by spaces."""
     return frozenset(text.split())
 
 

@@ -286,7 +286,7 @@ class SegmentBuilder:
             self._protected.pop()
 
     def _stays(self, tag: Tag, end: int) -> bool:
-        """Return True for an empty tag behind the last word that shares no source with a text."""
+        """Return True for an empty tag behind the last word that shares no span with a text."""
         is_last = bool(tag.opening) and not tag.closing and tag.begin >= end
         return is_last and (tag.opening[0][0], tag.opening[-1][1]) not in self._text_spans
 

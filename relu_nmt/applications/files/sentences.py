@@ -50,7 +50,7 @@ class SegmentTranslator:
         glossary: target terms by source terms.
         terms: further fields of :class:`TranslationRequest` (``banned=["term"]``).
         search: searches windows, and adds their sentences to ``num_done``. This number can exceed
-            ``num_sentences``, since some sentences are translated twice. None: the translator's.
+            ``num_sentences``, since some are translated twice. None: the translator's search.
     """
 
     translator: Translator

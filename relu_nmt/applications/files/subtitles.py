@@ -118,7 +118,7 @@ def _sentence(texts: Sequence[Segment]) -> Segment:
 
 
 def _of_part(part: Part, words: Sequence[Word]) -> list[Word]:
-    """Return the words with source words counted from the part's first. None: another part."""
+    """Return words with their source word's number in the part. None: in another part."""
     numbers = range(len(source_spans(part.segment)))
     moved = []
     for word in words:

@@ -35,7 +35,7 @@ PATHS = ("/languages", "/detect", "/translate_file", TEXT_PATH, "/frontend/setti
 LEAST_CONFIDENCE = 0.8
 """Least confidence that chooses a language if the source is ``auto``."""
 MOST_FILES = 32
-"""Most translated files that wait for their download. Then the oldest is deleted."""
+"""Most translated files that wait for their download. For a further file the oldest goes."""
 
 
 class TextBody(BaseModel):
@@ -244,7 +244,7 @@ class _Interface:
     def _chosen(self, source: str, target: str, text: str = "") -> tuple[TranslationService, int]:
         """Return the service of two languages, and the confidence in the source in percent.
 
-        If ``auto`` leaves several source languages, the text decides, with enough confidence.
+        If ``auto`` leaves several source languages, the text decides if it is clear enough.
         """
         is_auto = source == "auto"
         if not is_auto and source not in self._sources:

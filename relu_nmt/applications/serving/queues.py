@@ -88,7 +88,7 @@ class RequestQueue:
     ) -> bytes:
         """Call ``work`` with a new request in a thread, and return its result.
 
-        ``receive`` waits for the next message of the client, which is that the client has left.
+        ``receive`` waits for the client's next message, which says that the client has left.
 
         Raises:
             HTTPException: the server stops, too many requests wait, or no time is left.

@@ -194,7 +194,7 @@ def best_at(averages: Sequence[Average], length: int) -> Average | None:
 
 
 def went_wrong(cells: Sequence[Cell]) -> list[tuple[str, Cell]]:
-    """Return the models, or models at a length, that had the same error, with an example."""
+    """Return for each error the models, or models at a length, that had it, and an example."""
     errors: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         if cell.status in BAD:
@@ -280,7 +280,7 @@ def memories_of(averages: Sequence[Average]) -> dict[str, list[Record]]:
 def published_rows(
     description: SweepDescription, rows: Rows
 ) -> list[tuple[str, list[tuple[Average | None, str, Any]]]]:
-    """Return each system's name, and for each column: measured, title and published value."""
+    """Return names of systems, each with (measured, title, published value) by column."""
     table = description.published
     if table is None:
         return []

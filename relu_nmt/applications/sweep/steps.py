@@ -24,7 +24,7 @@ from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import plain_file, write_text
 
 STATES = ("pending", "started", "done", "failed", "diverged")
-"""States of steps: a crash or a mistake is a failure, a loss that is not finite a divergence."""
+"""States of steps. A crash or mistake is a failure. A loss that is not finite is a divergence."""
 PENDING, STARTED, DONE, FAILED, DIVERGED = STATES
 FINAL = (DONE, DIVERGED)  # states of steps that do not run again
 CONTRASTS = 0  # the ``length`` of the step that scores contrasts

@@ -26,7 +26,7 @@ NOT_FINITE = "the model's scores are not finite (training diverged)"
 
 
 def strongest_words(weights: Tensor, is_word: Tensor) -> Tensor:
-    """Return the source word with the largest of weights [B, K, S], int64 [B, K]. -1: none."""
+    """Return the source word [B, K] with the largest weight, of weights [B, K, S]. -1: none."""
     is_word = is_word[:, None]
     strongest = weights.masked_fill(~is_word, -torch.inf).argmax(2)
     has_weight = ((weights != 0) & is_word).any(2)
@@ -365,7 +365,7 @@ class SearchHistory:
         self._steps.append((row_of, beams, alignment))
 
     def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
-        """Add the best of the hypotheses [B, G, M] that end at ``step``. Totals of none: -inf."""
+        """Merge in the hypotheses [B, G, M] that end at ``step``. A total of -inf means none."""
         # Merge with the best so far, [B, G, k + M], and keep k.
         real = totals > -torch.inf
         self.count += real.sum(2)

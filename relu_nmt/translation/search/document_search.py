@@ -2,10 +2,10 @@
 
 The context of a window is part of the source. Its translation is known from earlier windows and is
 forced as the beginning of the target, as in training, where the target of a group is one text. A
-second translation of the context could differ, and a separator too many in it would shift all later
-sentences. Hypotheses are ranked by the new sentences alone. Otherwise a long context would favor
-short hypotheses. So the windows of a document wait for each other, while windows of different
-documents share batches.
+second translation of the context could differ, and one separator too many would shift all later
+sentences. The windows of a document therefore wait for each other, while windows of different
+documents share batches. Hypotheses are ranked by the new sentences alone, since otherwise a long
+context would favor short hypotheses.
 """
 
 from collections import deque

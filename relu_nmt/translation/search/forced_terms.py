@@ -28,9 +28,9 @@ Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]
 """A way to read a hypothesis: the terms not yet begun, and the rest of a begun term or ()."""
 WORD_END: Term = (-1,)
-"""Rest of a term of which only the end of its last word is missing. The next token decides."""
+"""Rest of a written term whose last word may go on. The term counts once the word ends."""
 MOST_WAYS = 32
-"""Limit of the ways that are followed. Only terms with many overlaps have more."""
+"""Most ways that are followed. Only terms with many overlaps have more."""
 
 
 @dataclass(frozen=True)

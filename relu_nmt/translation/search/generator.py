@@ -359,7 +359,7 @@ def plan_batches(
 
 
 def longest_first(lengths: np.ndarray, size_of: Callable[[int], int]) -> Iterator[np.ndarray]:
-    """Yield batches of sentences, longest first: ``size_of(longest)``, but at least one each."""
+    """Yield batches, longest sentences first: ``size_of(longest)`` sentences, at least one."""
     order = np.argsort(-lengths, kind="stable")
     first = 0
     while first < len(order):

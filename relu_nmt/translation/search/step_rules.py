@@ -74,7 +74,7 @@ class Written:
     """How much the hypotheses of a batch have written and may write.
 
     ``limits`` are the most tokens before the end symbol, ``context_sizes`` the tokens of a known
-    context, int64 [B] each. At ``most_of_a_sentence`` tokens (None: any) the separator is forced.
+    context, int64 [B] each. At ``most_of_a_sentence`` tokens (None: never) the separator is forced.
 
     Attributes:
         separator: the symbol that ends each sentence. -1 for none.
@@ -365,7 +365,7 @@ class LongestOutput(StepRule):
 
 
 def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
-    """Return each beam's value of its parent, [B, K] as ``like``, from [B, K] or [B, 1]."""
+    """Return for each beam the value of its parent, [B, K], from values [B, K] or [B, 1]."""
     values = values.expand(like.shape)
     return values if parents is None else values.gather(1, parents)
 
