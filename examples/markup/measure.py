@@ -12,7 +12,7 @@ from corpus import Pair
 from tagged_text import TaggedText
 
 from relu_nmt.applications.files import FileOptions, translated
-from relu_nmt.applications.files.aligned_words import Translation, proportional_links, word_spans
+from relu_nmt.applications.files.aligned_words import AlignedText, proportional_links, word_spans
 from relu_nmt.applications.files.segments import Segment
 from relu_nmt.applications.files.sentences import SegmentTranslator, TranslateSegments
 from relu_nmt.errors import DataError
@@ -20,8 +20,7 @@ from relu_nmt.io.work import hidden_progress
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.translations import Hypothesis
-from relu_nmt.translation.search.translations import Translation as ModelTranslation
+from relu_nmt.translation.search.translations import Hypothesis, Translation
 from relu_nmt.translator import Translator
 from relu_nmt.translator.attention_maps import attention_weights
 
@@ -58,7 +57,7 @@ class Layers:
             weights.append(np.stack(by_layer)[..., :-1])
         return cls(translator, pairs, weights)
 
-    def translations(self, layer: int, heads: slice = slice(None)) -> list[Translation]:
+    def translations(self, layer: int, heads: slice = slice(None)) -> list[AlignedText]:
         """Return the references with links by the mean of some heads of a layer."""
         translator = self.translator
         translations = []
@@ -70,10 +69,10 @@ class Layers:
             scores = np.zeros(len(alignment), dtype=np.float32)
             ids = translator.task.encode_target(target.text)
             hypothesis = Hypothesis(ids, 0.0, scores, alignment)
-            forced = ModelTranslation(target.text, tokens, hypothesis, source_tokens)
+            forced = Translation(target.text, tokens, hypothesis, source_tokens)
             words = translator.align_words(source.text, forced)
             links = [(words.source[i], words.target[j]) for i, j in words.links]
-            translations.append(Translation(target.text, links))
+            translations.append(AlignedText(target.text, links))
         return translations
 
     def null_rows(self) -> float:
@@ -131,7 +130,7 @@ def place(pairs: Sequence[Pair], translate: TranslateSegments) -> list[TaggedTex
         DataError: a source is no single paragraph.
     """
 
-    def translate_all(segments: Sequence[Segment]) -> list[Translation]:
+    def translate_all(segments: Sequence[Segment]) -> list[AlignedText]:
         if len(segments) != len(pairs):
             raise DataError("a line of the corpus has a tag between paragraphs, or no words")
         return translate(segments)
@@ -144,7 +143,7 @@ def place(pairs: Sequence[Pair], translate: TranslateSegments) -> list[TaggedTex
     return texts
 
 
-def place_known(pairs: Sequence[Pair], translations: Sequence[Translation]) -> list[TaggedText]:
+def place_known(pairs: Sequence[Pair], translations: Sequence[AlignedText]) -> list[TaggedText]:
     """Return known translations of the sources with the tags that their links place."""
     return place(pairs, lambda segments: list(translations))
 
@@ -156,15 +155,15 @@ def translate(translator: Translator, pairs: Sequence[Pair], beam: int) -> list[
         return place(pairs, SegmentTranslator(translator, config))
 
 
-def by_position(pairs: Sequence[Pair], texts: Sequence[str]) -> list[Translation]:
+def by_position(pairs: Sequence[Pair], texts: Sequence[str]) -> list[AlignedText]:
     """Return translations with links by position."""
     translations = []
     for (source, _), text in zip(pairs, texts, strict=True):
-        translations.append(Translation(text, proportional_links(source.text, text)))
+        translations.append(AlignedText(text, proportional_links(source.text, text)))
     return translations
 
 
-def by_aligner(pairs: Sequence[Pair], text: Sequence[Pair]) -> list[Translation]:
+def by_aligner(pairs: Sequence[Pair], text: Sequence[Pair]) -> list[AlignedText]:
     """Return the references with links by a statistical alignment of these pairs and a text."""
     numbers: dict[str, int] = {}
     sides: list[list[np.ndarray]] = [[], []]
@@ -181,7 +180,7 @@ def by_aligner(pairs: Sequence[Pair], text: Sequence[Pair]) -> list[Translation]
         for span, number in zip(word_spans(target.text), sources.tolist(), strict=True):
             if number >= 0:
                 links.append((source_spans[number], span))
-        translations.append(Translation(target.text, links))
+        translations.append(AlignedText(target.text, links))
     return translations
 
 

@@ -387,7 +387,7 @@ class SplitScorer:
         references = []
         if self._split.raw_target is None:
             for ids in self._split.targets():
-                tokens = self._task.target_tokens(ids, ESCAPED_UNK).split()
+                tokens = self._task.target_dictionary.symbols_of(ids, ESCAPED_UNK)
                 references.append(self._words(tokens))
             return references
         # Encode and join, so that text that arrived in pieces is joined too.

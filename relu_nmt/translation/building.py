@@ -98,7 +98,8 @@ def load_model(
     try:
         model = build_model(from_dict(TransformerConfig, {**stored, **changed}), task)
     except (ConfigError, OutOfMemoryError) as error:  # such as an attention from a user's file
-        raise CheckpointError(f"{path}: {error}") from error
+        where = f"{path} with --model-overrides {overrides}" if changed else path
+        raise CheckpointError(f"{where}: {error}") from error
     advice = f"leave out what changes its shapes: --model-overrides {overrides}" if changed else ""
     load_weights(model, checkpoint.model_tensors, path, advice=advice)
     return model.eval(), task, _max_doc_tokens(checkpoint.metadata, path)

@@ -200,7 +200,7 @@ class AttentionMap:
             file.write(base64.b64decode(picture(self).partition(",")[2]))
 
 
-Panel = tuple[str, AttentionMap]
+TitledMap = tuple[str, AttentionMap]
 """The title of a map in a figure, and the map with weights [Nq, Nk]."""
 
 
@@ -265,7 +265,7 @@ def readable(symbols: Sequence[str]) -> str:
     return text.replace(f"{CONTINUED} ", "").strip()
 
 
-def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -> str:
+def _figure(groups: Sequence[Sequence[TitledMap]], few: int, title: Sequence[str]) -> str:
     """Draw maps in rows. Each group begins a row. A side of many tokens has ``few`` labels."""
     # Measure a map with its labels, in inches.
     maps = [attention_map for _, attention_map in chain.from_iterable(groups)]
@@ -277,7 +277,7 @@ def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -
     largest_group = max(map(len, groups))
     num_rows = -(-largest_group // max(1, int((WIDEST - left) / width)))
     columns = -(-largest_group // num_rows)
-    rows: list[Sequence[Panel]] = []
+    rows: list[Sequence[TitledMap]] = []
     for group in groups:
         for first in range(0, len(group), columns):
             rows.append(group[first : first + columns])

@@ -206,25 +206,24 @@ class SourceEncoder:
         for line, prefix, terms, number in zip(
             request.lines, prefixes, forced, numbers, strict=False
         ):
-            parts = [line]
+            parts: list[str] = []
             if split is not None and isinstance(line, str) and not prefix and not terms:
                 parts = split(line)
-            if len(parts) < 2:
-                parts = [line]
             # Add the line's number to errors.
             with reporting(f"line {number}", caught=DataError):
-                options = {"ordered": request.ordered, "inside_words": request.inside_words}
-                sentences = []
-                for part in parts:
-                    sentence = self.sentence(part, prefix, terms, banned, **options)
-                    # Leave out a part of only invisible characters, which has no tokens.
-                    if sentence.tokens:
-                        sentences.append(sentence)
-            if len(sentences) > 1:
-                sentence = SourceSentence.of_parts(sentences)
-            elif sentences:
-                sentence = sentences[0]
-            yield sentence
+                if len(parts) > 1:
+                    sentences = [self.sentence(part, banned=banned) for part in parts]
+                else:
+                    sentence = self.sentence(
+                        line, prefix, terms, banned, request.ordered, request.inside_words
+                    )
+                    sentences = [sentence]
+            # Leave out a part of only invisible characters, which has no tokens.
+            with_tokens = [sentence for sentence in sentences if sentence.tokens]
+            if len(with_tokens) > 1:
+                yield SourceSentence.of_parts(with_tokens)
+            else:
+                yield (with_tokens or sentences)[0]
 
     def sentence(
         self,
@@ -251,11 +250,7 @@ class SourceEncoder:
         if terms:
             texts = None if inside_words else self._texts
             required = ForcedTerms(tuple(terms), ordered, texts=texts)
-        ids = self.task.source_dictionary.encode(tokens)
-        if self.separators is not None:
-            # A separator in the raw text is an unknown word: it ends no sentence.
-            words = ids[:-2]
-            words[words == self.separators[0]] = self.task.source_dictionary.unk_index
+        ids = self.task.source_ids(tokens)
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
     def _without_target_code(self, line: str) -> str:

@@ -253,8 +253,8 @@ class Translator:
     ) -> None:
         """Translate a file with markup, such as a web page or a Word file. Only its text changes.
 
-        See :func:`relu_nmt.applications.files.translate_with` for the ``options``: the name of the
-        ``format``, a ``glossary``, and settings of the search (``beam=5``).
+        The ``options`` are those of :func:`relu_nmt.applications.files.sentences.translate_with`:
+        the name of the ``format``, a ``glossary``, and settings of the search (``beam=5``).
         """
         # Import late: applications import the translator.
         files = importlib.import_module("relu_nmt.applications.files.sentences")
@@ -448,7 +448,7 @@ class _Search:
         alignment = hypothesis.alignment
         if self._replaces_unknown and alignment is not None:
             tokens = replace_unknown_words(
-                tokens, source.tokens, alignment, UNK, self._words, self._ban(source, tokens)
+                tokens, source.tokens, alignment, self._words, self._ban(source, tokens)
             )
         return Translation(translator.text_of(tokens), tokens, hypothesis, source.tokens)
 

@@ -207,7 +207,9 @@ def test_the_numbers_agree_with_the_attention_maps(analyzed, folder):
     split = task.load_split("test")
     values = []
     for number in range(len(split)):
-        source, target = (task.source_tokens(ids) for ids in split.pair(number))
+        source, target = (
+            " ".join(task.source_dictionary.symbols_of(ids)) for ids in split.pair(number)
+        )
         attention_map = translator.attention(source, target, slot="cross", layer=1, head=0)
         for row in attention_map.weights.astype(np.float64):
             shares = row[row > 0] / row.sum() if row.sum() > 1e-6 else np.ones(1)

@@ -116,6 +116,7 @@ def test_settings_of_the_model_can_be_overridden(data, model):
         ("__import__('os')", "expected settings such as"),
         ("{[]: 1}", "expected settings such as"),
         ("{'encoder_layers': 3}", "does not fit the model"),
+        ("{'dropout': 2}", "with --model-overrides {'dropout': 2}: --dropout 2: expected"),
     ):
         done = generate(data, model, "--model-overrides", text, check=False)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr

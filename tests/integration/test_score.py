@@ -181,8 +181,9 @@ def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
         ("--sys sys.plain --ref - --baseline -", "- is standard input"),
         ("--ref ref.plain --sentence-bleu --metrics chrf", "--metrics: not with --sentence-bleu"),
         ("--contrastive c.jsonl", "give its checkpoint with --path"),
-        ("--contrastive c.jsonl --path a --ref ref.plain", "--ref: not with --contrastive"),
+        ("--contrastive c.jsonl --path a --ref ref.plain", "--ref: not with --contrastive;"),
         ("--contrastive none.jsonl --path a", "none.jsonl: cannot read"),
+        ("--sys /dev/null --ref /dev/null", "/dev/null: no lines to score; give a text"),
     ],
 )
 def test_mistakes_are_one_line_errors(files, capsys, arguments, message):

@@ -41,8 +41,10 @@ ENDINGS = {
     ".xliff": "xliff",
 }
 """Name of the format by the ending of a file's name."""
+FOLDER = "relu_nmt.applications.files"
 formats: Registry["type[FileFormat]"] = Registry(
-    "file format", {name: f"relu_nmt.applications.files.{name}" for name in ENDINGS.values()}
+    "file format",
+    {name: f"{FOLDER}.{name}" for name in ENDINGS.values()} | {"text": f"{FOLDER}.document"},
 )
 REFUSED = dict.fromkeys(
     (".png", ".jpg", ".jpeg", ".tif", ".tiff"), "give the text that it shows"
@@ -102,14 +104,12 @@ def check_options(names: Collection[str], options: FileOptions) -> None:
             )
 
 
-def options_of_format(name: str, options: FileOptions) -> FileOptions:
-    """Return the options that a format reads, and the defaults of all others."""
-    reads = formats.get(name).reads
-    return FileOptions(**{option_name: getattr(options, option_name) for option_name in reads})
-
-
 def translated(
-    content: bytes, name: str, translate: "TranslateSegments", options: FileOptions
+    content: bytes,
+    name: str,
+    translate: "TranslateSegments",
+    options: FileOptions,
+    target_lang: str = "",
 ) -> bytes:
     """Return the content of a file with its text translated.
 
@@ -118,19 +118,16 @@ def translated(
         name: name of the format.
         translate: translates the segments.
         options: options of the formats.
+        target_lang: language of the translation, "" if unknown.
 
     Raises:
-        ConfigError: the format does not read one of the options.
         DataError: the file is damaged, too large or not of this format.
     """
     from relu_nmt.applications.files.document import MOST_BYTES
 
     if len(content) > MOST_BYTES:
         raise DataError(f"it has more than {MOST_BYTES:,} bytes; divide it")
-    check_options([name], options)
-    file_format = formats.get(name)(options)
-    file_format.target_lang = getattr(translate, "target_lang", "")
-    document = file_format.read(content)
+    document = formats.get(name)(options, target_lang).read(content)
     return document.written(translate(document.segments))
 
 
@@ -139,18 +136,19 @@ def translate_file(
     output: str | os.PathLike[str],
     translate: "TranslateSegments",
     options: FileOptions,
-    name: str | None = None,
+    name: str,
+    target_lang: str = "",
 ) -> None:
-    """Translate a file, and write the result. After an error nothing is written.
+    """Translate a file of a format, and write the result. After an error nothing is written.
+
+    See :func:`translated` for the arguments.
 
     Raises:
-        ConfigError: there is no format of this name, or it does not read one of the options.
         DataError: the file cannot be read or written, or is damaged.
     """
-    chosen = format_name(path, name)
     with reporting(f"{path}: cannot read it"):
         content = Path(path).read_bytes()
     with reporting(path, caught=DataError):
-        written = translated(content, chosen, translate, options)
+        written = translated(content, name, translate, options, target_lang)
     with reporting(f"{output}: cannot write it"), replacing(output) as temporary:
         temporary.write_bytes(written)

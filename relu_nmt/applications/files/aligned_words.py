@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relu_nmt.applications.files.segments import Protected, Segment, Span
+from relu_nmt.translation.search.symbol_texts import WITHOUT_SPACES
 
 Link = tuple[Span, Span]
 """Characters of a source word and of the target word that it is aligned to."""
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-"""Scripts without spaces between words, where a tag may stand between any two letters."""
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0dff\u200c\u200d"
 """Marks that belong to the letter before them."""
-_LETTER = rf"(?:(?![{_UNSPACED}])[\w{_MARKS}])"
-_WORD = re.compile(rf"[{_UNSPACED}]|{_LETTER}+(?:[-'’‑·.]{_LETTER}+)*|\S")
+# In scripts without spaces between words, a tag may stand between any two letters.
+_UNSPACED = WITHOUT_SPACES.pattern
+_LETTER = rf"(?:(?!{_UNSPACED})[\w{_MARKS}])"
+_WORD = re.compile(rf"{_UNSPACED}|{_LETTER}+(?:[-'’‑·.]{_LETTER}+)*|\S")
 # Scores of a word in a run. It is aligned to the tag's words, to other words or to no word, or it
 # is not allowed.
 INSIDE = 1.0
@@ -29,7 +30,7 @@ BLOCKED = float("-inf")
 
 
 @dataclass(frozen=True)
-class Translation:
+class AlignedText:
     """A translated text with the links of its words to words of the source."""
 
     text: str
@@ -102,7 +103,7 @@ def proportional_links(source: str, target: str) -> list[Link]:
     return links
 
 
-def aligned_words(segment: Segment, translation: Translation) -> list[Word]:
+def aligned_words(segment: Segment, translation: AlignedText) -> list[Word]:
     """Return the words of a translation, with their source words and each protected text once."""
     source = source_spans(segment)
     target = _target_spans(segment, translation.text)
@@ -145,49 +146,64 @@ def _overlapping(spans: Sequence[Span], span: Span) -> range:
 
 def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Word]) -> list[Word]:
     """Return the words with each protected text once: keep it, copy it, or drop further copies."""
-    entries: dict[str, list[Word]] = defaultdict(list)
+    entries_by_text: dict[str, list[Word]] = defaultdict(list)
     for entry in segment.protected:
         text = segment.text[entry.begin : entry.end]
         number = bisect_left(source, (entry.begin, entry.end))
-        entries[text].append(Word(" ", text, number, entry))
-    places: dict[str, list[int]] = defaultdict(list)
-    for place, word in enumerate(words):
-        places[word.text].append(place)
+        entries_by_text[text].append(Word(" ", text, number, entry))
+    numbers_by_text: dict[str, list[int]] = defaultdict(list)
+    for number, word in enumerate(words):
+        numbers_by_text[word.text].append(number)
+    sources_of_none: set[int | None] = {None}
+    for entries in entries_by_text.values():
+        sources_of_none.update(entry.source for entry in entries)
     kept: dict[int, Word] = {}
     missing: list[Word] = []
     left_out: set[int] = set()
-    protected_or_none = {None, *(word.source for same in entries.values() for word in same)}
-    for text, waiting in entries.items():
-        free = places[text]
+    for text, entries in entries_by_text.items():
         ordinary = _ordinary_words(segment, source, text)
-        # First take words that are aligned to a protected text, then words that are not ordinary.
-        for is_sure in (True, False):
-            for entry_word in list(waiting):
-                for place in free:
-                    source_word = words[place].source
-                    is_aligned = source_word == entry_word.source
-                    if is_aligned or (not is_sure and source_word not in ordinary):
-                        kept[place] = entry_word
-                        free.remove(place)
-                        waiting.remove(entry_word)
-                        break
-        missing += waiting
+        kept_here, missing_here = _kept_words(entries, numbers_by_text[text], words, ordinary)
+        kept |= kept_here
+        missing += missing_here
         # Drop further copies, except ordinary words and translations of other words.
+        further = [number for number in numbers_by_text[text] if number not in kept_here]
         num_ordinary = len(ordinary)
         if text.isalpha():
-            others = [place for place in free if words[place].source not in protected_or_none]
-            free = [place for place in free if place not in others]
-            num_ordinary = max(0, num_ordinary - len(others))
-        left_out.update(free[num_ordinary:])
+            unexplained = [n for n in further if words[n].source in sources_of_none]
+            num_ordinary = max(0, num_ordinary - (len(further) - len(unexplained)))
+            further = unexplained
+        left_out.update(further[num_ordinary:])
     remaining = []
-    for place, word in enumerate(words):
-        if place in kept:
-            kept[place].before = word.before
-        if place not in left_out:
-            remaining.append(kept.get(place, word))
+    for number, word in enumerate(words):
+        if number in kept:
+            kept[number].before = word.before
+        if number not in left_out:
+            remaining.append(kept.get(number, word))
     for entry_word in missing:
         _copy_protected(remaining, entry_word, len(source))
     return remaining
+
+
+def _kept_words(
+    entries: Sequence[Word], numbers: Sequence[int], words: Sequence[Word], ordinary: set[int]
+) -> tuple[dict[int, Word], list[Word]]:
+    """Return which of the words with these numbers stand for protected texts, and missing texts.
+
+    The ``entries`` are protected texts of one spelling, which the words share. Words that are
+    aligned to an entry come first, then words that stand for no ordinary source word.
+    """
+    kept: dict[int, Word] = {}
+    missing = list(entries)
+    for is_aligned in (True, False):
+        for entry in list(missing):
+            for number in numbers:
+                source = words[number].source
+                fits = source == entry.source or (not is_aligned and source not in ordinary)
+                if fits and number not in kept:
+                    kept[number] = entry
+                    missing.remove(entry)
+                    break
+    return kept, missing
 
 
 def _ordinary_words(segment: Segment, source: Sequence[Span], text: str) -> set[int]:

@@ -1,21 +1,42 @@
-"""Documents: their segments, and the translations that replace the segments in the source."""
+"""Documents: their segments, and the translations that replace the segments in the source.
+
+A format of text files is a :class:`TextFormat`, a format of zip files with such parts a
+:class:`ZipFormat`.
+"""
 
 import codecs
+import io
+import re
+import struct
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from relu_nmt.applications.files import FileOptions
-from relu_nmt.applications.files.aligned_words import Translation, Word, aligned_words
+from relu_nmt.applications.files import FileOptions, formats
+from relu_nmt.applications.files.aligned_words import AlignedText, Word, aligned_words
 from relu_nmt.applications.files.placing import PlainText, marked_parts
-from relu_nmt.applications.files.segments import Segment, Span
-from relu_nmt.errors import DataError
+from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
+from relu_nmt.errors import DataError, reporting
 
 MOST_BYTES = 64 * 2**20
-"""Most bytes of a file, and of all parts of a container together."""
+"""Most bytes of a file, and of all parts of a zip file together."""
+MOST_RATIO = 200
+"""Most bytes of a part of a zip file for each compressed byte. A file with more is a zip bomb."""
+MOST_PARTS = 10_000
+ZIP_DAMAGES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    ValueError,
+    OSError,
+    RuntimeError,
+)
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF16_LE: "utf-16-le",
@@ -37,22 +58,25 @@ class Document:
     """
 
     segments: Sequence[Segment]
-    written: Callable[[Sequence[Translation]], bytes]
+    written: Callable[[Sequence[AlignedText]], bytes]
 
 
 class FileFormat(ABC):
     """A file format. Register the class with :data:`formats` to add one.
 
-    Attributes:
-        reads: names of the :class:`FileOptions` that it reads. Others are refused.
+    Args:
+        options: options of the formats.
         target_lang: language of the translation, "" if unknown.
+
+    Attributes:
+        reads: names of the options that the format reads. Others are refused.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset()
-    target_lang = ""
 
-    def __init__(self, options: FileOptions) -> None:
+    def __init__(self, options: FileOptions, target_lang: str = "") -> None:
         self.options = options
+        self.target_lang = target_lang
 
     @abstractmethod
     def read(self, content: bytes) -> Document:
@@ -87,7 +111,7 @@ class TextFormat(FileFormat):
             raise DataError(f"its encoding {encoding} would change its bytes; convert it to UTF-8")
         segments = [segment for segment in self.segments(source) if segment is not None]
 
-        def written(translations: Sequence[Translation]) -> bytes:
+        def written(translations: Sequence[AlignedText]) -> bytes:
             text = _translated_text(self, source, segments, translations)
             return mark + self.encoded(text, encoding)
 
@@ -105,7 +129,7 @@ class TextFormat(FileFormat):
         """Return translated text in the form of the format, within a tag of this style."""
         return text
 
-    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+    def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return the text that replaces the source of a segment."""
         return self.render_words(segment, aligned_words(segment, translation), source)
 
@@ -134,7 +158,7 @@ def _translated_text(
     text_format: TextFormat,
     source: str,
     segments: Sequence[Segment],
-    translations: Sequence[Translation],
+    translations: Sequence[AlignedText],
 ) -> str:
     """Return a source with translated segments. A segment may lie within another segment."""
     changed = []
@@ -162,3 +186,74 @@ def _translated_text(
         return "".join([*parts, source[position:end]])
 
     return text((0, len(source)))
+
+
+@formats.register("text")
+class PlainTextFormat(TextFormat):
+    """Plain text with a sentence or paragraph per line. Repeated spaces stay."""
+
+    def segments(self, source: str) -> Iterator[Segment | None]:
+        """Yield the lines of a text."""
+        for line in re.finditer(r"[^\n]+", source):
+            yield tagged_segment(source, line.span(), KEPT_SPACE)
+
+
+# ------------------------------------------------------------------------- zip files
+
+
+class ZipFormat(FileFormat):
+    """A format whose files are zip files."""
+
+    def read(self, content: bytes) -> Document:
+        """Return the document in a file (DataError: it is damaged, or a zip bomb)."""
+        parts = read_parts(content)
+        with reporting("it is no file of this format", caught=KeyError):
+            documents = self.documents(parts)
+        segments: list[Segment] = []
+        for document in documents.values():
+            segments += document.segments
+        return Document(segments, partial(_written_zip, content, documents))
+
+    @abstractmethod
+    def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
+        """Return the parts that have text, in reading order (KeyError: one is missing)."""
+
+
+def read_parts(content: bytes) -> dict[str, bytes]:
+    """Return the parts of a zip file by their names.
+
+    Raises:
+        DataError: the file is damaged, encrypted, or a zip bomb.
+    """
+    with (
+        reporting("it is damaged", caught=ZIP_DAMAGES),
+        zipfile.ZipFile(io.BytesIO(content)) as archive,
+    ):
+        entries = archive.infolist()
+        size = sum(entry.file_size for entry in entries)
+        ratios = [entry.file_size / max(1, entry.compress_size) for entry in entries]
+        is_dense = size > 2**20 and max(ratios) > MOST_RATIO
+        if len(entries) > MOST_PARTS or size > MOST_BYTES or is_dense:
+            raise DataError("it is much larger than it looks; unpack it, and look at its parts")
+        parts = {entry.filename: archive.read(entry) for entry in entries}
+    if len(parts) < len(entries):
+        raise DataError("it has two parts of the same name")
+    return parts
+
+
+def _written_zip(
+    content: bytes, documents: Mapping[str, Document], translations: Sequence[AlignedText]
+) -> bytes:
+    """Return a zip file with translated parts. Parts keep order and dates."""
+    changed = {}
+    position = 0
+    for name, document in documents.items():
+        end = position + len(document.segments)
+        changed[name] = document.written(translations[position:end])
+        position = end
+    target = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(target, "w") as new:
+        new.comment = old.comment
+        for entry in old.infolist():
+            new.writestr(entry, changed.get(entry.filename, old.read(entry)))
+    return target.getvalue()

@@ -34,10 +34,16 @@ HTML = Vocabulary(
 _BLOCKS = names("p div h1 h2 h3 h4 h5 h6 hr ul ol li dl dt dd table caption colgroup col thead")
 _BLOCKS |= names("tbody tfoot tr td th pre blockquote section article aside header footer main nav")
 _BLOCKS |= names("figure figcaption details summary fieldset legend form button center address")
-_VALUE = (
-    r"""(?:"[^"<>]*"|'[^'<>]*'|&quot;(?:(?!&quot;)[^<>])*&quot;|&apos;(?:(?!&apos;)[^<>])*&apos;"""
-    r"""|[^\s"'<>&]+)"""
+_VALUES = (
+    r'"[^"<>]*"',
+    r"'[^'<>]*'",
+    r"&quot;(?:(?!&quot;)[^<>])*&quot;",
+    r"&apos;(?:(?!&apos;)[^<>])*&apos;",
+    r"""[^\s"'<>&]+""",
 )
+"""Values of attributes: in quotes, in escaped quotes, or without."""
+MOST_WITHIN = 1_000
+"""Most characters between the tags of a pair that is no element of HTML."""
 _CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
 _LATIN_1 = names("iso-8859-1 iso8859-1 latin1 ascii us-ascii")
 _UNUSED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
@@ -95,13 +101,16 @@ def tag_pattern(opening: str, closing: str) -> str:
     ``List<String>`` is text. The groups are ``slash``, ``name`` and ``end``.
     """
     elements = "|".join(HTML.inline | HTML.empty | HTML.protected | _BLOCKS)
-    attribute_or_placeholder = rf"(?:[\w:.-]+\s*=\s*{_VALUE}|[%{{][^\s<>&]*)"
-    attributes = rf"(?:\s+{attribute_or_placeholder}(?:\s+(?:{attribute_or_placeholder}|[\w-]+))*)?"
-    return (
-        rf"{opening}(?P<slash>/)?(?P<name>(?P<element>(?i:{elements})(?![\w-]))|[A-Za-z][\w-]*)"
-        rf"{attributes}\s*(?P<end>/)?{closing}"
-        rf"(?(element)|(?(slash)|(?(end)|(?=(?s:.{{0,1000}}?){opening}/(?P=name)\s*{closing}))))"
-    )
+    name = rf"(?P<name>(?P<element>(?i:{elements})(?![\w-]))|[A-Za-z][\w-]*)"
+    # An attribute has a value, or is a placeholder such as {x}. Names alone may follow it.
+    valued = rf"[\w:.-]+\s*=\s*(?:{'|'.join(_VALUES)})"
+    first = rf"(?:{valued}|[%{{][^\s<>&]*)"
+    attributes = rf"(?:\s+{first}(?:\s+(?:{first}|[\w-]+))*)?"
+    tag = rf"{opening}(?P<slash>/)?{name}{attributes}\s*(?P<end>/)?{closing}"
+    # A tag that is no element and has no slash needs its closing tag behind it.
+    closing_tag = rf"{opening}/(?P=name)\s*{closing}"
+    is_pair = rf"(?=(?s:.{{0,{MOST_WITHIN}}}?){closing_tag})"
+    return rf"{tag}(?(element)|(?(slash)|(?(end)|{is_pair})))"
 
 
 @formats.register("html")

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.aligned_words import Translation
+from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.document import ReadSource, TextFormat
 from relu_nmt.applications.files.html import HTML, HtmlFormat, HtmlReader
 from relu_nmt.applications.files.markup import REFERENCE, add_reference
@@ -42,9 +42,18 @@ _INLINE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _SPECIAL = re.compile(
-    r"(?P<url>(?:https?|ftp)://\S+)|[\\*`\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!])|^(?=[#>+-]\s)|(?P<number>^\d+)(?=[.)]\s)|&(?=[#\w]+;)"
+    r"""
+    (?P<url>(?:https?|ftp)://\S+)               # which stays as it is
+  | [\\*`\[\]]
+  | (?<![^\W_])_ | _(?![^\W_])                  # but not within a word
+  | <(?=[A-Za-z/!])                            # begin of a tag
+  | ^(?=[#>+-]\s) | (?P<number>^\d+)(?=[.)]\s)  # begin of a heading, a quote or a list
+  | &(?=[#\w]+;)                               # begin of a reference
+    """,
+    re.VERBOSE,
 )
-
+"""Places of a text that need a backslash, so that Markdown does not read them as markup."""
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 _LINE_END = re.compile(r"(?<!\\)(?<!  )(?<!\r)\r?\n[ \t>]*")
 _TOKEN = re.compile(
     r"(?:(?P<ticks>`+).+?(?P=ticks)|\]\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>|\S)+"
@@ -91,7 +100,7 @@ class MarkdownFormat(TextFormat):
             written = written.replace("|", "\\|")
         return written
 
-    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+    def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return the text of a segment. If its source has several lines, wrap it to their width."""
         text = super().rendered(segment, translation, source)
         source_text = source(segment.span)
@@ -114,7 +123,7 @@ def _blocks(source: str, begin: int) -> Iterator[tuple[str, Span, Container[str]
     environment: dict[str, Any] = {}
     tokens = parser.parse(source[begin:], environment)
     references = environment.get("references", {})
-    lines = [match.span() for match in re.compile(r"[^\n]*(?:\n|\Z)").finditer(source, begin)]
+    lines = [match.span() for match in _LINE.finditer(source, begin)]
     cursor = begin
     kind = ""
     for token in tokens:

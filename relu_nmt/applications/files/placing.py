@@ -36,13 +36,6 @@ class Placed:
     is_inside: bool = False
 
 
-def placed_tags(segment: Segment, words: Sequence[Word]) -> list[Placed]:
-    """Return the runs of all tags of a segment in its translation."""
-    spans = source_spans(segment)
-    placer = _Placer(spans, words, segment.text)
-    return placer.place(segment.tags, range(len(spans)), range(len(words)))
-
-
 class _Placer:
     """Places tags around the words of a translation, from outer tags to inner ones."""
 
@@ -195,18 +188,21 @@ class PlainText:
 
 def marked_parts(segment: Segment, words: Sequence[Word]) -> list[Span | PlainText]:
     """Return the words of a translation as texts, between spans of the source such as tags."""
-    page = _Page(segment, words)
-    page.write(placed_tags(segment, words), range(len(words)), "")
+    spans = source_spans(segment)
+    placer = _Placer(spans, words, segment.text)
+    placed = placer.place(segment.tags, range(len(spans)), range(len(words)))
+    page = _Page(segment.text, spans, words)
+    page.write(placed, range(len(words)), "")
     return page.parts
 
 
 class _Page:
     """The parts of a translation, which grows from left to right."""
 
-    def __init__(self, segment: Segment, words: Sequence[Word]) -> None:
+    def __init__(self, text: str, spans: Sequence[Span], words: Sequence[Word]) -> None:
         self.parts: list[Span | PlainText] = []
-        self._source_text = segment.text
-        self._source_spans = source_spans(segment)
+        self._source_text = text
+        self._source_spans = spans
         self._words = words
         self._is_behind_space = False
 
@@ -251,14 +247,15 @@ class _Page:
         if run.start < number < run.stop and not is_spaced:
             space = self._words[number].before
         has_space = number == run.start or space != ""
+        # A tag that touches the word before, such as a reference, comes before the space.
         behind = []
         for placed in empties:
-            if placed.tag.is_space:
-                space = ""
             if placed.tag.is_space or not is_attached(placed.tag, self._source_text):
                 behind.append(placed)
             else:
                 self._write_tag(placed, style)
+        if any(placed.tag.is_space for placed in behind):
+            space = ""
         if number > run.start and any(placed.tag.is_spaced for placed in behind):
             space = space or " "
         self._write_text(space, style)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.aligned_words import Translation
+from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.document import ReadSource, TextFormat
 from relu_nmt.applications.files.html import tag_pattern
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
@@ -76,7 +76,7 @@ class PoFormat(TextFormat):
                 yield replace(segment, span=(begin, end), note=_Message(text, segment.span))
                 begin = None
 
-    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+    def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return the fields of an entry with a translation, and the flag that it is fuzzy."""
         message: _Message = segment.note
         text = super().rendered(segment, translation, lambda span: message.text[slice(*span)])

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
-from relu_nmt.applications.files import FileOptions, translate_file
+from relu_nmt.applications.files import FileOptions, check_options, format_name, translate_file
 from relu_nmt.applications.files.aligned_words import (
+    AlignedText,
     Link,
-    Translation,
     literal_pattern,
     proportional_links,
 )
@@ -26,7 +26,7 @@ from relu_nmt.translation.search.document_search import Search
 from relu_nmt.translation.search.translations import SourceDocuments, TranslatedLines
 from relu_nmt.translator import TranslationRequest, Translator
 
-TranslateSegments = Callable[[Sequence[Segment]], list[Translation]]
+TranslateSegments = Callable[[Sequence[Segment]], list[AlignedText]]
 """Translates the segments of one document, in reading order."""
 
 
@@ -82,11 +82,6 @@ class SegmentTranslator:
         self._terms = re.compile("|".join(patterns)) if self.glossary else None
 
     @property
-    def target_lang(self) -> str:
-        """The language of the translation."""
-        return self.translator.task.target_lang
-
-    @property
     def notes(self) -> list[str]:
         """Notes on a missing splitter of sentences, and on texts that had to be copied."""
         notes = [self._split.note]
@@ -97,13 +92,14 @@ class SegmentTranslator:
             )
         return notes
 
-    def __call__(self, segments: Sequence[Segment]) -> list[Translation]:
+    def __call__(self, segments: Sequence[Segment]) -> list[AlignedText]:
         """Return the translations of the segments of one document."""
+        language = self.translator.task.target_lang
         divided = [self._sentences(segment) for segment in segments]
         translations = iter(self._translated(list(chain.from_iterable(divided))))
         results = []
         for segment, sentences in zip(segments, divided, strict=True):
-            result = joined(sentences, list(islice(translations, len(sentences))), self.target_lang)
+            result = joined(sentences, list(islice(translations, len(sentences))), language)
             for entry in segment.protected:
                 self.num_copied += segment.text[entry.begin : entry.end] not in result.text
             results.append(result)
@@ -135,7 +131,7 @@ class SegmentTranslator:
                 self._writable[term] = False
         return self._writable[term]
 
-    def _translated(self, sentences: Sequence[_Sentence]) -> list[Translation]:
+    def _translated(self, sentences: Sequence[_Sentence]) -> list[AlignedText]:
         if not sentences:
             return []
         self.num_sentences = len(sentences)
@@ -158,7 +154,7 @@ class SegmentTranslator:
             else:
                 words = self.translator.align_words(text, translation)
                 links = [(words.source[i], words.target[j]) for i, j in words.links]
-            results.append(Translation(translation.text, links))
+            results.append(AlignedText(translation.text, links))
         return results
 
     def _searched(self, sources: SourceDocuments) -> TranslatedLines:
@@ -184,8 +180,11 @@ def translate_with(
     """Translate a file with a translator, as :meth:`Translator.translate_file` describes."""
     config = generation_config(None, settings)
     translate = SegmentTranslator(translator, config, glossary=glossary or {})
+    name = format_name(path, format)
+    options = options or FileOptions()
+    check_options([name], options)
     with hidden_progress():
-        translate_file(path, output, translate, options or FileOptions(), format)
+        translate_file(path, output, translate, options, name, translator.task.target_lang)
 
 
 def sentence_spans(
@@ -204,8 +203,8 @@ def sentence_spans(
 
 
 def joined(
-    sentences: Sequence[_Sentence], translations: Sequence[Translation], language: str
-) -> Translation:
+    sentences: Sequence[_Sentence], translations: Sequence[AlignedText], language: str
+) -> AlignedText:
     """Return the translation of a segment from the translations of its sentences."""
     text = join_texts([translation.text for translation in translations], language)
     links: list[Link] = []
@@ -216,7 +215,7 @@ def joined(
         for (begin, end), (first, last) in translation.links:
             links.append(((source + begin, source + end), (target + first, target + last)))
         target += len(translation.text)
-    return Translation(text, links)
+    return AlignedText(text, links)
 
 
 def read_glossary(path: str) -> dict[str, str]:

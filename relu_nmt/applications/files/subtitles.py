@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from operator import itemgetter
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.aligned_words import Translation, Word, aligned_words, source_spans
+from relu_nmt.applications.files.aligned_words import AlignedText, Word, aligned_words, source_spans
 from relu_nmt.applications.files.document import ReadSource, TextFormat
 from relu_nmt.applications.files.segments import Protected, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
@@ -56,7 +56,7 @@ class SubtitleFormat(TextFormat):
                 texts.append(tagged_segment(source, span, _TAG))
         return _sentences(texts)
 
-    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+    def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return the source from a sentence's first cue to its last cue, with translated texts."""
         parts: Sequence[Part] = segment.note
         words = aligned_words(segment, translation)

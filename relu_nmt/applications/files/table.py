@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.aligned_words import Translation
+from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.document import ReadSource, TextFormat
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
@@ -46,7 +46,7 @@ class TableFormat(TextFormat):
         """Return translated text with doubled quotes in a cell with quotes."""
         return text.replace('"', '""') if segment.note == _QUOTED_NOTE else text
 
-    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+    def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return the text of a cell, in quotes where it needs them."""
         text = super().rendered(segment, translation, source)
         if segment.note != _QUOTED_NOTE and (segment.note in text or text.startswith('"')):

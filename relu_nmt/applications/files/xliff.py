@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.aligned_words import Translation
+from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.document import ReadSource
 from relu_nmt.applications.files.html import HTML, tag_pattern
 from relu_nmt.applications.files.markup import (
@@ -226,7 +226,7 @@ class XliffFormat(XmlFormat):
             units.insert(0, Segment("", (place, place), note=(f' trgLang="{language}"', "")))
         return units
 
-    def rendered(self, segment: Segment, translation: Translation, source: ReadSource) -> str:
+    def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return a unit up to the end of its target."""
         before, behind = segment.note
         return f"{before}{super().rendered(segment, translation, source)}{behind}"

@@ -200,14 +200,13 @@ class _Interface:
         self._check_key(fields.get("api_key", ""))
         target_lang = fields.get("target", self._targets[0])
         service, _ = self._chosen(fields.get("source", "auto"), target_lang)
-
         progress_key = fields.get("progress", "")
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued)
             self._running[progress_key] = segments
             try:
-                return translated(content, format_name(name), segments, FileOptions())
+                return translated(content, format_name(name), segments, FileOptions(), target_lang)
             finally:
                 self._running.pop(progress_key, None)
 

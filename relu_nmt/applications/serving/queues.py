@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
+from relu_nmt.translation.search.document_search import Search
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 
 ResultT = TypeVar("ResultT")
-Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
 STOPPING = "the server is stopping"
 GIVEN_UP = "the request was given up"
 TOO_MANY = "too many requests for large answers; come back later, or ask for a line"

@@ -187,7 +187,7 @@ class TranslationService:
             "lines": list(translated[0]),
             "groups": groups,
             "source_tokens": int(documents.sizes.sum()),
-            "target_tokens": sum(len(line.tokens) for line in translated.lines[0]),
+            "target_tokens": sum(len(line.tokens) for line in translated[0].translations),
         }
 
     @property
@@ -357,16 +357,12 @@ class TranslationService:
         task = self._translator.task
         with self._translator.sources.text_lock:
             tokens = task.target_text.encode(line)
-        ids = task.target_dictionary.encode(tokens)
-        if task.separators is not None:  # a separator in the raw text is an unknown word
-            words = ids[:-2]
-            words[words == task.separators[1]] = task.target_dictionary.unk_index
-        return SourceSentence(ids, tokens)
+        return SourceSentence(task.target_ids(tokens), tokens)
 
     def _check_length(self, source: SourceSentence, subject: str) -> None:
         limit = self._translator.max_source_positions
         separators = self._translator.sources.separators
-        num_tokens = max(len(part.as_read(separators).ids) for part in source.sentences)
+        num_tokens = source.num_read(separators)
         if limit is not None and num_tokens > limit:
             raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
 

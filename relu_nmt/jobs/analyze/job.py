@@ -77,34 +77,16 @@ def _analyze(
     settings: Settings, names: Sequence[str]
 ) -> tuple[list[AnalyzedModel], list[dict[str, Any]], dict[str, str]]:
     """Return all models with their results, the examples, and names and values of the inputs."""
-    subset = settings.gen_subset
-    limit = settings.max_doc_tokens
-    translators = []
-    splits = []
-    for path in settings.path:
-        options = ModelOptions(path=path, cpu=settings.cpu, bf16=settings.bf16, fp16=settings.fp16)
-        translators.append(load_translator(options, settings.data))
-        splits.append(translators[-1].task.load_split(subset))
-    if splits[0].target is None:
-        raise DataError(
-            f"split {subset}: source-only data; attention is measured while the models read "
-            "the references; analyze a split that has them"
-        )
-    # Use the groups of the first model for all, although separators count as tokens.
-    groups = splits[0].groups(() if limit is None else (limit,))
-    total = len(groups)
-    unit = "groups"
-    if limit in (None, SINGLE_SENTENCES):
-        unit = "sentences"
-    models = []
-    for name, path, translator, split in zip(
-        names, settings.path, translators, splits, strict=True
-    ):
-        models.append(AnalyzedModel(name, path, translator, split, groups, unit))
+    models = _open_models(settings, names)
+    translators = [model.translator for model in models]
+    split = models[0].split
+    unit = models[0].unit
+    total = len(models[0].groups)
     for number in settings.examples:
         if number >= total:
             raise ConfigError(
-                f"--examples {number}: split {subset} has {total:,} {unit}, numbered from 0"
+                f"--examples {number}: split {settings.gen_subset} has {total:,} {unit}, numbered "
+                "from 0"
             )
     # Find the layers and heads to draw in each model. None if the attention has no weights.
     shown_places: dict[str, list[AttentionPlace | None]] = {}
@@ -115,18 +97,45 @@ def _analyze(
     chosen = np.arange(total)
     if 0 < settings.sample < total:
         chosen = np.linspace(0, total - 1, settings.sample).round().astype(np.int64)
-    facts = {"data": splits[0].stem, "read": f"all {total:,} {unit}"}
+    facts = {"data": split.stem, "read": f"all {total:,} {unit}"}
     if len(chosen) < total:
         facts["read"] = f"{len(chosen):,} of {total:,} {unit}"
     if unit == "groups":
-        facts["groups"] = f"sentences of a document, up to {limit:,} tokens"
+        facts["groups"] = f"sentences of a document, up to {settings.max_doc_tokens:,} tokens"
     scorer = None
     if settings.bleu:
-        scorer = SplitScorer(translators[0].task, splits[0], ScoringConfig())
+        scorer = SplitScorer(translators[0].task, split, ScoringConfig())
     for model in models:
         model.analyze(chosen, scorer)
     examples = [_example(models, shown_places, number) for number in settings.examples]
     return models, examples, facts
+
+
+def _open_models(settings: Settings, names: Sequence[str]) -> list[AnalyzedModel]:
+    """Load the checkpoints. Each reads the split in the groups of the first one."""
+    translators = []
+    splits = []
+    for path in settings.path:
+        options = ModelOptions(path=path, cpu=settings.cpu, bf16=settings.bf16, fp16=settings.fp16)
+        translators.append(load_translator(options, settings.data))
+        splits.append(translators[-1].task.load_split(settings.gen_subset))
+    if splits[0].target is None:
+        raise DataError(
+            f"split {settings.gen_subset}: source-only data; attention is measured while the "
+            "models read the references; analyze a split that has them"
+        )
+    # Separators count as tokens, so that the groups of another model could differ.
+    limit = settings.max_doc_tokens
+    groups = splits[0].groups(() if limit is None else (limit,))
+    unit = "groups"
+    if limit in (None, SINGLE_SENTENCES):
+        unit = "sentences"
+    models = []
+    for name, path, translator, split in zip(
+        names, settings.path, translators, splits, strict=True
+    ):
+        models.append(AnalyzedModel(name, path, translator, split, groups, unit))
+    return models
 
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:
@@ -162,7 +171,7 @@ def _example(
         else:
             figures.append((f"{name}, head {place.head}", attention_maps.large_maps(maps)))
     task = models[0].translator.task
-    (source, target) = models[0].pair(number)
+    source, target = models[0].pair(number)
     return {
         "number": number,
         "source": attention_maps.readable(task.source_dictionary.symbols_of(source)),

@@ -72,6 +72,8 @@ def _text_report(options: Settings) -> Iterator[Entry]:
     """Yield all scores of whole files."""
     # Read everything before the first score, so that mistakes are reported first.
     texts = _Texts(options)
+    if not texts.hypotheses:
+        raise DataError(f"{named_input(options.sys)}: no lines to score; give a text with some")
     tokenizer, note = _tokenizer(options, texts)
     metrics = []
     for name in options.metrics:

@@ -141,7 +141,7 @@ class ScoreSettings:
             raise ConfigError("--ref: give the file of the references")
         elif self.sentence_bleu:
             if self.metrics != ("bleu",):
-                raise ConfigError("--metrics: not with --sentence-bleu")
+                raise ConfigError("--metrics: not with --sentence-bleu; leave one of the two out")
             self._refuse(DOCUMENTS, "not with --sentence-bleu")
         elif COMET in self.metrics:
             self._refuse(DOCUMENTS, "not with --metrics comet, which scores single lines")
@@ -195,7 +195,7 @@ class ScoreSettings:
         """Refuse flags that would have no effect."""
         for name, entry in options_of(ScoreSettings).items():
             if name in names and getattr(self, name) != entry.default:
-                raise ConfigError(f"{entry.label}: {reason}")
+                raise ConfigError(f"{entry.label}: {reason}; leave it out")
 
     @property
     def references(self) -> list[str]:

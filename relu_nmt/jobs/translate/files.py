@@ -13,7 +13,6 @@ from relu_nmt.applications.files import (
     check_options,
     format_name,
     format_of_ending,
-    options_of_format,
     translate_file,
 )
 from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary
@@ -24,7 +23,6 @@ from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate.documents import translate_documents
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
 from relu_nmt.jobs.translate.shared import banned_options, length_note, load_translator, print_notes
-from relu_nmt.translator import Translator
 
 
 def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) -> None:
@@ -41,18 +39,15 @@ def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) ->
         return
     if settings.file == "-":
         raise ConfigError("-: standard input is plain text; give the name of a file")
-    glossary = _glossary(settings)
-    # Load the model last, since that takes longest.
-    translator = load_translator(settings.model)
+    segments = _segment_translator(settings)
+    target_lang = segments.translator.task.target_lang
     path = Path(settings.file)  # page.html becomes page.en.html
-    beside = path.with_suffix(f".{translator.task.target_lang}{path.suffix}")
-    output = settings.output or str(beside)
+    output = settings.output or str(path.with_suffix(f".{target_lang}{path.suffix}"))
     check_writable("--output", output)
-    segments = _segment_translator(settings, translator, glossary)
     with hidden_progress(settings.no_progress_bar or not progress):
-        translate_file(settings.file, output, segments, settings, settings.format)
+        translate_file(path, output, segments, settings, name, target_lang)
     if progress:
-        note = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
+        note = length_note(settings.max_doc_tokens, segments.translator.max_doc_tokens)
         print_notes(note, *segments.notes, f"translation: {output}")
 
 
@@ -82,26 +77,17 @@ def _check_flags(settings: TranslateDocumentsSettings, names: Collection[str]) -
         )
 
 
-def _glossary(settings: TranslateDocumentsSettings) -> dict[str, str]:
-    """Return target terms by source terms, and check that the search can force them."""
-    if settings.glossary is None:
-        return {}
-    glossary = read_glossary(settings.glossary)
+def _segment_translator(settings: TranslateDocumentsSettings) -> SegmentTranslator:
+    """Return the translator of segments. The model is loaded last, since that takes longest."""
+    glossary = {}
+    if settings.glossary is not None:
+        glossary = read_glossary(settings.glossary)
     if glossary:
         settings.search.check_terms()
-    return glossary
-
-
-def _segment_translator(
-    settings: TranslateDocumentsSettings, translator: Translator, glossary: dict[str, str]
-) -> SegmentTranslator:
-    return SegmentTranslator(
-        translator,
-        settings.search,
-        windows=settings.windows(translator.max_doc_tokens),
-        glossary=glossary,
-        terms=banned_options(settings),
-    )
+    terms = banned_options(settings)
+    translator = load_translator(settings.model)
+    windows = settings.windows(translator.max_doc_tokens)
+    return SegmentTranslator(translator, settings.search, windows, glossary, terms)
 
 
 # ------------------------------------------------------------------------- several files
@@ -121,12 +107,10 @@ def _translate_several(settings: TranslateDocumentsSettings, folder: str, progre
     num_failed = 0
     notes = []
     if waiting:
-        glossary = _glossary(settings)
         check_writable("--output-dir", str(next(iter(waiting))))
-        translator = load_translator(settings.model)
-        segments = _segment_translator(settings, translator, glossary)
+        segments = _segment_translator(settings)
         num_failed = _translate_waiting(settings, waiting, segments, progress)
-        notes.append(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
+        notes.append(length_note(settings.max_doc_tokens, segments.translator.max_doc_tokens))
         notes += segments.notes
     if num_left:
         notes.append(f"NOTE: {counted(num_left, 'file')} of no known format left out")
@@ -183,7 +167,8 @@ def _translate_one(
             text_settings, translator=segments.translator, is_one_of_several=True, progress=progress
         )
     else:
-        translate_file(path, output, segments, options_of_format(name, settings), name)
+        target_lang = segments.translator.task.target_lang
+        translate_file(path, output, segments, settings, name, target_lang)
 
 
 def _sources(settings: TranslateDocumentsSettings, folder: Path) -> tuple[dict[Path, Path], int]:

@@ -44,30 +44,39 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
 
 
 class _LineTranslation:
-    """Translates lines as they arrive, and prints each translation at once."""
+    """Translates lines as they arrive, and prints each translation at once.
+
+    Attributes:
+        texts: the best translation of each line.
+        at_limit, too_long: numbers of lines from 0, see :class:`TranslatedLines`.
+    """
 
     def __init__(self, settings: TranslateLinesSettings, progress: bool) -> None:
-        self.texts: list[str] = []  # the best translation of each line
-        self.at_limit: list[int] = []  # numbers of lines from 0, see :class:`TranslatedLines`
-        self.too_long: list[int] = []
-        self._split_lines: list[int] = []
-        self._pictures: list[Path] = []
         self._settings = settings
         self._progress = progress
         self._translator = shared.load_translator(settings.model, settings.data)
         self._limit = shared.source_limit(settings.model, self._translator)
         self._format = shared.LineFormat(self._translator.task, settings.model, settings.search)
-        self._split_note = ""
         self._options = shared.term_options(settings)
-        if settings.attention_pictures is not None:  # which show a line as it is read at once
+        if settings.attention_pictures is not None:
+            # A picture shows the attention of a whole line.
             self._options["split_sentences"] = False
         else:
-            self._translator.sources.splitter(settings.split_sentences)  # refuses a missing library
+            # Refuse a missing library for --split-sentences before the first line.
+            self._translator.sources.splitter(settings.split_sentences)
         self._prefixes = None
         if settings.prefixes is not None:
             self._prefixes = read_lines(settings.prefixes)
+        # The results.
+        self.texts: list[str] = []
+        self.at_limit: list[int] = []
+        self.too_long: list[int] = []
+        # What the notes tell.
         self._beginning: list[str] = []  # the first lines, to look for markup
         self._has_tabs = False
+        self._split_lines: list[int] = []  # numbers of lines of several sentences
+        self._split_note = ""
+        self._pictures: list[Path] = []
 
     def run(self, file: io.BufferedReader) -> None:
         """Translate all lines of a file."""

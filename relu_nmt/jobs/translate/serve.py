@@ -4,9 +4,11 @@ import socket
 from dataclasses import replace
 
 from relu_nmt.applications.serving import LOOPBACK
+from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import ConfigError, needing, reporting
 from relu_nmt.jobs.translate.settings import ServeSettings
 from relu_nmt.jobs.translate.shared import length_note, load_translator, print_notes
+from relu_nmt.translator import Translator
 
 
 def serve(settings: ServeSettings, *, progress: bool = True) -> None:
@@ -22,34 +24,36 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
         family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server(address, family=family)
     with listener:
-        translator = load_translator(settings.model)
-        windows = settings.windows(translator.max_doc_tokens)
-        models = [translator]
-        further_models = []
-        for path in settings.further_models:
-            # The names of the languages and the shortlist belong to the first model.
-            options = replace(
-                settings.model, path=path, source_lang=None, target_lang=None, shortlist=None
-            )
-            model = load_translator(options)
-            models.append(model)
-            further_models.append((model, settings.windows(model.max_doc_tokens)))
+        models = _load_models(settings)
+        translator, windows = models[0]
         # At a local address, accept only local host names by default.
         limits: ServeSettings = settings
         if settings.host in LOOPBACK and not settings.allowed_hosts:
             limits = replace(settings, allowed_hosts=LOOPBACK)
-        app = make_app(translator, settings.search, windows, limits, further_models)
+        app = make_app(translator, settings.search, windows, limits, models[1:])
         split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
         if split is not None:
             split("One. Two.")  # which gives a note if the library is missing
             print_notes(split.note)
         if progress:
             print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
-            pairs = []
-            for model in models:
-                pairs.append(f"{model.task.source_lang}-{model.task.target_lang}")
+            pairs = [f"{model.task.source_lang}-{model.task.target_lang}" for model, _ in models]
             host, port = listener.getsockname()[:2]
             if ":" in host:
                 host = f"[{host}]"
             print_notes(f"{', '.join(pairs)} at http://{host}:{port}/ (Ctrl-C stops it)")
         run_server(app, listener, limits)
+
+
+def _load_models(settings: ServeSettings) -> list[tuple[Translator, WindowConfig]]:
+    """Load all models. Return each with its division of documents."""
+    # The names of the languages and the shortlist belong to the first model.
+    further = replace(settings.model, source_lang=None, target_lang=None, shortlist=None)
+    options_of_models = [settings.model]
+    for path in settings.further_models:
+        options_of_models.append(replace(further, path=path))
+    models = []
+    for options in options_of_models:
+        translator = load_translator(options)
+        models.append((translator, settings.windows(translator.max_doc_tokens)))
+    return models

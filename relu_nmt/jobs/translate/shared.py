@@ -33,7 +33,7 @@ from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation
-from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 from relu_nmt.translator import Translator
 from relu_nmt.translator.attention_maps import checked_place, single_model
 from relu_nmt.translator.models import load_models
@@ -108,9 +108,9 @@ class LineFormat:
     def of_split(self, number: int, source: SourceSentence) -> list[str]:
         """Return the ``S-`` line and, with a reference, the ``T-`` line."""
         task = self._task
-        lines = [self._source(number, task.source_tokens(source.ids).split())]
+        lines = [self._source(number, task.source_dictionary.symbols_of(source.ids))]
         if source.reference is not None:
-            reference = task.target_tokens(source.reference, "<<unk>>").split()
+            reference = task.target_dictionary.symbols_of(source.reference, ESCAPED_UNK)
             lines.append(f"T-{number}\t{self._joined(reference, task.target_text)}")
         return lines
 

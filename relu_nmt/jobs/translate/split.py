@@ -71,7 +71,7 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
 
 @dataclass
 class SplitTranslation:
-    """The translations of a split, with their scores."""
+    """The translations of a split, with their scores. It keeps no model and no search."""
 
     # The translation of each sentence, or of each group of sentences, in order.
     groups: list[Line] = field(default_factory=list)
@@ -92,11 +92,6 @@ class SplitTranslation:
     def tokens_per_second(self) -> float:
         """Speed of the search."""
         return self.num_tokens / max(self.seconds, 1e-9)
-
-    @property
-    def score(self) -> Score | None:
-        """The main score, or None without references."""
-        return next(iter(self.scores.values()), None)
 
 
 class _Run:
@@ -138,7 +133,7 @@ class _Run:
         if self._split.target is not None and not self._config.score_reference:
             # Make the scorer now: an error in references or metric ends the run at its start.
             self._scorer = SplitScorer(self._task, self._split, settings.score)
-        self._counts = self._counts_of(self._split)
+        self._document_sizes = self._document_sizes_of(self._split)
         self._sizes = self._sizes_of(self._split)
         # Check the output files before the translation begins.
         for flag in ("output", "results"):
@@ -159,7 +154,7 @@ class _Run:
             return ""  # sentences of a model of sentences
         return shared.length_note(limit, trained, is_divided)
 
-    def _counts_of(self, split: Split) -> np.ndarray:
+    def _document_sizes_of(self, split: Split) -> np.ndarray:
         """Return the sentences of each document, int [documents]. Single ones are documents."""
         if not self._has_documents:
             return np.ones(len(split), dtype=np.int64)
@@ -178,7 +173,7 @@ class _Run:
     def _plan(self, split: Split) -> Groups:
         sizes = self._sizes_of(split)
         windows = self._windows
-        counts = self._counts_of(split)
+        counts = self._document_sizes_of(split)
         return plan_groups(sizes, counts, windows.max_doc_tokens, windows.window_overlap)
 
     def run(self, progress: bool) -> SplitTranslation:
@@ -202,9 +197,9 @@ class _Run:
             progress_bar(label, len(groups), unit, shows_waiting=True) as advance,
         ):
             search = self._translator.searcher(self._config, self._first, advance)
-            for documents, numbers in _document_ranges(self._counts):
-                counts = self._counts[documents.start : documents.stop]
-                sources = self._documents(numbers, counts)
+            for documents, numbers in _document_ranges(self._document_sizes):
+                counts = self._document_sizes[documents.start : documents.stop]
+                sources = self._sources(numbers, counts)
                 # Measure the translation alone, without reading and printing.
                 started = time.perf_counter()
                 translated = self._translator.answer(sources, self._config, search)
@@ -223,7 +218,7 @@ class _Run:
         [numbers] = np.nonzero(self._split.source_sizes > empty_size)
         if len(numbers):
             first = range(numbers[0], numbers[0] + 1)
-            sentence = self._documents(first, np.ones(1, dtype=np.int64))
+            sentence = self._sources(first, np.ones(1, dtype=np.int64))
             self._translator.answer(sentence, self._config)
 
     def _over_long(self) -> str:
@@ -245,7 +240,7 @@ class _Run:
         note = f"NOTE: {counted(number, 'sentence')} of more than {limit.tokens} tokens"
         return f"{note} cut" if limit.truncate else f"{note} left empty"
 
-    def _documents(self, numbers: range, counts: np.ndarray) -> SourceDocuments:
+    def _sources(self, numbers: range, counts: np.ndarray) -> SourceDocuments:
         """Return sentences with their references, as documents of ``counts`` sentences."""
         task = self._task
         # Only the raw source still has the unknown words.
@@ -285,7 +280,7 @@ class _Run:
         result.num_undivided += translated.num_undivided
         result.num_at_limit += translated.num_at_limit
         if self._has_documents:
-            result.documents += translated.lines
+            result.documents += [lines.translations for lines in translated]
 
     def _print(self, text: str) -> None:
         if text:
@@ -394,7 +389,7 @@ class _Run:
             "window_overlap": self._windows.window_overlap,
             "count_source_only": self._counts_source_only,
             "beam": self._config.beam,
-            "documents": len(self._counts),
+            "documents": len(self._document_sizes),
             "sentences": len(self._split),
             "groups": num_groups,
             "tokens": result.num_tokens,

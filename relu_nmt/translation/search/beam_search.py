@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble, SearchStep, StepScores
 from relu_nmt.translation.search.config import GenerationConfig
@@ -14,6 +13,7 @@ from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.forced_terms import share_among_terms
 from relu_nmt.translation.search.scoring import Outputs, Scorer
 from relu_nmt.translation.search.selection import Continuations, best_of_groups, draw, draw_uniforms
+from relu_nmt.translation.search.step_rules import Written
 from relu_nmt.translation.search.translations import Hypothesis
 
 MOST_DONE = 0.4
@@ -52,7 +52,6 @@ class BeamSearch:
         ensemble: Ensemble,
         config: GenerationConfig,
         scorer: Scorer,
-        symbols: Dictionary,
         src_tokens: Tensor,
         is_word: Tensor,
         ids: np.ndarray,
@@ -61,16 +60,14 @@ class BeamSearch:
     ) -> None:
         self._config = config
         self._scorer = scorer
-        self._symbols = symbols
         self.src_tokens = src_tokens
         self._is_word = is_word
         self._ids = ids
         self._constraints = constraints
         self._listed = None if listed is None else listed.cpu().numpy()
-        limits = constraints.limits
         device = src_tokens.device
         # Draw all random numbers at once, with one more step for the end symbol, [B, T, K].
-        self._last_step = int(limits.max())
+        self._last_step = int(constraints.written.limits.max())
         self._uniforms = None
         self._num_groups = max(1, config.diverse_beam_groups)
         if config.sampling:
@@ -82,11 +79,9 @@ class BeamSearch:
         self._states = ensemble.start(src_tokens, self._num_groups, listed)
         totals = torch.full((len(ids), config.beam), -torch.inf, device=device)
         totals[:, :: self._group_size] = 0.0
-        tokens = torch.full_like(totals, symbols.eos_index, dtype=torch.int64)
+        tokens = torch.full_like(totals, constraints.written.eos_index, dtype=torch.int64)
         self._live = Continuations(tokens, None, totals)
-        self._finished = SearchHistory(
-            config, limits, constraints.context_sizes, self._num_groups, symbols.eos_index, device
-        )
+        self._finished = SearchHistory(config, constraints.written, self._num_groups, device)
         # The sentences of the rows, all open.
         self._sentences = np.arange(len(ids))
         self._open = np.ones(len(ids), dtype=bool)
@@ -109,7 +104,7 @@ class BeamSearch:
         self._refuse_undefined(scores)
         # Forbid tokens, then choose the best continuations, including those that end.
         candidates = self._candidates(scores)
-        ends = candidates.tokens == self._symbols.eos_index
+        ends = candidates.tokens == self._constraints.written.eos_index
         any_ends = bool(ends.any())
         # Sum the attention of all tokens, [B, K, S] from [B, K, S] or [B, 1, S].
         attention = None
@@ -250,7 +245,7 @@ class BeamSearch:
 
     def _lengths(self, num_tokens: int | np.ndarray) -> np.ndarray:
         """Return how many of ``num_tokens`` a score counts, [B]: all after the context."""
-        return np.maximum(num_tokens - self._constraints.context_sizes, 1)
+        return np.maximum(num_tokens - self._constraints.written.context_sizes, 1)
 
     def _scores(self, totals: Tensor, num_tokens: int, attention: Tensor | None) -> Tensor:
         """Return the scores of hypotheses with ``num_tokens`` tokens, [B, M] like totals."""
@@ -270,7 +265,7 @@ class BeamSearch:
         done = best_open == -torch.inf
         # A bonus could raise a score without bound.
         if self._config.unkpen >= 0 and self._config.step_score is None:
-            longest = self._lengths(self._constraints.limits + 1)
+            longest = self._lengths(self._constraints.written.limits + 1)
             done |= self._scorer.bound(best_open, self._lengths(next_length), longest) <= to_beat
         full = history.count >= self._group_size
         # A group of one beam is greedy search, which ends at the first end symbol.
@@ -331,24 +326,19 @@ class SearchHistory:
     """
 
     def __init__(
-        self,
-        config: GenerationConfig,
-        limits: np.ndarray,
-        context_sizes: np.ndarray,
-        num_groups: int,
-        eos_index: int,
-        device: torch.device,
+        self, config: GenerationConfig, written: Written, num_groups: int, device: torch.device
     ) -> None:
         self._config = config
-        self._limits = limits
-        self._context_sizes = context_sizes
-        self._eos_index = eos_index
+        # Of all sentences of the batch, unlike later arrays of ``written``.
+        self._limits = written.limits
+        self._context_sizes = written.context_sizes
+        self._eos_index = written.eos_index
         # One entry a step: row of each sentence [N] (-1 if done), beams, alignment [B, K].
         self._steps: list[tuple[np.ndarray, Continuations, Tensor | None]] = []
         # Done sentences [M], then their scores, totals and origins [M, n].
         self._ended: list[list[np.ndarray]] = []
         # The best finished hypotheses, [B, G, k].
-        shape = (len(limits), num_groups, config.beam // num_groups)
+        shape = (len(written.limits), num_groups, config.beam // num_groups)
         self.scores = torch.full(shape, -torch.inf, device=device)
         self.count = torch.zeros(shape[:2], dtype=torch.int64, device=device)
         self._totals = torch.zeros(shape, device=device)  # log-probabilities

@@ -33,8 +33,12 @@ class TokenConstraints:
     translation may join two. Allowed tokens keep their log-probabilities. A context and the first
     ``num_free`` tokens cost nothing. ``min_len`` counts only tokens after the context. Prefixes
     [B, P] int64 are right-padded. At ``most_of_a_sentence`` tokens the separator is forced. The
-    limits leave room for all sentences, prefixes and terms. Beams without a hypothesis read
-    ``idle_token``.
+    limits leave room for all sentences, prefixes and terms.
+
+    Attributes:
+        written: the amounts that the hypotheses have written and may write.
+        terms: the forced terms. None for none.
+        idle_token: token that is fed to beams without a hypothesis. None: any.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class TokenConstraints:
         if has_terms:
             config.check_terms()
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
-        self._written = written = step_rules.Written(
+        self.written = written = step_rules.Written(
             symbols,
             separators,
             limits=config.length_limits(lengths, most_tokens),
@@ -89,7 +93,7 @@ class TokenConstraints:
         num_free: int,
     ) -> list[StepRule]:
         """Return the rules that forbid and force tokens. A later one has priority."""
-        written = self._written
+        written = self.written
         pad_index = symbols.pad_index
         rules: list[StepRule] = []
         if config.unkpen == math.inf:
@@ -113,16 +117,6 @@ class TokenConstraints:
         rules.append(step_rules.LongestOutput(written))
         return rules
 
-    @property
-    def limits(self) -> np.ndarray:
-        """Most tokens before the end symbol, int64 [B]."""
-        return self._written.limits
-
-    @property
-    def context_sizes(self) -> np.ndarray:
-        """Forced tokens of a known context, int64 [B]."""
-        return self._written.context_sizes
-
     def are_alike(self, step: int) -> bool:
         """Return True if the same tokens are forbidden for all hypotheses at a step."""
         return all(rule.is_alike or not rule.is_active(step) for rule in self._all_rules)
@@ -139,7 +133,7 @@ class TokenConstraints:
                 rule.apply(log_probs, step)
         active = [rule for rule in self._rules if rule.is_active(step)]
         if not self.are_alike(step):
-            self._written.save(log_probs)
+            self.written.save(log_probs)
             for rule in active:
                 rule.save(log_probs, step)
         for rule in active:
@@ -147,13 +141,13 @@ class TokenConstraints:
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
-        self._written.advance(parents, tokens)
+        self.written.advance(parents, tokens)
         for rule in self._all_rules:
             rule.advance(parents, tokens)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """See :meth:`StepRule.keep`."""
-        self._written.keep(rows, mask)
+        self.written.keep(rows, mask)
         for rule in self._all_rules:
             rule.keep(rows, mask)
 

@@ -66,19 +66,19 @@ class TranslatedDocuments(list[TranslatedLines]):
         num_mismatched: int,
         num_repeated: int,
     ) -> None:
-        self.lines: list[list[Translation]] = [[] for _ in range(num_documents)]
         # Append the lines of each window, and note which reached the limit.
-        at_limit: list[list[int]] = [[] for _ in range(num_documents)]
+        lines_of: list[list[Translation]] = [[] for _ in range(num_documents)]
+        at_limit_of: list[list[int]] = [[] for _ in range(num_documents)]
         for result in windows:
-            document = result.window.document
-            lines = self.lines[document]
+            lines = lines_of[result.window.document]
             if result.reached_limit:
-                at_limit[document] += range(len(lines), len(lines) + len(result.lines))
+                at_limit = at_limit_of[result.window.document]
+                at_limit += range(len(lines), len(lines) + len(result.lines))
             lines += result.lines
         super().__init__()
-        for lines, cut in zip(self.lines, at_limit, strict=True):
+        for lines, at_limit in zip(lines_of, at_limit_of, strict=True):
             texts = [line.text for line in lines]
-            self.append(TranslatedLines(texts, cut, translations=lines))
+            self.append(TranslatedLines(texts, at_limit, translations=lines))
         self.windows = windows
         self.num_groups = num_groups
         self.num_mismatched = num_mismatched

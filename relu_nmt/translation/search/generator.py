@@ -16,7 +16,7 @@ from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.process import require_memory
 from relu_nmt.io.work import FORKS, ordered_map
 from relu_nmt.translation.base import Ensemble
-from relu_nmt.translation.decoder_state import SMALLER_SEARCH
+from relu_nmt.translation.decoder import SMALLER_SEARCH
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints, build_step_score
@@ -237,7 +237,6 @@ class Generator:
     def _begin(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> BeamSearch:
         """Encode the sources of a batch, and return its search."""
         config = self.config
-        symbols = self.symbols
         ensemble = self.ensemble
         src_tokens = self._padded([source.ids for source in sources])
         prefixes = self._padded(list(map(self._beginning, sources)))
@@ -249,19 +248,14 @@ class Generator:
         is_alike = separators is None or separators.alone
         if config.free_sentence_count and most_of_a_sentence is None and is_alike:
             separators = None
-        # List the allowed symbols. Prefixes and terms may need any.
-        listed = None
-        has_terms = any(source.num_forced or source.banned for source in sources)
-        is_free = not prefixes.size(1) and config.step_score is None and not has_terms
-        if self._shortlist is not None and is_free:
-            separator_ids = [] if self._separators is None else [self._separators.target]
-            listed = self._shortlist.of(src_tokens, separator_ids)
-            if separators is not None:
-                index = int(torch.searchsorted(listed, separators.target))
-                separators = separators._replace(target=index)
+        # With a shortlist, tokens of the search are indices into its symbols.
+        listed = self._listed_symbols(sources, src_tokens, prefixes)
+        if listed is not None and separators is not None:
+            index = int(torch.searchsorted(listed, separators.target))
+            separators = separators._replace(target=index)
         constraints = TokenConstraints(
             config,
-            symbols,
+            self.symbols,
             sources,
             src_tokens,
             prefixes,
@@ -271,12 +265,22 @@ class Generator:
             num_free=len(self._first),
         )
         # Encode the sources, which may need more memory than there is.
-        is_word = words_of(src_tokens, symbols, self._separators)
-        scorer = self._scorer
+        is_word = words_of(src_tokens, self.symbols, self._separators)
         with self._memory_advice([src_tokens]):
             return BeamSearch(
-                ensemble, config, scorer, symbols, src_tokens, is_word, ids, constraints, listed
+                ensemble, config, self._scorer, src_tokens, is_word, ids, constraints, listed
             )
+
+    def _listed_symbols(
+        self, sources: Sequence[SourceSentence], src_tokens: Tensor, prefixes: Tensor
+    ) -> Tensor | None:
+        """Return the only symbols to write. None: any, which prefixes and terms may need."""
+        has_terms = any(source.num_forced or source.banned for source in sources)
+        is_free = not prefixes.size(1) and self.config.step_score is None and not has_terms
+        if self._shortlist is None or not is_free:
+            return None
+        separator_ids = [] if self._separators is None else [self._separators.target]
+        return self._shortlist.of(src_tokens, separator_ids)
 
     def _beginning(self, source: SourceSentence) -> np.ndarray:
         """Return the forced first tokens, int64 [P]: context or first symbol, then prefixes."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from relu_nmt.data import documents
+from relu_nmt.data.dictionary import UNK
 from relu_nmt.errors import DataError, refuse_unordered
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.io.text_lines import read_lines
@@ -59,6 +60,10 @@ class SourceSentence:
     def num_forced(self) -> int:
         """Number of tokens of forced terms, and of prefixes of later sentences."""
         return 0 if self.forced is None else self.forced.num_tokens
+
+    def num_read(self, separators: documents.Separators | None) -> int:
+        """Return the tokens of the longest sentence that the model reads at once."""
+        return max(len(sentence.as_read(separators).ids) for sentence in self.sentences)
 
     def as_read(self, separators: documents.Separators | None) -> "SourceSentence":
         """Return the source. Drop a single sentence's separator if the model does not read it."""
@@ -218,10 +223,7 @@ def check_lengths(
     separators: documents.Separators | None = None,
 ) -> None:
     """Refuse sources of more than ``limit`` tokens (DataError). None: any length."""
-    longest = 0
-    for source in sources:
-        for sentence in source.sentences:
-            longest = max(longest, len(sentence.as_read(separators).ids))
+    longest = max((source.num_read(separators) for source in sources), default=0)
     if limit is not None and longest > limit:
         raise DataError(
             f"{longest} tokens to translate at once, but the model can read {limit}; "
@@ -343,15 +345,14 @@ def replace_unknown_words(
     tokens: Sequence[str],
     source_tokens: Sequence[str],
     alignment: np.ndarray,
-    unk: str,
     translations: Mapping[str, str],
     is_banned: Callable[[list[str]], bool] = lambda tokens: False,
 ) -> list[str]:
-    """Return ``tokens`` with every ``unk`` replaced by its source token or a translation of it.
+    """Return ``tokens`` with every ``<unk>`` replaced by its source token or a translation of it.
 
-    An ``unk`` stays where a word would make the tokens banned.
+    An ``<unk>`` stays where a word would make the tokens banned.
     Source tokens have unknown words as in the text. The alignment is the source position of each
-    output token, [T], or -1, which leaves ``unk``. Source tokens without translation are copied.
+    output token, [T], or -1, which leaves ``<unk>``. Source tokens without translation are copied.
 
     Reference: Luong et al. 2015, "Addressing the rare word problem", section 3, with attention
     instead of learned alignments.
@@ -359,11 +360,11 @@ def replace_unknown_words(
     replaced = list(tokens)
     for number, position in enumerate(alignment[: len(replaced)].tolist()):
         # Ignore the end symbol of the source, which stands for no word.
-        if replaced[number] == unk and 0 <= position < len(source_tokens):
+        if replaced[number] == UNK and 0 <= position < len(source_tokens):
             source = source_tokens[position]
             replaced[number] = translations.get(source, source)
             if is_banned(replaced):
-                replaced[number] = unk
+                replaced[number] = UNK
     return replaced
 
 

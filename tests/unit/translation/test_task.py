@@ -57,10 +57,8 @@ def test_a_raw_sentence_is_encoded_and_decoded(raw_folder):
 def test_tokens_are_shown_with_the_given_unknown_symbol(tmp_path):
     task = TranslationTask.from_data_folder(preprocess(tmp_path, tokenizer="moses"))
     ids = task.encode_target("It's a cat.")
-    assert task.target_tokens(ids) == "It &apos;s a <unk> ."
-    assert task.target_tokens(ids, unk="?") == "It &apos;s a ? ."
+    assert task.target_dictionary.symbols_of(ids) == ["It", "&apos;s", "a", "<unk>", "."]
     assert task.decode_target(ids, unk="?") == "It's a?."
-    assert task.source_tokens(task.encode_source("Das Boot.")) == "Das Boot ."
 
 
 def test_a_folder_serves_the_other_direction(raw_folder):
@@ -247,6 +245,16 @@ def test_separators_on_an_existing_folder(raw_folder):
     assert at_folder(again, raw_folder).load_split("valid").pair(1)[1].tolist() == (
         after.pair(1)[1].tolist()
     )
+
+
+def test_a_separator_in_raw_text_ends_no_sentence():
+    words = Dictionary(["ein", "Haus"])
+    text = TextPipeline("de")
+    task = TranslationTask(text, text, words, words).with_sentence_separator()
+    for encode in (task.encode_source, task.encode_target):
+        ids = encode("ein <sep> Haus").tolist()
+        assert ids == [4, words.unk_index, 5, task.separators.source, words.eos_index]
+        assert encode("").tolist() == [words.eos_index]
 
 
 def test_a_separator_that_is_a_word_of_the_text_is_an_error(tmp_path):

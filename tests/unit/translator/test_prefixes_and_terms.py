@@ -111,7 +111,7 @@ def test_each_line_of_a_document_has_its_prefix_and_its_terms(num_models, limit,
         for term in texts:
             assert term in line
             assert " " in term or line.split().count(term) >= texts.count(term)
-    tokens = [line.tokens for line in itertools.chain(*result.lines)]
+    tokens = [line.tokens for lines in result for line in lines.translations]
     written = " ".join(itertools.chain(*tokens))
     assert "is" not in written.split() and "a ." not in written
     assert list(result) != list(free)

@@ -127,9 +127,9 @@ def test_one_column_of_a_table_is_translated():
 
 
 def comma(segment):
-    from relu_nmt.applications.files.aligned_words import Translation
+    from relu_nmt.applications.files.aligned_words import AlignedText
 
-    return Translation(segment.text.replace(" ", ", "))
+    return AlignedText(segment.text.replace(" ", ", "))
 
 
 def test_lines_of_a_message_keep_their_indentation():
@@ -262,15 +262,11 @@ def test_spaces_and_prefixes_of_xliff_2():
 
 
 def test_xliff_2_names_the_language_of_its_targets():
-    def english(segments):
-        return upper(segments)
-
-    english.target_lang = "en_GB"
     source = TWO.replace(' trgLang="en"', "")
-    written = translate(source.format("a"), "xliff", english)
+    written = translate(source.format("a"), "xliff", target_lang="en_GB")
     assert written.startswith('<xliff version="2.1" srcLang="de" xmlns:m="m" trgLang="en-GB"><file')
-    assert translate(TWO.format("a"), "xliff", english).startswith(TWO[:70])
-    assert translate(source.format("1"), "xliff", english) == source.format("1")
+    assert translate(TWO.format("a"), "xliff", target_lang="en_GB").startswith(TWO[:70])
+    assert translate(source.format("1"), "xliff", target_lang="en_GB") == source.format("1")
 
 
 def test_sentences_of_xliff_1_keep_their_marks():

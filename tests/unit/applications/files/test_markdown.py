@@ -1,6 +1,6 @@
 import pytest
 
-from relu_nmt.applications.files.aligned_words import Translation
+from relu_nmt.applications.files.aligned_words import AlignedText
 from tests.unit.applications.files.translators import backward, identity, translate
 
 PAGE = """---
@@ -159,7 +159,12 @@ def test_a_hard_break_stays_a_break_and_no_line_begins_like_a_block():
 
 def test_no_line_of_a_quote_is_empty_behind_a_hard_break():
     links = [((0, 5), (0, 5)), ((6, 9), (6, 9)), ((10, 13), (10, 20)), ((14, 17), (21, 24))]
-    translation = Translation("Rosen rot roterdings alt", links)
+    translation = AlignedText("Rosen rot roterdings alt", links)
     source = "> Rosen rot  \n> rot\n> alt\n"
     written = translate(source, "markdown", lambda segments: [translation])
     assert written == "> Rosen rot  \n> roterdings\n> alt\n"
+
+
+def test_lines_may_end_in_carriage_returns():
+    source = "# eins\r\rzwei drei\r\n- vier\r- fünf\r"
+    assert translate(source, "markdown") == source.upper()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.applications.files.aligned_words import (
-    Translation,
+    AlignedText,
     aligned_words,
     proportional_links,
     word_spans,
@@ -22,7 +22,7 @@ def one_by_one(text, links):
     def translator(segments):
         [segment] = segments
         source, target = word_spans(segment.text), word_spans(text)
-        return [Translation(text, [(source[i], target[j]) for i, j in links])]
+        return [AlignedText(text, [(source[i], target[j]) for i, j in links])]
 
     return translator
 
@@ -175,7 +175,7 @@ def test_every_tag_is_there_once_and_nests_and_is_in_no_word(markup, random):
             target = word_spans(text)
             source = word_spans(segment.text)
             links = [(random.choice(source), span) for span in target if random.random() < 0.8]
-            results.append(Translation(text, links))
+            results.append(AlignedText(text, links))
         return results
 
     source = f"<p>Anfang {markup}</p>"
@@ -215,5 +215,5 @@ def test_links_by_position_cover_the_text():
 
 def test_a_protected_text_within_a_longer_word_is_not_found():
     segment = Segment("ls zeigt", (0, 8), protected=[Protected(0, 2)])
-    texts = [word.text for word in aligned_words(segment, Translation("also shows"))]
+    texts = [word.text for word in aligned_words(segment, AlignedText("also shows"))]
     assert texts == ["ls", "also", "shows"]

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from relu_nmt.applications.files import FileOptions, translate_file, translated
+from relu_nmt.applications.files import FileOptions, check_options, translate_file
 from relu_nmt.applications.files.segments import Protected, Segment
 from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary, sentence_spans
 from relu_nmt.errors import ConfigError, DataError
@@ -88,7 +88,7 @@ def test_a_sentence_does_not_end_within_a_protected_text():
 )
 def test_options_of_other_formats_are_refused(name, options):
     with pytest.raises(ConfigError, match=f"does nothing for the file format {name}; leave it out"):
-        translated(b"", name, identity, FileOptions(**options))
+        check_options([name], FileOptions(**options))
 
 
 def test_a_glossary_has_two_columns(tmp_path):
@@ -189,9 +189,9 @@ def test_a_failed_translation_leaves_the_old_file(tmp_path):
         raise ConfigError("no")
 
     with pytest.raises(ConfigError):
-        translate_file(path, output, failing, FileOptions())
+        translate_file(path, output, failing, FileOptions(), "html")
     assert output.read_text() == "old"
-    translate_file(path, output, identity, FileOptions())
+    translate_file(path, output, identity, FileOptions(), "html")
     assert output.read_text() == "<p>eins"
     with pytest.raises(DataError, match="cannot read"):
-        translate_file(tmp_path / "none.html", output, identity, FileOptions())
+        translate_file(tmp_path / "none.html", output, identity, FileOptions(), "html")

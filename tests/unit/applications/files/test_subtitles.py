@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.applications.files import FileOptions, translated
-from relu_nmt.applications.files.aligned_words import Translation, Word, word_spans
+from relu_nmt.applications.files.aligned_words import AlignedText, Word, word_spans
 from relu_nmt.applications.files.subtitles import divided, wrapped
 from relu_nmt.errors import DataError
 from tests.unit.applications.files.translators import identity, translate, upper
@@ -80,7 +80,7 @@ def test_a_sentence_is_translated_whole_and_divided_over_its_cues():
 
 def upper_of(segment):
     spans = word_spans(segment.text)
-    return Translation(segment.text.upper(), list(zip(spans, spans, strict=True)))
+    return AlignedText(segment.text.upper(), list(zip(spans, spans, strict=True)))
 
 
 def test_times_settings_and_notes_of_webvtt_stay():

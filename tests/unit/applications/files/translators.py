@@ -1,7 +1,7 @@
 """Translators for tests, which need no model."""
 
 from relu_nmt.applications.files import FileOptions, translated
-from relu_nmt.applications.files.aligned_words import Translation, source_spans
+from relu_nmt.applications.files.aligned_words import AlignedText, source_spans
 
 
 def identity(segments):
@@ -21,7 +21,7 @@ def backward(segments):
 
 def dropping(segments):
     """Return a word that is aligned to none."""
-    return [Translation("Nichts")] * len(segments)
+    return [AlignedText("Nichts")] * len(segments)
 
 
 def reordered(segment, order, change=str):
@@ -42,9 +42,10 @@ def reordered(segment, order, change=str):
         links.append(((begin, end), (len(text), len(text) + len(word))))
         text += word
         end_before = end
-    return Translation(text, links)
+    return AlignedText(text, links)
 
 
-def translate(source, name, translate=upper, **options):
+def translate(source, name, translate=upper, target_lang="", **options):
     """Return a text translated as a file of a format."""
-    return translated(source.encode(), name, translate, FileOptions(**options)).decode()
+    options = FileOptions(**options)
+    return translated(source.encode(), name, translate, options, target_lang).decode()

@@ -67,7 +67,6 @@ def test_unknown_words_are_copied_or_translated(tmp_path):
         ["a", "<unk>", "<unk>", "<unk>"],
         ["ein", "Haus", "Xaver"],
         np.array([0, 1, 2, -1, 0]),
-        "<unk>",
         translations,
     )
     # A symbol that aligns with nothing stays.
@@ -77,7 +76,7 @@ def test_unknown_words_are_copied_or_translated(tmp_path):
 def test_no_banned_word_is_copied():
     tokens = ["<unk>", "a", "<unk>"]
     replaced = replace_unknown_words(
-        tokens, ["Haus", "Hof"], np.array([0, 0, 1, 0]), "<unk>", {}, lambda words: "Haus" in words
+        tokens, ["Haus", "Hof"], np.array([0, 0, 1, 0]), {}, lambda words: "Haus" in words
     )
     assert replaced == ["<unk>", "a", "Hof"] and tokens == ["<unk>", "a", "<unk>"]
 

@@ -101,8 +101,8 @@ def translate(documents, search, separated=True, config=ROOM, **windows):
 
 def texts_of(result, documents):
     assert len(result) == len(documents)
-    for texts, lines in zip(result, result.lines, strict=True):
-        assert texts == [line.text for line in lines]
+    for lines in result:
+        assert lines == [line.text for line in lines.translations]
     return list(result)
 
 
