@@ -106,7 +106,6 @@ class FastDecoder(StepDecoder):
     def start(
         self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
     ) -> DecoderState:
-        """See :meth:`StepDecoder.start`."""
         state: DecoderState = super().start(src_tokens, num_groups, symbols)
         if all(type(cache) is LayerCache for cache in state.caches):
             state.caches = [FastCache(*cache.source) for cache in state.caches]
@@ -117,7 +116,6 @@ class FastDecoder(StepDecoder):
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
     ) -> list[StepScores]:
-        """See :meth:`StepDecoder.step`."""
         computed: list[Tensor | None] = []
         sizes: list[int] = []
         for step in steps:
@@ -164,12 +162,10 @@ class FastDecoder(StepDecoder):
         return x, StepView(x.size(1), rows, visibility, relative, state.cross_visibility, caches)
 
     def logits(self, states: Tensor, state: SearchState) -> Tensor:
-        """See :meth:`StepDecoder.logits`."""
         project = self._projections.get(state, self.model.output_projection)
         return project(states).float()
 
     def scores(self, states: Tensor, step: SearchStep, temperature: float) -> StepScores:
-        """See :meth:`StepDecoder.scores`."""
         rows = _computed_beams(step)
         if rows is not None:
             states = states.reshape(1, -1, states.size(-1)).index_select(1, rows)

@@ -58,11 +58,9 @@ class FastCache(LayerCache):
         self.dtype = keys.dtype
 
     def memory(self) -> tuple[Tensor, Tensor]:
-        """See :meth:`LayerCache.memory`."""
         return _as(self.source, self.dtype)
 
     def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """See :meth:`LayerCache.append`."""
         all_keys, all_values = _as(super().append(keys, values, used), keys.dtype)
         if keys.is_cpu and keys.dtype.itemsize == 2:
             # Products in 16 bits copy slices, and copies of a transposed slice are slow.

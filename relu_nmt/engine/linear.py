@@ -126,11 +126,9 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     @property
     def is_current(self) -> bool:
-        """See :meth:`PanelLinear.is_current`."""
         return self._numbers() == self._packed_of
 
     def pack_for_kernel(self) -> dict[str, Tensor | None]:
-        """See :meth:`PanelLinear.pack_for_kernel`."""
         panels = make_panels(self.weight.detach().to(self.dtype))
         bias = None
         if self.bias is not None:
@@ -138,7 +136,6 @@ class PackedLinear(PanelLinear, nn.Linear):
         return {"panels": panels, "bias": bias, "scales": None, "sums": None}
 
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
-        """See :meth:`PanelLinear.wants_kernel`."""
         few = num_rows * self.weight.numel() <= MAX_PRODUCTS
         is_faster = few or torch.get_num_threads() == 1
         return is_faster and self._serves(dtype) and self.has_kernel
@@ -220,7 +217,6 @@ class Int8Linear(PanelLinear):
             self._panels = self.pack_for_kernel()
 
     def pack_for_kernel(self) -> dict[str, Tensor | None]:
-        """See :meth:`PanelLinear.pack_for_kernel`."""
         return {
             "panels": make_panels(self.weight),
             "bias": pad_to_panels(self.bias),
@@ -229,7 +225,6 @@ class Int8Linear(PanelLinear):
         }
 
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
-        """See :meth:`PanelLinear.wants_kernel`."""
         few = num_rows * self.weight.numel() <= MAX_INT8_PRODUCTS
         is_faster = few or native.is_wanted() or not torch.cpu._is_vnni_supported()
         return is_faster and self.has_kernel

@@ -214,11 +214,9 @@ class WholeWords(SubwordModel):
             raise ConfigError(f"--remove-bpe {symbol!r}: expected one of {names}")
 
     def split(self, words: Sequence[str]) -> list[str]:
-        """Return the words."""
         return list(words)
 
     def join(self, pieces: Sequence[str]) -> list[str]:
-        """Return the words."""
         if self.symbol in WORD_MARKS:
             text = "".join(pieces)
             if self.symbol == "sentencepiece":
@@ -245,7 +243,6 @@ class WholeWords(SubwordModel):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "WholeWords":
-        """Return the model of :meth:`to_state`."""
         return cls(state.get("symbol"))
 
 

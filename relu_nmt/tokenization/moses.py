@@ -43,7 +43,6 @@ class MosesTokenizer(Tokenizer):
         self._tokenizer.isanyalpha = lambda text: not letters.isdisjoint(text)
 
     def split(self, text: str) -> list[str]:
-        """Return the words of ``text``."""
         return self._tokenizer.tokenize(text, aggressive_dash_splits=self.aggressive)
 
     def join(self, words: Sequence[str]) -> str:

@@ -138,7 +138,6 @@ class SubwordNmt(SubwordModel):
             random.setstate(before)
 
     def join(self, pieces: Sequence[str]) -> list[str]:
-        """Return the words."""
         return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").split()
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
@@ -169,7 +168,6 @@ class SubwordNmt(SubwordModel):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "SubwordNmt":
-        """Return the model of :meth:`to_state`."""
         return cls(state["codes"].encode("utf-8"))
 
 

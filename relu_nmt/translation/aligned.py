@@ -55,7 +55,6 @@ class AlignedCache(LayerCache):
         return self._paired
 
     def take(self, index: Tensor) -> None:
-        """See :meth:`LayerCache.take`."""
         super().take(index)
         if self.document is not None:
             self.document.take(index)
@@ -229,7 +228,6 @@ class AlignedStack(TransformerStack):
         self.separator = separator
 
     def make_self_attention(self, embed_dim: int, layer: int) -> AlignedSelfAttention:
-        """See :meth:`TransformerStack.make_self_attention`."""
         mechanism = make_mechanism(self.config, self.side, layer)
         gated = self.config.sees_document(self.side, layer)
         return AlignedSelfAttention(embed_dim, mechanism, gated)
@@ -268,13 +266,11 @@ class AlignedDecoder(AlignedStack, Decoder):
     """A decoder whose tokens see their own sentence and the source sentence of equal number."""
 
     def make_cross_attention(self, embed_dim: int, layer: int) -> AlignedCrossAttention:
-        """See :meth:`TransformerStack.make_cross_attention`."""
         mechanism = make_mechanism(self.config, "cross", layer)
         gated = self.config.sees_document("cross", layer)
         return AlignedCrossAttention(embed_dim, mechanism, gated)
 
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
-        """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
         assert encoder_out.sentences is not None, "from an aligned encoder"
         document, source_document = self.visibilities(prev_output_tokens, encoder_out)
         # Number the sentences: a separator as input already belongs to the next one.
@@ -305,7 +301,6 @@ class AlignedDecoder(AlignedStack, Decoder):
         return AlignedState(sentences, self.separator, caches, encoder_out.key_mask, num_groups)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """See :meth:`Decoder.step`."""
         assert isinstance(state, AlignedState), "start returns this class"
         view, source_view = state.grow_views(tokens)
         positions = view.inside.query_positions().reshape(-1, 1)
@@ -359,7 +354,6 @@ class AlignedState(DecoderState):
         return SentenceView(document, rows, rows, inside), source_view
 
     def keep(self, sentences: Tensor) -> None:
-        """See :meth:`DecoderState.keep`."""
         super().keep(sentences)
         self._source = self._source.select(sentences)
 

@@ -117,7 +117,6 @@ class DecoderState(SearchState):
         return TreeVisibility(self._ancestry[:, :, : self._used], self.length)
 
     def reorder(self, parents: Tensor) -> None:
-        """See :meth:`SearchState.reorder`."""
         num_trees, size, num_entries = self._ancestry.shape
         if size == 1:
             return
@@ -127,7 +126,6 @@ class DecoderState(SearchState):
         self._ancestry = ancestry.view(num_trees, size, num_entries)
 
     def keep(self, sentences: Tensor) -> None:
-        """See :meth:`SearchState.keep`."""
         # Keep the trees of these sentences, of all groups.
         trees_of_each = self._ancestry.size(0) // self._key_mask.size(0)
         groups = torch.arange(trees_of_each, device=sentences.device)
@@ -193,7 +191,6 @@ class Decoder(TransformerStack):
         self.start_index = Dictionary().index(config.decoder_start_symbol)
 
     def make_cross_attention(self, embed_dim: int, layer: int) -> MemoryProjection:
-        """See :meth:`TransformerStack.make_cross_attention`."""
         return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
 
     @property

@@ -70,7 +70,6 @@ class EncoderDecoder(TranslationModel):
             nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
 
     def most_tokens(self, side: str, of_sentence: bool = False) -> int | None:
-        """See :meth:`TranslationModel.most_tokens`."""
         is_source = side == "source"
         stack = self.encoder if is_source else self.decoder
         slots = ("encoder", "cross") if is_source else ("decoder",)
@@ -86,24 +85,19 @@ class EncoderDecoder(TranslationModel):
         return least_limit(limits)
 
     def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
-        """See :meth:`TranslationModel.forward`."""
         return self.decoder(prev_output_tokens, self.encoder(src_tokens))
 
     def start(self, src_tokens: Tensor, num_groups: int = 1) -> DecoderState:
-        """See :meth:`TranslationModel.start`."""
         return self.decoder.start(self.encoder(src_tokens), num_groups)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """See :meth:`TranslationModel.step`."""
         return self.decoder.step(tokens, state)
 
     @property
     def aligning_attention(self) -> Attention:
-        """See :attr:`Decoder.aligning_attention`."""
         return self.decoder.aligning_attention
 
     def alignment_weights(self, record: AttentionRecord) -> Tensor:
-        """See :meth:`Decoder.alignment_weights`."""
         return self.decoder.alignment_weights(record)
 
 

@@ -1,6 +1,7 @@
 """The dependency direction of the package, and the cost of importing it."""
 
 import ast
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "relu_nmt"
+METHODS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BASE = {"errors", "config", "io"}
 CORE = {"attention", "modules", "data", "tokenization", "training", "translation", "evaluation"}
 MAY_IMPORT = {
@@ -107,3 +109,31 @@ def test_the_settings_of_a_job_are_classes_of_options(path):
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             assert ast.ImportFrom not in set(map(type, ast.walk(function)))
+
+
+def test_every_public_method_has_or_inherits_a_docstring():
+    classes = {}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(node)
+
+    def is_documented(class_name, method):
+        for node in classes.get(class_name, []):
+            for member in node.body:
+                is_it = isinstance(member, METHODS) and member.name == method
+                if is_it and ast.get_docstring(member):
+                    return True
+            for base in node.bases:
+                base_name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
+                if base_name != class_name and is_documented(base_name, method):
+                    return True
+        return False
+
+    without = []
+    for class_name, nodes in classes.items():
+        for member in itertools.chain.from_iterable(node.body for node in nodes):
+            is_public = isinstance(member, METHODS) and not member.name.startswith("_")
+            if is_public and class_name[0] != "_" and not is_documented(class_name, member.name):
+                without.append(f"{class_name}.{member.name}")
+    assert without == []

@@ -93,7 +93,6 @@ class TextFormat(FileFormat):
     keeps_equal = True
 
     def read(self, content: bytes) -> Document:
-        """Return the document in a file (DataError: it is damaged)."""
         mark = b""
         for known_mark in BYTE_ORDER_MARKS:
             if content.startswith(known_mark):

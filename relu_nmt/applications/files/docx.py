@@ -210,7 +210,6 @@ class DocxFormat(ZipFormat):
     """Word."""
 
     def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
-        """Return the parts that have text, in reading order (KeyError: one is missing)."""
         reader = DocxPart(self.options)
         names_of_parts = sorted(name for name in parts if _PARTS.fullmatch(name))
         # Office on the web writes word/document2.xml. The text comes before headers and notes.

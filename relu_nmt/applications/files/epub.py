@@ -37,7 +37,6 @@ class EpubFormat(ZipFormat):
     """Books."""
 
     def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
-        """Return the parts that have text, in reading order (KeyError: one is missing)."""
         packages = _values(parts["META-INF/container.xml"], "rootfile", "full-path", "full-path")
         package = next(iter(packages), "")
         documents = {package: BookFormat(self.options).read(parts[package])}

@@ -83,7 +83,6 @@ class HtmlReader(MarkupReader):
             super().add_space(match)
 
     def text_attributes(self, piece: Piece) -> frozenset[str]:
-        """Return the names of the attributes of a tag that are text."""
         text_names = super().text_attributes(piece)
         if piece.name == "meta":
             kind = attribute(self.source, piece, "name") + attribute(self.source, piece, "property")

@@ -422,7 +422,6 @@ class XmlFormat(MarkupFormat):
     """A format of XML, which must be well formed."""
 
     def segments(self, source: str) -> Iterable[Segment | None]:
-        """Return the segments of a file in reading order."""
         check_xml(source)
         return super().segments(source)
 

@@ -41,7 +41,6 @@ class OdtFormat(ZipFormat):
     """OpenDocument text."""
 
     def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
-        """Return the parts that have text, in reading order (KeyError: one is missing)."""
         reader = OdtPart(self.options)
         documents = {"content.xml": reader.read(parts["content.xml"])}
         if "styles.xml" in parts:

@@ -48,7 +48,6 @@ class _Reader(MarkupReader):
                 yield self._unit(number, retranslate)
 
     def is_untranslated(self, piece: Piece) -> bool:
-        """Return True for an element whose author forbids its translation."""
         is_protected = attribute(self.source, piece, "mtype") == "protected"
         return is_protected or super().is_untranslated(piece)
 

@@ -253,7 +253,6 @@ class TermBans(StepRule):
         self._num_tokens += 1
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """See :meth:`StepRule.keep`."""
         self._banned = list(itertools.compress(self._banned, mask))
         self._endings = list(itertools.compress(self._endings, mask))
         self._num_forced = list(itertools.compress(self._num_forced, mask))

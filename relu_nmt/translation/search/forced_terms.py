@@ -240,7 +240,6 @@ class TermTracker(StepRule):
                 yield row, beam, progress
 
     def save(self, log_probs: Tensor, step: int) -> None:
-        """Keep the scores of the models."""
         self.model = log_probs.clone()
 
     def apply(self, log_probs: Tensor, step: int) -> None:
@@ -285,7 +284,6 @@ class TermTracker(StepRule):
             self.model[row, beam, begun] = scores_of_begun
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """See :meth:`StepRule.advance`."""
         chosen = tokens.tolist()
         for row, beams in enumerate(states_of_parents(self.rows, parents, tokens)):
             advanced = []
@@ -301,7 +299,6 @@ class TermTracker(StepRule):
         self._num_tokens += 1
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """See :meth:`StepRule.keep`."""
         self.rows = list(itertools.compress(self.rows, mask))
 
 

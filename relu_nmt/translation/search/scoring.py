@@ -111,7 +111,6 @@ class LengthScorer(Scorer):
         return np.float_power(base, self._exponent)
 
     def score(self, outputs: Outputs) -> Tensor:
-        """See :meth:`Scorer.score`."""
         totals = outputs.totals
         return totals / torch.from_numpy(self.divisors(outputs.lengths)).to(totals)[:, None]
 

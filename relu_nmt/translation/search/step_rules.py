@@ -173,7 +173,6 @@ class SpecialSymbols(StepRule):
         self._unkpen = unkpen if unkpen < torch.inf else 0.0
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores, see :class:`StepRule`."""
         symbols = self._symbols
         log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbors
         if self._unkpen:
@@ -188,7 +187,6 @@ class SingleSentences(StepRule):
         self.is_alike = written.single is not None and bool(written.single.all())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores, see :class:`StepRule`."""
         where = None if self.is_alike else self._written.single
         exclude_token(log_probs, self._written.separator, where)
 
@@ -202,7 +200,6 @@ class NoUnknownWords(StepRule):
         self._unk_index = unk_index
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores, see :class:`StepRule`."""
         log_probs[:, :, self._unk_index] = -torch.inf
 
 
@@ -220,7 +217,6 @@ class NoRepeatedNgrams(StepRule):
         return step > 0
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores, see :class:`StepRule`."""
         assert self._history is not None, "it is active"
         separator = self._written.separator
         of_separator = log_probs[:, :, separator].clone()
@@ -240,7 +236,6 @@ class NoRepeatedNgrams(StepRule):
         self._history = torch.cat([history, newest], dim=2)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """See :meth:`StepRule.keep`."""
         if self._history is not None:
             self._history = self._history.index_select(0, rows)
 
@@ -258,7 +253,6 @@ class ShortestOutput(StepRule):
         return step < self._last
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores, see :class:`StepRule`."""
         # Forbid the end symbol, and the last separator, since it would force the end symbol.
         written = self._written
         shortest = written.context_sizes + self._min_len
@@ -294,12 +288,10 @@ class Prefixes(StepRule):
         self._saved = rows, values.scatter_(2, index, scores)
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores, see :class:`StepRule`."""
         rows, values = self._saved
         log_probs[rows] = values
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """See :meth:`StepRule.keep`."""
         self._prefixes = self._prefixes.index_select(0, rows)
 
 
@@ -314,7 +306,6 @@ class SentenceCount(StepRule):
         self._first_limit = int((written.limits - number).min())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores, see :class:`StepRule`."""
         written = self._written
         left = written.left
         assert left is not None, "sentences are counted"
@@ -337,7 +328,6 @@ class SentenceLength(StepRule):
         self._written = written
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores, see :class:`StepRule`."""
         written = self._written
         assert written.length is not None and written.most_of_a_sentence is not None, "measured"
         is_full = written.length >= written.most_of_a_sentence - 1
@@ -359,7 +349,6 @@ class LongestOutput(StepRule):
         return step >= self._first
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change the scores, see :class:`StepRule`."""
         at_limit = column(step >= self._written.limits, log_probs)
         self._written.allow_only(self._written.eos_index, log_probs, at_limit)
 
