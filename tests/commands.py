@@ -32,12 +32,20 @@ class Done:
     stderr: str
 
 
+def command_line(arguments):
+    """Return a command line as text. Its arguments are words, paths, numbers and lists of them."""
+    words = []
+    for argument in arguments:
+        words += command_line(argument) if isinstance(argument, list | tuple) else [str(argument)]
+    return words
+
+
 def run_here(name, *arguments, stdin="", check=True):
     """Run ``relu_nmt.cli.NAME`` with these words.
 
     Args:
         name: name of the command's module.
-        arguments: words. Paths and numbers become text.
+        arguments: words, paths, numbers, and lists of them.
         stdin: text on standard input.
         check: assert that the exit code is 0.
     """
@@ -49,15 +57,18 @@ def run_here(name, *arguments, stdin="", check=True):
         file.seek(0)
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-                code = main([*map(str, arguments)])
+                code = main(command_line(arguments))
         finally:
             sys.stdin = before
-    texts = []
-    for stream in (out, error):
-        stream.flush()
-        texts.append(stream.buffer.getvalue().decode("utf-8"))
-    assert not check or code == 0, texts[1]
-    return Done(code, *texts)
+    done = Done(code, written_to(out), written_to(error))
+    assert not check or code == 0, done.stderr
+    return done
+
+
+def written_to(stream):
+    """Return the text that was written to a stream in memory."""
+    stream.flush()
+    return stream.buffer.getvalue().decode("utf-8")
 
 
 def fork():
@@ -85,11 +96,9 @@ def run_forked(work, cwd, environment=os.environ, seconds=300):
             signal.alarm(seconds)
             _end_with(work, cwd, dict(environment), files)
         code = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
-        texts = []
-        for file in files[1:]:
+        for file in files:
             file.seek(0)
-            texts.append(file.read().decode("utf-8"))
-    return Done(code, *texts)
+        return Done(code, *(file.read().decode("utf-8") for file in files[1:]))
 
 
 def wait_for(process, text):

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @contextlib.contextmanager
-def example_modules(folder: str, *names: str) -> Iterator[SimpleNamespace]:
+def example_modules(folder: str, names: Iterable[str]) -> Iterator[SimpleNamespace]:
     """Yield the modules by name, and forget them afterwards: other examples share the names.
 
     Args:

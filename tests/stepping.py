@@ -32,8 +32,8 @@ class Stepping:
 class Generator(generator.Generator):
     """A generator of decoders, which also takes tensors, as one batch."""
 
-    def __init__(self, decoders, config, symbols, dtype=None, *arguments, **options):
-        super().__init__(Ensemble(decoders, dtype), config, symbols, *arguments, **options)
+    def __init__(self, decoders, config, symbols, dtype=None, separators=None, shortlist=None):
+        super().__init__(Ensemble(decoders, dtype), config, symbols, separators, shortlist)
 
     def generate(self, src_tokens, prefixes=None, ids=None, context_sizes=None, **options):
         """Return the hypotheses of src_tokens [B, S] with forced first tokens [B, P].

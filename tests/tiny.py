@@ -151,8 +151,7 @@ def save_tiny_model(path, task, seed=1, shape=(), metadata=(), **settings):
 
 def train(data, folder, *flags, check=True):
     """Run relu-nmt-train with a small model and JSON lines. Later flags win."""
-    words = [*TRAIN.split(), "--save-dir", folder, *flags]
-    return run_here("train", data, *words, check=check)
+    return run_here("train", data, TRAIN.split(), "--save-dir", folder, flags, check=check)
 
 
 def json_lines(output):

@@ -70,30 +70,30 @@ def soft(a, q, k, v, _):
 FORMULAS = {
     "cosformer": cosformer,
     "efficient": lambda a, q, k, v, mask: naive.efficient_attention(q, k, v),
-    "entmax": lambda a, *qkvm: naive.entmax_attention(*qkvm, alpha=a.config.alpha),
-    "entmax15": lambda a, *qkvm: naive.entmax_attention(*qkvm, alpha=1.5),
-    "linear": lambda a, *qkvm: naive.linear_attention(*qkvm),
+    "entmax": lambda a, q, k, v, mask: naive.entmax_attention(q, k, v, mask, alpha=a.config.alpha),
+    "entmax15": lambda a, q, k, v, mask: naive.entmax_attention(q, k, v, mask, alpha=1.5),
+    "linear": lambda a, q, k, v, mask: naive.linear_attention(q, k, v, mask),
     "linformer": lambda a, q, k, v, mask: naive.linformer_attention(
         q, k, v, *(x[:, : k.size(2)] for x in (a.keys_projection, a.values_projection))
     ),
     "nystromformer": nystromformer,
-    "performer": lambda a, *qkvm: naive.performer_attention(
-        *qkvm, a._current_directions(), a.config.kernel
+    "performer": lambda a, q, k, v, mask: naive.performer_attention(
+        q, k, v, mask, a._current_directions(), a.config.kernel
     ),
-    "pointwise": lambda a, *qkvm: naive.pointwise_attention(
-        *qkvm, naive.POINTWISE[a.config.h], a.config.alpha
+    "pointwise": lambda a, q, k, v, mask: naive.pointwise_attention(
+        q, k, v, mask, naive.POINTWISE[a.config.h], a.config.alpha
     ),
     "polynomial": lambda a, q, k, v, mask: naive.polynomial_attention(
         q, k, v, mask, a.config.power, polynomial_scale(a, mask.sum(-1, keepdim=True))
     ),
-    "rela": lambda a, *qkvm: naive.rela_attention(*qkvm),
+    "rela": lambda a, q, k, v, mask: naive.rela_attention(q, k, v, mask),
     "reluformer": reluformer,
     "sima": lambda a, q, k, v, mask: naive.sima_attention(
         q, k, v, {"l1": 1, "l2": 2, "none": 0}[a.config.norm]
     ),
     "soft": soft,
-    "softmax": lambda a, *qkvm: naive.softmax_attention(*qkvm),
-    "sparsemax": lambda a, *qkvm: naive.sparsemax_attention(*qkvm),
+    "softmax": lambda a, q, k, v, mask: naive.softmax_attention(q, k, v, mask),
+    "sparsemax": lambda a, q, k, v, mask: naive.sparsemax_attention(q, k, v, mask),
     "thresholded_relu": lambda a, *qkvm: naive.thresholded_relu_attention(
         *qkvm, power=a.config.power
     ),
@@ -122,8 +122,9 @@ def formula(attend, q, k, v, visibility):
             for mask, n in ((visibility.key_mask, k.size(2)), (visibility.query_mask, q.size(2)))
         )
         output = q.new_zeros(q.size(1), q.size(2), v.size(3))
-        sample = q[b : b + 1, :, queries], k[b : b + 1, :, keys], v[b : b + 1, :, keys]
-        output[:, queries] = compute(attend, *sample, None)[0]
+        batch = slice(b, b + 1)
+        real_keys, real_values = k[batch, :, keys], v[batch, :, keys]
+        output[:, queries] = compute(attend, q[batch, :, queries], real_keys, real_values, None)[0]
         outputs.append(output)
     return torch.stack(outputs)
 
@@ -141,14 +142,14 @@ def assert_is_formula(attend, q, k, v, visibility, need, rtol=1e-8, atol=1e-10):
         rtol: the relative tolerance.
         atol: the absolute one.
     """
-    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
     real = visibility.real_rows(len(q)).double()[..., None]  # [B, 1, Nq, 1]
-    output = attend(*inputs, visibility, need=need)
-    outputs = [x * real for x in (output.values, formula(attend, *inputs, visibility))]
+    output = attend(q, k, v, visibility, need=need)
+    outputs = [x * real for x in (output.values, formula(attend, q, k, v, visibility))]
     torch.testing.assert_close(*outputs, rtol=rtol, atol=atol)
     generator = torch.Generator().manual_seed(5)
     factor = torch.randn(outputs[0].shape, generator=generator, dtype=torch.float64)
-    leaves = [*inputs, *(p for p in attend.parameters() if p.requires_grad)]
+    leaves = [q, k, v, *(p for p in attend.parameters() if p.requires_grad)]
     ours, theirs = (
         torch.autograd.grad((x * factor).sum(), leaves, allow_unused=True) for x in outputs
     )

@@ -94,9 +94,9 @@ def test_a_user_mechanism_can_have_its_own_back_end():
 
     with using_backend("own"):
         attend = Own(AttentionConfig(), 2, 4, 0.0).double()
-    inputs = random_qkv(1, 3, 3)
-    values = attend(*inputs, Visibility(3, 3)).values
-    torch.testing.assert_close(values, make_attention("softmax")(*inputs, Visibility(3, 3)).values)
+    q, k, v = random_qkv(1, 3, 3)
+    expected = make_attention("softmax")(q, k, v, Visibility(3, 3)).values
+    torch.testing.assert_close(attend(q, k, v, Visibility(3, 3)).values, expected)
     assert used == [3]
 
 

@@ -112,8 +112,8 @@ def test_blocks_of_whole_rows_have_second_derivatives(name, monkeypatch):
     monkeypatch.setattr(tuned, "ROWS_LEAST_ROWS", 2)
     attend = make_attention(name)
     attend.backend = "blockwise"
-    inputs = [x.requires_grad_() for x in random_qkv(1, 5, 5)]
+    inputs = leaves(1, 5, 5)
     visibility = Visibility(5, 5)
     assert torch.autograd.gradgradcheck(
-        lambda *qkv: attend(*qkv, visibility).values, inputs, fast_mode=True
+        lambda q, k, v: attend(q, k, v, visibility).values, inputs, fast_mode=True
     )

@@ -71,8 +71,10 @@ def test_frobenius_norms_grow_as_the_theorems_say(power):
 def theory(samples, n, width=6, head=3, seed=0):
     """X [N, D], Q and K [D, d] of the theory, entries N(0, 1)."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = ((n, width), (width, head), (width, head))
-    return [torch.randn(samples, *s, generator=generator, dtype=torch.float64) for s in shapes]
+    options = {"generator": generator, "dtype": torch.float64}
+    x = torch.randn(samples, n, width, **options)
+    wq = torch.randn(samples, width, head, **options)
+    return x, wq, torch.randn(samples, width, head, **options)
 
 
 def theory_weights(x, wq, wk, spec):

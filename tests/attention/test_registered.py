@@ -159,8 +159,8 @@ def test_gradcheck(name, recorded, keys):
     inputs = [x.requires_grad_() for x in random_qkv(2, queries, keys, seed=3)]
     visibility = Visibility(queries, keys, key_mask=prefix_mask([1, keys], keys))
 
-    def outputs(*qkv):
-        result = attend(*qkv, visibility, need=need)
+    def outputs(q, k, v):
+        result = attend(q, k, v, visibility, need=need)
         rows = () if result.rows is None else (result.rows.total, result.rows.entropy)
         return (result.values, *(row for row in rows if row is not None))
 
@@ -179,8 +179,8 @@ def test_second_derivatives(name, recorded):
     visibility = Visibility(queries, 3, causal=can(name, "causal"))
     need = needed_results(name, recorded)
 
-    def values(*qkv):
-        return attend(*qkv, visibility, need=need).values
+    def values(q, k, v):
+        return attend(q, k, v, visibility, need=need).values
 
     # Entry by entry, and by random projections, which take a quarter of the time.
     assert torch.autograd.gradgradcheck(values, inputs, fast_mode=recorded)

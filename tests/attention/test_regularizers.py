@@ -57,8 +57,8 @@ def test_gradcheck_of_both_terms():
     inputs = [x.requires_grad_() for x in random_qkv(2, 3, 30, seed=8)]
     visibility = Visibility(3, 30)
 
-    def terms(*qkv):
-        return regularizer_terms(attend(*qkv, visibility, need=ALL).rows, visibility, 0.7)
+    def terms(q, k, v):
+        return regularizer_terms(attend(q, k, v, visibility, need=ALL).rows, visibility, 0.7)
 
     assert torch.autograd.gradcheck(terms, inputs)
 

@@ -126,12 +126,12 @@ def test_half_precision_rounds_inputs_and_outputs_only(backend, causal):
     attend.backend = backend
     visibility = Visibility(70, 70, causal=causal)
     for dtype in (torch.bfloat16, torch.float16):
-        inputs = [4 * x for x in random_qkv(2, 70, 70, dim=64, dtype=dtype)]
-        exact = attend(*(x.float() for x in inputs), visibility).values
-        rounded = attend(*inputs, visibility).values
+        q, k, v = (4 * x for x in random_qkv(2, 70, 70, dim=64, dtype=dtype))
+        exact = attend(q.float(), k.float(), v.float(), visibility).values
+        rounded = attend(q, k, v, visibility).values
         torch.testing.assert_close(rounded, exact.to(dtype))
         with torch.autocast("cpu", torch.bfloat16):
-            mixed = attend(*inputs, visibility).values
+            mixed = attend(q, k, v, visibility).values
         torch.testing.assert_close(mixed, rounded)
 
 

@@ -72,16 +72,17 @@ def case_of(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=N
     attention = SimpleNamespace(
         map=map, weigh=weigh, shift=lambda q, k, _: (q, k), shift_channels=0
     )
-    tensors = attention, q / dim**0.5, k, v, visibility, bias
-    return dataclasses.replace(AttentionProblem(*tensors, 0.0, Need(), scale), **options)
+    q = q / dim**0.5
+    problem = AttentionProblem(attention, q, k, v, visibility, bias, 0.0, Need(), scale)
+    return dataclasses.replace(problem, **options)
 
 
 def make_bias(visibility, heads):
     """A learned bias whose codes differ from sample to sample where there is padding."""
     size = visibility.num_keys + visibility.num_queries
     table = torch.randn(heads, 2 * size, generator=torch.Generator().manual_seed(size))
-    codes = visibility.query_positions(), visibility.key_positions()
-    return ScoreBias(table.to(DEVICE), *codes, zero=size)
+    queries, keys = visibility.query_positions(), visibility.key_positions()
+    return ScoreBias(table.to(DEVICE), queries, keys, zero=size)
 
 
 def solved(solve, problem, dtype, slopes_at=None):

@@ -15,7 +15,7 @@ REFERENCES = ["A dog isn't here.", "Two men walk on the red street."]
 
 @pytest.fixture
 def modules():
-    with example_modules("../benchmarks", *NAMES) as loaded:
+    with example_modules("../benchmarks", NAMES) as loaded:
         yield loaded
 
 

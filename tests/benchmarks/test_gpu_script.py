@@ -77,7 +77,7 @@ def test_every_part_runs_with_flags_that_exist(tmp_path, monkeypatch, devices, d
     assert calls[-1][:4] == ["-m", "pytest", "-m", "gpu"]
     parsed = []
     names = ("measuring", "programs", "peers", "corpus", "report", "attention", "lengths", "run")
-    with example_modules("../benchmarks", *names) as modules:
+    with example_modules("../benchmarks", names) as modules:
         for path, *flags in calls[:-1]:
             monkeypatch.setattr(sys, "argv", [path, *flags])
             parsed.append(getattr(modules, Path(path).stem).parse_arguments())

@@ -6,18 +6,19 @@ import sys
 import pytest
 import torch
 
+from tests.commands import command_line
 from tests.example_modules import example_modules
 
 
 @pytest.fixture
 def lengths():
-    with example_modules("../benchmarks", "measuring", "lengths") as modules:
+    with example_modules("../benchmarks", ["measuring", "lengths"]) as modules:
         yield modules.lengths
 
 
 def arguments_of(lengths, monkeypatch, *flags):
     small = ["--shape", "1,16,2", "--tokens", "96", "--lengths", "32", "--rounds", "1"]
-    monkeypatch.setattr(sys, "argv", ["lengths.py", *small, *flags])
+    monkeypatch.setattr(sys, "argv", command_line(["lengths.py", small, flags]))
     return lengths.parse_arguments()
 
 
@@ -40,7 +41,7 @@ def test_every_back_end_that_runs_here_with_and_without_checkpointing(lengths, m
 
 def test_lines_are_labeled_by_positions(lengths, monkeypatch):
     flags = "--what training --attentions softmax --backends auto --positions sinusoidal rotary"
-    arguments = arguments_of(lengths, monkeypatch, *flags.split())
+    arguments = arguments_of(lengths, monkeypatch, flags.split())
     by_label = {case.label: case for case in lengths.cases(arguments)}
     assert list(by_label) == [
         *("softmax, auto", "softmax, auto, checkpointing"),
@@ -117,7 +118,7 @@ def test_measurements_in_the_file_are_not_repeated(lengths, tmp_path, monkeypatc
         return lengths.Figures(96, len(cases) / 10, 1000 * len(cases))
 
     monkeypatch.setattr(lengths, "measured", measured)
-    arguments = arguments_of(lengths, monkeypatch, *flags, "--rounds", "2", "--csv", str(file))
+    arguments = arguments_of(lengths, monkeypatch, flags, "--rounds", "2", "--csv", str(file))
     with pytest.raises(KeyboardInterrupt):
         lengths.table(arguments)
     rows = lengths.table(arguments)
@@ -129,7 +130,7 @@ def test_measurements_in_the_file_are_not_repeated(lengths, tmp_path, monkeypatc
     options = arguments_of(lengths, monkeypatch, "--what", "training", "--csv", str(file))
     extended = lengths.table(options)
     assert len(extended) > len(rows) and all(extended[case] == rows[case] for case in rows)
-    other = arguments_of(lengths, monkeypatch, *flags, "--tokens", "64", "--csv", str(file))
+    other = arguments_of(lengths, monkeypatch, flags, "--tokens", "64", "--csv", str(file))
     with pytest.raises(SystemExit) as end:
         lengths.table(other)
     assert end.value.code == 2
@@ -152,7 +153,7 @@ def test_a_figure_comes_from_a_process_of_its_own(lengths, monkeypatch):
 @pytest.mark.parametrize("what", ["training", "decoding"])
 def test_memory_counts_the_whole_batch_even_for_short_documents(lengths, monkeypatch, what):
     flags = ["--shape", "1,64,2", "--tokens", "16384", "--most-memory", "1000"]
-    arguments = arguments_of(lengths, monkeypatch, *flags)
+    arguments = arguments_of(lengths, monkeypatch, flags)
     case = lengths.Case(what, 64, "softmax", "reference", False, "full", "plain", "sinusoidal")
     figures = lengths.measured(arguments, case)
     assert not figures.problem

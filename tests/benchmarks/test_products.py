@@ -9,7 +9,7 @@ from tests.example_modules import example_modules
 
 @pytest.fixture
 def products():
-    with example_modules("../benchmarks", "measuring", "products") as modules:
+    with example_modules("../benchmarks", ["measuring", "products"]) as modules:
         yield modules.products
 
 

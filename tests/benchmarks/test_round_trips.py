@@ -15,7 +15,7 @@ def test_every_line_comes_out_and_changed_lines_are_counted(
     pairs += [f"l’homme: 10:30 {n}\tein »Wort« {n}" for n in range(50)]
     write_lines(table := tmp_path / "made.fr-de.tsv", pairs)
     monkeypatch.setattr(sys, "argv", ["round_trips.py", str(table), "--subword-size", "60"])
-    with example_modules("../benchmarks", "measuring", "round_trips") as modules:
+    with example_modules("../benchmarks", ["measuring", "round_trips"]) as modules:
         modules.round_trips.main()
     head, _, *rows = capsys.readouterr().out.splitlines()
     assert head.startswith("| text | text steps | lines |")

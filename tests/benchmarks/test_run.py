@@ -16,12 +16,12 @@ NAMES = ("measuring", "programs", "peers", "corpus", "report", "run")
 
 @pytest.fixture
 def modules():
-    with example_modules("../benchmarks", *NAMES) as loaded:
+    with example_modules("../benchmarks", NAMES) as loaded:
         yield loaded
 
 
-def printed(modules, *lines):
-    return modules.measuring.Run(list(lines), lines[-1][0], 1.0, 50_000_000)
+def printed(modules, lines):
+    return modules.measuring.Run(lines, lines[-1][0], 1.0, 50_000_000)
 
 
 def program(modules, name, tmp_path):
@@ -37,7 +37,7 @@ def test_rates_of_updates_as_the_programs_print_them(modules, tmp_path):
         "Tokens per Sec: 150, Lr: 0.001",
     }
     for name, line in lines.items():
-        run = printed(modules, *((3.0 + 2 * n, line % n) for n in range(1, 8)))
+        run = printed(modules, [(3.0 + 2 * n, line % n) for n in range(1, 8)])
         figures = modules.run.training_figures(program(modules, name, tmp_path), run)
         assert figures["first update s"] == 5.0, name
         assert figures["tokens/s"] == pytest.approx(150), name
@@ -49,7 +49,7 @@ def test_seconds_of_checkpoints(modules, tmp_path):
     saved = "Saved checkpoint x.pt (epoch 1 @ 4 updates, score None) (writing took %s seconds)"
     update = '{"wpb": "10", "num_updates": "1"}'
     lines = [(1.0 + n, update) for n in range(3)] + [(5.0, saved % 0.5), (6.0, saved % 0.7)]
-    run = printed(modules, *lines)
+    run = printed(modules, lines)
     figures = modules.run.training_figures(program(modules, "fairseq", tmp_path), run)
     assert figures["checkpoint s"] == pytest.approx(0.6)
 
@@ -63,7 +63,7 @@ def test_translations_in_the_order_of_the_input(modules, tmp_path):
         "H-0\t-0.1\tyes",
         "2026 | Translated 2 sentences (7 tokens) in 0.2s (8.00 sentences/s, 28.00 tokens/s)",
     ]
-    run = printed(modules, *((1.0, line) for line in lines))
+    run = printed(modules, [(1.0, line) for line in lines])
     fairseq = program(modules, "fairseq", tmp_path)
     assert fairseq.translated(task, run) == (0.25, ["yes", "a hou@@ se"])
     (tmp_path / "translations").write_text("yes\nno\n")
@@ -71,11 +71,11 @@ def test_translations_in_the_order_of_the_input(modules, tmp_path):
         ("opennmt-py", "Total translation time (s): 4.5"),
         ("ctranslate2", "Translated 2 sentences (2 tokens) in 4.500s"),
     ):
-        run = printed(modules, (1.0, line))
+        run = printed(modules, [(1.0, line)])
         assert program(modules, name, tmp_path).translated(task, run) == (4.5, ["yes", "no"])
     (tmp_path / "test.de").write_text("ja\nnein\n")
     lines = ("INFO - Generation took 4.5000[sec].", "yes", "no")
-    run = printed(modules, *((1.0, line) for line in lines))
+    run = printed(modules, [(1.0, line) for line in lines])
     assert program(modules, "joeynmt", tmp_path).translated(task, run) == (4.5, ["yes", "no"])
 
 

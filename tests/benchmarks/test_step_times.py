@@ -11,7 +11,7 @@ from tests.example_modules import example_modules
 
 @pytest.fixture
 def step_times():
-    with example_modules("../benchmarks", "measuring", "telemetry", "step_times") as modules:
+    with example_modules("../benchmarks", ["measuring", "telemetry", "step_times"]) as modules:
         yield modules.step_times
 
 

@@ -21,8 +21,8 @@ SEARCH = ["--cpu", "--beam", "3", "--max-len-b", "20", "--stop-rule", "full", "-
 
 def imported(path, folder, *flags, check=True):
     out = folder / f"{path.stem}.safetensors"
-    words = [path, "--data", DATA, "--output", out, "--trust-pickle", *flags]
-    return out, run_here("import_fairseq", *words, check=check)
+    words = [path, "--data", DATA, "--output", out, "--trust-pickle", flags]
+    return out, run_here("import_fairseq", words, check=check)
 
 
 def unpickled(name):
@@ -44,7 +44,7 @@ def hypotheses(text):
 def test_a_model_of_fairseq_translates_as_there(name, tmp_path):
     path, done = imported(FILES / f"{name}.pt", tmp_path)
     assert done.stdout.startswith(f"written: {path} (de-en, ")
-    ours = hypotheses(run_here("generate", DATA, "--path", path, *SEARCH).stdout)
+    ours = hypotheses(run_here("generate", DATA, "--path", path, SEARCH).stdout)
     theirs = hypotheses((FILES / f"{name}.txt").read_text("utf-8"))
     assert len(theirs) == 29  # of 30 lines, one has no words
     for number, (words, scores) in theirs.items():
@@ -94,7 +94,7 @@ def test_raw_text_goes_in_if_it_is_told_how_it_was_split(tmp_path):
     codes = tmp_path / "codes"
     codes.write_text("#version: 0.2\ne i\nei n\nein s</w>\n", "utf-8")
     flags = ["--tokenizer", "moses", "--lowercase", "--subword", "subword-nmt", "--subword-model"]
-    path, _ = imported(FILES / "post_norm.pt", tmp_path, *flags, codes)
+    path, _ = imported(FILES / "post_norm.pt", tmp_path, flags, codes)
     translator = Translator.from_checkpoint(path, "cpu")
     assert translator.sources.sentence("Eins, ein").tokens == ["eins", ",", "ei@@", "n"]
     # The words of Moses' own script, which made the training text.
@@ -106,7 +106,7 @@ def test_training_goes_on_from_an_imported_model(tmp_path):
     path, _ = imported(FILES / "pre_norm.pt", tmp_path)
     flags = f"{DATA} --cpu --config {path} --finetune-from-model {path} --max-tokens 300 --lr 1e-9"
     saved = f"--max-update 1 --disable-validation --no-epoch-checkpoints --save-dir {tmp_path}"
-    run_here("train", *flags.split(), *saved.split())
+    run_here("train", flags.split(), saved.split())
     paths = path, tmp_path / "checkpoint_last.safetensors"
     first, second = (Translator.from_checkpoint(p, "cpu").models[0] for p in paths)
     assert first.config == second.config
@@ -117,7 +117,7 @@ def test_training_goes_on_from_an_imported_model(tmp_path):
 def test_nothing_is_read_without_consent(tmp_path):
     out = tmp_path / "x.safetensors"
     words = [FILES / "post_norm.pt", "--data", DATA, "--output", out]
-    done = run_here("import_fairseq", *words, check=False)
+    done = run_here("import_fairseq", words, check=False)
     assert done.returncode == 2 and "give --trust-pickle" in done.stderr
     assert not out.exists()
 
@@ -207,5 +207,5 @@ def test_other_dictionaries_are_told(tmp_path):
         text = (DATA / f"dict.{language}.txt").read_text("utf-8")
         (tmp_path / f"dict.{language}.txt").write_text(text + "neu 1\n", "utf-8")
     words = [FILES / "post_norm.pt", "--data", tmp_path, "--trust-pickle", "--output"]
-    done = run_here("import_fairseq", *words, tmp_path / "x.safetensors", check=False)
+    done = run_here("import_fairseq", words, tmp_path / "x.safetensors", check=False)
     assert "its encoder knows 24 symbols, but the dictionary has 25" in done.stderr

@@ -101,7 +101,7 @@ def test_data_and_training_like_the_model(models, tmp_path):
             lines = [pair[side] for pair in PAIRS * 2]
             (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
     text = ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid"]
-    run_here("preprocess", "--like", path, *text, "--destdir", tmp_path / "data")
+    run_here("preprocess", "--like", path, text, "--destdir", tmp_path / "data")
     split = TranslationTask.from_data_folder(tmp_path / "data").load_split("train")
     for number, (source_line, target_line) in enumerate(PAIRS):
         assert split.source[number].tolist() == plain.encode(codes[0], source_line)
@@ -109,10 +109,10 @@ def test_data_and_training_like_the_model(models, tmp_path):
     # Validation forces the code, as translation does.
     flags = ["--config", path, "--finetune-from-model", path, "--max-tokens", 99, "--lr", 1e-9]
     flags += ["--max-update", 1, "--cpu", "--eval-bleu", "--log-format", "json"]
-    done = run_here("train", tmp_path / "data", *flags, "--save-dir", tmp_path / "new")
+    done = run_here("train", tmp_path / "data", flags, "--save-dir", tmp_path / "new")
     assert '"valid_bleu": 100.0' in done.stdout
     words = ["--path", tmp_path / "new/checkpoint_last.safetensors", "--cpu", "--beam", 2]
-    done = run_here("generate", tmp_path / "data", *words, "--gen-subset", "valid")
+    done = run_here("generate", tmp_path / "data", words, "--gen-subset", "valid")
     assert "BLEU = 100.00" in done.stdout
 
 
@@ -198,7 +198,7 @@ def test_what_is_no_such_model_is_refused(name, tmp_path):
         change(tmp_path / "theirs")
     output = tmp_path / "ours.safetensors"
     words = [tmp_path / "theirs", *flags, "--output", output]
-    done = run_here("import_marian", *words, check=False)
+    done = run_here("import_marian", words, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert message in done.stderr and not output.exists()
 

@@ -27,7 +27,7 @@ MODEL = ("config.json", "vocab.json", "source.spm", "target.spm", "model.safeten
 
 def imported(folder, out, *flags, check=True):
     path = out / "imported.safetensors"
-    return path, run_here("import_marian", folder, "--output", path, *flags, check=check)
+    return path, run_here("import_marian", folder, "--output", path, flags, check=check)
 
 
 @pytest.fixture(scope="module")
@@ -135,15 +135,15 @@ def test_a_typed_code_of_the_language_is_the_models_symbol(folder, tmp_path):
     german = Translator.from_checkpoint(path, "cpu")
     lines = [case["line"] for case in CASES[:3]]
     flags = ["--path", path, "--cpu", "--beam", 2, "--max-len-a", 0, "--max-len-b", 9]
-    plain = run_here("interactive", *flags, stdin="\n".join(lines)).stdout
+    plain = run_here("interactive", flags, stdin="\n".join(lines)).stdout
     for begin in (">>deu<< ", ">>deu<<", "  >>deu<<\t"):
         typed = [begin + line for line in lines]
         for line, with_code in zip(lines, typed, strict=True):
             ids = german.sources.sentence(line).ids
             assert german.sources.sentence(with_code).ids.tolist() == ids.tolist()
-        assert run_here("interactive", *flags, stdin="\n".join(typed)).stdout == plain
+        assert run_here("interactive", flags, stdin="\n".join(typed)).stdout == plain
         (tmp_path / "text").write_text("\n".join(typed) + "\n", "utf-8")
-        assert run_here("translate_document", tmp_path / "text", *flags).stdout == plain
+        assert run_here("translate_document", tmp_path / "text", flags).stdout == plain
     assert german.translate([">>deu<<", " >>deu<< "]) == ["", ""]
     # Spans of tokens, which the server shows, are spans of words.
     text = german.task.source_text
@@ -182,7 +182,7 @@ def test_data_like_a_model_have_its_code_once(folder, tmp_path):
             text = "".join(f"{side}{line}\n" for line in lines)
             (tmp_path / f"{split}.{other}").write_text(text, "utf-8")
     words = ["--like", path, "--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid"]
-    done = run_here("preprocess", *words, "--destdir", tmp_path / "data", "--workers", 1)
+    done = run_here("preprocess", words, "--destdir", tmp_path / "data", "--workers", 1)
     assert "[source] 3 of 3 sampled lines" in done.stdout
     data = TranslationTask.from_data_folder(tmp_path / "data")
     for split in ("train", "valid"):
@@ -192,7 +192,7 @@ def test_data_like_a_model_have_its_code_once(folder, tmp_path):
             assert pairs.target[number].tolist() == task.encode_target(line).tolist()
     path = tmp_path / "train.source"
     path.write_text(path.read_text("utf-8").replace("deu", "fra"), "utf-8")
-    done = run_here("preprocess", *words, "--destdir", tmp_path / "new", check=False)
+    done = run_here("preprocess", words, "--destdir", tmp_path / "new", check=False)
     assert done.returncode == 2 and f"{path}: the text begins with >>fra<<" in done.stderr
 
 
@@ -219,10 +219,10 @@ def test_training_goes_on_from_an_imported_model(tmp_path):
         f"--trainpref {tmp_path}/text --validpref {tmp_path}/text --source-lang s --target-lang t"
     )
     words = f"--srcdict {tmp_path}/dict --joined-dictionary --destdir {tmp_path}/data"
-    run_here("preprocess", *text.split(), *words.split())
+    run_here("preprocess", text.split(), words.split())
     flags = f"{tmp_path}/data --cpu --config {path} --finetune-from-model {path} --lr 1e-9"
     flags += " --label-smoothing 0.1 --max-tokens 100 --max-update 1 --no-epoch-checkpoints"
-    done = run_here("train", *flags.split(), "--disable-validation", "--save-dir", tmp_path / "new")
+    done = run_here("train", flags.split(), "--disable-validation", "--save-dir", tmp_path / "new")
     assert f"note: {path} takes raw text, but that of {tmp_path}/data is prepared" in done.stdout
     trained = Translator.from_checkpoint(tmp_path / "new/checkpoint_last.safetensors", "cpu")
     assert trained.models[0].config == translator.models[0].config

@@ -12,6 +12,7 @@ from prep_tools.command import PrepError, run_script
 from prep_tools.debian_packages import NoPackages
 from prep_tools.manual_sources import MANUALS, align_manual, page_pairs
 
+from tests.commands import command_line
 from tests.data_prep.made_archives import read_report, words
 
 BY_NAME = {manual.name: manual for manual in MANUALS}
@@ -105,7 +106,7 @@ def build_package(name, root, scratch):
 
 
 def run(out, *flags):
-    arguments = ["--out", str(out), "--no-binarise", "--held-out", "2", *flags]
+    arguments = command_line(["--out", out, "--no-binarise", "--held-out", "2", flags])
     return run_script(debian_manuals.make_parser(), debian_manuals.make_corpus, arguments)
 
 
@@ -135,7 +136,7 @@ def test_from_packages_to_files(tmp_path, scratch, capsys):
     out = tmp_path / "out"
     # Lines of four words out of ten are near copies of each other.
     flags = ["--lang", "xx", "--scratch", str(scratch), "--near-copy", "1"]
-    assert run(out, *flags) == 0
+    assert run(out, flags) == 0
     report = json.loads((out / "corpus.json").read_text("utf-8"))
     assert sorted(report["sources"]) == sorted(report["licenses"]) == ["debian-handbook", "man"]
     assert {s: report[s]["documents"] for s in ("train", "test")} == {"train": 116, "test": 2}
@@ -150,10 +151,10 @@ def test_from_packages_to_files(tmp_path, scratch, capsys):
 
 def test_a_requested_source_must_exist(tmp_path, scratch, capsys):
     flags = ["--lang", "xx", "--scratch", str(scratch), "--source", "gimp-help"]
-    assert run(tmp_path / "out", *flags) == 2
+    assert run(tmp_path / "out", flags) == 2
     assert "Unable to locate package" in capsys.readouterr().err
     flags[-1] = "man"
-    assert run(tmp_path / "out", *flags) == 0
+    assert run(tmp_path / "out", flags) == 0
     report = read_report(tmp_path)
     assert list(report["sources"]) == ["man"]
 
@@ -164,7 +165,7 @@ def test_too_few_documents_are_an_error(tmp_path, scratch, capsys):
     (tmp_path / "empty").mkdir()
     build_package("debian-edu-doc-en", tmp_path / "empty", scratch)
     flags = ["--lang", "xx", "--scratch", str(scratch), "--source", "debian-edu"]
-    assert run(tmp_path / "out", *flags) == 2
+    assert run(tmp_path / "out", flags) == 2
     assert "only 2 documents" in capsys.readouterr().err
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import command_line
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -79,7 +81,7 @@ def fake_steps(demo, monkeypatch, failing):
 
 
 def arguments(demo, runs, *flags):
-    return demo.parse_arguments(["--runs", str(runs), *flags])
+    return demo.parse_arguments(command_line(["--runs", runs, flags]))
 
 
 def test_the_embedded_corpus_replaces_a_missing_download(demo, tmp_path, monkeypatch, capsys):
@@ -101,7 +103,7 @@ def test_a_second_start_keeps_to_the_embedded_corpus(demo, tmp_path, monkeypatch
 def test_options_of_the_downloaded_corpus_do_not_fall_back(demo, flags, tmp_path, monkeypatch):
     fake_steps(demo, monkeypatch, failing="LibreOffice")
     with pytest.raises(demo.DemoError):
-        demo.corpus_run(arguments(demo, tmp_path, *flags))
+        demo.corpus_run(arguments(demo, tmp_path, flags))
 
 
 def test_corpora_do_not_share_a_folder(demo, tmp_path, monkeypatch):
@@ -110,9 +112,9 @@ def test_corpora_do_not_share_a_folder(demo, tmp_path, monkeypatch):
     (tmp_path / "a.en").write_text("a house\n")
     files = ("--src", str(tmp_path / "a.de"), "--tgt", str(tmp_path / "a.en"))
     choices = [(), ("--lang", "fr"), ("--corpus", "grammar"), files]
-    runs = [demo.corpus_run(arguments(demo, tmp_path / "runs", *choice)) for choice in choices]
+    runs = [demo.corpus_run(arguments(demo, tmp_path / "runs", choice)) for choice in choices]
     (tmp_path / "a.en").write_text("another house\n")
-    runs.append(demo.corpus_run(arguments(demo, tmp_path / "runs", *files)))
+    runs.append(demo.corpus_run(arguments(demo, tmp_path / "runs", files)))
     assert len({run.folder for run in runs}) == 5
     assert (runs[3].source_lang, runs[3].target_lang) == ("de", "en")
 
@@ -120,7 +122,7 @@ def test_corpora_do_not_share_a_folder(demo, tmp_path, monkeypatch):
 @pytest.mark.parametrize("flags", [("--src", "a.de"), ("--src", "no.de", "--tgt", "no.en")])
 def test_a_missing_text_is_an_error(demo, flags, tmp_path):
     with pytest.raises(demo.DemoError, match=r"--tgt FILE|No such file"):
-        demo.corpus_run(arguments(demo, tmp_path, *flags))
+        demo.corpus_run(arguments(demo, tmp_path, flags))
 
 
 def test_a_model_with_other_settings_is_not_trained_on(demo, tmp_path, monkeypatch):

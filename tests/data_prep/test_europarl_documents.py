@@ -7,6 +7,7 @@ from prep_tools.command import run_script
 from prep_tools.europarl_turns import align_paragraphs, align_sitting, read_turns
 from prep_tools.length_alignment import align
 
+from tests.commands import command_line
 from tests.data_prep.made_archives import lines, make_tar, read_report, words
 
 LANGUAGES = ("en", "de")
@@ -48,7 +49,7 @@ def make_release(path, sittings):
 
 
 def run(folder, *flags):
-    arguments = ["--out", str(folder / "out"), "--workers", "1", "--no-binarise", *flags]
+    arguments = command_line(["--out", folder / "out", "--workers", "1", "--no-binarise", flags])
     return run_script(europarl_documents.make_parser(), europarl_documents.make_corpus, arguments)
 
 
@@ -65,7 +66,7 @@ def test_the_published_split_is_copied(tmp_path, capsys):
     write_split(tmp_path / "train", train)
     write_split(tmp_path / "valid", [made_document(200, 6)])
     write_split(tmp_path / "test", [made_document(300, 6)])
-    assert run(tmp_path, *prefixes(tmp_path, "train", "valid", "test")) == 0
+    assert run(tmp_path, prefixes(tmp_path, "train", "valid", "test")) == 0
     written = lines(tmp_path, "train.en")
     assert written[0] == "<d>" and written.count("<d>") == 2 and len(written) == 2 + 7 + 3
     assert len(lines(tmp_path, "train.de")) == len(written)
@@ -86,7 +87,7 @@ def test_the_published_split_is_copied(tmp_path, capsys):
 def test_files_in_another_format_are_refused(english, german, message, tmp_path, capsys):
     (tmp_path / "train.en").write_text(english)
     (tmp_path / "train.de").write_text(german)
-    assert run(tmp_path, *prefixes(tmp_path, "train")) == 2
+    assert run(tmp_path, prefixes(tmp_path, "train")) == 2
     assert message in capsys.readouterr().err
 
 
@@ -97,7 +98,7 @@ def test_published_training_documents_stay_as_they_are(tmp_path, capsys):
     write_split(tmp_path / "train", train)
     write_split(tmp_path / "valid", [valid])
     write_split(tmp_path / "test", [made_document(300, 6)])
-    assert run(tmp_path, *prefixes(tmp_path, "train", "valid", "test")) == 0
+    assert run(tmp_path, prefixes(tmp_path, "train", "valid", "test")) == 0
     for side, language in enumerate(LANGUAGES):
         expected = []
         for document in train:
@@ -124,7 +125,7 @@ def rebuild(folder, documents, valid, *flags):
     write_split(folder / "valid", [valid])
     write_split(folder / "test", [made_document(900, 6)])
     archive = str(folder / "europarl.tgz")
-    return run(folder, *prefixes(folder, "valid", "test"), "--archive", archive, *flags)
+    return run(folder, prefixes(folder, "valid", "test"), "--archive", archive, flags)
 
 
 def test_rebuilding_leaves_out_held_out_text(tmp_path, capsys):

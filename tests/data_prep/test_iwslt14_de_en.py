@@ -4,6 +4,7 @@ import iwslt14_de_en
 import pytest
 from prep_tools.command import run_script
 
+from tests.commands import command_line
 from tests.data_prep.made_archives import lines, make_tar, read_report, segments, words
 
 SETS = {"TED.dev2010": 5, "TEDX.dev2012": 4, "TED.tst2010": 3, "TED.tst2011": 2, "TED.tst2012": 1}
@@ -37,10 +38,12 @@ def pairs(number):
 
 
 def run(tmp_path, *flags, archive="de-en.tgz"):
-    arguments = ["--out", str(tmp_path / "out"), "--workers", "1", "--no-binarise", *flags]
+    arguments = ["--out", tmp_path / "out", "--workers", "1", "--no-binarise", flags]
     if archive:
-        arguments += ["--archive", str(tmp_path / archive)]
-    return run_script(iwslt14_de_en.make_parser(), iwslt14_de_en.make_corpus, arguments)
+        arguments += ["--archive", tmp_path / archive]
+    return run_script(
+        iwslt14_de_en.make_parser(), iwslt14_de_en.make_corpus, command_line(arguments)
+    )
 
 
 def test_the_recipe_gives_the_known_files(tmp_path, capsys):
@@ -119,7 +122,7 @@ def test_a_fetched_archive_is_kept_and_checked(tmp_path, capsys):
 
 @pytest.mark.parametrize("flags", [("--archive", "other.tgz"), ("--url", "http://x.org/y.tgz")])
 def test_unneeded_archives_are_refused(flags, tmp_path, capsys):
-    assert run(tmp_path, *flags, archive=None) == 2
+    assert run(tmp_path, flags, archive=None) == 2
     assert "is none of the archives needed: de-en.tgz" in capsys.readouterr().err
 
 

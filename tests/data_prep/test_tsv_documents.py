@@ -5,14 +5,14 @@ import pytest
 import tsv_documents
 from prep_tools.command import run_script
 
+from tests.commands import command_line
 from tests.data_prep.made_archives import corpus_pairs, counts, lines, word
 
 
 def run(folder, *arguments):
-    flags = ["--source-lang", "de", "--target-lang", "en", "--out", str(folder / "out")]
-    return run_script(
-        tsv_documents.make_parser(), tsv_documents.make_corpus, [*flags, *map(str, arguments)]
-    )
+    flags = ["--source-lang", "de", "--target-lang", "en", "--out", folder / "out"]
+    words = command_line([flags, arguments])
+    return run_script(tsv_documents.make_parser(), tsv_documents.make_corpus, words)
 
 
 def table(documents, kind, extra=()):
@@ -32,7 +32,7 @@ def test_held_out_tables_become_valid_and_test_by_turns(tmp_path):
     columns = ["--source-column", "-1", "--target-column", "-2"]
     tables = ["--train", tmp_path / "a.tsv", tmp_path / "b.tsv.gz"]
     held_out = ["--held-out-tables", tmp_path / "held.tsv"]
-    assert run(tmp_path, *tables, *held_out, *columns) == 0
+    assert run(tmp_path, tables, held_out, columns) == 0
     assert counts(tmp_path) == {"train": (5, 25), "valid": (2, 10), "test": (1, 5)}
     assert lines(tmp_path, "train.de")[:6] == ["qaa ra", "qab ra", "qac ra", "qad ra", "qae ra", ""]
     assert lines(tmp_path, "train.en")[18] == "xba ya"  # documents of one name in two tables
@@ -61,7 +61,7 @@ def test_documents_of_three_tables_that_share_names_are_all_kept(tmp_path):
         (tmp_path / kind).mkdir()
         tables.append(tmp_path / kind / "table.tsv")
         tables[-1].write_text(table(100, kind), "utf-8")
-    assert run(tmp_path, "--train", *tables, "--near-copy", "2") == 0
+    assert run(tmp_path, "--train", tables, "--near-copy", "2") == 0
     sizes = counts(tmp_path)
     assert sizes == {"train": (270, 1350), "valid": (15, 75), "test": (15, 75)}
     rows = "".join(table(100, kind) for kind in "abc").splitlines()

@@ -124,16 +124,16 @@ def test_the_losses_before_the_first_update_are_those_of_trainings(tmp_path):
     def valid_loss(name, *flags):
         """Return the loss on the validation set after an update that changes nothing."""
         shared = ("--max-update", "1", "--lr", "1e-12", "--seed", "1", "--max-tokens", "2048")
-        done = tiny.train(data, tmp_path / name, *shared, *flags)
+        done = tiny.train(data, tmp_path / name, shared, flags)
         [loss] = tiny.values(tiny.json_lines(done.stdout), "valid_nll_loss")
         return f"{float(loss):.3f}"
 
     expected = [valid_loss("softmax")]
     path = tmp_path / "softmax" / "checkpoint_last.safetensors"
     every_slot = ("--attention", "reluformer:gamma=8,centered=true,power=2")
-    expected.append(valid_loss("relu", "--finetune-from-model", path, *every_slot))
+    expected.append(valid_loss("relu", "--finetune-from-model", path, every_slot))
 
-    with example_modules("adapt", "start") as example:
+    with example_modules("adapt", ["start"]) as example:
         assert example.start.main([str(data), str(path), str(tmp_path / "start.md")]) == 0
 
     lines = (tmp_path / "start.md").read_text("utf-8").splitlines()

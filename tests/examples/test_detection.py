@@ -27,7 +27,7 @@ TINY = (
 
 @pytest.fixture(scope="module")
 def example():
-    with example_modules("detection", *MODULES) as modules:
+    with example_modules("detection", MODULES) as modules:
         yield modules
 
 

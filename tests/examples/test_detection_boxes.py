@@ -11,7 +11,7 @@ from tests.example_modules import example_modules
 
 @pytest.fixture(scope="module")
 def example():
-    with example_modules("detection", "boxes", "proposals", "mask_rcnn") as modules:
+    with example_modules("detection", ["boxes", "proposals", "mask_rcnn"]) as modules:
         yield modules
 
 

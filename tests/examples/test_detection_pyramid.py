@@ -10,7 +10,9 @@ from relu_nmt.vision.base import build_vision_model, map_of
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from tests.example_modules import example_modules
 
-with example_modules("detection", "boxes", "proposals", "mask_rcnn", "coco", "detector") as example:
+with example_modules(
+    "detection", ["boxes", "proposals", "mask_rcnn", "coco", "detector"]
+) as example:
     FeaturePyramid = example.detector.FeaturePyramid
 
 ALIKE = {"image_size": 32, "embed_dim": 16, "heads": 2, "layers": 3}

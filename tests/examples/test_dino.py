@@ -17,7 +17,7 @@ from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
-from tests.commands import run_here
+from tests.commands import command_line, run_here
 from tests.example_modules import example_modules
 from tests.tiny import assert_same_tensors, json_lines, weights
 from tests.unit.vision.families import SMALL, UNFIT
@@ -31,7 +31,7 @@ HEAD = "--head-dim 32 --bottleneck-dim 16 --outputs 32"
 
 @pytest.fixture(scope="module")
 def dino():
-    with example_modules("dino", *MODULES) as modules:
+    with example_modules("dino", MODULES) as modules:
         yield modules
 
 
@@ -61,11 +61,11 @@ def images(tmp_path_factory):
 def words(images, folder, *flags):
     common = f"{images} {SHAPE} {VIEWS} {HEAD} --batch-size 24 --cpu --save-dir {folder}"
     common += " --log-format json --log-interval 1 --no-epoch-checkpoints"
-    return f"{common} {' '.join(flags)}".split()
+    return f"{common} {' '.join(command_line(flags))}".split()
 
 
 def command(dino, images, folder, capsys, *flags):
-    code = dino.train.main(words(images, folder, *flags))
+    code = dino.train.main(words(images, folder, flags))
     output = capsys.readouterr()
     return code, json_lines(output.out), output.err
 
@@ -357,11 +357,11 @@ def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
     assert (parts / "teacher.safetensors").read_bytes() != b""
 
     sets = f"--train {images}/train --test {images}/test --method knn --eval-crop-ratio 1".split()
-    done = run_here("vision_probe", file, "--cpu", *sets)
+    done = run_here("vision_probe", file, "--cpu", sets)
     assert "/test: knn: 24 images of 3 classes: top-1 " in done.stdout
     tuned = f"{images} {SHAPE} --cpu --max-update 1 --lr 1e-9 --finetune-from-model {file}"
     tuned += f" --save-dir {tmp_path}/tuned --batch-size 24 --no-epoch-checkpoints"
-    run_here("vision_train", *tuned.split())
+    run_here("vision_train", tuned.split())
     for name, tensor in weights(tmp_path / "tuned").items():
         torch.testing.assert_close(tensor, exported[name], rtol=1e-5, atol=1e-7)
 

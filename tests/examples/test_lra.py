@@ -28,7 +28,7 @@ COUNTS = {"train": 6, "valid": 3, "test": 3}
 
 @pytest.fixture(scope="module")
 def lra():
-    with example_modules("lra", *MODULES) as modules:
+    with example_modules("lra", MODULES) as modules:
         yield modules
 
 

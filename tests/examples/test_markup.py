@@ -16,12 +16,12 @@ NAMES = ("tagged_text", "aligner", "corpus", "measure", "run")
 
 @pytest.fixture(scope="module")
 def modules():
-    with example_modules("markup", *NAMES) as modules:
+    with example_modules("markup", NAMES) as modules:
         yield modules
 
 
 def test_the_models_are_those_of_the_demo(modules):
-    with example_modules("demo", "demo_model") as demo:
+    with example_modules("demo", ["demo_model"]) as demo:
         assert modules.run.MODEL == demo.demo_model.MODEL
         assert modules.run.TRAINING == demo.demo_model.TRAINING
 

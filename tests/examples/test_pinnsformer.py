@@ -12,6 +12,7 @@ import torch
 from relu_nmt.attention import attentions
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.errors import ConfigError
+from tests.commands import command_line
 from tests.example_modules import example_modules
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pinnsformer"
@@ -19,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "pinnsformer"
 
 @pytest.fixture(scope="module")
 def example():
-    with example_modules("pinnsformer", "pinnsformer", "run") as modules:
+    with example_modules("pinnsformer", ["pinnsformer", "run"]) as modules:
         yield modules.run
 
 
@@ -103,10 +104,8 @@ def test_an_attention_without_second_derivatives_is_refused(example, monkeypatch
 
 
 def command(example, out, *flags):
-    return example.main(
-        f"--points 4 --test-points 3 --equations reaction --attentions softmax --out {out}".split()
-        + list(flags)
-    )
+    small = f"--points 4 --test-points 3 --equations reaction --attentions softmax --out {out}"
+    return example.main(command_line([small.split(), flags]))
 
 
 def test_a_stopped_training_resumes_exactly(example, tmp_path, capsys):
@@ -144,7 +143,7 @@ def test_a_training_continues_in_float64(example, tmp_path):
     results = {}
     for name, flags in (("single", []), ("double", ["--double"])):
         assert command(example, tmp_path / name, "--steps", "1") == 0
-        assert command(example, tmp_path / name, "--steps", "2", *flags) == 0
+        assert command(example, tmp_path / name, "--steps", "2", flags) == 0
         folder = tmp_path / name / "reaction" / "softmax"
         results[name] = json.loads((folder / "results.json").read_text())
     assert [result["double"] for result in results.values()] == [False, True]
@@ -161,7 +160,7 @@ def test_a_training_continues_in_float64(example, tmp_path):
 def test_published_numbers_need_one_attention_for_encoder_and_decoder(example, tmp_path):
     for name, flags in (("same", ["softmax"]), ("other", ["pointwise:h=relu"])):
         out = tmp_path / name
-        assert command(example, out, "--steps", "1", "--cross-attention", *flags) == 0
+        assert command(example, out, "--steps", "1", "--cross-attention", flags) == 0
         [*_, row] = (out / "report.md").read_text().splitlines()
         assert row.startswith(f"| `softmax` | `{flags[0]}` | 4 | 1 | 1 | ")
         published = "3.8e-06 | 3.1e-02 | 5.8e-02" if name == "same" else "- | - | -"

@@ -18,7 +18,7 @@ CLASSES = ("able", "baker")
 
 @pytest.fixture
 def example():
-    with example_modules("vision_study", "ten_shot") as modules:
+    with example_modules("vision_study", ["ten_shot"]) as modules:
         yield modules.ten_shot
 
 

@@ -29,7 +29,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def example():
-    with example_modules("vision_study", "study", "timings", "norms", "pictures") as modules:
+    with example_modules("vision_study", ["study", "timings", "norms", "pictures"]) as modules:
         yield modules
 
 

@@ -30,6 +30,7 @@ from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
+from tests.commands import command_line
 from tests.example_modules import example_modules
 from tests.unit.vision.made_images import make_squares, zip_folder
 
@@ -41,7 +42,7 @@ OWN = ("attention", "class_attention", "seed", "save_dir", "data")
 
 @pytest.fixture(scope="module")
 def example():
-    with example_modules("vision_study", *MODULES) as modules:
+    with example_modules("vision_study", MODULES) as modules:
         yield modules
 
 
@@ -58,7 +59,8 @@ def images(tmp_path_factory):
 def settings_of(example, *words):
     parser = make_parser("vision_study", "")
     add_settings(parser, example.run.StudySettings)
-    return read_settings(example.run.StudySettings, parser.parse_intermixed_args(words))
+    options = parser.parse_intermixed_args(command_line(words))
+    return read_settings(example.run.StudySettings, options)
 
 
 def trained(step):
@@ -83,7 +85,7 @@ PANELS += [("alpha-gate", "i21k-s32"), ("alpha-unit", "i21k-s8")]
 @pytest.mark.parametrize(("name", "setting"), PANELS)
 def test_every_flag_is_accepted_and_has_an_effect(example, images, tmp_path, capsys, name, setting):
     words = (name, str(images), "--setting", setting, "--save-dir", str(tmp_path))
-    steps = example.run.plan(settings_of(example, *words))
+    steps = example.run.plan(settings_of(example, words))
     assert len(steps) == len(example.studies.STUDIES[name].names(setting))
     assert len({step.folder for step in steps}) == len(steps)
     for step in steps:
@@ -138,7 +140,7 @@ def test_every_attention_fits_its_model(example, images, name):
 
 def test_updates_and_flags_are_passed_to_every_training(example, images):
     words = ("comparison", str(images), "--updates", "2000", "--seeds", "4", "5")
-    settings = settings_of(example, *words, "--train-flags", "--patch-size 4 --warmup-updates 7")
+    settings = settings_of(example, words, "--train-flags", "--patch-size 4 --warmup-updates 7")
     steps = example.run.plan(settings)
     assert [step.model.seed for step in steps] == [4] * 10 + [5] * 10
     for step in steps:
@@ -147,7 +149,7 @@ def test_updates_and_flags_are_passed_to_every_training(example, images):
         assert (values["save_interval_updates"], values["keep_interval_updates"]) == (200, 1)
         assert values["patch_size"] == (4,) or values["patch_size"] == [4]
         assert values["data"] == str(images / "train")
-    command = example.run.plan(settings_of(example, *words, "--training-processes", "4"))[0]
+    command = example.run.plan(settings_of(example, words, "--training-processes", "4"))[0]
     assert "torch.distributed.run" in command.commands[0]
 
 
@@ -160,7 +162,7 @@ def test_updates_of_the_paper_setting_have_the_papers_images_and_rates(example, 
     add_settings(parser, ImageTrainingSettings)
     expected = dict.fromkeys(("sizes", "alpha", "alpha-raw", "alpha-gate", "alpha-unit"), 4096)
     expected |= {"scale": 512, "norms": 512}
-    for step in example.run.plan(settings_of(example, *words)):
+    for step in example.run.plan(settings_of(example, words)):
         options = parser.parse_args(arguments_of(step.commands[0]))
         values = read_settings(ImageTrainingSettings, options)
         batch = values.batch_size
@@ -259,7 +261,7 @@ def test_the_report_has_the_norms_of_all_checkpoints(example, images, tmp_path, 
     arguments = [word for word in words if word != "--"]
     split = arguments.index("--cpu")
     flags = " ".join(arguments[split:])
-    [step] = example.run.plan(settings_of(example, *arguments[:split], "--train-flags", flags))
+    [step] = example.run.plan(settings_of(example, arguments[:split], "--train-flags", flags))
     train, _, measure = step.commands
     assert vision_train.main(arguments_of(train)) == 0
     assert example.norms.main(list(measure[2:])) == 0
@@ -354,7 +356,7 @@ def test_the_panels_of_the_papers_figures_have_the_values_of_its_code(example, i
     }
     for setting, (number, magnitude, mixup, arch, epochs) in expected.items():
         words = ("alpha", str(images), "--setting", setting, "--variants", "relu / L^1")
-        values = trained(example.run.plan(settings_of(example, *words))[0])
+        values = trained(example.run.plan(settings_of(example, words))[0])
         assert values["rand_augment"] == number
         assert magnitude is None or values["rand_augment_magnitude"] == magnitude
         assert (values["mixup"], values["arch"], values["max_epoch"]) == (mixup, arch, epochs)
@@ -389,7 +391,7 @@ def test_missing_images_are_an_error(example, tmp_path, capsys):
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_identity_in_linear_order_is_that_of_pointwise(example, alpha, monkeypatch):
     monkeypatch.setattr(attentions, "_entries", dict(attentions._entries))
-    with example_modules("vision_study", "linear_identity"):
+    with example_modules("vision_study", ["linear_identity"]):
         mechanisms = [
             build_attention(Spec.parse(f"{name},alpha={alpha}"), "encoder", 0, 2, 8, 0.0)
             for name in ("linear_identity:h=identity", "pointwise:h=identity")
@@ -410,7 +412,7 @@ def test_identity_in_linear_order_is_that_of_pointwise(example, alpha, monkeypat
 
 
 def test_the_operations_are_those_of_the_paper(tmp_path, capsys):
-    with example_modules("vision_study", "operations") as modules:
+    with example_modules("vision_study", ["operations"]) as modules:
         counted = {
             name: modules.operations.counts(arch, options, 224, **changes)
             for name, (arch, options, changes) in modules.operations.MODELS.items()

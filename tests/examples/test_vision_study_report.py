@@ -23,7 +23,7 @@ from tests.example_modules import example_modules
 
 @pytest.fixture(scope="module")
 def example():
-    with example_modules("vision_study", "study", "relu_studies", "studies", "report") as modules:
+    with example_modules("vision_study", ["study", "relu_studies", "studies", "report"]) as modules:
         yield modules
 
 

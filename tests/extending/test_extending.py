@@ -103,7 +103,7 @@ def command(forget):
     """Run a command and return its output, or what it says on standard error if it is to fail."""
 
     def run(name, *flags, code=0):
-        done = run_here(name, *flags, check=False)
+        done = run_here(name, flags, check=False)
         forget()
         assert done.returncode == code, done.stdout + done.stderr
         return done.stderr if code else done.stdout
@@ -114,10 +114,10 @@ def command(forget):
 def train_and_translate(command, data, folder, part, flags, needed):
     """Train for two updates with a part, translate with it, and see that it is really in there."""
     user = ["--user-module", PARTS / part]
-    command("train", data, *TRAIN.split(), *flags.split(), *user, "--save-dir", folder)
+    command("train", data, TRAIN.split(), flags.split(), user, "--save-dir", folder)
     generate = [data, "--path", folder / "checkpoint_last.safetensors", *GENERATE.split()]
-    assert "BLEU = " in command("generate", *generate, *user).splitlines()[-1]
-    error = command("generate", *generate, code=2)
+    assert "BLEU = " in command("generate", generate, user).splitlines()[-1]
+    error = command("generate", generate, code=2)
     assert needed in error
     assert error.count("\n") == 1
 
@@ -145,7 +145,7 @@ def test_a_part_of_ones_own_is_trained_and_translates(command, tmp_path, part, f
 def test_a_scorer_of_ones_own_ranks_translations(command):
     generate = [FILES / "data-joined", "--path", FILES / "checkpoints/softmax.safetensors"]
     generate += [*GENERATE.split(), "--nbest", 2, "--scorer", "reward:reward=0.25"]
-    output = command("generate", *generate, "--user-module", PARTS / "scorer.py")
+    output = command("generate", generate, "--user-module", PARTS / "scorer.py")
     for number in re.findall(r"^H-(\d+)\t", output, re.MULTILINE):
         columns = re.findall(rf"^([HP])-{number}\t(.*)$", output, re.MULTILINE)
         scores = [float(line.split("\t")[0]) for kind, line in columns if kind == "H"]
@@ -154,7 +154,7 @@ def test_a_scorer_of_ones_own_ranks_translations(command):
         expected = [sum(row) + 0.25 / math.log(2) * len(row) for row in by_token]
         assert scores == pytest.approx(expected, abs=2e-3)
         assert scores == sorted(scores, reverse=True)
-    assert "unknown scorer 'reward'" in command("generate", *generate, code=2)
+    assert "unknown scorer 'reward'" in command("generate", generate, code=2)
 
 
 def test_a_step_score_of_ones_own_changes_what_is_written(command):
@@ -162,19 +162,19 @@ def test_a_step_score_of_ones_own_changes_what_is_written(command):
     generate += [*GENERATE.split(), "--nbest", 2]
 
     def written(*flags):
-        lines = command("generate", *generate, *flags).splitlines()
+        lines = command("generate", generate, flags).splitlines()
         return [line.split("\t") for line in lines if line[:2] == "H-"]
 
     user = ["--user-module", PARTS / "step_score.py", "--step-score"]
     before = written()
-    assert written(*user, "no_stammer:penalty=0") == before
+    assert written(user, "no_stammer:penalty=0") == before
     # The bonus is in the score of each of the tokens. Printed scores are in base 2.
-    for _, score, tokens in written(*user, "preferred:words=and,bonus=50")[::2]:
+    for _, score, tokens in written(user, "preferred:words=and,bonus=50")[::2]:
         assert tokens.split() == ["and"] * 4
         assert float(score) > 0.5 * 50 / math.log(2)
-    for *_, tokens in written(*user, "no_stammer:penalty=99"):
+    for *_, tokens in written(user, "no_stammer:penalty=99"):
         assert all(a != b for a, b in itertools.pairwise(tokens.split()))
-    error = command("generate", *generate, *user, "no_stammer:much=1", code=2)
+    error = command("generate", generate, user, "no_stammer:much=1", code=2)
     assert "--step-score" in error and error.count("\n") == 1
 
 
@@ -203,13 +203,13 @@ def test_a_training_with_a_schedule_or_optimizer_of_ones_own_goes_on(
 ):
     flags = [FILES / "data-joined", *TRAIN.split(), "--save-dir", tmp_path, "--log-interval", "1"]
     user = ["--user-module", PARTS / part]
-    command("train", *flags, *user, flag, text)
-    log = command("train", *flags, *user, flag, text, "--max-update", "3")
+    command("train", flags, user, flag, text)
+    log = command("train", flags, user, flag, text, "--max-update", "3")
     assert "(epoch 1 @ 2 updates)" in log
     if flag == "--lr-scheduler":
         assert "lr=0.000125" in log
-    known_error = command("train", *flags, *user, flag, wrong, code=2)
-    unknown_error = command("train", *flags, flag, text, code=2)
+    known_error = command("train", flags, user, flag, wrong, code=2)
+    unknown_error = command("train", flags, flag, text, code=2)
     for error in (known_error, unknown_error):
         assert error.count("\n") == 1
         assert flag in error
@@ -249,10 +249,10 @@ def test_a_translation_model_of_ones_own_has_no_attention_to_show(command, tmp_p
     user = ["--user-module", PARTS / "translation_model.py"]
     data = FILES / "data-joined"
     chosen = ["--translation-model", "decoder_only", "--save-dir", tmp_path]
-    command("train", data, *TRAIN.split(), *user, *chosen)
+    command("train", data, TRAIN.split(), user, chosen)
     generate = [data, "--path", tmp_path / "checkpoint_last.safetensors", *GENERATE.split(), *user]
     for flags in (["--print-alignment"], ["--print-attention", "cross.0"]):
-        error = command("generate", *generate, *flags, code=2)
+        error = command("generate", generate, flags, code=2)
         assert "--translation-model decoder_only" in error
         assert error.count("\n") == 1
 
@@ -267,7 +267,7 @@ def test_a_mixture_of_experts_of_ones_own_logs_and_trains_its_balance(command, t
         ("twice", "9", ["--checkpoint-activations"]),
     ):
         chosen = ["--feed-forward", f"experts:balance={weight}", *further]
-        log = command("train", *flags, *user, *chosen, "--save-dir", tmp_path / name)
+        log = command("train", flags, user, chosen, "--save-dir", tmp_path / name)
         updates = [json.loads(line) for line in log.splitlines() if '"gnorm"' in line]
         logged[name] = [update for update in updates if "expert_balance" in update]
     # Balance does not change the logged loss of the task, but the gradient.
@@ -288,15 +288,15 @@ def test_a_text_format_of_ones_own_makes_the_data_of_plain_text(command, tmp_pat
     file.write_text("".join(json.dumps({"de": de, "en": en}) + "\n" for de, en in pairs))
     for side, lines in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
         (tmp_path / f"text.{side}").write_text("\n".join(lines) + "\n")
-    command("preprocess", *flags, tmp_path / "own", "--trainpref", file, *user)
-    command("preprocess", *flags, tmp_path / "plain", "--trainpref", tmp_path / "text")
+    command("preprocess", flags, tmp_path / "own", "--trainpref", file, user)
+    command("preprocess", flags, tmp_path / "plain", "--trainpref", tmp_path / "text")
     for path in (tmp_path / "plain").iterdir():
         if path.suffix in (".txt", ".bin", ".idx"):
             assert path.read_bytes() == (tmp_path / "own" / path.name).read_bytes()
-    error = command("preprocess", *flags, tmp_path / "new", "--trainpref", file, code=2)
+    error = command("preprocess", flags, tmp_path / "new", "--trainpref", file, code=2)
     assert f"{file}.de: no such file" in error
     file.write_text('{"de": "ein"}\n')
-    error = command("preprocess", *flags, tmp_path / "new", "--trainpref", file, *user, code=2)
+    error = command("preprocess", flags, tmp_path / "new", "--trainpref", file, user, code=2)
     assert f"{file}:1: expected de and en" in error
     assert error.count("\n") == 1
 
@@ -305,9 +305,9 @@ def test_a_vision_block_of_ones_own_is_trained(command, tmp_path):
     pytest.importorskip("PIL")
     flags = [FILES / "images.zip", *VISION.split(), "--block", "convolution"]
     user = ["--user-module", PARTS / "vision_block.py"]
-    command("vision_train", *flags, *user, "--save-dir", tmp_path)
+    command("vision_train", flags, user, "--save-dir", tmp_path)
     assert (tmp_path / "checkpoint_last.safetensors").exists()
-    assert "convolution" in command("vision_train", *flags, "--save-dir", tmp_path, code=2)
+    assert "convolution" in command("vision_train", flags, "--save-dir", tmp_path, code=2)
 
 
 def test_a_subword_model_of_ones_own_makes_data_trains_and_translates(command, tmp_path):
@@ -315,7 +315,7 @@ def test_a_subword_model_of_ones_own_makes_data_trains_and_translates(command, t
     prefixes = [f"--{split}pref={FILES}/text/{split}" for split in ("train", "valid", "test")]
     flags = "-s de -t en --joined-dictionary --subword characters --subword-size 9 --workers 1"
     data = tmp_path / "data"
-    command("preprocess", *flags.split(), *prefixes, "--destdir", data, *user)
+    command("preprocess", flags.split(), prefixes, "--destdir", data, user)
     assert (data / "characters.json").exists()
     symbols = [line.split()[0] for line in (data / "dict.de.txt").read_text().splitlines()]
     assert "z@@" in symbols

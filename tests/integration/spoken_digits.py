@@ -5,6 +5,7 @@ import random
 import struct
 
 from relu_nmt.cli.preprocess import main
+from tests.commands import command_line
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -30,7 +31,7 @@ def run(corpus, *flags, dest="data", splits=("train", "valid", "test")):
     arguments = ["-s", "de", "-t", "en", "--destdir", str(corpus / dest), "--workers", "1"]
     for split in splits:
         arguments += [f"--{split}pref", str(corpus / split)]
-    return main([*arguments, *flags])
+    return main(command_line([arguments, flags]))
 
 
 def contents(folder):

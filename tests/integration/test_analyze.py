@@ -82,9 +82,9 @@ def checkpoints(folder, *names):
 
 
 def command(folder, output, *flags, names=("relu", "softmax"), check=True):
-    paths = ["--path", *checkpoints(folder, *names), "--cpu"] if names else []
+    paths = ["--path", checkpoints(folder, *names), "--cpu"] if names else []
     data = [folder / "data-bin"] if names else []
-    return run_here("analyze", *data, *paths, "--output", output, *flags, check=check)
+    return run_here("analyze", data, paths, "--output", output, flags, check=check)
 
 
 def table(path):
@@ -242,7 +242,7 @@ def test_models_with_and_without_separators_are_compared(folder, tmp_path):
     output = tmp_path / "documents.html"
     flags = ["--max-doc-tokens", "64", "--sample", "4", "--names", "one,two", "--examples", "1"]
     flags.append("--bleu")
-    command(folder, output, *flags, names=("aligned", "softmax"))
+    command(folder, output, flags, names=("aligned", "softmax"))
     attention = table(tmp_path / "documents_attention.csv")
     outside = {
         (row["checkpoint"], row["sees"]): float(row["outside"])
@@ -268,10 +268,10 @@ def test_single_sentences_are_read_without_separators_as_in_a_search(folder, tmp
     save(model, task.with_sentence_separator(task), attention="softmax")
     # Groups of several sentences, and others of one.
     flags = ["--path", model, "--cpu", "--max-doc-tokens"]
-    run_here("analyze", data, *flags, "12", "--output", tmp_path / "page.html")
+    run_here("analyze", data, flags, "12", "--output", tmp_path / "page.html")
     # The sentences alone have as many tokens as for a model without separators.
     stats = tmp_path / "stats.json"
-    run_here("generate", data, *flags, "1", "--max-len-b", "2", "--memory-stats", stats)
+    run_here("generate", data, flags, "1", "--max-len-b", "2", "--memory-stats", stats)
     tokens = json.loads(stats.read_text())["modules"]["encoder.0"]["tokens"]
     assert tokens == task.load_split("test").source_sizes.sum()
 
@@ -297,7 +297,7 @@ def test_a_diverged_model_is_named_and_gets_no_verdict(folder, tmp_path):
         weight.fill_(math.nan)
     save_checkpoint(tmp_path / "diverged.safetensors", checkpoint)
     flags = ["--path", tmp_path / "diverged.safetensors", "--cpu", "--sample", "2"]
-    run_here("analyze", folder / "data-bin", *flags, "--output", tmp_path / "page.html")
+    run_here("analyze", folder / "data-bin", flags, "--output", tmp_path / "page.html")
     answers, *_ = (tmp_path / "page.html").read_text("utf-8").split("<details>")
     assert "the losses of the references are not finite (training diverged)" in answers
     assert "How well" not in answers
@@ -322,7 +322,7 @@ def test_logs_are_drawn_without_models(folder, tmp_path):
 )
 def test_options_of_models_are_errors_without_models(folder, tmp_path, flags):
     words = ["--log", folder / "relu/results.json", "--output", tmp_path / "curves.html"]
-    done = run_here("analyze", *words, *flags.split(), check=False)
+    done = run_here("analyze", words, flags.split(), check=False)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert f"{flags} does nothing without --path" in done.stderr
 
@@ -360,7 +360,7 @@ def test_the_recipe_prints_nothing_and_returns_its_numbers(folder, tmp_path, cap
     ],
 )
 def test_mistakes_are_one_line(folder, tmp_path, names, flags, message):
-    done = command(folder, tmp_path / "r.html", *flags, names=names, check=False)
+    done = command(folder, tmp_path / "r.html", flags, names=names, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
     assert not list(tmp_path.iterdir())
@@ -376,14 +376,14 @@ def test_mistakes_are_one_line(folder, tmp_path, names, flags, message):
 )
 def test_a_checkpoint_without_translation_model_is_an_error(folder, tmp_path, words, message):
     output = ["--output", tmp_path / "r.html"]
-    done = run_here("analyze", folder / "data-bin", *words, *output, check=False)
+    done = run_here("analyze", folder / "data-bin", words, output, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
 
 
 def test_missing_data_is_an_error(folder, tmp_path):
     flags = ["--path", *checkpoints(folder, "relu"), "--output", tmp_path / "r.html"]
-    done = run_here("analyze", *flags, check=False)
+    done = run_here("analyze", flags, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--path needs a data folder" in done.stderr
 
@@ -391,7 +391,7 @@ def test_missing_data_is_an_error(folder, tmp_path):
 def test_two_checkpoints_as_an_ensemble_are_refused(folder, tmp_path):
     pair = ":".join(checkpoints(folder, "relu", "softmax"))
     flags = ["--path", pair, "--output", tmp_path / "r.html"]
-    done = run_here("analyze", folder / "data-bin", *flags, check=False)
+    done = run_here("analyze", folder / "data-bin", flags, check=False)
     assert done.returncode == 2 and "of one model only" in done.stderr
 
 

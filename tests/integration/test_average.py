@@ -12,8 +12,8 @@ def test_averaged_checkpoints_have_the_mean_of_the_weights(folder, tmp_path):
     output = tmp_path / "average.safetensors"
     run(
         "average",
-        *["--inputs", folder, "--num-epoch-checkpoints", 2, "--checkpoint-upper-bound", 2],
-        *["--output", output],
+        ["--inputs", folder, "--num-epoch-checkpoints", 2, "--checkpoint-upper-bound", 2],
+        ["--output", output],
     )
     parts = [load_checkpoint(folder / f"checkpoint{i}.safetensors") for i in (1, 2)]
     average = load_checkpoint(output)
@@ -43,7 +43,7 @@ def test_averaged_checkpoints_have_the_mean_of_the_weights(folder, tmp_path):
 )
 def test_checkpoints_that_do_not_fit_cannot_be_averaged(folder, tmp_path, arguments, message):
     inputs = [folder if a == "FOLDER" else folder / a if "." in a else a for a in arguments]
-    done = run("average", "--inputs", *inputs, "--output", tmp_path / "a.safetensors", check=False)
+    done = run("average", "--inputs", inputs, "--output", tmp_path / "a.safetensors", check=False)
     assert done.returncode == 2
     assert message in done.stderr
     assert not list(tmp_path.iterdir())

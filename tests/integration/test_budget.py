@@ -33,7 +33,7 @@ def _one_timed_update(monkeypatch):
 
 def train(data, folder, *flags, check=True):
     words = ["--cpu", "--log-format", "json", "--save-dir", folder, "--arch", "reluformer"]
-    return run_here("train", data, *words, *flags, check=check)
+    return run_here("train", data, words, flags, check=check)
 
 
 def stored(folder):
@@ -41,7 +41,7 @@ def stored(folder):
 
 
 def test_it_ends_with_rate_0_and_stores_its_choices(data, tmp_path):
-    lines = json_lines(train(data, tmp_path, *SMALL, "--budget", "30u").stdout)
+    lines = json_lines(train(data, tmp_path, SMALL, "--budget", "30u").stdout)
     chosen = [line["message"] for line in lines if line.get("message", "").startswith("budget 30u")]
     assert len(chosen) == 5
     assert values(lines, "num_updates")[-1] == 30
@@ -72,7 +72,7 @@ def test_flags_win_and_are_kept(data, tmp_path):
         "--budget 6u --lr 5e-4 --dropout 0.3 --ema-decay 0.9 --max-tokens 500 --positions learned"
     )
     flags += " --warmup-updates 1 --label-smoothing 0"
-    train(data, tmp_path, *SMALL, *flags.split())
+    train(data, tmp_path, SMALL, flags.split())
     settings = stored(tmp_path)
     assert settings["trainer"]["schedule"]["lr"] == [5e-4]
     assert settings["trainer"]["schedule"]["warmup_updates"] == 1
@@ -104,13 +104,13 @@ def test_a_dumped_file_trains_as_its_flags_and_leaves_choices_to_a_budget(data, 
 
 
 def test_the_number_of_max_tokens_auto_is_printed_once(data, tmp_path):
-    done = train(data, tmp_path, *SMALL, "--budget", "2u", "--max-tokens", "auto")
+    done = train(data, tmp_path, SMALL, "--budget", "2u", "--max-tokens", "auto")
     assert done.stdout.count("--max-tokens auto: 4,096") == 1
 
 
 def test_a_choice_may_be_switched_off(data, tmp_path):
     flags = "--budget 4u --no-store-ema --disable-validation --lr-scheduler inverse_sqrt"
-    train(data, tmp_path, *SMALL, *flags.split())
+    train(data, tmp_path, SMALL, flags.split())
     trainer = stored(tmp_path)["trainer"]
     assert not trainer["optimizer"]["store_ema"]
     assert trainer["schedule"]["lr_scheduler"] == "inverse_sqrt"
@@ -125,7 +125,7 @@ def test_a_published_shape_stays(data, tmp_path):
 
 
 def test_the_same_command_goes_on_and_a_larger_budget_too(data, tmp_path):
-    train(data, tmp_path, *SMALL, "--budget", "6u")
+    train(data, tmp_path, SMALL, "--budget", "6u")
     again = train(data, tmp_path, "--budget", "6u")
     assert "6 updates are made" in again.stdout and "settings are changed" not in again.stdout
     lines = json_lines(train(data, tmp_path, "--budget", "12u").stdout)
@@ -149,15 +149,15 @@ def test_a_trial_takes_a_small_share_of_the_time(data, tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "TIMED_UPDATES", 8)
     monkeypatch.setattr(budget, "Update", Slow)
     monkeypatch.setattr(budget, "has_fast_bfloat16", lambda: False)
-    train(data, tmp_path, *SMALL, "--budget", "2s")
+    train(data, tmp_path, SMALL, "--budget", "2s")
     assert trials == [1, 2]
     trials.clear()
-    train(data, tmp_path / "more", *SMALL, "--budget", "2u")
+    train(data, tmp_path / "more", SMALL, "--budget", "2u")
     assert len(trials) == 9
 
 
 def test_a_share_of_an_epoch(data, tmp_path):
-    done = train(data, tmp_path, *SMALL, "--budget", "0.5e", "--max-tokens", "100")
+    done = train(data, tmp_path, SMALL, "--budget", "0.5e", "--max-tokens", "100")
     lines = json_lines(done.stdout)
     updates = values(lines, "num_updates")[-1]
     per_epoch = int(done.stdout.partition("an epoch has ")[2].split()[0])
@@ -176,7 +176,7 @@ def test_seconds_are_measured_and_kept_by_the_schedule(data, tmp_path, monkeypat
     monkeypatch.setattr(budget, "time", clock)
     monkeypatch.setattr("relu_nmt.training.trainer.time", clock)
     monkeypatch.setattr("relu_nmt.jobs.training.time", clock)
-    lines = json_lines(train(data, tmp_path, *SMALL, "--budget", "2s").stdout)
+    lines = json_lines(train(data, tmp_path, SMALL, "--budget", "2s").stdout)
     trainer = stored(tmp_path)["trainer"]
     assert 0 < trainer["stop_time_hours"] * 3600 < 2 and trainer["max_update"] > 1
     rates = values(lines, "lr")
@@ -185,7 +185,7 @@ def test_seconds_are_measured_and_kept_by_the_schedule(data, tmp_path, monkeypat
 
 
 def test_the_settings_of_a_checkpoint_serve_another_budget(data, tmp_path):
-    train(data, tmp_path / "first", *SMALL, "--budget", "4u", "--dropout", "0.2")
+    train(data, tmp_path / "first", SMALL, "--budget", "4u", "--dropout", "0.2")
     path = tmp_path / "first" / LAST
     train(data, tmp_path / "second", "--config", path, "--budget", "8u")
     settings = stored(tmp_path / "second")
@@ -211,7 +211,7 @@ def test_the_settings_of_a_checkpoint_serve_another_budget(data, tmp_path):
 )
 def test_bad_budgets_and_two_ends(data, tmp_path, flags, message):
     folder = tmp_path / "none"
-    done = train(data, folder, *flags.split(), check=False)
+    done = train(data, folder, flags.split(), check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert message in done.stderr
     assert not folder.exists()

@@ -32,7 +32,7 @@ TARGETS = ["three , eight and twelve .", "eleven", "five and xyz , seven !"]
 
 def converted(name, output, *flags, check=True):
     path = CHECKPOINTS / f"{name}.safetensors"
-    return run_here("convert", path, "--output", output, *flags, check=check)
+    return run_here("convert", path, "--output", output, flags, check=check)
 
 
 def encoded(translator, lines):

@@ -27,10 +27,10 @@ def folders(tmp_path_factory):
     words = ["-s", "de", "-t", "en", "--validpref", folder / "real"]
     real, back = folder / "real-bin", folder / "back-bin"
     files = ["--trainpref", folder / "real", "--document-separator", "blank", "--destdir", real]
-    run_here("preprocess", *words, *files, "--padding-factor", "16")
+    run_here("preprocess", words, files, "--padding-factor", "16")
     files = ["--trainpref", folder / "back", "--validpref", folder / "back", "--destdir", back]
     dictionaries = ["--srcdict", real / "dict.de.txt", "--tgtdict", real / "dict.en.txt"]
-    run_here("preprocess", *words, *files, *dictionaries)
+    run_here("preprocess", words, files, dictionaries)
     return real, back
 
 
@@ -38,7 +38,7 @@ def train(folders, save_dir, *flags, check=True):
     real, back = folders
     words = f"{real} --extra-data {back} --arch transformer_tiny --cpu --max-tokens 200 --no-save"
     logged = "--log-format json --log-interval 1"
-    done = run_here("train", *words.split(), *logged.split(), *flags, check=check)
+    done = run_here("train", words.split(), logged.split(), flags, check=check)
     lines = json_lines(done.stdout)
     return done, [line["bsz"] for line in lines if "wpb" in line and "update" in line], lines
 
@@ -53,7 +53,7 @@ def test_weights_say_how_often_an_epoch_reads_a_corpus(folders, tmp_path):
 def test_sentences_beside_documents(folders, tmp_path):
     flags = ["--max-epoch", "1", "--max-doc-tokens", "20"]
     flags += ["--sentence-separator", "--tag-extra-data"]
-    _, sizes, lines = train(folders, tmp_path, *flags)
+    _, sizes, lines = train(folders, tmp_path, flags)
     assert sum(sizes) == 2 + 3  # groups: two documents, three sentences
     messages = " ".join(line.get("message", "") for line in lines)
     assert "back-bin/train.de-en: no document boundaries, so that each sentence is one" in messages
@@ -63,14 +63,14 @@ def test_a_dictionary_without_room_for_tags_is_told_how_to_get_it(folders, tmp_p
     words = ["-s", "de", "-t", "en", "--trainpref", folders[0].parent / "real"]
     words += ["--validpref", folders[0].parent / "real", "--joined-dictionary"]
     words += ["--destdir", tmp_path / "bin", "--overwrite", "--padding-factor"]
-    run_here("preprocess", *words, "1")
+    run_here("preprocess", words, "1")
     full = tmp_path / "bin", tmp_path / "bin"
     done, _, _ = train(full, tmp_path, "--tag-extra-data", check=False)
     advice = re.search(
         r"has 0 unused entries for 1 tags; preprocess with (.*) ([0-9]+)$", done.stderr
     )
     assert done.returncode == 2 and advice and advice[1] == "--padding-factor"
-    run_here("preprocess", *words, advice[2])
+    run_here("preprocess", words, advice[2])
     assert len(Dictionary.load(tmp_path / "bin" / "dict.de.txt").fillers) == 1
 
 
@@ -82,7 +82,7 @@ def test_a_dictionary_without_room_for_tags_is_told_how_to_get_it(folders, tmp_p
     ],
 )
 def test_wrong_weights_are_told(folders, tmp_path, flags, message):
-    done, *_ = train(folders, tmp_path, *flags, check=False)
+    done, *_ = train(folders, tmp_path, flags, check=False)
     assert done.returncode == 2 and message in done.stderr
 
 

@@ -128,7 +128,7 @@ def test_imported_models_translate_single_sentences_as_before(origin, form, tmp_
     else:
         file = COMPAT / "fairseq_files/pre_norm.pt"
         words = [file, "--data", COMPAT / "files/data-fairseq", "--output", path, "--trust-pickle"]
-        run_here("import_fairseq", *words)
+        run_here("import_fairseq", words)
     models = (path, document_model(path, tmp_path, **FORMS[form]))
     assert_same(
         *(Translator.from_checkpoint(model, "cpu") for model in models), LINES, max_len_b=12
@@ -180,9 +180,9 @@ def test_the_first_update_translates_as_the_sentence_model(folder, tmp_path, for
     text = tmp_path / "in.de"
     text.write_text("1 2 3\n4 5\n\n6 7\n")
     words = ["--path", path, "--cpu", "--max-len-b", "5"]
-    done = run_here("translate_document", text, *words)
+    done = run_here("translate_document", text, words)
     assert done.stdout.count("\n") == 4
-    done = run_here("generate", folder / "data", "--gen-subset", "valid", *words)
+    done = run_here("generate", folder / "data", "--gen-subset", "valid", words)
     assert "d-BLEU = " in done.stdout
 
 
@@ -198,10 +198,10 @@ def test_an_imported_model_starts_documents(tmp_path):
     path = tmp_path / "imported.safetensors"
     data = COMPAT / "files/data-fairseq"
     words = [COMPAT / "fairseq_files/pre_norm.pt", "--data", data, "--trust-pickle"]
-    run_here("import_fairseq", *words, "--output", path)
+    run_here("import_fairseq", words, "--output", path)
     flags = f"{data} --cpu --config {path} --finetune-from-model {path} --max-tokens 300 --lr 1e-9"
     flags += f" {ALIGNED} --max-doc-tokens 1 --max-update 1 --no-epoch-checkpoints"
-    run_here("train", *flags.split(), "--disable-validation", "--save-dir", tmp_path)
+    run_here("train", flags.split(), "--disable-validation", "--save-dir", tmp_path)
     models = (path, tmp_path / "checkpoint_last.safetensors")
     assert_same(*(Translator.from_checkpoint(file, "cpu") for file in models), LINES, max_len_b=12)
 

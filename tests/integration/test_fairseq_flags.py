@@ -38,7 +38,7 @@ def data(tmp_path_factory):
 
 def train(data, folder, *flags, check=True):
     options = ("--batch-size", "4", "--no-epoch-checkpoints")
-    return tiny.train(data, folder, *options, *flags, check=check)
+    return tiny.train(data, folder, options, flags, check=check)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def model(data, tmp_path_factory):
 
 
 def generate(data, model, *flags, check=True):
-    words = ["--path", model, "--cpu", "--max-len-b", "6", "--beam", "2", *flags]
-    return run_here("generate", data, *words, check=check)
+    words = ["--path", model, "--cpu", "--max-len-b", "6", "--beam", "2", flags]
+    return run_here("generate", data, words, check=check)
 
 
 def numbered(output):
@@ -75,16 +75,16 @@ def without_scores(lines):
 @pytest.mark.parametrize("flags", [(), ("--max-doc-tokens", "12")])
 def test_shards_are_the_whole_in_order(data, model, flags, tmp_path):
     folder = tmp_path / "shards"
-    full = numbered(generate(data, model, *flags).stdout)
+    full = numbered(generate(data, model, flags).stdout)
     shards = [
-        generate(data, model, *flags, "--num-shards", "3", "--shard-id", str(i)).stdout
+        generate(data, model, flags, "--num-shards", "3", "--shard-id", str(i)).stdout
         for i in range(3)
     ]
     parts = itertools.chain.from_iterable(map(numbered, shards))
     assert without_scores(parts) == without_scores(full)
     assert "Generate test, shard 2 of 3, with beam=2" in shards[2]
     for i in range(2):  # none takes the place of another
-        generate(data, model, *flags, "--num-shards=2", f"--shard-id={i}", "--results-path", folder)
+        generate(data, model, flags, "--num-shards=2", f"--shard-id={i}", "--results-path", folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         "generate-test-0-of-2.txt",
         "generate-test-1-of-2.txt",
@@ -126,10 +126,10 @@ def test_progress_may_be_hidden(data, model, tmp_path):
     (tmp_path / "a.de").write_text("1 2\n")
     (tmp_path / "a.en").write_text("1 2\n")
     words = ["-s", "de", "-t", "en", "--trainpref", tmp_path / "a", "--no-progress-bar"]
-    done = run_here("preprocess", *words, "--destdir", tmp_path / "bin")
+    done = run_here("preprocess", words, "--destdir", tmp_path / "bin")
     assert "train" not in done.stderr and "%" not in done.stderr
     words = ["--path", model, "--no-progress-bar", "--input", tmp_path / "a.de", "--cpu"]
-    assert run_here("interactive", *words).stdout.count("\n") == 1
+    assert run_here("interactive", words).stdout.count("\n") == 1
 
 
 def test_an_early_stop_may_be_forbidden(data, model):
@@ -148,7 +148,7 @@ def test_a_folder_of_the_users_is_imported(data, tmp_path, monkeypatch):
         "norms.register('users_own')(nn.LayerNorm)\n"
     )
     flags = ("--user-dir", package, "--norm", "users_own", "--max-update", "1")
-    train(data, tmp_path / "run", *flags)
+    train(data, tmp_path / "run", flags)
     done = train(data, tmp_path / "run", "--user-dir", tmp_path, check=False)
     assert done.returncode == 2 and "a folder with an __init__.py" in done.stderr
 
@@ -157,7 +157,7 @@ def test_flags_that_change_nothing_here_are_accepted(data, tmp_path):
     flags = "--left-pad-source False --left-pad-target False --report-accuracy --max-update 1 "
     flags += "--lr-scheduler inverse_sqrt --min-lr 1e-9 "
     flags += '--eval-bleu --eval-bleu-detok-args {"target_lang":"en"}'
-    done = train(data, tmp_path, *flags.split())
+    done = train(data, tmp_path, flags.split())
     assert "note: --left-pad-source has no effect" in done.stderr
     assert "note: --min-lr has no effect: only cosine has" in done.stderr
     assert "valid_accuracy" in done.stdout
@@ -165,11 +165,11 @@ def test_flags_that_change_nothing_here_are_accepted(data, tmp_path):
 
 def test_long_sources_are_cut_in_training(data, tmp_path):
     flags = ("--truncate-source", "--max-source-positions", "5", "--max-update", "1", "--eval-bleu")
-    done = train(data, tmp_path, *flags)
+    done = train(data, tmp_path, flags)
     assert "train: " in done.stdout and "sources cut at 5 tokens" in done.stdout
-    done = train(data, tmp_path, *flags[:1], check=False)
+    done = train(data, tmp_path, flags[:1], check=False)
     assert done.returncode == 2 and "give --max-source-positions" in done.stderr
-    done = train(data, tmp_path / "documents", *flags, "--max-doc-tokens", "12", check=False)
+    done = train(data, tmp_path / "documents", flags, "--max-doc-tokens", "12", check=False)
     assert done.returncode == 2 and "leave it out for documents" in done.stderr
 
 
@@ -195,7 +195,7 @@ def test_long_sources_are_cut_in_training(data, tmp_path):
     ],
 )
 def test_others_are_refused_with_what_there_is(data, tmp_path, flags, message):
-    done = train(data, tmp_path, *flags.split(), check=False)
+    done = train(data, tmp_path, flags.split(), check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert message in done.stderr
 
@@ -262,7 +262,7 @@ def test_what_is_refused_is_no_flag_of_ours():
     ],
 )
 def test_a_flag_of_another_command_is_told_whose_it_is(command, words, message):
-    done = run_here(command, "data", "--path", "x", *words.split(), check=False)
+    done = run_here(command, "data", "--path", "x", words.split(), check=False)
     assert done.returncode == 2 and f"error: {message}" in done.stderr
 
 
@@ -299,10 +299,10 @@ def test_help_shows_no_flag_that_is_refused(command, hidden, capsys):
 
 def test_refusals_give_the_line_to_type():
     for words in ("--upsample-primary 16 --fp16", "--fp16 --upsample-primary=16"):
-        done = run_here("train", "data", *words.split(), check=False)
+        done = run_here("train", "data", words.split(), check=False)
         assert "relu-nmt-train DATA --extra-data OTHER --corpus-weights 16,1" in done.stderr
     words = ["text", "--path", "x", "--print-alignment"]
-    error = run_here("translate_document", *words, check=False).stderr
+    error = run_here("translate_document", words, check=False).stderr
     assert "relu-nmt-generate prints alignments" in error and "one translation" not in error
 
 
@@ -317,13 +317,13 @@ def test_refusals_give_the_line_to_type():
 )
 def test_fairseqs_defaults_are_accepted_where_they_do_nothing(flags, tmp_path):
     flags = ["--max-tokens", 9, "--save-dir", tmp_path, *flags.split()]
-    error = run_here("train", "nowhere", *flags, check=False).stderr
+    error = run_here("train", "nowhere", flags, check=False).stderr
     assert "does nothing" not in error and "nowhere" in error
 
 
 def test_what_the_needed_flag_was_typed_with_is_told():
     flags = ["--keep-interval-updates", 3, "--save-interval-updates", 0]
-    error = run_here("train", "data", "--max-tokens", 9, *flags, check=False).stderr
+    error = run_here("train", "data", "--max-tokens", 9, flags, check=False).stderr
     assert "--keep-interval-updates 3 does nothing with --save-interval-updates 0" in error
     assert "give both" not in error
 
@@ -345,5 +345,5 @@ def test_what_the_needed_flag_was_typed_with_is_told():
     ],
 )
 def test_a_flag_that_the_shape_has_set_is_told_to_be_its_default(flags, note):
-    error = run_here("train", "data", "--max-tokens", 9, *flags.split(), check=False).stderr
+    error = run_here("train", "data", "--max-tokens", 9, flags.split(), check=False).stderr
     assert note in error

@@ -29,7 +29,7 @@ from tests.untrained_models import BLANK, NUM_TEST, SHORT
 @pytest.fixture(scope="module")
 def generated(folder):
     model = folder / "checkpoint1.safetensors"
-    return run("generate", folder / "raw-bin", "--path", model, *SHORT).stdout
+    return run("generate", folder / "raw-bin", "--path", model, SHORT).stdout
 
 
 def test_all_kinds_of_lines_are_printed_in_input_order(generated, folder):
@@ -81,7 +81,7 @@ def test_batch_size_changes_nothing(generated, folder):
         folder / "raw-bin",
         "--path",
         model,
-        *SHORT,
+        SHORT,
         "--batch-size",
         2,
         "--max-tokens",
@@ -100,8 +100,8 @@ def test_batch_size_changes_nothing(generated, folder):
 
 def test_processes_translate_as_one_does(folder):
     model = folder / "checkpoint1.safetensors"
-    words = ["generate", folder / "raw-bin", "--path", model, *SHORT, "--cpu", "--batch-size", 2]
-    single, three = (run(*words, "--workers", number).stdout for number in (1, 3))
+    words = [folder / "raw-bin", "--path", model, SHORT, "--cpu", "--batch-size", 2]
+    single, three = (run("generate", words, "--workers", number).stdout for number in (1, 3))
     for kind in "STHDP":
         assert lines_of(single, kind) == lines_of(three, kind)
 
@@ -110,17 +110,17 @@ def test_damaged_references_are_an_error_before_the_search(folder, tmp_path):
     data = shutil.copytree(folder / "raw-bin", tmp_path / "data")
     path = data / "test.de-en.en.raw"
     path.write_bytes(b"\xff" + path.read_bytes()[1:])
-    words = ["generate", data, "--path", folder / "checkpoint1.safetensors", *SHORT]
-    done = run(*words, check=False)
+    words = [data, "--path", folder / "checkpoint1.safetensors"]
+    done = run("generate", words, SHORT, check=False)
     assert done.returncode == 2 and f"{path}:1: not UTF-8" in done.stderr
     assert done.stdout == ""
-    assert "T-" in run(*words[:-3], "--cpu", "--score-reference").stdout
+    assert "T-" in run("generate", words, "--cpu", "--score-reference").stdout
 
 
 def test_remove_bpe_nbest_alignment_and_results_path_work_together(folder, tmp_path):
     model = folder / "checkpoint1.safetensors"
     flags = ["--remove-bpe", "--nbest", 2, "--print-alignment", "--results-path", tmp_path / "out"]
-    done = run("generate", folder / "raw-bin", "--path", model, *SHORT, *flags)
+    done = run("generate", folder / "raw-bin", "--path", model, SHORT, flags)
     output = (tmp_path / "out/generate-test.txt").read_text(encoding="utf-8")
     assert "H-0" not in done.stdout
     assert "@@" not in output
@@ -135,12 +135,12 @@ def test_remove_bpe_nbest_alignment_and_results_path_work_together(folder, tmp_p
 
 def test_score_reference_and_prefix(folder):
     arguments = [folder / "raw-bin", "--path", folder / "checkpoint1.safetensors", "--cpu"]
-    scored = run("generate", *arguments, "--score-reference").stdout
+    scored = run("generate", arguments, "--score-reference").stdout
     assert [fields for _, [_, *fields] in lines_of(scored, "H")] == [
         fields for _, fields in lines_of(scored, "T")
     ]
     assert "BLEU" not in scored
-    forced = run("generate", *arguments, "--max-len-b", 8, "--prefix-size", 2).stdout
+    forced = run("generate", arguments, "--max-len-b", 8, "--prefix-size", 2).stdout
     for (_, [target]), (_, [_, tokens]) in zip(
         lines_of(forced, "T"), lines_of(forced, "H"), strict=True
     ):
@@ -153,7 +153,7 @@ def test_statistics_of_memories_are_those_of_the_references(folder, tmp_path, se
     files = tmp_path / "memories.json", tmp_path / "attention.json"
     flags = [*search, "--memory-stats", files[0], "--attention-stats", files[1]]
     flags += [] if "--cpu" in search else ["--cpu"]
-    run("generate", folder / "raw-bin", "--path", model, *flags)
+    run("generate", folder / "raw-bin", "--path", model, flags)
     report, attention = (json.loads(file.read_text()) for file in files)
     translator = Translator.from_checkpoint(str(model), "cpu")
     eos = 2
@@ -176,19 +176,19 @@ def test_statistics_of_memories_are_those_of_the_references(folder, tmp_path, se
 
 def test_an_ensemble_translates_and_quiet_prints_the_score_only(folder):
     paths = f"{folder / 'checkpoint1.safetensors'}:{folder / 'checkpoint2.safetensors'}"
-    quiet = run("generate", folder / "raw-bin", "--path", paths, *SHORT, "--quiet").stdout
+    quiet = run("generate", folder / "raw-bin", "--path", paths, SHORT, "--quiet").stdout
     assert not lines_of(quiet, "H")
     assert "BLEU" in quiet
 
 
 def test_a_data_folder_of_fairseq_is_scored_on_its_tokens(folder):
-    done = run("generate", folder / "plain-bin", "--path", folder / "plain.safetensors", *SHORT)
+    done = run("generate", folder / "plain-bin", "--path", folder / "plain.safetensors", SHORT)
     assert "tok:none" in done.stdout
     assert "NOTE: the folder keeps no raw references" in done.stdout
     detokenized = run(
         "generate",
         folder / "plain-bin",
-        *["--path", folder / "plain.safetensors", *SHORT, "--tokenizer", "moses", "--quiet"],
+        ["--path", folder / "plain.safetensors", *SHORT, "--tokenizer", "moses", "--quiet"],
     )
     assert "tok:13a" in detokenized.stdout
 
@@ -220,7 +220,7 @@ def test_a_data_folder_of_fairseq_is_scored_on_its_tokens(folder):
 )
 def test_mistakes_give_one_line_and_exit_2(folder, arguments, message):
     paths = [folder / word if "." in word or word.endswith("-bin") else word for word in arguments]
-    done = run("generate", *paths, "--cpu", check=False)
+    done = run("generate", paths, "--cpu", check=False)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -230,7 +230,7 @@ def test_mistakes_give_one_line_and_exit_2(folder, arguments, message):
 
 def test_too_long_sentences_can_be_left_out(folder):
     arguments = [folder / "raw-bin", "--path", folder / "short.safetensors", *SHORT]
-    output = run("generate", *arguments, "--skip-invalid-size-inputs-valid-test").stdout
+    output = run("generate", arguments, "--skip-invalid-size-inputs-valid-test").stdout
     empty = [number for number, fields in lines_of(output, "D") if fields[1] == ""]
     assert 1 < len(empty) < NUM_TEST
     assert f"NOTE: {len(empty) - 1} sentences of more than 9 tokens" in output
@@ -238,11 +238,11 @@ def test_too_long_sentences_can_be_left_out(folder):
 
 def test_generate_writes_no_banned_term(folder):
     arguments = [folder / "raw-bin", "--path", folder / "checkpoint1.safetensors", *SHORT]
-    plain = lines_of(run("generate", *arguments).stdout, "D")
+    plain = lines_of(run("generate", arguments).stdout, "D")
     texts = " ".join(text for _, (_, text) in plain)
     words = {word.lower() for word in texts.split() if word.isalpha()}
     (folder / "never").write_text("\n".join(words), "utf-8")
-    printed = lines_of(run("generate", *arguments, "--banned-terms", folder / "never").stdout, "D")
+    printed = lines_of(run("generate", arguments, "--banned-terms", folder / "never").stdout, "D")
     assert len(words) > 1 and len(printed) == len(plain)
     for _, (_, text) in printed:
         assert words.isdisjoint(text.lower().split())
@@ -268,7 +268,7 @@ def test_a_result_keeps_no_model(folder, monkeypatch):
 
 def test_recipes_return_the_translations_that_the_commands_print(folder, capfd):
     flags = ["--path", folder / "checkpoint1.safetensors", *SHORT]
-    printed = run("generate", folder / "raw-bin", *flags).stdout
+    printed = run("generate", folder / "raw-bin", flags).stdout
     options = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
     result = translate_split.run(
         translate_split.Settings.of(data=folder / "raw-bin", **options), progress=False

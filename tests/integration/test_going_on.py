@@ -34,7 +34,7 @@ def begun(data, tmp_path_factory):
 
 def train(data, folder, *flags, check=True):
     options = "--batch-size 10 --log-interval 100 --disable-validation --no-epoch-checkpoints"
-    return tiny.train(data, folder, *options.split(), *flags, check=check)
+    return tiny.train(data, folder, options.split(), flags, check=check)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def train(data, folder, *flags, check=True):
 )
 def test_another_model_direction_or_optimizer_is_refused(data, begun, flags, message):
     before = (begun / "checkpoint_last.safetensors").read_bytes()
-    done = train(data, begun, "--max-update", "2", *flags.split(), check=False)
+    done = train(data, begun, "--max-update", "2", flags.split(), check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert message in done.stderr and "--save-dir" in done.stderr
     assert (begun / "checkpoint_last.safetensors").read_bytes() == before
@@ -74,7 +74,7 @@ def test_parts_may_be_frozen_and_trained_one_after_the_other(data, tmp_path):
 
 def test_its_weights_may_start_another(data, begun, tmp_path):
     start = ("--finetune-from-model", begun / "checkpoint_last.safetensors", "--max-update", "1")
-    train(data, tmp_path, *start, "--source-lang", "en", "--target-lang", "de")
+    train(data, tmp_path, start, "--source-lang", "en", "--target-lang", "de")
 
 
 def test_the_same_model_in_other_words_goes_on(data, begun, tmp_path):
@@ -82,7 +82,7 @@ def test_the_same_model_in_other_words_goes_on(data, begun, tmp_path):
         (begun / "checkpoint_last.safetensors").read_bytes()
     )
     flags = "--encoder-attention softmax --max-update 2 --save-interval 2 --log-interval 1"
-    assert "note: " not in train(data, tmp_path, *flags.split()).stdout
+    assert "note: " not in train(data, tmp_path, flags.split()).stdout
 
 
 def test_everything_else_is_told_in_one_note(data, begun, tmp_path):
@@ -90,7 +90,7 @@ def test_everything_else_is_told_in_one_note(data, begun, tmp_path):
         (begun / "checkpoint_last.safetensors").read_bytes()
     )
     flags = "--lr 1e-3 --warmup-updates 5 --seed 3 --batch-size 7 --dropout 0.2 --max-update 2"
-    lines = [json.loads(line) for line in train(data, tmp_path, *flags.split()).stdout.splitlines()]
+    lines = [json.loads(line) for line in train(data, tmp_path, flags.split()).stdout.splitlines()]
     [note] = [line["message"] for line in lines if line.get("message", "").startswith("note: ")]
     for text in (
         "--lr 0.001 (was 0.0005)",
@@ -128,7 +128,7 @@ def test_checkpoints_of_something_else_are_not_written_over(data, begun, tmp_pat
     before = contents(tmp_path)
     for flags in ("--lr 3e-4", f"--lr 3e-4 --restore-file {last}", f"--finetune-from-model {last}"):
         flags = f"{flags} --max-update 2 --seed 5".split()
-        done = train(data, tmp_path, *flags, check=False)
+        done = train(data, tmp_path, flags, check=False)
         assert done.returncode == 2 and done.stderr.count("\n") == 1
         assert f"{tmp_path / name}: is another training's" in done.stderr
         assert f"choose another --save-dir than {tmp_path}, or move" in done.stderr
@@ -142,17 +142,17 @@ def test_a_last_checkpoint_is_not_written_over_by_one_from_elsewhere(data, begun
     train(data, tmp_path, "--max-update", "1", "--seed", "7")
     before = contents(tmp_path)
     start = ("--restore-file", begun / "checkpoint_last.safetensors", "--max-update", "2")
-    done = train(data, tmp_path, *start, check=False)
+    done = train(data, tmp_path, start, check=False)
     assert done.returncode == 2 and "checkpoint_last.safetensors: is another" in done.stderr
     assert contents(tmp_path) == before
 
 
 def test_a_training_killed_in_its_first_save_begins_anew(data, tmp_path):
     flags = ("--max-update", "1", "--save-interval-updates", "1")
-    train(data, tmp_path, *flags)
+    train(data, tmp_path, flags)
     (tmp_path / "checkpoint_last.safetensors").unlink()  # which is written last
     first = tmp_path / "checkpoint_1_1.safetensors"
-    done = train(data, tmp_path, *flags)
+    done = train(data, tmp_path, flags)
     assert f"note: {first} is of the same training, which starts again" in done.stdout
     assert (tmp_path / "checkpoint_last.safetensors").exists()
 
@@ -186,7 +186,7 @@ def test_other_files_and_folders_that_are_not_written_do_not_matter(data, begun,
     (tmp_path / "checkpoint_last.safetensors").unlink()
     before = contents(tmp_path)
     flags = "--arch transformer_tiny --cpu --batch-size 10 --max-update 1 --no-save --save-dir"
-    run_here("train", data, *flags.split(), tmp_path)
+    run_here("train", data, flags.split(), tmp_path)
     assert contents(tmp_path) == before
 
 
@@ -195,7 +195,7 @@ def test_a_training_of_images_replaces_nothing_either(begun, tmp_path):
     (tmp_path / "checkpoint1.safetensors").write_bytes(last.read_bytes())
     flags = "--cpu --image-size 8 --patch-size 4 --max-update 1 --disable-validation"
     words = [FILES.parent / "images.zip", *flags.split(), "--save-dir", tmp_path]
-    done = run_here("vision_train", *words, check=False)
+    done = run_here("vision_train", words, check=False)
     assert done.returncode == 2 and "checkpoint1.safetensors: is another training's" in done.stderr
     assert list(contents(tmp_path)) == ["checkpoint1.safetensors"]
 
@@ -212,13 +212,13 @@ def test_an_output_replaces_only_its_like(data, begun, tmp_path, command):
         (weights_of(images, tmp_path), "a checkpoint of image_classification, not of translation"),
     ):
         output.write_bytes(earlier)
-        done = run_here(command, *words, "--output", output, check=False)
+        done = run_here(command, words, "--output", output, check=False)
         assert done.returncode == 2 and done.stderr.count("\n") == 1
         assert f"--output {output}: " in done.stderr and message in done.stderr
         assert output.read_bytes() == earlier
     output.unlink()
     for _ in range(2):  # an earlier output is replaced
-        run_here(command, *words, "--output", output)
+        run_here(command, words, "--output", output)
 
 
 def weights_of(path, folder):
@@ -228,9 +228,9 @@ def weights_of(path, folder):
 
 def test_another_attention_starts_calibrated_once(data, begun, tmp_path):
     start = ("--finetune-from-model", begun / "checkpoint_last.safetensors", "--attention")
-    first = train(data, tmp_path / "run", *start, "reluformer", "--max-update", "1").stdout
-    full = train(data, tmp_path / "whole", *start, "reluformer", "--max-update", "2").stdout
-    again = train(data, tmp_path / "run", *start, "reluformer", "--max-update", "2").stdout
+    first = train(data, tmp_path / "run", start, "reluformer", "--max-update", "1").stdout
+    full = train(data, tmp_path / "whole", start, "reluformer", "--max-update", "2").stdout
+    again = train(data, tmp_path / "run", start, "reluformer", "--max-update", "2").stdout
     for output in (first, full):
         assert output.count("attention softmax to reluformer: rows sum to 1 with queries") == 3
     assert "reluformer:" not in again
@@ -241,7 +241,7 @@ def test_a_start_is_calibrated_whatever_back_end_the_training_has(data, begun, t
     pytest.importorskip("triton")
     start = ("--finetune-from-model", begun / "checkpoint_last.safetensors", "--max-update", "1")
     flags = ("--attention", "reluformer", "--attention-backend", "triton")
-    done = train(data, tmp_path, *start, *flags, check=False)
+    done = train(data, tmp_path, start, flags, check=False)
     assert done.stdout.count("rows sum to 1") == 3
     assert "triton needs a GPU" in done.stderr  # later, as the training itself is on a CPU
 
@@ -253,7 +253,7 @@ def test_every_process_starts_calibrated_in_the_same_way(data, begun, tmp_path, 
     command = [quick_python, "-m", *launcher, "relu_nmt.cli.train", data, *flags.split()]
     command += ["--save-dir", tmp_path / "two", "--ddp-backend", "fully_sharded"]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    train(data, tmp_path / "one", *flags.split())
+    train(data, tmp_path / "one", flags.split())
     single, double = (tiny.weights(tmp_path / name) for name in ("one", "two"))
     for name, tensor in single.items():
         torch.testing.assert_close(tensor, double[name], atol=1e-6, rtol=1e-4)
@@ -273,15 +273,15 @@ def test_weights_of_another_dictionary_are_refused_with_advice_that_works(
 ):
     start = begun / "checkpoint_last.safetensors"
     flags = ("--finetune-from-model", start, "--max-update", "1")
-    done = train(other_data, tmp_path / "run", *flags, check=False)
+    done = train(other_data, tmp_path / "run", flags, check=False)
     assert done.returncode == 2 and "trained with another source dictionary" in done.stderr
     like = f"make the data with relu-nmt-preprocess --like {start}"
     assert f"{like}, or leave --finetune-from-model out for a fresh start\n" in done.stderr
     text = other_data.parent
     sets = ("--trainpref", text / "train", "--validpref", text / "valid")
     languages = ("--source-lang", "de", "--target-lang", "en")
-    run_here("preprocess", *languages, *sets, "--like", start, "--destdir", tmp_path / "like")
-    assert train(tmp_path / "like", tmp_path / "run", *flags).returncode == 0
+    run_here("preprocess", languages, sets, "--like", start, "--destdir", tmp_path / "like")
+    assert train(tmp_path / "like", tmp_path / "run", flags).returncode == 0
     assert train(other_data, tmp_path / "fresh", "--max-update", "1").returncode == 0
 
 
@@ -302,7 +302,7 @@ def test_data_of_another_dictionary_are_refused_with_the_flags_of_a_fresh_start(
         copied.write_bytes(start.read_bytes())
         flags = (*flags, "--finetune-from-model", copied)
         without = " without --finetune-from-model"
-    done = train(other_data, folder, *flags, check=False)
+    done = train(other_data, folder, flags, check=False)
     assert done.returncode == 2
     assert f", or choose another --save-dir{without} for a fresh start\n" in done.stderr
     assert train(other_data, tmp_path / "fresh", "--max-update", "1").returncode == 0
@@ -311,28 +311,28 @@ def test_data_of_another_dictionary_are_refused_with_the_flags_of_a_fresh_start(
 def test_weights_of_another_shape_are_refused_with_advice_that_works(data, begun, tmp_path):
     start = begun / "checkpoint_last.safetensors"
     flags = ("--finetune-from-model", start, "--max-update", "1")
-    done = train(data, tmp_path, *flags, "--encoder-layers", "1", check=False)
+    done = train(data, tmp_path, flags, "--encoder-layers", "1", check=False)
     assert done.returncode == 2 and "does not fit the model" in done.stderr
     advice = "(--config reads them from a checkpoint) and data, or leave --finetune-from-model out"
     assert advice in done.stderr
-    assert train(data, tmp_path, *flags, "--config", start).returncode == 0
+    assert train(data, tmp_path, flags, "--config", start).returncode == 0
 
 
 def test_a_model_that_goes_on_is_refused_with_advice_that_works(data, begun, tmp_path):
     start = begun / "checkpoint_last.safetensors"
     flags = ("--attention", "rela", "--max-update", "2")
-    done = train(data, begun, *flags, check=False)
+    done = train(data, begun, flags, check=False)
     message = "choose another --save-dir for a fresh start; if the weights fit, start from"
     assert message in done.stderr
     assert f"with --finetune-from-model {start} in another --save-dir" in done.stderr
-    train(data, tmp_path, *flags, "--finetune-from-model", start)
+    train(data, tmp_path, flags, "--finetune-from-model", start)
 
 
 def test_weights_alone_are_refused_with_advice_that_works(data, begun, tmp_path):
     averaged = tmp_path / "averaged.safetensors"
     run_here("average", "--inputs", begun / "checkpoint_last.safetensors", "--output", averaged)
     flags = ("--max-update", "2")
-    done = train(data, tmp_path / "run", *flags, "--restore-file", averaged, check=False)
+    done = train(data, tmp_path / "run", flags, "--restore-file", averaged, check=False)
     assert done.returncode == 2 and "holds weights only" in done.stderr
     assert f"start from its weights with --finetune-from-model {averaged} in another" in done.stderr
-    train(data, tmp_path / "other", *flags, "--finetune-from-model", averaged)
+    train(data, tmp_path / "other", flags, "--finetune-from-model", averaged)

@@ -40,12 +40,12 @@ def folder(tmp_path_factory):
 def preprocess(folder, dest, *flags):
     words = "-s de -t en --joined-dictionary --document-separator blank --workers 1"
     text = ["--trainpref", folder / "train", "--validpref", folder / "valid"]
-    run_here("preprocess", *words.split(), *text, "--destdir", folder / dest, *flags)
+    run_here("preprocess", words.split(), text, "--destdir", folder / dest, flags)
 
 
 def train(data, save_dir, flags, check=True):
     options = "--max-tokens 300 --lr 4e-3 --warmup-updates 20 --no-epoch-checkpoints"
-    done = tiny.train(data, save_dir, *options.split(), *flags.split(), check=check)
+    done = tiny.train(data, save_dir, options.split(), flags.split(), check=check)
     return done, json_lines(done.stdout)
 
 
@@ -56,7 +56,7 @@ def values(lines, name):
 def agreement(data, model):
     """Return the share of the tokens whose printed alignment is the given one."""
     words = "--gen-subset valid --cpu --beam 1 --print-alignment --path"
-    lines = run_here("generate", data, *words.split(), model).stdout.splitlines()
+    lines = run_here("generate", data, words.split(), model).stdout.splitlines()
     pairs = " ".join(line.split("\t")[1] for line in lines if line.startswith("A-")).split()
     return sum(pair.startswith("0-") for pair in pairs) / len(pairs)
 

@@ -18,7 +18,7 @@ from tests.untrained_models import SHORT
 def test_interactive_gives_one_line_for_each_line(folder):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     text = "Das Haus\n\nein Hund ist rot\n \nBrot"
-    lines = run("interactive", *model, stdin=text).stdout.split("\n")
+    lines = run("interactive", model, stdin=text).stdout.split("\n")
     assert len(lines) == 6
     assert lines[5] == ""
     assert [bool(line) for line in lines[:5]] == [True, False, True, False, True]
@@ -27,7 +27,7 @@ def test_interactive_gives_one_line_for_each_line(folder):
 
     (folder / "input.de").write_text(text, encoding="utf-8")
     flags = ["--input", folder / "input.de", "--buffer-size", 2, "--nbest", 2]
-    twice = run("interactive", folder / "raw-bin", *model, *flags).stdout.split("\n")
+    twice = run("interactive", folder / "raw-bin", model, flags).stdout.split("\n")
     assert len(twice) == 11
     # fairseq's D- lines: number, score in base 2, text. Padded, so that there are two a line.
     fields = [line.split("\t") for line in twice[:10]]
@@ -40,9 +40,9 @@ def test_interactive_gives_one_line_for_each_line(folder):
 
     (folder / "input.de.gz").write_bytes(gzip.compress(text.encode()))
     flags[1] = folder / "input.de.gz"
-    assert run("interactive", *model, *flags).stdout.split("\n") == twice
+    assert run("interactive", model, flags).stdout.split("\n") == twice
 
-    full = run("interactive", *model, "--format", "fairseq", stdin=text).stdout
+    full = run("interactive", model, "--format", "fairseq", stdin=text).stdout
     assert [text for _, [_, text] in lines_of(full, "D")] == lines[:5]
     assert [number for number, _ in lines_of(full, "S")] == list(range(5))
 
@@ -68,7 +68,7 @@ def test_interactive_gives_json(folder):
     flags = ["--nbest", 2, "--format", "json", "--print-alignment"]
     answers = [
         json.loads(line)
-        for line in run("interactive", *model, *flags, stdin=text).stdout.splitlines()
+        for line in run("interactive", model, flags, stdin=text).stdout.splitlines()
     ]
     assert {answer["score_unit"] for answer in answers} == {"nats"}
     pairs = [(answer["id"], answer["source"]) for answer in answers]
@@ -84,32 +84,32 @@ def test_interactive_gives_json(folder):
     assert len(answers[0]["translations"][0]["alignment"]) == len(
         answers[0]["translations"][0]["tokens"]
     )
-    refused = run("interactive", *model, "--format", "json", "--max-source-length", 2, stdin=text)
+    refused = run("interactive", model, "--format", "json", "--max-source-length", 2, stdin=text)
     assert json.loads(refused.stdout.splitlines()[0])["translations"][0]["score"] is None
 
 
 def test_interactive_reads_prefixes_and_banned_terms_from_files(folder):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     lines = ["Das Haus", "", "ein Hund ist rot"]
-    plain = run("interactive", *model, stdin="\n".join(lines)).stdout.split("\n")
+    plain = run("interactive", model, stdin="\n".join(lines)).stdout.split("\n")
     (folder / "prefixes").write_text("house\n\n\n", "utf-8")
     word = plain[2].split()[0]
     (folder / "banned").write_text(f"{word.upper()}\n\n", "utf-8")
     flags = ["--prefixes", folder / "prefixes"]
-    done = run("interactive", *model, *flags, "--buffer-size", 2, stdin="\n".join(lines))
+    done = run("interactive", model, flags, "--buffer-size", 2, stdin="\n".join(lines))
     outputs = done.stdout.split("\n")
     assert outputs[0].startswith("house") and outputs[1:] == plain[1:]
     flags = ["--banned-terms", folder / "banned"]
-    other = run("interactive", *model, *flags, stdin="\n".join(lines)).stdout.split("\n")
+    other = run("interactive", model, flags, stdin="\n".join(lines)).stdout.split("\n")
     assert word.lower() not in other[2].lower().split()
-    other = run("interactive", *model, *flags, "--match-case", stdin="\n".join(lines))
+    other = run("interactive", model, flags, "--match-case", stdin="\n".join(lines))
     assert other.stdout.split("\n") == plain
     (folder / "prefixes").write_text("house\n", "utf-8")
     flags = ["--prefixes", folder / "prefixes"]
-    done = run("interactive", *model, *flags, stdin="\n".join(lines), check=False)
+    done = run("interactive", model, flags, stdin="\n".join(lines), check=False)
     assert done.returncode == 2 and "prefixes: 1 line, but the input has more" in done.stderr
     (folder / "prefixes").write_text("house\n\n\nhouse\n", "utf-8")
-    done = run("interactive", *model, *flags, stdin="\n".join(lines), check=False)
+    done = run("interactive", model, flags, stdin="\n".join(lines), check=False)
     assert done.returncode == 2 and done.stdout.split("\n") == outputs
     assert "prefixes: 4 lines, but the input has only 3; give one for each" in done.stderr
 
@@ -119,7 +119,7 @@ def test_interactive_forces_the_terms_behind_the_tabs(folder, flags):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     text = "Das Haus\thouse\tdog\n\nein Hund ist rot\nein\t\thouse"
     flags = [*flags, "--format", "fairseq"]
-    printed = run("interactive", *model, *flags, stdin=text).stdout.splitlines()
+    printed = run("interactive", model, flags, stdin=text).stdout.splitlines()
     lines = {}
     for number in range(4):
         lines[number] = [line for line in printed if line[1:3] == f"-{number}"]
@@ -129,14 +129,14 @@ def test_interactive_forces_the_terms_behind_the_tabs(folder, flags):
     assert "house" in words and "dog" in words
     last = len(words) - 1 - words[::-1].index("dog")
     assert "unordered" in flags or words.index("house") < last
-    plain = run("interactive", *model, stdin="\n\nein Hund ist rot").stdout.splitlines()
+    plain = run("interactive", model, stdin="\n\nein Hund ist rot").stdout.splitlines()
     assert lines[2][2].split("\t")[2] == plain[2]
     assert [line[0] for line in lines[3]] == list("SCHDP") and "house" in lines[3][3]
-    done = run("interactive", *model, *flags, "--sampling", stdin=text, check=False)
+    done = run("interactive", model, flags, "--sampling", stdin=text, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--sampling:" in done.stderr
     text = "Das Haus\n\n\thouse"
     flags = [*flags, "--buffer-size", 2]
-    done = run("interactive", *model, *flags, stdin=text, check=False)
+    done = run("interactive", model, flags, stdin=text, check=False)
     assert done.returncode == 2
     assert "line 3: the term 'house' cannot be forced: the line is blank" in done.stderr
 
@@ -144,14 +144,14 @@ def test_interactive_forces_the_terms_behind_the_tabs(folder, flags):
 def test_interactive_draws_pictures_of_the_attention(folder, tmp_path):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     flags = ["--attention-pictures", tmp_path / "maps"]
-    done = run("interactive", *model, *flags, stdin="Das Haus\n\nein Hund")
+    done = run("interactive", model, flags, stdin="Das Haus\n\nein Hund")
     names = ["0.svg", "2.svg"]
     assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == names
     assert f"attention pictures: {tmp_path}/maps/0.svg to {tmp_path}/maps/2.svg\n" in done.stderr
     picture = (tmp_path / "maps/0.svg").read_text("utf-8")
     for text in ("source: das haus", "target: ", "source (key)", "target (query)"):
         assert text in picture
-    again = run("interactive", *model, *flags, stdin="ein Hund", check=False)
+    again = run("interactive", model, flags, stdin="ein Hund", check=False)
     assert (again.returncode, again.stdout, again.stderr.count("\n")) == (2, "", 1)
     assert f"--attention-pictures {tmp_path}/maps: 0.svg is there already" in again.stderr
     assert (tmp_path / "maps/0.svg").read_text("utf-8") == picture
@@ -167,7 +167,7 @@ def test_interactive_reports_translations_that_reached_the_limit(folder):
             translations = translator.translate(lines, max_len_b=longest)
         cut = [number + 1 for number in translations.at_limit]
         flags = ["--max-len-b", longest, "--buffer-size", 2]
-        done = run("interactive", *model, *flags, stdin="\n".join(lines))
+        done = run("interactive", model, flags, stdin="\n".join(lines))
         assert done.stdout.split("\n")[:-1] == translations
         notes = [line for line in done.stderr.split("\n") if "NOTE" in line]
         assert len(notes) == len(caught) == bool(cut)
@@ -203,9 +203,9 @@ def test_interactive_answers_each_line_as_it_arrives(folder, quick_python):
 def test_interactive_names_the_damaged_line(folder):
     (folder / "latin1.de").write_bytes("Haus\nHäuser\n".encode("latin-1"))
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
-    done = run("interactive", *model, "--input", folder / "latin1.de", check=False)
+    done = run("interactive", model, "--input", folder / "latin1.de", check=False)
     assert done.returncode == 2
     assert "latin1.de:2: not UTF-8" in done.stderr
-    done = run("interactive", *model, "--input", folder / "nothing.de", check=False)
+    done = run("interactive", model, "--input", folder / "nothing.de", check=False)
     assert done.returncode == 2
     assert "nothing.de" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.training.checkpoint import read_metadata
-from tests.commands import run_here, wait_for
+from tests.commands import command_line, run_here, wait_for
 from tests.tiny import digits, preprocessed, write_lines
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +29,8 @@ def data(tmp_path_factory):
 
 
 def start(data, save_dir, *flags, python=sys.executable, command=(), **streams):
-    words = [python, "-m", "relu_nmt.cli.train", str(data), *FLAGS.split(), *flags]
-    words = [*command, *words, "--save-dir", str(save_dir)]
+    program = [*command, python, "-m", "relu_nmt.cli.train"]
+    words = command_line([program, data, FLAGS.split(), flags, "--save-dir", save_dir])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.PIPE, **streams)
 
@@ -41,7 +41,7 @@ def updates(folder):
 
 def test_a_reader_that_leaves_does_not_end_it_and_it_is_no_success(data, tmp_path, quick_python):
     flags = ("--max-update", "8")
-    process = start(data, tmp_path, *flags, python=quick_python, stdout=subprocess.PIPE)
+    process = start(data, tmp_path, flags, python=quick_python, stdout=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()
     error = process.stderr.read().decode()
@@ -61,7 +61,7 @@ def test_a_full_disk_under_standard_output_does_not_end_it(data, tmp_path, quick
 
 def test_a_log_file_that_cannot_be_written_does_not_end_it(data, tmp_path):
     flags = [*FLAGS.split(), "--max-update", "3", "--save-dir", tmp_path, "--log-file", "/dev/full"]
-    done = run_here("train", data, *flags, check=False)
+    done = run_here("train", data, flags, check=False)
     assert done.returncode == 2 and "num_updates=3" in done.stdout
     assert updates(tmp_path) == 3
     assert done.stderr.count("\n") == 1 and "the log file cannot be written" in done.stderr
@@ -76,7 +76,7 @@ def test_curves_that_cannot_be_written_do_not_end_it(data, tmp_path, monkeypatch
     monkeypatch.setattr(SummaryWriter, "flush", fail)
     flags = [*FLAGS.split(), "--max-update", "3", "--save-dir", tmp_path / "run"]
     flags += ["--tensorboard-logdir", tmp_path / "curves"]
-    done = run_here("train", data, *flags, check=False)
+    done = run_here("train", data, flags, check=False)
     assert done.returncode == 2 and "num_updates=3" in done.stdout
     assert "TensorBoard's files cannot be written (No space left" in done.stderr
 
@@ -103,10 +103,10 @@ def test_what_nohup_ignores_stays_ignored(data, tmp_path):
 
 def test_two_trainings_in_one_folder_are_refused(data, tmp_path):
     flags = [*FLAGS.split(), "--max-update", "1", "--save-dir", tmp_path]
-    run_here("train", data, *flags)
-    run_here("train", data, *flags)  # the first has let go of it
+    run_here("train", data, flags)
+    run_here("train", data, flags)  # the first has let go of it
     lock = acquire_lock(tmp_path / ".lock")
-    done = run_here("train", data, *flags, check=False)
+    done = run_here("train", data, flags, check=False)
     os.close(lock)
     assert done.returncode == 2
     assert f"--save-dir {tmp_path}: another training is writing to it" in done.stderr
@@ -116,7 +116,7 @@ def test_a_training_that_writes_nothing_leaves_no_folder(data, tmp_path):
     folder = tmp_path / "checkpoints"
     for save_dir, data_folder in ((folder, tmp_path / "none"), (tmp_path, data)):
         flags = [data_folder, *FLAGS.split(), "--source-lang", "none", "--save-dir", save_dir]
-        assert run_here("train", *flags, check=False).returncode == 2
+        assert run_here("train", flags, check=False).returncode == 2
     assert not folder.exists() and tmp_path.exists()
 
 
@@ -124,7 +124,7 @@ def test_a_killed_training_lets_go_of_its_folder(data, tmp_path):
     process = start(data, tmp_path, stdout=subprocess.PIPE, text=True)
     wait_for(process, "num_updates=2")
     flags = [*FLAGS.split(), "--max-update", "1", "--save-dir", tmp_path]
-    assert run_here("train", data, *flags, check=False).returncode == 2
+    assert run_here("train", data, flags, check=False).returncode == 2
     process.kill()
     process.communicate()
-    run_here("train", data, *flags)
+    run_here("train", data, flags)

@@ -108,13 +108,13 @@ def test_bleu_equals_that_of_sacrebleu(tmp_path, mark):
     write(tmp_path / "ref", with_mark(reference, 200, mark))
     write(tmp_path / "sys", with_mark(reference, 10, mark), "\r\n")
     flags = ("--sys", tmp_path / "sys", "--ref", tmp_path / "ref", "--format", "json")
-    [score] = json.loads(run_here("score", *flags).stdout)
+    [score] = json.loads(run_here("score", flags).stdout)
     assert score["score"] == pytest.approx(100.0)
     if mark != "\r":  # the command takes half a second
         return
     other = [line.replace("Brot", "rot") for line in reference]
     write(tmp_path / "sys", with_mark(other, 10, mark))
-    entries = json.loads(run_here("score", *flags, "--metrics", "bleu,chrf").stdout)
+    entries = json.loads(run_here("score", flags, "--metrics", "bleu,chrf").stdout)
     for name, entry in zip(("bleu", "chrf"), entries, strict=True):
         expected = sacrebleu(tmp_path / "ref", "-i", tmp_path / "sys", "-m", name)
         assert entry["score"] == pytest.approx(expected, abs=1e-3)
@@ -134,7 +134,7 @@ def model(tmp_path_factory):
 
 def translated(model, name, *words, stdin=""):
     flags = ("--path", model / "model.safetensors", "--max-len-b", 5, "--cpu")
-    return run_here(name, *words, *flags, stdin=stdin).stdout
+    return run_here(name, words, flags, stdin=stdin).stdout
 
 
 @pytest.mark.parametrize("mark", WITHIN_LINES)
@@ -170,7 +170,7 @@ def test_files_beside_the_input_have_the_same_lines(model, tmp_path):
 
 def test_results_and_split_have_the_same_number_of_lines(model, tmp_path):
     words = (model / "bin", "--results-path", tmp_path, "--gen-subset", "test")
-    translated(model, "generate", *words)
+    translated(model, "generate", words)
     lines = (tmp_path / "generate-test.txt").read_bytes().decode().split("\n")
     for kind in "STHDP":
         assert sum(line.startswith(f"{kind}-") for line in lines) == 3

@@ -29,9 +29,9 @@ def model(tmp_path_factory, request):
 
 def test_interactive_gives_one_empty_line_and_tells_of_it(model):
     path, limit = model
-    apart = run_here("interactive", "--path", path, *SHORT, stdin="1 2 3\n4 5\n").stdout
+    apart = run_here("interactive", "--path", path, SHORT, stdin="1 2 3\n4 5\n").stdout
     first, second, _ = apart.split("\n")
-    done = run_here("interactive", "--path", path, *SHORT, stdin=TEXT)
+    done = run_here("interactive", "--path", path, SHORT, stdin=TEXT)
     assert done.stdout == f"{first}\n\n{second}\n"
     note = f"NOTE: 1 line of more than {limit} tokens: their translation is empty (line 2)"
     assert note in done.stderr
@@ -39,18 +39,18 @@ def test_interactive_gives_one_empty_line_and_tells_of_it(model):
 
 def test_a_line_of_the_longest_length_is_translated(model, tmp_path):
     fits = LONG.removesuffix(" 1")
-    done = run_here("interactive", "--path", model[0], *SHORT, stdin=f"{fits}\n")
+    done = run_here("interactive", "--path", model[0], SHORT, stdin=f"{fits}\n")
     assert done.stdout.strip() and "empty" not in done.stderr
     (tmp_path / "text").write_text(f"{fits}\n1 2\n")
     flags = ("--path", model[0], "--max-doc-tokens", model[1], *SHORT)
-    assert all(run_here("translate_document", tmp_path / "text", *flags).stdout.split("\n")[:2])
+    assert all(run_here("translate_document", tmp_path / "text", flags).stdout.split("\n")[:2])
     translations = Translator.from_checkpoint(model[0], device="cpu").translate([fits], max_len_b=4)
     assert translations == [done.stdout.strip()]
 
 
 def test_fairseqs_lines_mark_it_by_its_score(model):
     flags = ("--format", "fairseq", *SHORT)
-    lines = run_here("interactive", "--path", model[0], *flags, stdin=TEXT).stdout.split("\n")
+    lines = run_here("interactive", "--path", model[0], flags, stdin=TEXT).stdout.split("\n")
     sources = [line for line in lines if line.startswith(f"S-1\t{LONG}")]
     assert sources and "H-1\t-inf\t" in lines and "D-1\t-inf\t" in lines
 
@@ -58,17 +58,17 @@ def test_fairseqs_lines_mark_it_by_its_score(model):
 def test_a_document_keeps_its_other_lines(model, tmp_path):
     (tmp_path / "text").write_text(TEXT)
     flags = ("--path", model[0], "--max-doc-tokens", "1", *SHORT)
-    done = run_here("translate_document", tmp_path / "text", *flags)
+    done = run_here("translate_document", tmp_path / "text", flags)
     assert done.stdout.count("\n") == 3 and done.stdout.split("\n")[1] == ""
     assert "their translation is empty (line 2)" in done.stderr
 
 
 def test_the_user_may_bound_and_cut_lines(model):
     flags = ("--path", model[0], *SHORT, "--max-source-length", "5")
-    done = run_here("interactive", *flags, stdin=TEXT)
+    done = run_here("interactive", flags, stdin=TEXT)
     assert "NOTE: 1 line of more than 5 tokens" in done.stderr
     words = " ".join(LONG.split()[: 4 - (model[1] > MOST)])
-    expected = run_here("interactive", "--path", model[0], *SHORT, stdin=f"{words}\n").stdout
-    done = run_here("interactive", *flags, "--truncate-source", stdin=TEXT)
+    expected = run_here("interactive", "--path", model[0], SHORT, stdin=f"{words}\n").stdout
+    done = run_here("interactive", flags, "--truncate-source", stdin=TEXT)
     assert done.stdout.split("\n")[1] == expected.split("\n")[0]
     assert "only their beginning is translated (line 2)" in done.stderr

@@ -54,7 +54,7 @@ def shapes(monkeypatch):
 @pytest.mark.parametrize("limits", [("--max-tokens", 60), ("--batch-size", 6)])
 def test_the_largest_batch_comes_first(data, tmp_path, shapes, limits):
     sizes, _ = shapes
-    done = train(data, tmp_path, *limits, "--max-epoch", 1, "--disable-validation")
+    done = train(data, tmp_path, limits, "--max-epoch", 1, "--disable-validation")
     first, *later = sizes
     assert first in later
     costs = [rows * width * (width + 1024) for rows, width in sizes]
@@ -65,7 +65,7 @@ def test_the_largest_batch_comes_first(data, tmp_path, shapes, limits):
     assert f"src_tokens {rows} x {width}, tgt_tokens {rows} x {width}" in message
     assert "predicted peak memory" in message
     before = len(sizes)
-    off = train(data, tmp_path / "off", *limits, "--max-epoch", 1, "--no-preflight")
+    off = train(data, tmp_path / "off", limits, "--max-epoch", 1, "--no-preflight")
     assert not any("preflight" in text for text in messages(off))
     assert len(sizes) > before
 
@@ -84,13 +84,13 @@ def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path
 
     monkeypatch.setattr(Generator, "translate", noted)
     flags = ("--max-tokens", 60, "--max-update", 1, "--eval-bleu")
-    train(data, tmp_path, *flags)
+    train(data, tmp_path, flags)
     (shortest, _), (longest, written), (full, most_written) = sources
     assert len(shortest) == 2 and longest[-1] == 25 == full[-1]
     # An untrained model goes on to the limit. In the trial that is about the source's length.
     assert written <= 25 + 1 + 1 < most_written  # at least one word, and the end symbol
     sources.clear()
-    train(data, tmp_path / "off", *flags, "--no-preflight")
+    train(data, tmp_path / "off", flags, "--no-preflight")
     assert len(sources) == 2
 
 
@@ -106,7 +106,7 @@ def test_out_of_memory_is_one_line(data, tmp_path, shapes, flags, message, calls
     sizes, limited = shapes
     limited.calls = calls
     flags = (*flags, "--disable-validation", "--save-interval-updates", 1)
-    done = train(data, tmp_path, *flags, check=False)
+    done = train(data, tmp_path, flags, check=False)
     rows, width = sizes[-1]
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert f"{when}: out of memory with a batch of src_tokens {rows} x {width}" in done.stderr
@@ -115,7 +115,7 @@ def test_out_of_memory_is_one_line(data, tmp_path, shapes, flags, message, calls
     assert not result.exists() or json.loads(result.read_text())["diverged"] is False
     limited.calls = None
     if calls:
-        train(data, tmp_path, *flags, "--max-update", 4)  # goes on after update 2
+        train(data, tmp_path, flags, "--max-update", 4)  # goes on after update 2
 
 
 @pytest.mark.parametrize("documents", [(), (1, 30)])
@@ -168,27 +168,27 @@ def notes_of(done, start):
 def test_the_largest_batch_that_fits_is_told_stored_and_the_same_on_resume(data, tmp_path, sized):
     sized(420_000)
     flags = ("--max-tokens", "auto", *FITTED)
-    [line] = notes_of(train(data, tmp_path, *flags), "--max-tokens auto: ")
+    [line] = notes_of(train(data, tmp_path, flags), "--max-tokens auto: ")
     tokens = arguments(tmp_path)["max_tokens"]
     assert line == f"--max-tokens auto: {tokens}" and 256 <= tokens <= 336
     # The training is the same as with the number.
-    train(data, tmp_path / "typed", "--max-tokens", tokens, *FITTED)
+    train(data, tmp_path / "typed", "--max-tokens", tokens, FITTED)
     assert_same_tensors(tensors(tmp_path), tensors(tmp_path / "typed"))
     # More memory, another machine: the number stays.
     sized(10**9)
-    done = train(data, tmp_path, *flags, "--max-epoch", 3)
+    done = train(data, tmp_path, flags, "--max-epoch", 3)
     path = tmp_path / "checkpoint_last.safetensors"
     assert notes_of(done, "--max-tokens auto: ") == [f"--max-tokens auto: {tokens}, as in {path}"]
     assert not notes_of(done, "note: settings are changed")
     assert arguments(tmp_path)["max_tokens"] == tokens
     # Less memory: an error that names the remedy, which is taken.
     sized(200_000)
-    refused = train(data, tmp_path, *flags, "--max-epoch", 4, check=False)
+    refused = train(data, tmp_path, flags, "--max-epoch", 4, check=False)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert f"the {tokens} tokens of the checkpoint need more of the 0.0 GB" in refused.stderr
     assert "--max-tokens" in refused.stderr and "--update-freq" in refused.stderr
-    train(data, tmp_path, *flags, "--max-epoch", 4, "--no-preflight")
-    done = train(data, tmp_path, "--max-tokens", 40, *FITTED, "--max-epoch", 5)
+    train(data, tmp_path, flags, "--max-epoch", 4, "--no-preflight")
+    done = train(data, tmp_path, "--max-tokens", 40, FITTED, "--max-epoch", 5)
     assert notes_of(
         done, f"note: settings are changed since the checkpoint: --max-tokens 40 (was {tokens})"
     )
@@ -197,14 +197,14 @@ def test_the_largest_batch_that_fits_is_told_stored_and_the_same_on_resume(data,
 def test_updates_of_a_wanted_size_set_the_frequency(data, tmp_path, sized):
     sized(420_000)
     flags = ("--max-tokens", "auto", "--update-tokens", 600, *FITTED)
-    [line] = notes_of(train(data, tmp_path, *flags), "--max-tokens auto: ")
+    [line] = notes_of(train(data, tmp_path, flags), "--max-tokens auto: ")
     tokens, frequency = (arguments(tmp_path)[k] for k in ("max_tokens", "update_freq"))
     assert frequency == [2] and tokens == 300
     assert line.endswith("300; --update-freq 2 for updates of 600 tokens")
-    done = train(data, tmp_path, *flags, "--max-epoch", 3)
+    done = train(data, tmp_path, flags, "--max-epoch", 3)
     assert not notes_of(done, "note: settings are changed")
     # A typed number needs no trial.
-    done = train(data, tmp_path / "typed", "--max-tokens", 190, *flags[2:])
+    done = train(data, tmp_path / "typed", "--max-tokens", 190, flags[2:])
     assert notes_of(done, "--update-freq 3 for updates of 570 tokens")
     assert arguments(tmp_path / "typed")["update_freq"] == [3]
 
@@ -214,7 +214,7 @@ def test_the_longest_sentence_of_any_folder_fits(data, tmp_path, sized):
     dictionaries = {f"{side}dict": str(data / f"dict.{la}.txt") for side, la in SIDES}
     other = preprocessed(tmp_path, splits=("train",), **dictionaries)
     sized(420_000)
-    train(f"{data}:{other}", tmp_path / "out", "--max-tokens", "auto", *FITTED)
+    train(f"{data}:{other}", tmp_path / "out", "--max-tokens", "auto", FITTED)
     assert arguments(tmp_path / "out")["max_tokens"] == 330
 
 
@@ -222,11 +222,11 @@ def test_the_number_that_was_chosen_limits_validation_too(data, tmp_path, sized,
     sized(325_000)
     sizes, _ = shapes
     flags = ("--max-epoch", 1, "--no-preflight")
-    train(data, tmp_path, "--max-tokens", "auto", *flags)
+    train(data, tmp_path, "--max-tokens", "auto", flags)
     tokens = arguments(tmp_path)["max_tokens"]
     chosen = sizes.copy()
     sizes.clear()
-    train(data, tmp_path / "typed", "--max-tokens", tokens, *flags)
+    train(data, tmp_path / "typed", "--max-tokens", tokens, flags)
     # Trials of the number come first. Validation has 300 padded tokens in one batch.
     assert tokens < 300 and chosen[-len(sizes) :] == sizes
 
@@ -234,17 +234,17 @@ def test_the_number_that_was_chosen_limits_validation_too(data, tmp_path, sized,
 def test_each_folder_is_checked_against_the_number_of_the_checkpoint(data, tmp_path, sized):
     sized(325_000)
     flags = ("--max-tokens", "auto", "--disable-validation", "--no-preflight")
-    train(data, tmp_path / "out", *flags, "--max-epoch", 1)
+    train(data, tmp_path / "out", flags, "--max-epoch", 1)
     tokens = arguments(tmp_path / "out")["max_tokens"]
     write_lines(tmp_path, "train", ["1 2", " ".join("1" * 399)])
     dictionaries = {f"{side}dict": str(data / f"dict.{la}.txt") for side, la in SIDES}
     other = preprocessed(tmp_path, splits=("train",), **dictionaries)
     flags = (*flags, "--max-epoch", 3)
-    refused = train(f"{data}:{other}", tmp_path / "out", *flags, check=False)
+    refused = train(f"{data}:{other}", tmp_path / "out", flags, check=False)
     assert refused.returncode == 2
     assert f"sentence 1 has 400 tokens, but --max-tokens is {tokens}" in refused.stderr
     skipping = "--skip-invalid-size-inputs-valid-test"
-    done = train(f"{data}:{other}", tmp_path / "out", *flags, skipping)
+    done = train(f"{data}:{other}", tmp_path / "out", flags, skipping)
     assert notes_of(done, "1 of them are longer than --max-tokens")
 
 
@@ -265,7 +265,7 @@ def test_batches_that_fit_this_machine_are_trained_on(data, tmp_path):
     ],
 )
 def test_wrong_sizes_are_one_line(data, tmp_path, flags, expected):
-    done = train(data, tmp_path, *flags.split(), check=False)
+    done = train(data, tmp_path, flags.split(), check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert expected in done.stderr
 

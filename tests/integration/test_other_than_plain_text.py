@@ -35,13 +35,13 @@ def test_commands_refuse_text_with_markup(model, tmp_path, kind, lines):
     for path in (tmp_path / "text", tmp_path / "text.gz"):
         data = text.encode()
         path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-        refused(run_here("interactive", *flags, "--input", path, check=False), str(path), kind)
-        refused(run_here("translate_document", path, *flags, check=False), str(path), kind)
-    refused(run_here("interactive", *flags, stdin=text, check=False), "standard input", kind)
-    refused(run_here("translate_document", "-", *flags, stdin=text, check=False), kind)
+        refused(run_here("interactive", flags, "--input", path, check=False), str(path), kind)
+        refused(run_here("translate_document", path, flags, check=False), str(path), kind)
+    refused(run_here("interactive", flags, stdin=text, check=False), "standard input", kind)
+    refused(run_here("translate_document", "-", flags, stdin=text, check=False), kind)
     # Line by line, the first lines may be plain.
     flags += ["--buffer-size", 1, "--beam", 1, "--max-len-b", 1]
-    done = run_here("interactive", *flags, stdin=text, check=False)
+    done = run_here("interactive", flags, stdin=text, check=False)
     assert done.returncode == 2 and kind in done.stderr
 
 
@@ -52,11 +52,11 @@ def test_commands_refuse_binary_files(model, tmp_path, expected):
     (tmp_path / "text.en").write_bytes(data)
     path = tmp_path / "text.de"
     flags = ["--path", model, "--cpu"]
-    refused(run_here("interactive", *flags, "--input", path, check=False), str(path), expected)
-    refused(run_here("translate_document", path, *flags, check=False), str(path), expected)
+    refused(run_here("interactive", flags, "--input", path, check=False), str(path), expected)
+    refused(run_here("translate_document", path, flags, check=False), str(path), expected)
     refused(run_here("score", "--sys", path, "--ref", path, check=False), str(path), expected)
     words = ["-s", "de", "-t", "en", "--trainpref", tmp_path / "text", "--destdir", tmp_path / "x"]
-    refused(run_here("preprocess", *words, check=False), str(path), expected)
+    refused(run_here("preprocess", words, check=False), str(path), expected)
     words = [sys.executable, "-m", "relu_nmt.cli.interactive", *map(str, flags)]
     done = subprocess.run(words, input=data, capture_output=True, check=False)
     assert done.returncode == 2
@@ -90,5 +90,5 @@ def test_python_and_the_server_refuse_text_of_utf_16(model):
 def test_a_text_that_mentions_markup_later_is_translated(model):
     flags = ["--path", model, "--cpu", "--beam", 1, "--max-len-b", 2, "--max-len-a", 0]
     lines = ["{ ein } Haus", "ein <b>rot</b>", '{"a": 1}', "WEBVTT"]
-    done = run_here("interactive", *flags, stdin="".join(f"{line}\n" for line in lines))
+    done = run_here("interactive", flags, stdin="".join(f"{line}\n" for line in lines))
     assert done.stdout.count("\n") == 4

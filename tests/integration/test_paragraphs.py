@@ -50,23 +50,26 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
 def test_commands_keep_lines_and_translate_their_sentences(model, tmp_path, expected):
     (tmp_path / "text").write_text(TEXT)
-    for stdin, words in ((TEXT, ["interactive"]), ("", ["translate_document", tmp_path / "text"])):
-        done = run_here(*words, "--path", model, *FLAGS, stdin=stdin)
-        if words[0] == "interactive":
+    arguments = {"interactive": (TEXT, []), "translate_document": ("", tmp_path / "text")}
+    for command, (stdin, text) in arguments.items():
+        done = run_here(command, text, "--path", model, FLAGS, stdin=stdin)
+        if command == "interactive":
             assert done.stdout.split("\n") == [*expected, ""]
         assert f"{NOTE} (lines 1, 4); --no-split-sentences keeps" in done.stderr
-        unsplit = run_here(*words, "--path", model, *FLAGS, "--no-split-sentences", stdin=stdin)
+        unsplit = run_here(
+            command, text, "--path", model, FLAGS, "--no-split-sentences", stdin=stdin
+        )
         assert done.stdout.count("\n") == unsplit.stdout.count("\n") == 4
         assert done.stdout != unsplit.stdout and "NOTE: 2 lines of several" not in unsplit.stderr
-        split = run_here(*words, "--path", model, *FLAGS, "--split-sentences", stdin=stdin)
+        split = run_here(command, text, "--path", model, FLAGS, "--split-sentences", stdin=stdin)
         assert split.stdout == done.stdout and "NOTE: 2 lines of several" not in split.stderr
-    done = run_here("interactive", "--path", model, *FLAGS, "--buffer-size", 1, stdin=TEXT)
+    done = run_here("interactive", "--path", model, FLAGS, "--buffer-size", 1, stdin=TEXT)
     assert done.stdout.split("\n") == [*expected, ""]
 
 
 def test_fairseqs_lines_are_those_of_a_line(model, translator, expected):
     flags = ["--format", "fairseq", "--print-alignment"]
-    done = run_here("interactive", "--path", model, *FLAGS, *flags, stdin=TEXT)
+    done = run_here("interactive", "--path", model, FLAGS, flags, stdin=TEXT)
     sources, texts, scores, alignments = (dict(lines_of(done.stdout, kind)) for kind in "SHPA")
     assert [sources[i][-1] for i in range(4)] == LINES
     assert [fields[-1] for _, fields in lines_of(done.stdout, "D")] == expected
@@ -91,7 +94,7 @@ def test_fairseqs_lines_are_those_of_a_line(model, translator, expected):
 @pytest.mark.parametrize("flags", [[], ["--unnormalized"], ["--scorer", "coverage:beta=0.2"]])
 def test_json_has_the_hypotheses_of_the_line(model, expected, flags):
     flags = [*FLAGS, *flags, "--format", "json", "--nbest", 2]
-    done = run_here("interactive", "--path", model, *flags, stdin=TEXT)
+    done = run_here("interactive", "--path", model, flags, stdin=TEXT)
     for line, text in zip(map(json.loads, done.stdout.splitlines()), LINES, strict=True):
         assert line["source"] == text and line["source_tokens"] == text.split()
         scores = [hypothesis["score"] for hypothesis in line["translations"]]
@@ -155,7 +158,7 @@ def test_the_longest_source_is_that_of_a_sentence(tmp_path, truncate):
     save_tiny_model(path, tiny_task(WORDS), max_source_positions=6, positions="learned")
     long = "Ein Haus ist Haus ist Haus ist rot. Das Haus!"
     flags = [*FLAGS, *["--truncate-source"] * truncate]
-    done = run_here("interactive", "--path", path, *flags, stdin=f"{PARAGRAPH}\n{long}\n")
+    done = run_here("interactive", "--path", path, flags, stdin=f"{PARAGRAPH}\n{long}\n")
     assert "NOTE: 1 line of more than 6 tokens" in done.stderr and "(line 2)" in done.stderr
     translator = Translator.from_checkpoint(path, "cpu")
     cut = ["Ein Haus ist Haus ist", "Das Haus!"]
@@ -178,13 +181,16 @@ def test_without_the_library_a_note_says_what_to_install(model, monkeypatch, tmp
     monkeypatch.setitem(sys.modules, "sentencex", None)
     note = "several sentences is translated as one.*pip install 'relu-nmt\\[sentences\\]'"
     (tmp_path / "text").write_text(TEXT)
-    for stdin, words in ((TEXT, ["interactive"]), ("", ["translate_document", tmp_path / "text"])):
-        done = run_here(*words, "--path", model, *FLAGS, stdin=stdin)
+    arguments = {"interactive": (TEXT, []), "translate_document": ("", tmp_path / "text")}
+    for command, (stdin, text) in arguments.items():
+        done = run_here(command, text, "--path", model, FLAGS, stdin=stdin)
         assert done.stderr.count("pip install 'relu-nmt[sentences]'") == 1
-        unsplit = run_here(*words, "--path", model, *FLAGS, "--no-split-sentences", stdin=stdin)
+        unsplit = run_here(
+            command, text, "--path", model, FLAGS, "--no-split-sentences", stdin=stdin
+        )
         assert unsplit.stdout == done.stdout and "pip install" not in unsplit.stderr
         done = run_here(
-            *words, "--path", model, *FLAGS, "--split-sentences", stdin=stdin, check=False
+            command, text, "--path", model, FLAGS, "--split-sentences", stdin=stdin, check=False
         )
         assert done.returncode == 2 and "--split-sentences needs the package" in done.stderr
     with pytest.warns(UserWarning, match=note):

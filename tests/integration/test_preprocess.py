@@ -51,7 +51,7 @@ def test_text_comes_back_and_old_folders_keep_their_words(corpus, capsys):
         lines = f"{line}\n" * 10 + "zwei @@ @@ -1,3 @@\n"
         (corpus / f"train.{language}").write_text(lines, "utf-8")
     flags = ["--tokenizer", "moses", "--lowercase", "--subword", "subword-nmt"]
-    assert run(corpus, *flags, splits=["train"]) == 0
+    assert run(corpus, flags, splits=["train"]) == 0
     printed = capsys.readouterr().out
     for language in ("de", "en"):
         assert (
@@ -75,7 +75,7 @@ def test_workers_do_not_change_the_result(corpus):
     flags = ["--joined-dictionary", "--tokenizer", "moses", "--lowercase"]
     flags += ["--subword", "subword-nmt", "--subword-size", "20"]
     for workers in ("1", "3"):
-        assert run(corpus, *flags, "--workers", workers, dest=workers) == 0
+        assert run(corpus, flags, "--workers", workers, dest=workers) == 0
     assert contents(corpus / "1") == contents(corpus / "3")
 
 
@@ -84,7 +84,7 @@ def test_workers_do_not_change_the_result(corpus):
 def test_raw_text_is_encoded_and_decoded(corpus, subword, joined):
     flags = ["--subword", subword, "--subword-size", "45", "--tokenizer", "moses"]
     flags += ["--joined-dictionary"] if joined else []
-    assert run(corpus, *flags) == 0
+    assert run(corpus, flags) == 0
     task = TranslationTask.from_data_folder(corpus / "data")
     assert task.joined_dictionary == joined
     for split in ("train", "valid", "test"):
@@ -106,7 +106,7 @@ def test_raw_text_is_encoded_and_decoded(corpus, subword, joined):
 @pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])
 def test_a_text_that_gives_fewer_subwords_than_asked_for_is_told(corpus, capsys, subword):
     flags = ["--subword", subword, "--joined-dictionary", "--subword-size"]
-    assert run(corpus, *flags, "5000", splits=["train"]) == 0
+    assert run(corpus, flags, "5000", splits=["train"]) == 0
     notes = [line for line in capsys.readouterr().out.split("\n") if "--subword-size" in line]
     model = next(
         path for path in (corpus / "data").iterdir() if path.suffix in (".codes", ".model")
@@ -119,15 +119,15 @@ def test_a_text_that_gives_fewer_subwords_than_asked_for_is_told(corpus, capsys,
         f"NOTE: {model.name} has {num_learned} subwords instead of 5000 (--subword-size): "
         "the training text gives no more"
     ]
-    assert run(corpus, *flags, "30", splits=["train"], dest="fewer") == 0
+    assert run(corpus, flags, "30", splits=["train"], dest="fewer") == 0
     assert "--subword-size" not in capsys.readouterr().out
 
 
 def test_given_model_gives_the_same_data(corpus):
     flags = ["--joined-dictionary", "--subword", "sentencepiece"]
-    assert run(corpus, *flags, "--subword-size", "40") == 0
+    assert run(corpus, flags, "--subword-size", "40") == 0
     model = str(corpus / "data/sentencepiece.model")
-    assert run(corpus, *flags, "--subword-model", model, dest="again") == 0
+    assert run(corpus, flags, "--subword-model", model, dest="again") == 0
     assert contents(corpus / "again") == contents(corpus / "data")
 
 
@@ -135,11 +135,11 @@ def test_given_dictionaries_are_used(corpus):
     assert run(corpus) == 0
     dictionaries = ["--srcdict", str(corpus / "data/dict.de.txt")]
     dictionaries += ["--tgtdict", str(corpus / "data/dict.en.txt")]
-    assert run(corpus, *dictionaries, dest="test", splits=("test",)) == 0
+    assert run(corpus, dictionaries, dest="test", splits=("test",)) == 0
     for name in ("test.de-en.de.bin", "test.de-en.en.idx", "dict.de.txt"):
         assert (corpus / "test" / name).read_bytes() == (corpus / "data" / name).read_bytes()
     joined = ["--joined-dictionary", "--tgtdict", str(corpus / "data/dict.en.txt")]
-    assert run(corpus, *joined, dest="joined", splits=("test",)) == 0
+    assert run(corpus, joined, dest="joined", splits=("test",)) == 0
     assert (corpus / "joined/dict.de.txt").read_bytes() == (
         (corpus / "data/dict.en.txt").read_bytes()
     )
@@ -175,7 +175,7 @@ def zst(data):
     ids=["prepared", "raw"],
 )
 def test_compressed_text_gives_the_same_files(corpus, flags, workers, capsys):
-    assert run(corpus, *flags, dest="plain") == 0
+    assert run(corpus, flags, dest="plain") == 0
     compressors = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zst}
     names = itertools.product(("train", "valid", "test"), GIVEN)
     paths = [corpus / f"{split}.{language}" for split, language in names]
@@ -183,7 +183,7 @@ def test_compressed_text_gives_the_same_files(corpus, flags, workers, capsys):
     for path, (ending, compress) in zip(paths, 2 * list(compressors.items()), strict=False):
         path.with_name(path.name + ending).write_bytes(compress(path.read_bytes()))
         path.unlink()
-    assert run(corpus, *flags, "--workers", workers, dest="packed") == 0
+    assert run(corpus, flags, "--workers", workers, dest="packed") == 0
     assert contents(corpus / "packed") == contents(corpus / "plain")
     assert f"[de] {corpus}/train.de.gz: 300 sents" in capsys.readouterr().out
     plain, packed = (
@@ -233,7 +233,7 @@ def test_a_subword_model_of_the_user_is_learned(corpus, capsys):
     module = corpus / "letters.py"
     module.write_text(LETTERS)
     flags = ["--subword", "letters", "--subword-size", "3", "--user-module", str(module)]
-    assert run(corpus, *flags, "--workers", "2") == 0
+    assert run(corpus, flags, "--workers", "2") == 0
     names = {path.name for path in (corpus / "data").iterdir()}
     assert {"letters.de.txt", "letters.en.txt"} <= names
     assert len((corpus / "data" / "letters.de.txt").read_text().split()) == 3
@@ -246,7 +246,7 @@ def test_a_subword_model_of_the_user_is_learned(corpus, capsys):
         assert stored.source_text.encode(line) == tokens
     options = ["--subword", "letters", "--user-module", str(module)]
     options += ["--subword-model", str(corpus / "data" / "letters.de.txt")]
-    assert run(corpus, *options, dest="given") == 0
+    assert run(corpus, options, dest="given") == 0
     assert (corpus / "given" / "letters.txt").exists()
 
 

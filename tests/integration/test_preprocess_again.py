@@ -15,7 +15,7 @@ def test_a_run_after_dict_only_makes_the_rest(corpus):
     assert sorted(p.name for p in (corpus / "data").iterdir()) == ["dict.de.txt", "dict.en.txt"]
     data = corpus / "data"
     files = ["--srcdict", f"{data}/dict.de.txt", "--tgtdict", f"{data}/dict.en.txt"]
-    assert run(corpus, *files) == 0
+    assert run(corpus, files) == 0
     assert run(corpus, dest="direct") == 0
     assert contents(data) == contents(corpus / "direct")
 
@@ -24,7 +24,7 @@ def test_a_run_after_dict_only_makes_the_rest(corpus):
 def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
     flags = ["--joined-dictionary", "--subword", "subword-nmt", "--subword-size", "20"]
     flags += ["--tokenizer", "moses", "--workers", "1"]
-    assert run(corpus, *flags, dest="whole") == 0
+    assert run(corpus, flags, dest="whole") == 0
 
     def interrupted(*arguments):
         raise KeyboardInterrupt
@@ -40,7 +40,7 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
             patch.setattr(
                 binarize_module, "_binarize_chunk", fail_after(25, binarize_module._binarize_chunk)
             )
-        assert run(corpus, *flags) == 130
+        assert run(corpus, flags) == 130
     assert not (corpus / "data/manifest.json").exists()
     with pytest.raises(DataError, match="has not finished it; start that again"):
         read_manifest(corpus / "data")
@@ -50,7 +50,7 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
     assert bool(finished) == (at == "binarize")
     times = {name: (corpus / "data" / name).stat().st_mtime_ns for name in finished}
 
-    assert run(corpus, *flags) == 0
+    assert run(corpus, flags) == 0
     assert contents(corpus / "data") == contents(corpus / "whole")
     for name, time in times.items():
         assert (corpus / "data" / name).stat().st_mtime_ns == time
@@ -75,11 +75,11 @@ def test_nothing_of_an_unfinished_run_with_other_settings_stays(corpus, monkeypa
             patch.setattr(
                 binarize_module, "_binarize_chunk", fail_after(25, binarize_module._binarize_chunk)
             )
-        assert run(corpus, *flags) == 130
+        assert run(corpus, flags) == 130
     assert (corpus / "data/train.de-en.documents").exists()
     options = ["--lowercase", "--srcdict", str(corpus / "data/dict.de.txt")]
-    assert run(corpus, *options, splits=("train",)) == 0
-    assert run(corpus, *options, splits=("train",), dest="direct") == 0
+    assert run(corpus, options, splits=("train",)) == 0
+    assert run(corpus, options, splits=("train",), dest="direct") == 0
     files = contents(corpus / "data")
     assert files.pop("notes")
     assert files == contents(corpus / "direct")
@@ -129,7 +129,7 @@ def test_another_kind_of_manifest_is_not_replaced(corpus, capsys):
 def test_overwrite_keeps_the_given_files(corpus):
     assert run(corpus) == 0
     flags = ["--srcdict", str(corpus / "data/dict.de.txt"), "--overwrite"]
-    assert run(corpus, *flags, "--thresholdtgt", "2", splits=("train",)) == 0
+    assert run(corpus, flags, "--thresholdtgt", "2", splits=("train",)) == 0
     assert sorted(path.name for path in (corpus / "data").glob("*.bin")) == [
         "train.de-en.de.bin",
         "train.de-en.en.bin",
@@ -157,7 +157,7 @@ def test_files_of_the_user_stay_in_a_folder_that_another_run_left_unfinished(cor
 
     with monkeypatch.context() as patch:
         patch.setattr(binarize_module, "_binarize_chunk", interrupted)
-        assert run(corpus, *flags, "--subword-size", "20") == 130
+        assert run(corpus, flags, "--subword-size", "20") == 130
     # Another key, and the dictionary of the first run is not given any more.
     journal = Journal(data / WORK_FOLDER, "another key")
     assert (data / "dict.de.txt").read_text() == "ein 1\n"

@@ -27,13 +27,13 @@ def test_document_boundaries_are_stored(corpus, separator):
                 path.write_text("\n\n\n".join(documents) + "\n\n", encoding="utf-8")
     sizes = [document.count("\n") + 1 for document in documents]
     flags = ["--document-separator", separator, "--tokenizer", "moses"]
-    assert run(corpus, *flags, splits=("train", "valid")) == 0
+    assert run(corpus, flags, splits=("train", "valid")) == 0
     task = TranslationTask.from_data_folder(corpus / "data")
     assert task.load_split("valid").documents.tolist() == sizes
     manifest = json.loads((corpus / "data/manifest.json").read_text("utf-8"))
     assert manifest["splits"]["valid"]["documents"] == len(sizes)
     plain = ["--trainpref", f"{corpus}/plaintrain", "--validpref", f"{corpus}/plainvalid"]
-    assert run(corpus, "--tokenizer", "moses", *plain, dest="plain", splits=()) == 0
+    assert run(corpus, "--tokenizer", "moses", plain, dest="plain", splits=()) == 0
     assert contents(corpus / "plain").items() <= contents(corpus / "data").items()
 
 
@@ -58,7 +58,7 @@ def test_alignments_equal_those_of_fairseq(corpus, workers, capsys):
     (corpus / "train.en").write_text("C B A\n\nD E\n")
     (corpus / "train.align").write_text("0-2 1-1  2-0\n\n1-0\n")
     flags = ["--align-suffix", "align", "--workers", workers]
-    assert run(corpus, *flags, splits=("train", "valid")) == 0
+    assert run(corpus, flags, splits=("train", "valid")) == 0
     printed = capsys.readouterr().out
     assert f"[alignments] {corpus}/train.align: 3 sents, 4 pairs\n" in printed
     assert f"[alignments] {corpus}/valid.align: no such file, so that valid has none\n" in printed
@@ -74,7 +74,7 @@ def test_alignments_equal_those_of_fairseq(corpus, workers, capsys):
     assert manifest["splits"]["train"]["alignments"]["pairs"] == 4
     assert manifest["files"]["train.align.de-en.bin"]["bytes"] == 32
     assert "alignments" not in manifest["splits"]["valid"]
-    assert run(corpus, *flags, splits=("train", "valid")) == 0
+    assert run(corpus, flags, splits=("train", "valid")) == 0
     assert "complete already" in capsys.readouterr().out
     assert run(corpus, splits=("train", "valid")) == 2
     assert run(corpus, "--overwrite", splits=("train", "valid")) == 0
@@ -91,7 +91,7 @@ def test_alignments_follow_the_lines_of_the_source(corpus, separator):
         (corpus / "train.align.gz").write_bytes(gzip.compress(file.read()))
     (corpus / "train.align").unlink()
     flags = ["--document-separator", separator, "--align-suffix", "align", "--lowercase"]
-    assert run(corpus, *flags, splits=("train", "valid")) == 0
+    assert run(corpus, flags, splits=("train", "valid")) == 0
     for split, pairs in expected.items():
         alignments = AlignmentDataset(corpus / f"data/{split}.align.de-en")
         assert [list(map(tuple, alignments[i])) for i in range(len(alignments))] == pairs
@@ -103,13 +103,13 @@ def test_interrupted_alignments_are_continued(corpus, monkeypatch):
     for split in ("train", "valid"):
         write_alignments(corpus, split)
     flags = ["--align-suffix", "align", "--workers", "1"]
-    assert run(corpus, *flags, dest="whole") == 0
+    assert run(corpus, flags, dest="whole") == 0
     with monkeypatch.context() as patch:
         parse = fail_after(4, binarize_module._parse_chunk)
         patch.setattr(binarize_module, "_parse_chunk", parse)
-        assert run(corpus, *flags) == 130
+        assert run(corpus, flags) == 130
     assert not list((corpus / "data").glob("*.tmp"))
-    assert run(corpus, *flags) == 0
+    assert run(corpus, flags) == 0
     assert contents(corpus / "data") == contents(corpus / "whole")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from relu_nmt.cli.preprocess import main
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
+from tests.commands import command_line
 
 
 @pytest.fixture
@@ -21,9 +22,9 @@ def corpus(tmp_path):
 
 
 def error_of(corpus, capsys, *flags):
-    arguments = ["-s", "de", "-t", "en", "--destdir", str(corpus / "data")]
-    arguments += ["--trainpref", str(corpus / "train"), "--validpref", str(corpus / "valid")]
-    assert main([*arguments, *flags]) == 2
+    arguments = ["-s", "de", "-t", "en", "--destdir", corpus / "data"]
+    arguments += ["--trainpref", corpus / "train", "--validpref", corpus / "valid"]
+    assert main(command_line([arguments, flags])) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith("relu-nmt-preprocess: error: ")
     assert sum("error" in line for line in lines) == 1
@@ -111,7 +112,7 @@ def test_an_alignment_between_documents_is_an_error(corpus, capsys):
     ],
 )
 def test_impossible_alignments_are_errors(corpus, capsys, flags, message):
-    assert message in error_of(corpus, capsys, "--align-suffix", "align", *flags.split())
+    assert message in error_of(corpus, capsys, "--align-suffix", "align", flags.split())
 
 
 def test_sides_with_different_documents_are_an_error(corpus, capsys):
@@ -153,12 +154,12 @@ def test_text_of_separators_is_an_error(corpus, capsys):
 def test_a_foreign_subword_model_is_an_error(corpus, capsys, subword):
     flags = ["--subword", subword, "--subword-model"]
     (corpus / "text").write_text("drei Worte hier\n")
-    error = error_of(corpus, capsys, *flags, str(corpus / "text"))
+    error = error_of(corpus, capsys, flags, str(corpus / "text"))
     assert f"text: not a model of {subword}" in error
     (corpus / "model").write_bytes(b"\xff\xfe")
-    error = error_of(corpus, capsys, *flags, str(corpus / "model"))
+    error = error_of(corpus, capsys, flags, str(corpus / "model"))
     assert f"model: not a model of {subword}" in error
-    error = error_of(corpus, capsys, *flags, str(corpus / "none"))
+    error = error_of(corpus, capsys, flags, str(corpus / "none"))
     assert error == f"{corpus}/none: no such file (--subword-model)"
     assert (
         error_of(corpus, capsys, "--srcdict", str(corpus)) == f"{corpus}: is a folder (--srcdict)"
@@ -167,9 +168,9 @@ def test_a_foreign_subword_model_is_an_error(corpus, capsys, subword):
 
 def test_text_too_small_for_subwords_is_an_error(corpus, capsys):
     flags = ["--subword", "sentencepiece", "--subword-size", "3"]
-    assert "--subword-size 3: SentencePiece refuses it" in error_of(corpus, capsys, *flags)
+    assert "--subword-size 3: SentencePiece refuses it" in error_of(corpus, capsys, flags)
     flags[-1] = "10000001"
-    assert "--subword-size 10000001: expected 1 to 10000000" in error_of(corpus, capsys, *flags)
+    assert "--subword-size 10000001: expected 1 to 10000000" in error_of(corpus, capsys, flags)
 
 
 def test_a_damaged_dictionary_is_an_error(corpus, capsys):

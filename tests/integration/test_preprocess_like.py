@@ -35,8 +35,8 @@ def texts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ours(texts):
     """Return the data folder and the checkpoint of a training on it."""
-    preprocess(texts / "ours", *files(texts, "train"), *GIVEN, *STEPS, "--joined-dictionary")
-    train(texts / "ours", texts / "model", *QUICK)
+    preprocess(texts / "ours", files(texts, "train"), GIVEN, STEPS, "--joined-dictionary")
+    train(texts / "ours", texts / "model", QUICK)
     return texts / "ours", texts / "model/checkpoint_last.safetensors"
 
 
@@ -55,7 +55,7 @@ def files(folder, split="new"):
 
 
 def preprocess(destdir, *flags, check=True):
-    return run_here("preprocess", *flags, "--destdir", destdir, check=check)
+    return run_here("preprocess", flags, "--destdir", destdir, check=check)
 
 
 def contents(folder):
@@ -66,31 +66,31 @@ def contents(folder):
 
 def test_data_like_that_of_our_model_is_what_its_files_give(texts, ours, tmp_path):
     data, path = ours
-    preprocess(tmp_path / "like", *files(texts), "--like", path)
+    preprocess(tmp_path / "like", files(texts), "--like", path)
     by_hand = ["--srcdict", data / "dict.de.txt", "--subword-model", data / "subword.codes"]
     steps = [*STEPS[:5], "--joined-dictionary", *by_hand]
-    preprocess(tmp_path / "hand", *files(texts), *GIVEN, *steps)
+    preprocess(tmp_path / "hand", files(texts), GIVEN, steps)
     assert contents(tmp_path / "like") == contents(tmp_path / "hand")
     like, hand = (TranslationTask.from_data_folder(tmp_path / x) for x in ("like", "hand"))
     assert describe_task(like) == describe_task(hand)
     # Flags that repeat the model's steps are accepted, and a second run finds its work done.
-    done = preprocess(tmp_path / "like", *files(texts), "--like", path, *GIVEN, *steps[:6])
+    done = preprocess(tmp_path / "like", files(texts), "--like", path, GIVEN, steps[:6])
     assert "complete already" in done.stdout
 
 
 def test_a_training_goes_on_with_data_like_the_models(texts, ours, tmp_path):
     path = ours[1]
-    preprocess(tmp_path / "other", *files(texts), *GIVEN)
+    preprocess(tmp_path / "other", files(texts), GIVEN)
     flags = [*QUICK, "--finetune-from-model", path]
-    done = train(tmp_path / "other", tmp_path / "new", *flags, check=False)
+    done = train(tmp_path / "other", tmp_path / "new", flags, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert f"make the data with relu-nmt-preprocess --like {path}, or" in done.stderr
     generated = ["--path", path, "--cpu", "--gen-subset", "valid"]
-    done = run_here("generate", tmp_path / "other", *generated, check=False)
+    done = run_here("generate", tmp_path / "other", generated, check=False)
     assert done.returncode == 2 and f"relu-nmt-preprocess --like {path}" in done.stderr
-    preprocess(tmp_path / "like", *files(texts), "--like", path)
-    train(tmp_path / "like", tmp_path / "new", *flags)
-    run_here("generate", tmp_path / "like", *generated, "--max-len-b", 3)
+    preprocess(tmp_path / "like", files(texts), "--like", path)
+    train(tmp_path / "like", tmp_path / "new", flags)
+    run_here("generate", tmp_path / "like", generated, "--max-len-b", 3)
 
 
 def test_two_models_of_pieces_and_names_of_languages(marian, tmp_path):
@@ -98,10 +98,10 @@ def test_two_models_of_pieces_and_names_of_languages(marian, tmp_path):
         for split in ("new", "valid"):
             for ending in (language, other):
                 (tmp_path / f"{split}.{ending}").write_text("\n".join(LINES) + "\n", "utf-8")
-    done = preprocess(tmp_path / "named", *files(tmp_path), "--like", marian)
+    done = preprocess(tmp_path / "named", files(tmp_path), "--like", marian)
     assert "NOTE" not in done.stdout
     # Codes of another system may name the same language, which is told.
-    done = preprocess(tmp_path / "data", *files(tmp_path), "--like", marian, *GIVEN)
+    done = preprocess(tmp_path / "data", files(tmp_path), "--like", marian, GIVEN)
     assert f"NOTE: de is taken for deu, the language's name in {marian}\n" in done.stdout
     model = Translator.from_checkpoint(marian, "cpu")
     for name in ("named", "data"):
@@ -115,9 +115,9 @@ def test_two_models_of_pieces_and_names_of_languages(marian, tmp_path):
         assert [ids.tolist() for ids in split.targets()] == expected
     # Training, validation by BLEU and generation read the folder as the model's.
     flags = [*QUICK, "--config", marian, "--finetune-from-model", marian, "--eval-bleu", "--cpu"]
-    run_here("train", tmp_path / "data", *flags, "--save-dir", tmp_path / "new")
+    run_here("train", tmp_path / "data", flags, "--save-dir", tmp_path / "new")
     words = ["--path", marian, "--cpu", "--gen-subset", "valid", "--beam", 2, "--max-len-b", 9]
-    done = run_here("generate", tmp_path / "data", *words)
+    done = run_here("generate", tmp_path / "data", words)
     config = GenerationConfig(beam=2, max_len_b=9)
     printed = {number: fields[-1] for number, fields in lines_of(done.stdout, "D")}
     assert [printed[i] for i in range(len(LINES))] == model.translate(LINES, config)
@@ -129,14 +129,14 @@ def test_two_subword_models_are_given_as_marian_has_them(texts, tmp_path):
     for split in ("train", "valid"):
         for ending in ("de", "en"):
             (tmp_path / f"{split}.{ending}").write_text("\n".join(LINES) + "\n", "utf-8")
-    preprocess(tmp_path / "data", *files(tmp_path, "train"), *GIVEN, *pieces)
+    preprocess(tmp_path / "data", files(tmp_path, "train"), GIVEN, pieces)
     for side, language in (("source", "de"), ("target", "en")):
         model = tmp_path / "data" / f"sentencepiece.{language}.model"
         assert model.read_bytes() == (MARIAN / f"{side}.spm").read_bytes()
     task = TranslationTask.from_data_folder(tmp_path / "data")
     assert task.source_text.encode(LINES[0]) != task.target_text.encode(LINES[0])
     done = preprocess(
-        tmp_path / "x", *files(tmp_path, "train"), *GIVEN, *pieces[:2], *pieces[4:], check=False
+        tmp_path / "x", files(tmp_path, "train"), GIVEN, pieces[:2], pieces[4:], check=False
     )
     assert done.returncode == 2 and "--target-subword-model" in done.stderr
 
@@ -148,7 +148,7 @@ def test_a_code_of_the_target_language_begins_each_source(texts, tmp_path):
     (tmp_path / "new.de").write_text("das Haus\n\nrot das\n", "utf-8")
     (tmp_path / "new.en").write_text("das Haus\nrot\nrot das\n", "utf-8")
     flags = ["--trainpref", tmp_path / "new", "--validpref", tmp_path / "new"]
-    preprocess(tmp_path / "data", *flags, "--like", tmp_path / "model.safetensors")
+    preprocess(tmp_path / "data", flags, "--like", tmp_path / "model.safetensors")
     built = TranslationTask.from_data_folder(tmp_path / "data")
     assert built.source_text.first_symbol == ">>fra<<" and built.target_text.first_symbol is None
     split = built.load_split("train")
@@ -156,7 +156,7 @@ def test_a_code_of_the_target_language_begins_each_source(texts, tmp_path):
     flags = [*QUICK, "--finetune-from-model", tmp_path / "model.safetensors"]
     shape = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16"
     shape += " --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16"
-    train(tmp_path / "data", tmp_path / "new", *flags, *shape.split())
+    train(tmp_path / "data", tmp_path / "new", flags, shape.split())
 
 
 @pytest.mark.parametrize("symbols", ["a b madeupword0000 madeupword0001", "a b c"])
@@ -170,7 +170,7 @@ def test_the_place_of_the_separator_is_free_again(tmp_path, symbols):
     path = tmp_path / "model.safetensors"
     save_tiny_model(path, tiny_task(symbols.split()).with_sentence_separator())
     flags = ["--trainpref", tmp_path / "new", "--validpref", tmp_path / "new", "--like", path]
-    preprocess(tmp_path / "data", *flags)
+    preprocess(tmp_path / "data", flags)
     task = TranslationTask.from_data_folder(tmp_path / "data").with_sentence_separator()
     assert task.source_dictionary == grown
     assert task.load_split("train").source[0].tolist() == [4, 5, 2]
@@ -181,19 +181,19 @@ def test_shards_sampling_and_source_alone(texts, ours, tmp_path):
     paths = f"{texts / 'new'},{texts / 'train'}"
     shards = ["--trainpref", paths, "--validpref", texts / "valid", "--like", path]
     sampled = ["--subword", "subword-nmt", "--subword-sampling", 0.5]
-    preprocess(tmp_path, *shards, *sampled)
+    preprocess(tmp_path, shards, sampled)
     files_made = contents(data)
     for number in (0, 1):
         shard = contents(tmp_path / f"shard{number}")
         assert all(shard[name] == files_made[name] for name in ("dict.de.txt", "subword.codes"))
     # A source without target has the model's steps, too.
     flags = ["--testpref", texts / "new", "--only-source", "--like", path, "--destdir", tmp_path]
-    run_here("preprocess", *flags)
+    run_here("preprocess", flags)
     assert (tmp_path / "test.de-None.de.bin").exists()
     assert not (tmp_path / "dict.en.txt").exists()
     words = ["--path", path, "--cpu", "--max-len-b", 3]
-    run_here("generate", tmp_path, *words, "-s", "de", "-t", "en")
-    preprocess(tmp_path / "words", *files(texts), "--like", path, "--dict-only")
+    run_here("generate", tmp_path, words, "-s", "de", "-t", "en")
+    preprocess(tmp_path / "words", files(texts), "--like", path, "--dict-only")
     assert contents(tmp_path / "words")["dict.en.txt"] == files_made["dict.en.txt"]
 
 
@@ -201,7 +201,7 @@ def test_text_that_arrives_in_pieces_is_told(texts, tmp_path):
     task = tiny_task(["ein@@", "Haus"], subword=WholeWords("@@ "), detokenizer="moses")
     save_tiny_model(tmp_path / "model.safetensors", task)
     done = preprocess(
-        tmp_path / "data", *files(texts), "--like", tmp_path / "model.safetensors", "--workers", 1
+        tmp_path / "data", files(texts), "--like", tmp_path / "model.safetensors", "--workers", 1
     )
     assert "takes prepared text; prepare this text in the same way" in done.stdout
     assert TranslationTask.from_data_folder(tmp_path / "data").source_text.keeps_text
@@ -233,7 +233,7 @@ def test_flags_that_contradict_the_model_are_refused(name, texts, ours, tmp_path
 
 
 def refused(folder, flags, message):
-    done = preprocess(folder / "data", *flags, check=False)
+    done = preprocess(folder / "data", flags, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert message in done.stderr, done.stderr
     assert not (folder / "data").exists()
@@ -269,9 +269,9 @@ def test_a_tokenizer_that_is_missing_here_is_told(texts, tmp_path):
 
 
 def test_a_damaged_symbol_in_a_manifest_is_told(texts, ours, tmp_path):
-    preprocess(tmp_path / "like", *files(texts), "--like", ours[1])
+    preprocess(tmp_path / "like", files(texts), "--like", ours[1])
     manifest = json.loads((tmp_path / "like/manifest.json").read_text("utf-8"))
     manifest["text"]["de"]["first_symbol"] = ["x"]
     (tmp_path / "like/manifest.json").write_text(json.dumps(manifest), "utf-8")
-    done = train(tmp_path / "like", tmp_path / "new", *QUICK, check=False)
+    done = train(tmp_path / "like", tmp_path / "new", QUICK, check=False)
     assert done.returncode == 2 and "first_symbol" in done.stderr

@@ -7,6 +7,7 @@ import pytest
 from relu_nmt.cli.preprocess import main
 from relu_nmt.data import pair_files
 from relu_nmt.translation.task import TranslationTask
+from tests.commands import command_line
 from tests.integration.spoken_digits import contents, sentences_of, write_corpus
 
 TEXT_STEPS = ["--tokenizer", "moses", "--subword", "subword-nmt", "--subword-size", "20"]
@@ -50,7 +51,7 @@ def write_formats(folder, split, documents):
 
 
 def run(corpus, ending, dest, *flags):
-    arguments = ["-s", "de", "-t", "en", "--destdir", str(corpus / dest), *flags]
+    arguments = command_line(["-s", "de", "-t", "en", "--destdir", corpus / dest, flags])
     for split in ("train", "valid"):
         arguments += [f"--{split}pref", f"{corpus}/{split}{ending}"]
     return main(arguments)
@@ -61,12 +62,12 @@ def run(corpus, ending, dest, *flags):
     "flags", [[], ["--workers", "2", *TEXT_STEPS], ["--joined-dictionary", *TEXT_STEPS]]
 )
 def test_sentences_of_a_pair_file_equal_those_of_two_files(corpus, ending, flags, capsys):
-    assert run(corpus, ending, "data", *flags) == 0
+    assert run(corpus, ending, "data", flags) == 0
     printed = capsys.readouterr().out
     assert ("1 pairs left out, as a side is missing or empty" in printed) == (ending == ".tmx")
-    assert run(corpus, "", "plain", *flags) == 0
+    assert run(corpus, "", "plain", flags) == 0
     assert contents(corpus / "data") == contents(corpus / "plain")
-    assert run(corpus, ending, "data", *flags) == 0
+    assert run(corpus, ending, "data", flags) == 0
     assert "complete already" in capsys.readouterr().out
 
 
@@ -74,8 +75,8 @@ def test_sentences_of_a_pair_file_equal_those_of_two_files(corpus, ending, flags
 @pytest.mark.parametrize("separator", ["blank", "tag"])
 def test_documents_of_a_pair_file_equal_those_of_two_files(corpus, ending, separator):
     flags = [*TEXT_STEPS, "--document-separator"]
-    assert run(corpus, ending, "data", *flags, separator) == 0
-    assert run(corpus, "-documents", "plain", *flags, "blank") == 0
+    assert run(corpus, ending, "data", flags, separator) == 0
+    assert run(corpus, "-documents", "plain", flags, "blank") == 0
     assert contents(corpus / "data") == contents(corpus / "plain")
     sizes = TranslationTask.from_data_folder(corpus / "data").load_split("valid").documents
     assert sizes.tolist() == [7, 7, 7, 7]
@@ -93,7 +94,7 @@ def test_each_pair_file_is_parsed_once(corpus, ending, monkeypatch):
 
     original = pair_files.read_pairs
     monkeypatch.setattr(pair_files, "read_pairs", read_pairs)
-    assert run(corpus, ending, "data", *TEXT_STEPS, "--workers", "2") == 0
+    assert run(corpus, ending, "data", TEXT_STEPS, "--workers", "2") == 0
     assert parsed == [f"{corpus}/train{ending}", f"{corpus}/valid{ending}"]
     assert not [path for path in corpus.iterdir() if path.name.startswith(("tmp", "."))]
 

@@ -17,7 +17,7 @@ def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypat
     flags = ["-s", "de", "-t", "en", "--trainpref", ",".join(texts), *SHARDED]
     flags += ["--validpref", str(corpus / "valid"), "--subword-size", "20", "--destdir"]
     assert main([*flags, str(corpus / "here")]) == 0
-    monkeypatch.setattr(job, "cluster_queue", lambda _, *args: cluster_queue("debug", *args))
+    monkeypatch.setattr(job, "cluster_queue", lambda _, *options: cluster_queue("debug", *options))
     assert main([*flags, str(corpus / "jobs"), "--cluster", "local"]) == 0
     assert "shard1: made by job " in capsys.readouterr().out
     for shard in ("shard0", "shard1"):
@@ -67,9 +67,9 @@ def test_training_text_is_split_at_random(corpus, subword):
     splits = ("train", "valid")
     common = ["--joined-dictionary", "--subword", subword, "--subword-size", "60", "--workers"]
     sampled = ["--subword-sampling", "0.2"]
-    assert run(corpus, *common, "1", dest="usual", splits=splits) == 0
-    assert run(corpus, *common, "1", *sampled, dest="one", splits=splits) == 0
-    assert run(corpus, *common, "3", *sampled, dest="two", splits=splits) == 0
+    assert run(corpus, common, "1", dest="usual", splits=splits) == 0
+    assert run(corpus, common, "1", sampled, dest="one", splits=splits) == 0
+    assert run(corpus, common, "3", sampled, dest="two", splits=splits) == 0
     usual, first, second = (contents(corpus / name) for name in ("usual", "one", "two"))
     assert first == second
     [model] = [name for name in first if name.startswith(("subword.", "sentencepiece."))]
@@ -77,7 +77,7 @@ def test_training_text_is_split_at_random(corpus, subword):
     assert usual["train.de-en.de.bin"] != first["train.de-en.de.bin"]
     files = ["--subword-model", corpus / "one" / model, "--srcdict", corpus / "one" / "dict.de.txt"]
     flags = [*common[:3], *map(str, files), *sampled, "--seed", "2"]
-    assert run(corpus, *flags, dest="other", splits=splits) == 0
+    assert run(corpus, flags, dest="other", splits=splits) == 0
     other = contents(corpus / "other")
     assert other["train.de-en.de.bin"] != first["train.de-en.de.bin"]
     assert other["valid.de-en.de.bin"] == first["valid.de-en.de.bin"]

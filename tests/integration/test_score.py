@@ -14,6 +14,7 @@ import sacrebleu
 
 from relu_nmt.cli.score import main
 from relu_nmt.evaluation.metrics import MetricConfig
+from tests.commands import command_line
 from tests.commands import run_here as run
 from tests.tiny import save_tiny_model, tiny_task
 
@@ -46,12 +47,12 @@ def files(tmp_path, monkeypatch):
 
 
 def lines_of(capsys, *arguments):
-    assert main([*arguments]) == 0
+    assert main(command_line(arguments)) == 0
     return capsys.readouterr().out.splitlines()
 
 
 def error_of(capsys, *arguments):
-    assert main([*arguments]) == 2
+    assert main(command_line(arguments)) == 2
     [line] = capsys.readouterr().err.splitlines()
     return line
 
@@ -62,7 +63,7 @@ def test_compounds_of_tokenized_text_are_split(files, capsys):
     command = ["--sys", "one", "--ref", "other", "--format", "json", "--tokenize"]
     scores = {}
     for tokenize in ("none", "compound"):
-        [line] = [json.loads("".join(lines_of(capsys, *command, tokenize)))]
+        [line] = [json.loads("".join(lines_of(capsys, command, tokenize)))]
         scores[tokenize] = line[0]
     assert scores["compound"]["score"] > scores["none"]["score"]  # term is right
     assert "tok:compound" in scores["compound"]["signature"]
@@ -81,7 +82,7 @@ def test_document_scores_do_not_depend_on_the_form_of_boundaries(files, capsys, 
         if kind == "plain" and system != "sys":
             continue  # --documents counts the lines of the references
         texts = lines_of(
-            capsys, "--sys", f"{system}.{kind}", "--ref", f"ref.{kind}", *flags, *separator
+            capsys, "--sys", f"{system}.{kind}", "--ref", f"ref.{kind}", flags, separator
         )
         assert texts[0] == f"d-{expected.text} documents = 2 signature: {expected.signature}"
         if system == "groups":
@@ -96,7 +97,7 @@ def test_baseline_and_buckets_are_written_as_json(files, capsys):
     arguments = ["--sys", "groups.blank", "--ref", "ref.blank", "--document-separator", "blank"]
     arguments += ["--metrics", "bleu,chrf", "--length-buckets", "8,64", "--baseline", "worse.blank"]
     arguments += ["--paired-bs-n", "50"]
-    lines = lines_of(capsys, *arguments)
+    lines = lines_of(capsys, arguments)
     names = [line.split(" = ")[0].split(":")[0] for line in lines]
     assert names == [
         *("d-BLEU", "s-BLEU", "d-chrF2", "s-chrF2"),
@@ -122,7 +123,7 @@ def test_sentences_are_scored_by_position(files, capsys, system):
     arguments = ["--sys", f"{system}.blank", "--ref", "ref.blank", "--document-separator", "blank"]
     arguments += ["--sentence-separator"] if system == "sep" else []
     arguments += ["--metrics", "bleu,chrf", "--position-buckets"]
-    printed = lines_of(capsys, *arguments, "1,3,9")
+    printed = lines_of(capsys, arguments, "1,3,9")
     expected = []
     for name in ("BLEU", "chrF2"):
         expected += [f"d-{name}", f"s-{name}"]
@@ -144,7 +145,7 @@ def test_sentences_are_scored_by_position(files, capsys, system):
 
 def test_without_aligned_documents_no_position_has_a_score(files, capsys):
     arguments = ["--sys", "groups.blank", "--ref", "ref.blank", "--document-separator", "blank"]
-    lines = lines_of(capsys, *arguments, "--position-buckets")
+    lines = lines_of(capsys, arguments, "--position-buckets")
     assert lines[1:] == ["s-BLEU: none, no document has as many lines as its reference"]
 
 
@@ -187,7 +188,7 @@ def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
     ],
 )
 def test_mistakes_are_one_line_errors(files, capsys, arguments, message):
-    assert message in error_of(capsys, *arguments.split())
+    assert message in error_of(capsys, arguments.split())
 
 
 @pytest.mark.parametrize("flags", ["--baseline groups.plain", "--length-buckets 9,3"])
@@ -218,7 +219,7 @@ def test_contrasts(tmp_path, capsys):
     save_tiny_model(Path(path), tiny_task(WORDS, ("en", "de")), attention="reluformer")
     write_contrasts(tmp_path / "c.jsonl")
     arguments = ["--contrastive", str(tmp_path / "c.jsonl"), "--path", path, "--cpu"]
-    note, *lines = lines_of(capsys, *arguments)
+    note, *lines = lines_of(capsys, arguments)
     assert note == "NOTE: left out 1 in de: the model translates from en"
     categories = ["all", "form of address", "thing pronoun", "distance 1", "distance 2"]
     assert [line.split(" = ")[0] for line in lines] == 2 * [f"accuracy[{c}]" for c in categories]
@@ -237,12 +238,12 @@ def test_contrasts(tmp_path, capsys):
 
     german = (tmp_path / "c.jsonl").read_text("utf-8").splitlines()[2]
     (tmp_path / "c.jsonl").write_text(german + "\n", encoding="utf-8")
-    assert "sentences in de, but the model translates from en" in error_of(capsys, *arguments)
+    assert "sentences in de, but the model translates from en" in error_of(capsys, arguments)
 
 
 def test_results_that_cannot_be_written_are_an_error(files, capsys):
     texts = ["--sys", "sys.plain", "--ref", "ref.plain"]
-    error = error_of(capsys, *texts, "--results", "ref.plain/results.json")
+    error = error_of(capsys, texts, "--results", "ref.plain/results.json")
     assert "--results ref.plain/results.json: cannot write it: File exists" in error
 
 
@@ -308,10 +309,10 @@ def test_the_score_command_prints_the_score(tmp_path):
     assert not output.startswith("BLEU = 100")
     flags = ["--ref", tmp_path / "ref", "--ignore-case"]
     text = (tmp_path / "sys").read_text(encoding="utf-8")
-    lines = run("score", *flags, "--metrics", "bleu,chrf", stdin=text).stdout.split("\n")
+    lines = run("score", flags, "--metrics", "bleu,chrf", stdin=text).stdout.split("\n")
     assert lines[0].startswith("BLEU = 100.00")
     assert lines[1].startswith("chrF2 = 100.00")
-    by_line = run("score", *flags, "--sentence-bleu", "-s", tmp_path / "sys").stdout.split("\n")
+    by_line = run("score", flags, "--sentence-bleu", "-s", tmp_path / "sys").stdout.split("\n")
     assert [line.split(" ")[0] for line in by_line[:2]] == ["0", "1"]
     assert by_line[2].startswith("signature: ")
 

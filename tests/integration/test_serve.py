@@ -425,7 +425,7 @@ def test_errors_at_the_start_are_one_line(checkpoint, tmp_path):
         ([checkpoint, "--window-overlap", "1", "--max-doc-tokens", "1"], "--window-overlap 1"),
         ([], "CKPT is missing"),
     ):
-        done = run_here("serve", *flags, *(["--port", "0"] if flags else []), check=False)
+        done = run_here("serve", flags, (["--port", "0"] if flags else []), check=False)
         assert done.returncode == 2
         assert expected in done.stderr
         assert done.stderr.count("\n") == 1

@@ -16,7 +16,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import progress_bar
 from relu_nmt.jobs.analyze.curves import read_curves
-from tests.commands import run_here
+from tests.commands import command_line, run_here
 from tests.tiny import preprocessed, save_tiny_model, tiny_task
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ GERMAN = "Größe\nStraße\n"
 def score(*flags, **settings):
     """Run relu-nmt-score, which is quick, as a separate program."""
     environment = {**os.environ, **settings.pop("variables", {})}
-    words = [sys.executable, "-m", "relu_nmt.cli.score", *map(str, flags)]
+    words = command_line([sys.executable, "-m", "relu_nmt.cli.score", flags])
     return subprocess.run(words, cwd=ROOT, env=environment, check=False, **settings)
 
 
@@ -46,7 +46,7 @@ def test_output_is_utf_8_whatever_the_locale_says(tmp_path):
 
 def test_a_full_disk_under_standard_output_is_one_line(texts):
     with open("/dev/full", "w") as full:
-        done = score(*texts, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = score(texts, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "No space left" in done.stderr
 
@@ -54,7 +54,7 @@ def test_a_full_disk_under_standard_output_is_one_line(texts):
 def test_a_reader_that_has_left_is_no_success(texts):
     read, write = os.pipe()
     os.close(read)
-    done = score(*texts, stdout=write, stderr=subprocess.PIPE, text=True)
+    done = score(texts, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
 
@@ -145,7 +145,7 @@ def test_carriage_returns_are_the_line_ends_of_a_text_without_others(tmp_path, e
     path.write_bytes(gzip.compress(text) if end else text)
     save_tiny_model(tmp_path / "model.safetensors", tiny_task(["ein", "Haus"]))
     model = ["--path", tmp_path / "model.safetensors", "--cpu", "--beam", 1, "--max-len-b", 2]
-    typed = run_here("interactive", *model, stdin="ein Haus\rein Hund")
-    done = run_here("interactive", *model, "--input", path)
+    typed = run_here("interactive", model, stdin="ein Haus\rein Hund")
+    done = run_here("interactive", model, "--input", path)
     assert done.stdout == typed.stdout and done.stdout.count("\n") == 2
-    assert run_here("translate_document", path, *model).stdout == done.stdout
+    assert run_here("translate_document", path, model).stdout == done.stdout

@@ -44,7 +44,7 @@ def teachers(data, tmp_path_factory):
 
 
 def train(data, folder, *flags, check=True):
-    return tiny.train(data, folder, *OWN.split(), *map(str, flags), check=check)
+    return tiny.train(data, folder, OWN.split(), flags, check=check)
 
 
 def test_a_teacher_whose_folder_has_a_colon_is_one_model(data, teachers, tmp_path):
@@ -52,9 +52,9 @@ def test_a_teacher_whose_folder_has_a_colon_is_one_model(data, teachers, tmp_pat
     teacher = tmp_path / "12:00" / "best.safetensors"
     teacher.symlink_to(teachers[0])
     flags = ["--teacher", teacher, "--max-update", 1]
-    done = train(data, tmp_path / "cached", *flags, "--teacher-cache", tmp_path / "cache")
+    done = train(data, tmp_path / "cached", flags, "--teacher-cache", tmp_path / "cache")
     assert f"teacher: 1 model(s), {teacher}" in done.stdout
-    train(data, tmp_path / "attention", *flags, "--teacher-attention-weight", 1)
+    train(data, tmp_path / "attention", flags, "--teacher-attention-weight", 1)
 
 
 def test_an_ensemble_teaches_and_the_training_resumes_exactly(data, teachers, tmp_path):
@@ -63,8 +63,8 @@ def test_an_ensemble_teaches_and_the_training_resumes_exactly(data, teachers, tm
     for name in ("once", "twice"):
         options = f"{flags} --teacher-cache {tmp_path / name}.cache".split()
         if name == "twice":
-            train(data, tmp_path / name, *options, "--max-update", 3)
-        done = train(data, tmp_path / name, *options, "--max-update", 5)
+            train(data, tmp_path / name, options, "--max-update", 3)
+        done = train(data, tmp_path / name, options, "--max-update", 5)
         assert f"teacher: 2 model(s), {teachers[0]}:{teachers[1]}" in done.stdout
         assert all(float(x) > 0 for x in values(json_lines(done.stdout), "teacher_loss"))
     assert_same_tensors(tensors(tmp_path / "once"), tensors(tmp_path / "twice"))
@@ -73,7 +73,7 @@ def test_an_ensemble_teaches_and_the_training_resumes_exactly(data, teachers, tm
 def test_a_model_that_is_its_own_teacher_has_nothing_to_learn(data, teachers, tmp_path):
     flags = f"--teacher {teachers[0]} --finetune-from-model {teachers[0]} --teacher-top-k 99"
     flags += " --teacher-attention-weight 1 --dropout 0 --lr 1e-9 --max-update 1"
-    [line] = [x for x in json_lines(train(data, tmp_path, *flags.split()).stdout) if "lr" in x][:1]
+    [line] = [x for x in json_lines(train(data, tmp_path, flags.split()).stdout) if "lr" in x][:1]
     assert float(line["teacher_loss"]) == pytest.approx(0, abs=1e-3)
     assert float(line["teacher_attention"]) == pytest.approx(0, abs=1e-3)
 
@@ -92,10 +92,10 @@ def test_the_preflight_runs_the_teacher_after_the_search_for_a_batch_size(
         preflight, "try_batch", lambda *args: [events.append("preflight"), try_batch(*args)][1]
     )
     flags = ("--teacher", teachers[0], "--teacher-cache", tmp_path / "cache", "--max-update", 1)
-    train(data, tmp_path / "cold", *flags)
+    train(data, tmp_path / "cold", flags)
     events.clear()
     auto = ("--disable-validation", "--max-tokens", "auto")
-    tiny.train(data, tmp_path / "warm", *auto, *map(str, flags))
+    tiny.train(data, tmp_path / "warm", auto, flags)
     assert events[-2:] == ["preflight", "teacher"] and events.count("preflight") == 1
 
 
@@ -107,7 +107,7 @@ def test_two_processes_learn_as_one_does(data, teachers, tmp_path, backend, quic
     command = [quick_python, *launcher, "relu_nmt.cli.train", data, *flags.split()]
     options = ["--save-dir", tmp_path / "two", "--ddp-backend", backend]
     subprocess.run([*command, *options], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    train(data, tmp_path / "one", *flags.split(), "--update-freq", 2)
+    train(data, tmp_path / "one", flags.split(), "--update-freq", 2)
     single, double = (tiny.weights(tmp_path / name) for name in ("one", "two"))
     for name, tensor in single.items():
         torch.testing.assert_close(tensor, double[name], atol=1e-5, rtol=1e-3)
@@ -125,7 +125,7 @@ def test_two_processes_learn_as_one_does(data, teachers, tmp_path, backend, quic
 )
 def test_bad_flags_are_one_line(data, teachers, tmp_path, flags, message):
     words = flags.format(*teachers).split()
-    done = train(data, tmp_path / "run", *words, "--max-update", 1, check=False)
+    done = train(data, tmp_path / "run", words, "--max-update", 1, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr
 
 
@@ -134,7 +134,7 @@ def test_a_teacher_of_other_words_is_refused(data, teachers, tmp_path):
         write_lines(tmp_path, split, ["a b c", "d e"])
     other = preprocessed(tmp_path, joined_dictionary=True)
     flags = ("--teacher", teachers[0], "--max-update", 1)
-    done = train(other, tmp_path / "run", *flags, check=False)
+    done = train(other, tmp_path / "run", flags, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "has another source dictionary than that of" in done.stderr
     assert "relu-nmt-preprocess --like" in done.stderr
@@ -149,14 +149,14 @@ def documents(tmp_path_factory):
     data = preprocessed(folder, joined_dictionary=True, document_separator="blank")
     train(data, folder / "plain", "--max-update", 1)
     plain = folder / "plain/checkpoint_last.safetensors"
-    train(data, folder / "long", "--finetune-from-model", plain, *GROUPS, "--max-update", 1)
+    train(data, folder / "long", "--finetune-from-model", plain, GROUPS, "--max-update", 1)
     return data, plain, folder / "long/checkpoint_last.safetensors"
 
 
 def test_a_teacher_of_documents_gives_its_separator_to_a_new_model(documents, tmp_path):
     data, _, teacher = documents
     for updates in (1, 2):
-        train(data, tmp_path, "--teacher", teacher, *GROUPS, "--max-update", updates)
+        train(data, tmp_path, "--teacher", teacher, GROUPS, "--max-update", updates)
 
 
 def test_a_teacher_with_another_separator_is_refused(documents, tmp_path):
@@ -169,7 +169,7 @@ def test_a_teacher_with_another_separator_is_refused(documents, tmp_path):
         ),
         (long, (), "trained with --sentence-separator; give it here too"),
     ):
-        done = train(data, tmp_path, "--teacher", teacher, *flags, "--max-update", 1, check=False)
+        done = train(data, tmp_path, "--teacher", teacher, flags, "--max-update", 1, check=False)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr
 
 
@@ -178,9 +178,9 @@ def test_sentences_beyond_the_positions_of_an_aligned_teacher_are_left_out(docum
     skip = "--skip-invalid-size-inputs-valid-test"
     aligned = "--positions learned --max-source-positions 7 --max-target-positions 7"
     aligned += " --document-attention aligned --max-update 1"
-    train(data, tmp_path / "short", *aligned.split(), *GROUPS, skip)
+    train(data, tmp_path / "short", aligned.split(), GROUPS, skip)
     teacher = tmp_path / "short/checkpoint_last.safetensors"
     flags = ("--teacher", teacher, *GROUPS, "--max-update", 3)
-    train(data, tmp_path / "taught", *flags, skip)
-    done = train(data, tmp_path / "refused", *flags, check=False)
+    train(data, tmp_path / "taught", flags, skip)
+    done = train(data, tmp_path / "refused", flags, check=False)
     assert done.returncode == 2 and "or its --teacher" in done.stderr

@@ -86,7 +86,7 @@ def forked_twice(python, data, flags, folder):
     """Run the command in two processes that train together and return the output of the first."""
 
     def work():
-        done = run_here("train", data, *flags.split())
+        done = run_here("train", data, flags.split())
         (folder / f"out.{os.environ['RANK']}").write_text(done.stdout)
 
     codes = run_ranks(python, work, 2, folder, joined=False)

@@ -15,16 +15,16 @@ def data(tmp_path_factory):
     """Sentences of three words. One long source in training and validation, and one long target."""
     folder = tmp_path_factory.mktemp("lengths")
     for split in ("train", "valid"):
-        sides = [["1 2 3"] * 40, ["1 2 3"] * 40]
-        sides[0][30] = " ".join("1" * (LONG["source"] - 1))
-        sides[1][35] = " ".join("2" * (LONG["target"] - 1))
-        write_lines(folder, split, *sides)
+        sources, targets = (["1 2 3"] * 40 for _ in range(2))
+        sources[30] = " ".join("1" * (LONG["source"] - 1))
+        targets[35] = " ".join("2" * (LONG["target"] - 1))
+        write_lines(folder, split, sources, targets)
     return preprocessed(folder)
 
 
 def train(data, folder, *flags, check=True):
     options = "--max-tokens 60 --max-epoch 1"
-    return tiny.train(data, folder, *options.split(), *flags, check=check)
+    return tiny.train(data, folder, options.split(), flags, check=check)
 
 
 LEARNED = ("--positions", "learned")
@@ -34,18 +34,18 @@ LEARNED = ("--positions", "learned")
 @pytest.mark.parametrize("positions", [LEARNED, ()])
 def test_they_are_refused_before_the_first_update(data, tmp_path, side, positions):
     flag = f"--max-{side}-positions"
-    done = train(data, tmp_path, *positions, flag, LONG[side] - 1, check=False)
+    done = train(data, tmp_path, positions, flag, LONG[side] - 1, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     sentence = {"source": 30, "target": 35}[side]
     message = rf"train\.de-en: sentence {sentence} has {LONG[side]} {side} tokens, but .*{flag}"
     assert re.search(message, done.stderr), done.stderr
     assert "num_updates" not in done.stdout
-    train(data, tmp_path, *positions, flag, LONG[side])
+    train(data, tmp_path, positions, flag, LONG[side])
 
 
 def test_an_attention_of_bounded_length_counts_too(data, tmp_path):
     flags = ("--encoder-attention", "linformer:length=16")
-    done = train(data, tmp_path, *flags, check=False)
+    done = train(data, tmp_path, flags, check=False)
     assert done.returncode == 2
     assert re.search("sentence 30 has 17 source tokens, but the model can take 16", done.stderr)
 
@@ -54,7 +54,7 @@ def test_they_are_left_out_on_request(data, tmp_path):
     limits = ("--max-source-positions", LONG["source"] - 1)
     limits += ("--max-target-positions", LONG["target"] - 1)
     skip = "--skip-invalid-size-inputs-valid-test"
-    done = train(data, tmp_path, *LEARNED, *limits, skip, "--eval-bleu")
+    done = train(data, tmp_path, LEARNED, limits, skip, "--eval-bleu")
     lines = json_lines(done.stdout)
     left_out = [line["message"] for line in lines if "left out" in line.get("message", "")]
     assert len(left_out) == 2 and all(text.startswith("2 of them") for text in left_out)

@@ -30,7 +30,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     make_squares(folder / "images/train", 15, seed=1)
     make_squares(folder / "images/val", 5, seed=2)
-    run_here("vision_train", folder / "images", *FLAGS, f"--save-dir={folder}")
+    run_here("vision_train", folder / "images", FLAGS, f"--save-dir={folder}")
     return folder
 
 
@@ -41,17 +41,15 @@ def images(trained, tmp_path):
 
 
 def train(images, folder, *flags, check=True):
-    return run_here("vision_train", images, *FLAGS, f"--save-dir={folder}", *flags, check=check)
+    return run_here("vision_train", images, FLAGS, f"--save-dir={folder}", flags, check=check)
 
 
 def test_classify_prints_results_of_undamaged_pictures(trained, images, tmp_path):
     photos = sorted((images / "train").glob("*/*.png"))
-    undamaged = run_here("vision_classify", trained / "checkpoint_last.safetensors", *photos)
+    undamaged = run_here("vision_classify", trained / "checkpoint_last.safetensors", photos)
     cut(photos[33])
     photos[2].write_bytes(b"")
-    done = run_here(
-        "vision_classify", trained / "checkpoint_last.safetensors", *photos, check=False
-    )
+    done = run_here("vision_classify", trained / "checkpoint_last.safetensors", photos, check=False)
     lines = undamaged.stdout.splitlines()
     assert done.stdout.splitlines() == [line for i, line in enumerate(lines) if i not in (2, 33)]
     assert done.returncode == 2
@@ -60,7 +58,7 @@ def test_classify_prints_results_of_undamaged_pictures(trained, images, tmp_path
     assert notes[1].startswith(f"{photos[33]}: cannot be read as an image (image file is truncated")
     assert notes[2:] == ["2 of 45 pictures cannot be read"]
     words = [photos[2], photos[3], "nowhere.png", "--json"]
-    done = run_here("vision_classify", trained / "checkpoint_last.safetensors", *words, check=False)
+    done = run_here("vision_classify", trained / "checkpoint_last.safetensors", words, check=False)
     first, second, third = json.loads(done.stdout)
     assert (first["classes"], third["classes"], third["error"]) == (
         *({}, {}),
@@ -85,7 +83,7 @@ def test_evaluation_can_skip_damaged_images(trained, images, tmp_path, zipped):
     assert "repair or remove it, or give --skip-damaged-images" in stopped.stderr
     for size in ("1", "7"):  # of batches, with 1 some are empty
         flags = [f"--batch-size={size}", "--skip-damaged-images", f"--results={tmp_path}/r"]
-        done = run_here("vision_evaluate", model, "--data", data, *flags)
+        done = run_here("vision_evaluate", model, "--data", data, flags)
         assert done.stdout == undamaged.stdout.replace("\n", " (2 damaged ones left out)\n")
         for number, name in enumerate(("blue/0000", "red/0003"), 1):
             assert f"{data}: {name}.png: cannot be read" in done.stderr
@@ -100,8 +98,8 @@ def test_probes_can_skip_damaged_images(trained, images, method):
     cut(images / "val/blue/0000.png")
     words = [trained / "checkpoint_last.safetensors", "--train", images / "train"]
     words += ["--test", images / "val", *f"--method {method} --batch-size 1".split()]
-    assert "--skip-damaged-images" in run_here("vision_probe", *words, check=False).stderr
-    done = run_here("vision_probe", *words, "--skip-damaged-images")
+    assert "--skip-damaged-images" in run_here("vision_probe", words, check=False).stderr
+    done = run_here("vision_probe", words, "--skip-damaged-images")
     assert "blue/0000.png: cannot be read" in done.stderr
 
 
@@ -109,10 +107,10 @@ def test_ridge_regression_learns_from_undamaged_images(trained, images):
     words = ["--method=ridge", "--shots=15", "--seeds=0", "--eval-crop-ratio=1"]
     sets = ["--train", images / "train", "--test", images / "val"]
     (images / "train/red/0003.png").unlink()
-    undamaged = run_here("vision_probe", trained / "checkpoint_last.safetensors", *sets, *words)
+    undamaged = run_here("vision_probe", trained / "checkpoint_last.safetensors", sets, words)
     (images / "train/red/0003.png").write_bytes(b"damaged")
     words.append("--skip-damaged-images")
-    done = run_here("vision_probe", trained / "checkpoint_last.safetensors", *sets, *words)
+    done = run_here("vision_probe", trained / "checkpoint_last.safetensors", sets, words)
     assert done.stdout == undamaged.stdout.splitlines()[-1] + "\n"
 
 
@@ -140,8 +138,8 @@ def test_training_can_skip_damaged_images(images, tmp_path, check):
         cut(images / f"val/blue/000{number}.png")
         (tmp_path / f"repaired/val/blue/000{number}.png").unlink()
     flags = [*check.split(), "--train-crop=none"]
-    done = train(images, tmp_path / "run", "--skip-damaged-images", *flags)
-    train(tmp_path / "repaired", tmp_path / "other", *flags)
+    done = train(images, tmp_path / "run", "--skip-damaged-images", flags)
+    train(tmp_path / "repaired", tmp_path / "other", flags)
     assert_same_tensors(weights(tmp_path / "run"), weights(tmp_path / "other"))
     for name in ("train/red/0003", "train/red/0004", "val/blue/0002"):
         assert done.stdout.count(f"{name}.png: cannot be read") == 1
@@ -183,7 +181,7 @@ def test_unusual_images_are_read_and_a_bomb_is_one_line(trained, tmp_path):
     Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
     photos = sorted(tmp_path.iterdir())
     model = trained / "checkpoint_last.safetensors"
-    done = run_here("vision_classify", model, *photos, check=False)
+    done = run_here("vision_classify", model, photos, check=False)
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
         str(path) for path in photos if path.name != "bomb.png"
     ]

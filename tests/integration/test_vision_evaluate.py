@@ -33,7 +33,7 @@ def trained(tmp_path_factory):
     make_squares(folder / "images/val", 10, seed=2)
     make_squares(folder / "images/test", 8, seed=3)
     run_here(
-        "vision_train", folder / "images", *TRAIN.split(), "--max-epoch=2", f"--save-dir={folder}"
+        "vision_train", folder / "images", TRAIN.split(), "--max-epoch=2", f"--save-dir={folder}"
     )
     return folder
 
@@ -51,14 +51,14 @@ def expected_accuracy(folder, images):
 
 
 def evaluate(trained, *flags, check=True):
-    return run_here("vision_evaluate", checkpoint(trained), "--cpu", *flags, check=check)
+    return run_here("vision_evaluate", checkpoint(trained), "--cpu", flags, check=check)
 
 
 def test_all_sets_except_train_are_evaluated(trained, tmp_path):
     zip_folder(trained / "images/train", tmp_path / "t.zip")
     file = tmp_path / "accuracy.json"
     flags = ["--batch-size=7", "--num-workers=2", f"--results={file}"]
-    done = evaluate(trained, "--data", trained / "images", tmp_path / "t.zip", *flags)
+    done = evaluate(trained, "--data", trained / "images", tmp_path / "t.zip", flags)
     lines = done.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["val", "test", "t"]
     record = json.loads(file.read_text())
@@ -100,7 +100,7 @@ def test_top_5_counts_the_five_best(trained, tmp_path):
             pixels = rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "eight" / name / f"{number}.png")
     flags = [*TRAIN.split(), "--max-update=1", "--disable-validation", f"--save-dir={tmp_path}"]
-    run_here("vision_train", tmp_path / "eight", *flags)
+    run_here("vision_train", tmp_path / "eight", flags)
     file = tmp_path / "results.json"
     run_here(
         "vision_evaluate", checkpoint(tmp_path), "--data", tmp_path / "eight", "--results", file
@@ -159,7 +159,7 @@ def test_a_single_picture_is_classified(trained, kind):
 
 def test_classify_prints_the_likeliest_classes(trained):
     photos = [trained / "images/test/red/0001.png", trained / "images/test/blue/0000.png"]
-    done = run_here("vision_classify", checkpoint(trained), "--top-k=2", *photos, "--cpu")
+    done = run_here("vision_classify", checkpoint(trained), "--top-k=2", photos, "--cpu")
     expected = ImageClassifier.from_checkpoint(checkpoint(trained), "cpu").classify(photos, 2)
     for line, photo, shares in zip(done.stdout.splitlines(), photos, expected, strict=True):
         name, *pairs = line.split("\t")
@@ -182,12 +182,12 @@ def test_data_and_checkpoint_are_arguments_or_flags_in_every_command(trained):
         file = checkpoint(trained)
         forms = [(file, images), (images, model, file), (model, file, images)]
         forms += [(file, "--data", images), (model, file, "--data", images)]
-        outputs = {run_here(command, *words, "--cpu").stdout for words in forms}
+        outputs = {run_here(command, words, "--cpu").stdout for words in forms}
         assert len(outputs) == 1
         twice = run_here(command, model, file, images, "--data", images, check=False)
         assert "--data" in twice.stderr and "is given too; leave one out" in twice.stderr
     sets = ["--train", data, "--test", data, "--method", "knn", "--cpu"]
-    results = [run_here("vision_probe", *words, *sets).stdout for words in ([file], [model, file])]
+    results = [run_here("vision_probe", words, sets).stdout for words in ([file], [model, file])]
     assert results[0] == results[1]
     swapped = run_here("vision_classify", photo, file, check=False)
     assert "the first word is the checkpoint, unless --path CKPT names it" in swapped.stderr
@@ -206,7 +206,7 @@ def test_data_and_checkpoint_are_arguments_or_flags_in_every_command(trained):
 )
 def test_mistakes_are_one_line(trained, words, message):
     words = [str(checkpoint(trained)) if word == "CKPT" else word for word in words]
-    done = run_here("vision_classify", checkpoint(trained), *words, check=False)
+    done = run_here("vision_classify", checkpoint(trained), words, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
@@ -275,7 +275,7 @@ def test_a_classifier_needs_a_path():
 def test_a_probe_without_a_method_names_the_methods(trained):
     images = trained / "images"
     flags = (checkpoint(trained), "--train", images, "--test", images)
-    done = run_here("vision_probe", *flags, check=False)
+    done = run_here("vision_probe", flags, check=False)
     assert done.returncode == 2 and "--method is missing" in done.stderr
     assert done.stderr.endswith("(knn, ridge, linear)\n")
 
@@ -291,7 +291,7 @@ def test_attention_maps_are_drawn_beside_the_classes(trained, tmp_path):
     photos = sorted((trained / "images/test").rglob("*.png"))[:2]
     maps = tmp_path / "new/maps"
     flags = ["--cpu", f"--attention-maps={maps}"]
-    printed = run_here("vision_classify", checkpoint(trained), *photos, *flags)
+    printed = run_here("vision_classify", checkpoint(trained), photos, flags)
     assert len(printed.stdout.splitlines()) == 2
     assert sorted(file.name for file in maps.iterdir()) == [f"{path.stem}.svg" for path in photos]
     assert "layer 0, head 1" in (maps / f"{photos[0].stem}.svg").read_text("utf-8")
@@ -314,6 +314,6 @@ def test_attention_maps_that_cannot_be_drawn_are_refused(
     monkeypatch.chdir(tmp_path)
     photo = tmp_path / "0.png"
     Image.new("RGB", (12, 12)).save(photo)
-    result = run_here("vision_classify", checkpoint(trained), photo, "--cpu", *flags, check=False)
+    result = run_here("vision_classify", checkpoint(trained), photo, "--cpu", flags, check=False)
     assert result.returncode == 2
     assert message in result.stderr

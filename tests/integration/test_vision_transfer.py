@@ -33,7 +33,7 @@ def trained(tmp_path_factory):
     run_here(
         "vision_train",
         folder / "images",
-        *TRAIN.split(),
+        TRAIN.split(),
         "--attention=reluformer",
         "--max-update=40",
         f"--save-dir={folder}",
@@ -47,8 +47,8 @@ def checkpoint(folder):
 
 def probe(trained, method, *flags, check=True):
     paths = ["--train", trained / "images", "--test", trained / "images/test"]
-    words = [checkpoint(trained), "--cpu", *paths, "--method", method, *flags]
-    return run_here("vision_probe", *words, check=check)
+    words = [checkpoint(trained), "--cpu", paths, "--method", method, flags]
+    return run_here("vision_probe", words, check=check)
 
 
 def features(trained, name, numbers=None):
@@ -69,9 +69,10 @@ def right(scores, labels):
 def test_nearest_neighbours(trained, tmp_path):
     file = tmp_path / "knn.json"
     flags = ["--neighbours=7", "--temperature=0.1", "--eval-crop-ratio=1", "--batch-size=7"]
-    done = probe(trained, "knn", *flags, "--results", file)
-    training, test = features(trained, "train"), features(trained, "test")
-    expected = right(neighbor_scores(*training, test[0], 3, 7, 0.1), test[1])
+    done = probe(trained, "knn", flags, "--results", file)
+    rows, labels = features(trained, "train")
+    test, test_labels = features(trained, "test")
+    expected = right(neighbor_scores(rows, labels, test, 3, 7, 0.1), test_labels)
     values = json.loads(file.read_text())
     [result] = values["results"]
     assert result["top1"] == values["top1"] == pytest.approx(expected)
@@ -85,14 +86,14 @@ def test_nearest_neighbours(trained, tmp_path):
 def test_ridge_regression_from_a_few_images(trained, tmp_path):
     file = tmp_path / "ridge.json"
     flags = ["--shots=4", "--seeds=0,5", "--l2=10", "--eval-crop-ratio=1"]
-    done = probe(trained, "ridge", *flags, "--results", file)
+    done = probe(trained, "ridge", flags, "--results", file)
     [result] = json.loads(file.read_text())["results"]
     labels = open_images(trained / "images")["train"].labels
-    test = features(trained, "test")
+    test, test_labels = features(trained, "test")
     expected = []
     for seed in (0, 5):
-        training = features(trained, "train", choose_shots(labels, 3, 4, seed).tolist())
-        expected.append(right(ridge_scores(*training, test[0], 3, 10.0), test[1]))
+        rows, of_rows = features(trained, "train", choose_shots(labels, 3, 4, seed).tolist())
+        expected.append(right(ridge_scores(rows, of_rows, test, 3, 10.0), test_labels))
     assert result["by_seed"] == pytest.approx(expected)
     assert result["top1"] == pytest.approx(np.mean(expected))
     assert f"({expected[0]:.2f}, {expected[1]:.2f})" in done.stdout
@@ -107,11 +108,11 @@ def test_classes_with_fewer_images_than_shots_are_reported(trained):
 
 def test_a_linear_classifier_learns_on_random_views(trained):
     flags = ["--lr=0.03", "--batch-size=15", "--epochs=20", "--eval-crop-ratio=1"]
-    first, second = (probe(trained, "linear", *flags, "--num-workers=2").stdout for _ in range(2))
+    first, second = (probe(trained, "linear", flags, "--num-workers=2").stdout for _ in range(2))
     assert first == second  # to the last digit printed
     assert float(first.split("top-1 ")[1]) > 90
     flags = ["--epochs=1", "--seed=2", "--bf16", "--features=joined", "--image-size=16x9"]
-    other = probe(trained, "linear", *flags).stdout
+    other = probe(trained, "linear", flags).stdout
     assert "linear: 24 images of 3 classes" in other
 
 
@@ -120,13 +121,13 @@ def test_several_data_sets_are_probed_separately_and_averaged(trained, tmp_path)
         for number, kind in enumerate(sorted((trained / "images" / name).iterdir())[:2]):
             shutil.copytree(kind, tmp_path / name / str(number))
     single = [
-        float(probe(trained, "knn", *flags).stdout.split("top-1 ")[1])
+        float(probe(trained, "knn", flags).stdout.split("top-1 ")[1])
         for flags in ([], ["--train", tmp_path / "train", "--test", tmp_path / "test"])
     ]
     flags = ["--train", trained / "images", tmp_path / "train"]
     flags += ["--test", trained / "images/test", tmp_path / "test"]
     file = tmp_path / "both.json"
-    *lines, mean = probe(trained, "knn", *flags, "--results", file).stdout.splitlines()
+    *lines, mean = probe(trained, "knn", flags, "--results", file).stdout.splitlines()
     assert [float(line.split("top-1 ")[1]) for line in lines] == single
     assert mean.startswith("mean of 2 data sets: top-1 ")
     assert [record["test"] for record in json.loads(file.read_text())["results"]] == list(
@@ -150,7 +151,7 @@ def test_several_data_sets_are_probed_separately_and_averaged(trained, tmp_path)
     ],
 )
 def test_mistakes_are_one_line(trained, method, flags, message):
-    done = probe(trained, method, *flags, check=False)
+    done = probe(trained, method, flags, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("relu-nmt-vision-probe: error: ")
     assert message in done.stderr
@@ -165,8 +166,8 @@ def test_a_path_with_several_test_sets_is_an_error(trained, tmp_path):
 
 def finetune(trained, data, folder, *flags, check=True):
     start = f"--finetune-from-model={checkpoint(trained)}"
-    words = [data, *TRAIN.split(), "--attention=reluformer", "--valid-fraction=0.2"]
-    return run_here("vision_train", *words, start, *flags, f"--save-dir={folder}", check=check)
+    words = [data, TRAIN.split(), "--attention=reluformer", "--valid-fraction=0.2"]
+    return run_here("vision_train", words, start, flags, f"--save-dir={folder}", check=check)
 
 
 def test_the_example_unpacks_images_whole_or_not_at_all(trained, tmp_path):
@@ -209,7 +210,7 @@ def test_training_starts_from_a_model_of_other_classes(trained, tmp_path):
 
 def test_the_same_classes_keep_the_head_and_another_size_interpolates_positions(trained, tmp_path):
     flags = ["--max-update=1", "--lr=1e-9", "--image-size=24x18"]
-    done = finetune(trained, trained / "images/train", tmp_path / "run", *flags)
+    done = finetune(trained, trained / "images/train", tmp_path / "run", flags)
     assert "--image-size 24x18 (was 12)" in done.stdout
     assert "positions of 12x12 pixels are interpolated to those of 24x18" in done.stdout
     assert "starts anew" not in done.stdout

@@ -25,8 +25,8 @@ def elsewhere(tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path_factory.mktemp("started"))
 
 
-def error_of(*words):
-    done = run_here(*words, check=False)
+def error_of(command, *words):
+    done = run_here(command, words, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     return done.stderr
 
@@ -54,7 +54,7 @@ def test_a_folder_that_is_no_data_folder_is_told_what_it_is(tmp_path, name, what
     (tmp_path / name).write_bytes(b"")
     for words in (("generate", "--path", MODEL), ("train", "--max-tokens", "9")):
         command, *flags = words
-        assert f"{tmp_path}: {what}" in error_of(command, tmp_path, "--cpu", *flags)
+        assert f"{tmp_path}: {what}" in error_of(command, tmp_path, "--cpu", flags)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,11 @@ def test_a_pipe_in_a_data_folder_is_refused(name, tmp_path):
 
 def test_a_pipe_in_place_of_a_checkpoint_is_refused(tmp_path):
     os.mkfifo(tmp_path / "checkpoint_last.safetensors")
-    for words in (("generate", DATA, "--path"), ("average", "--output", "out", "--inputs")):
-        error = error_of(*words, tmp_path / "checkpoint_last.safetensors")
+    for command, flags in (
+        ("generate", [DATA, "--path"]),
+        ("average", ["--output", "out", "--inputs"]),
+    ):
+        error = error_of(command, flags, tmp_path / "checkpoint_last.safetensors")
         assert "checkpoint_last.safetensors: is no plain file" in error
     words = ["train", DATA, "--cpu", "--max-tokens", "99", "--save-dir", tmp_path]
     assert "checkpoint_last.safetensors: is no plain file" in error_of(*words)
@@ -101,7 +104,7 @@ def test_a_pt_beside_a_safetensors_is_told(tmp_path, content):
 @pytest.mark.parametrize("command", ["train", "generate"])
 def test_an_absurd_seed_is_one_line(command):
     flags = ["--path", MODEL, "--sampling"] if command == "generate" else ["--max-tokens", "9"]
-    error = error_of(command, DATA, "--cpu", *flags, "--seed", str(10**30))
+    error = error_of(command, DATA, "--cpu", flags, "--seed", str(10**30))
     assert f"--seed {10**30}: expected 0 to" in error
 
 
@@ -132,7 +135,7 @@ def test_a_model_larger_than_memory_is_one_line(monkeypatch):
 @pytest.mark.parametrize("flag", ["--save-dir", "--finetune-from-model", "--extra-data=x,,y"])
 def test_an_empty_path_is_one_line(flag):
     words = [flag] if "=" in flag else [flag, ""]
-    assert "expected a path" in error_of("train", DATA, "--max-tokens", "9", *words)
+    assert "expected a path" in error_of("train", DATA, "--max-tokens", "9", words)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ def test_an_empty_path_is_one_line(flag):
 )
 def test_an_empty_argument_is_one_line(command, flags, name):
     """Such as a variable of the shell that is not set."""
-    assert f"error: {name} '': expected a path" in error_of(command, "", *flags)
+    assert f"error: {name} '': expected a path" in error_of(command, "", flags)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +166,7 @@ def test_an_empty_argument_is_one_line(command, flags, name):
 @pytest.mark.parametrize("value", [10**20, 10**400])
 def test_an_absurd_number_is_one_line(command, flags, value):
     files = ["--ref", __file__] if command == "score" else [DATA, "--cpu", "--path", MODEL]
-    error = error_of(command, *files, *flags, str(value))
+    error = error_of(command, files, flags, str(value))
     assert flags[-1] in error and "expected" in error
 
 

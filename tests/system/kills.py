@@ -66,14 +66,12 @@ class KilledFolder:
 
     Args:
         write: of the folder.
-        calls: how many calls of functions come before.
-        delay: seconds from there, in which it goes on.
+        killed_at: number of calls of functions before, and seconds after, in which it goes on.
     """
 
-    def __init__(self, write: Callable[..., None], calls: int, delay: float) -> None:
+    def __init__(self, write: Callable[..., None], killed_at: tuple[int, float]) -> None:
         self.write = write
-        self.calls = calls
-        self.delay = delay
+        self.calls, self.delay = killed_at
 
     def __call__(self, *arguments: object) -> None:
         """Write, perhaps not to the end."""
@@ -127,7 +125,7 @@ def train(
     )
     trainer = toy.trainer(ToyObjective(LargeModel()))
     if killed_at is not None:
-        trainer._folder.write = KilledFolder(trainer._folder.write, *killed_at)
+        trainer._folder.write = KilledFolder(trainer._folder.write, killed_at)
     with trainer._folder.owned():
         trainer.train()
 

@@ -10,7 +10,7 @@ FLAGS = ["--max-tokens", "1024", "--warmup-updates", "50"]
 
 @pytest.fixture
 def copy_task():
-    with example_modules("../benchmarks", "measuring", "copy_task") as modules:
+    with example_modules("../benchmarks", ["measuring", "copy_task"]) as modules:
         yield modules.copy_task
 
 
@@ -20,7 +20,7 @@ def test_bleu_98_and_perplexity_1_03(copy_task, tmp_path, monkeypatch):
     monkeypatch.setattr(copy_task, "LONGEST", 8)
     monkeypatch.setattr(copy_task, "SYMBOLS", copy_task.SYMBOLS[:12])
     monkeypatch.setattr(copy_task, "SIZES", {"train": 10_000, "valid": 200, "test": 200})
-    monkeypatch.setattr(copy_task, "output_of", lambda name, words: run_here(name, *words).stdout)
+    monkeypatch.setattr(copy_task, "output_of", lambda name, words: run_here(name, words).stdout)
     data = copy_task.write_data(tmp_path, "sort")
     learned = copy_task.learn(data, tmp_path / "run", 200, FLAGS)
     assert learned.perplexity <= 1.03

@@ -11,6 +11,7 @@ from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.translation.search.translations import Hypothesis, Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from tests.commands import command_line
 from tests.tiny import digit_documents, preprocessed, save_tiny_model, write_documents
 
 NUM_DOCUMENTS = 5
@@ -67,11 +68,11 @@ def copy_sources(monkeypatch):
 
 
 def run(command, *arguments, expect=0):
-    assert command.main([str(argument) for argument in arguments]) == expect
+    assert command.main(command_line(arguments)) == expect
 
 
 def translate(folder, capsys, text, *flags, model="sep"):
     path = folder / "input.txt"
     path.write_bytes(text.encode("utf-8"))
-    run(translate_document, path, "--path", folder / f"{model}.safetensors", *SHORT, *flags)
+    run(translate_document, path, "--path", folder / f"{model}.safetensors", SHORT, flags)
     return capsys.readouterr()

@@ -32,7 +32,7 @@ def generate_documents(folder, capsys, model, limit, *flags):
     """Run relu-nmt-generate and return its output and the results it wrote."""
     results = folder / "results.json"
     arguments = [folder / "data", "--path", folder / f"{model}.safetensors", *SHORT]
-    run(generate, *arguments, "--max-doc-tokens", limit, "--results", results, *flags)
+    run(generate, arguments, "--max-doc-tokens", limit, "--results", results, flags)
     return capsys.readouterr().out, json.loads(results.read_text())
 
 
@@ -53,7 +53,7 @@ def test_the_speed_does_not_include_the_first_sentence(folder, capsys, copying, 
     assert sizes[0] == 1 < sizes[1]
     assert results["seconds"] == len(sizes) - 1
     sizes.clear()
-    run(generate, folder / "data", "--path", folder / "sep.safetensors", *SHORT)
+    run(generate, folder / "data", "--path", folder / "sep.safetensors", SHORT)
     assert sizes[0] > 1  # without results there is nothing to warm up for
 
 
@@ -61,7 +61,7 @@ def test_the_speed_does_not_include_the_first_sentence(folder, capsys, copying, 
 @pytest.mark.parametrize("model", ["sep", "joined"])
 def test_d_bleu_does_not_depend_on_the_groups(folder, capsys, copying, model, limit):
     flags = ["--output", folder / f"{model}.out", "--output-separator", "blank"]
-    output, results = generate_documents(folder, capsys, model, limit, *flags)
+    output, results = generate_documents(folder, capsys, model, limit, flags)
     _, sentences = generate_documents(folder, capsys, model, 1)
     assert results["d_bleu"] == sentences["d_bleu"]
     assert results["chrf"] == sentences["chrf"]
@@ -73,7 +73,7 @@ def test_d_bleu_does_not_depend_on_the_groups(folder, capsys, copying, model, li
     assert statistics.score() == pytest.approx(results["d_bleu"]["score"])
 
     arguments = ["--sys", folder / f"{model}.out", "--ref", folder / "test.en"]
-    run(score, *arguments, "--document-separator", "blank", *AS_JSON)
+    run(score, arguments, "--document-separator", "blank", AS_JSON)
     scored = json.loads(capsys.readouterr().out)
     assert scored[0]["score"] == results["d_bleu"]["score"]
     if model == "sep" or limit == 1:
@@ -119,7 +119,7 @@ def test_sentences_are_scored_by_position(folder, capsys, copying, overlap):
     path = folder / "positions.out"
     flags = ["--output", path, "--output-separator", "tag", "--max-len-a", 2]
     flags += ["--window-overlap", overlap] if overlap else []
-    output, results = generate_documents(folder, capsys, "sep", 24, *flags)
+    output, results = generate_documents(folder, capsys, "sep", 24, flags)
     lines = [line for line in path.read_text().splitlines() if line != "<d>"]
     references = (folder / "flat-text/test.en").read_text().splitlines()
     in_document = []
@@ -161,7 +161,7 @@ def test_sentences_of_mismatched_groups_have_no_position(folder, capsys):
 def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
     path = folder / "mismatches.out"
     flags = ["--output", path, "--output-separator", "tag", "--quiet", "--free-sentence-count"]
-    output, results = generate_documents(folder, capsys, "sep", 24, *flags)
+    output, results = generate_documents(folder, capsys, "sep", 24, flags)
     assert not lines_of(output, "H")
     assert results["mismatches"] > 0
     assert (rate := results["mismatch_rate"]) == results["mismatches"] / results["groups"]
@@ -170,7 +170,7 @@ def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
     tagged = (folder / "test.en").read_text().replace("\n\n", "\n<d>\n")
     (folder / "tagged.en").write_text(f"<d>\n{tagged}")
     arguments = ["--sys", path, "--ref", folder / "tagged.en"]
-    run(score, *arguments, "--document-separator", "tag", *AS_JSON)
+    run(score, arguments, "--document-separator", "tag", AS_JSON)
     scored = json.loads(capsys.readouterr().out)
     assert scored[0]["score"] == results["d_bleu"]["score"]
     assert (results["s_bleu"] or {"score": None})["score"] == scored[1]["score"]
@@ -189,7 +189,7 @@ def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
 def test_by_default_groups_have_as_many_sentences_as_their_sources(folder, capsys, flags):
     path = folder / "counted.out"
     flags = ["--output", path, "--output-separator", "tag", *flags]
-    output, results = generate_documents(folder, capsys, "sep", 24, *flags)
+    output, results = generate_documents(folder, capsys, "sep", 24, flags)
     assert results["mismatches"] == results["mismatch_rate"] == 0
     assert f"mismatch of the number of sentences: 0 of {results['groups']} (0.00%)" in output
     assert path.read_text().count("\n") == results["sentences"] + results["documents"]
@@ -198,7 +198,7 @@ def test_by_default_groups_have_as_many_sentences_as_their_sources(folder, capsy
 
 def test_sentences_of_a_model_without_separators_cannot_be_counted(folder, capsys):
     arguments = [folder / "data", "--path", folder / "joined.safetensors", *SHORT]
-    run(generate, *arguments, "--max-doc-tokens", 24, "--free-sentence-count", expect=2)
+    run(generate, arguments, "--max-doc-tokens", 24, "--free-sentence-count", expect=2)
     assert "--free-sentence-count: the model was trained without" in capsys.readouterr().err
 
 
@@ -214,15 +214,15 @@ def test_the_longest_output_and_a_missing_s_bleu_are_reported(folder, capsys, mo
 
 def test_empty_translations_are_reported(folder, capsys):
     flags = [1, "--min-len", 0, "--max-len-a", 0, "--max-len-b", 0]
-    _, err = translate(folder, capsys, "1 2\n3\n\n4\n", "--max-doc-tokens", *flags)
+    _, err = translate(folder, capsys, "1 2\n3\n\n4\n", "--max-doc-tokens", flags)
     assert "NOTE: 3 of 3 (100.00%) lines have an empty translation" in err
-    output, _ = generate_documents(folder, capsys, "sep", *flags, "--output", folder / "empty")
+    output, _ = generate_documents(folder, capsys, "sep", flags, "--output", folder / "empty")
     assert "NOTE: 15 of 15 (100.00%) lines have an empty translation and are not in " in output
 
 
 def test_an_overlap_shows_context_in_the_source_only(folder, capsys, copying):
     flags = ["--window-overlap", 1, "--max-len-a", 2]
-    output, results = generate_documents(folder, capsys, "sep", 24, *flags)
+    output, results = generate_documents(folder, capsys, "sep", 24, flags)
     groups = results["groups"]
     sources = [fields[0] for _, fields in lines_of(output, "S")]
     targets = [fields[0] for _, fields in lines_of(output, "T")]
@@ -242,7 +242,7 @@ def test_source_only_counting_length_notes_and_results_files_work(folder, capsys
     output, _ = generate_documents(folder, capsys, "sep", 30)
     assert "NOTE: --max-doc-tokens 30, but the model was trained on up to 24 tokens" in output
     arguments = [folder / "data", "--path", folder / "sep.safetensors", *SHORT]
-    run(generate, *arguments, "--results-path", folder / "lines", "--max-doc-tokens", 24)
+    run(generate, arguments, "--results-path", folder / "lines", "--max-doc-tokens", 24)
     assert "d-BLEU" in (folder / "lines/generate-test.txt").read_text()
 
 
@@ -261,7 +261,7 @@ def test_all_commands_choose_the_length_of_groups_by_one_rule(
     folder, capsys, copying, model, data, flags, score, note
 ):
     path = ["--path", folder / f"{model}.safetensors", "--cpu", *flags.split()]
-    run(generate, folder / data, *path)
+    run(generate, folder / data, path)
     out = capsys.readouterr().out
     assert f"beam=5: {score}" in out
     assert [line for line in out.splitlines() if "training" in line or "trained" in line] == [
@@ -269,14 +269,14 @@ def test_all_commands_choose_the_length_of_groups_by_one_rule(
     ]
     if data == "flat":
         return
-    run(translate_document, folder / "test.de", *path)
+    run(translate_document, folder / "test.de", path)
     assert note in capsys.readouterr().err
 
 
 def test_document_options_work_without_max_doc_tokens(folder, capsys, copying):
     path = ["--path", folder / "sep.safetensors", "--cpu", *SHORT]
     written = ["--output", folder / "default", "--results", folder / "default.json"]
-    run(generate, folder / "data", *path, *written)
+    run(generate, folder / "data", path, written)
     results = json.loads((folder / "default.json").read_text())
     assert results["max_doc_tokens"] == 24
     documents = (folder / "test.de").read_text().replace("3", "4")
@@ -299,7 +299,7 @@ def test_document_options_work_without_max_doc_tokens(folder, capsys, copying):
 )
 def test_mistakes_with_a_data_folder(folder, capsys, data, flags, message):
     flags = ["--path", folder / "sep.safetensors", "--cpu", *flags.format(folder=folder).split()]
-    run(generate, folder / data, *flags, expect=2)
+    run(generate, folder / data, flags, expect=2)
     error = capsys.readouterr().err
     assert error.startswith("relu-nmt-generate: error: ") and message in error
     assert error.count("\n") == 1
@@ -307,10 +307,10 @@ def test_mistakes_with_a_data_folder(folder, capsys, data, flags, message):
 
 def test_sentences_too_long_for_learned_positions_can_be_left_out(folder, capsys):
     flags = ["--skip-invalid-size-inputs-valid-test"]
-    output, _ = generate_documents(folder, capsys, "short", 12, *flags)
+    output, _ = generate_documents(folder, capsys, "short", 12, flags)
     assert "NOTE: 1 sentence of more than 20 tokens left empty" in output
     model = ["--path", folder / "short.safetensors", "--max-doc-tokens", 12]
-    run(generate, folder / "data", *model, "--cpu", expect=2)
+    run(generate, folder / "data", model, "--cpu", expect=2)
     assert "--skip-invalid-size-inputs-valid-test" in capsys.readouterr().err
 
 
@@ -325,7 +325,7 @@ def test_groups_do_not_depend_on_the_references(folder, tmp_path, capsys, copyin
     for flags in (SHORT, [*SHORT, "--count-source-only"], ["--score-reference", "--cpu"]):
         results = tmp_path / "results.json"
         words = [data, "--path", folder / "sep.safetensors", "--results", results]
-        run(generate, *words, "--max-doc-tokens", 12, *flags)
+        run(generate, words, "--max-doc-tokens", 12, flags)
         counts.append(json.loads(results.read_text())["groups"])
     capsys.readouterr()
     _, err = translate(folder, capsys, source, "--max-doc-tokens", 12)

@@ -20,11 +20,11 @@ from tests.integration.documents.document_models import run, translate
 def test_a_note_says_that_interactive_does_not_join_lines(folder, capsys, copying):
     (folder / "two").write_text("1\n2\n")
     path = ["--input", folder / "two", "--cpu", "--path"]
-    run(interactive, *path, folder / "sep.safetensors")
+    run(interactive, path, folder / "sep.safetensors")
     out, err = capsys.readouterr()
     assert out == "1\n2\n" and err.count("each line is translated on its own") == 1
     assert "up to 24 tokens; relu-nmt-translate-document" in err
-    run(interactive, *path, folder / "sentences.safetensors")
+    run(interactive, path, folder / "sentences.safetensors")
     assert capsys.readouterr().err == ""
 
 
@@ -44,7 +44,7 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("flags", [[], ["--max-doc-tokens", 8, "--window-overlap", 2]])
 def test_every_line_gives_one_line_and_blank_lines_stay(folder, capsys, name, flags):
-    out, err = translate(folder, capsys, TEXTS[name], *flags)
+    out, err = translate(folder, capsys, TEXTS[name], flags)
     lines = TEXTS[name].splitlines()
     translated = out.split("\n")[:-1]
     assert len(translated) == len(lines)
@@ -60,7 +60,7 @@ def test_every_line_gives_one_line_and_blank_lines_stay(folder, capsys, name, fl
 def test_lines_stand_beside_their_own_translations(folder, capsys, copying, flags):
     for text in TEXTS.values():
         if "sep" not in text:
-            out, _ = translate(folder, capsys, text, *flags)
+            out, _ = translate(folder, capsys, text, flags)
             lines = text.replace("3", "4").splitlines()
             assert out == "".join(f"{line.strip()}\n" for line in lines)
 
@@ -84,7 +84,7 @@ def test_python_gives_the_same_documents_as_the_command(folder, capsys):
             {"max_doc_tokens": 10, "window_overlap": 1},
         ),
     ):
-        out, _ = translate(folder, capsys, text, *flags)
+        out, _ = translate(folder, capsys, text, flags)
         translator = Translator.from_checkpoint(folder / "sep.safetensors", "cpu")
         documents = [document.split("\n") for document in text.rstrip("\n").split("\n\n")]
         search = {"beam": 2, "max_len_a": 0.5, "max_len_b": 4}
@@ -97,7 +97,7 @@ def test_python_gets_the_counts_that_the_command_reports(folder, capsys, recwarn
     text = "\n\n".join("\n".join(lines) for lines in documents)
     for flags, search in (([], {}), (["--max-len-b", 60], {"max_len_b": 60})):
         recwarn.clear()
-        _, err = translate(folder, capsys, text, *flags)
+        _, err = translate(folder, capsys, text, flags)
         translator = Translator.from_checkpoint(folder / "sep.safetensors", "cpu")
         search = {"beam": 2, "max_len_a": 0.5, "max_len_b": 4, **search}
         result = translator.translate_documents(documents, **search)
@@ -178,7 +178,7 @@ def test_mistakes_are_one_line_and_exit_2(folder, capsys, arguments, message):
     paths = [str(folder / a) if "." in a else a for a in arguments]
     if "--path" not in paths:
         paths += ["--path", str(folder / "sep.safetensors")]
-    run(translate_document, *paths, "--cpu", expect=2)
+    run(translate_document, paths, "--cpu", expect=2)
     error = capsys.readouterr().err
     assert error.startswith("relu-nmt-translate-document: error: ")
     assert error.count("\n") == 1
@@ -194,7 +194,7 @@ def test_each_line_has_its_prefix_and_the_terms_behind_its_tabs(folder, capsys, 
     (folder / "banned").write_text("2\n3 3\n")
     flags = ["--prefixes", folder / "prefixes", "--banned-terms", folder / "banned", *flags]
     for constraints in (["--constraints"], ["--constraints", "unordered"]):
-        out, err = translate(folder, capsys, TERMS, *flags, *constraints)
+        out, err = translate(folder, capsys, TERMS, flags, constraints)
         first, second, blank, third, fourth = out.split("\n")[:-1]
         assert "7 8" in first and second.startswith("8 8") and not blank
         assert "9 1" in third and third.count("9") >= 2 and "2" not in out and "3 3" not in out
@@ -221,7 +221,7 @@ def test_wrong_prefixes_and_terms_are_one_line_and_exit_2(folder, capsys, text, 
     flags = [flag.format(folder=folder) for flag in flags]
     if "--path" not in flags:
         flags += ["--path", folder / "sep.safetensors"]
-    run(translate_document, folder / "input.txt", *flags, "--cpu", expect=2)
+    run(translate_document, folder / "input.txt", flags, "--cpu", expect=2)
     error = capsys.readouterr().err.replace("NOTE", "").splitlines()
     assert len(error) == 1 and message in error[0]
 
@@ -269,8 +269,8 @@ def test_a_note_on_tabs_comes_before_the_translations(folder, capsys, copying):
     (folder / "tabs").write_text("1 2\n3\t4\n5\t6\n")
     path = ["--path", folder / "sentences.safetensors", "--cpu"]
     for command, words in ((interactive, ["--input"]), (translate_document, [])):
-        run(command, *words, folder / "tabs", *path)
+        run(command, words, folder / "tabs", path)
         first = capsys.readouterr().err.splitlines()[0]
         assert first.startswith("NOTE: lines 2, 3: what stands behind a tab is translated as text")
-        run(command, *words, folder / "tabs", *path, "--constraints")
+        run(command, words, folder / "tabs", path, "--constraints")
         assert "behind a tab" not in capsys.readouterr().err

@@ -12,6 +12,7 @@ import yaml
 from relu_nmt import config as c
 from relu_nmt.config.registry import Registry
 from relu_nmt.errors import ConfigError
+from tests.commands import command_line
 
 SHAPES = Registry("shape", {"square": "nowhere", "circle": "nowhere"})
 PRESETS = {"small": {"width": 8, "style": "plain"}, "big": {"width": 64, "style": "striped"}}
@@ -66,7 +67,7 @@ class Command:
 def parsed(*argv):
     parser = argparse.ArgumentParser()
     c.add_settings(parser, Command)
-    return c.read_settings(Command, parser.parse_args(list(argv)))
+    return c.read_settings(Command, parser.parse_args(command_line(argv)))
 
 
 def test_typed_flags_go_before_the_file_the_file_before_presets_presets_before_defaults(tmp_path):
@@ -227,7 +228,7 @@ def test_a_flag_may_stand_for_a_value_of_another(tmp_path):
 )
 def test_a_flag_that_does_nothing_is_refused(flags, expected, tmp_path):
     with pytest.raises(ConfigError, match=expected):
-        parsed("d", *flags)
+        parsed("d", flags)
     typed = {flags[-2][2:].replace("-", "_"): flags[-1], "no_save": "--no-save" in flags}
     with pytest.raises(ConfigError, match=expected):
         Command.of(data="d", **typed)
@@ -246,14 +247,14 @@ def test_an_idle_option_in_a_file_is_refused_unless_a_training_stored_it(tmp_pat
 def test_dumped_settings_are_read_again(tmp_path, capsys):
     typed = ["d", "--arch", "big", "--store-ema", "--ema-decay", "1e-5", "--no-fast"]
     with pytest.raises(SystemExit) as end:
-        parsed(*typed, "--dump-config")
+        parsed(typed, "--dump-config")
     assert end.value.code in (0, None)
     text = capsys.readouterr().out
     assert "# average" in text
     again = in_file(tmp_path / "own.yaml", text)
-    assert again == parsed(*typed)
+    assert again == parsed(typed)
     # Others are comments, so that a file says what was given.
-    assert again.given == parsed(*typed).given == {"data", "arch", "store_ema", "ema_decay", "fast"}
+    assert again.given == parsed(typed).given == {"data", "arch", "store_ema", "ema_decay", "fast"}
     assert "\nema_decay: 1.0e-05\n" in text and "\n#dropout: " in text
 
 

@@ -85,13 +85,12 @@ SENTENCES = [[4, 5, 6, 2], [2], [7, 2], [4, 2]]
 
 def expected_files(sentences, code=8, letter="H"):
     """The two files, said independently of the package: (bin, idx)."""
-    flat = list(itertools.chain(*sentences))
-    tokens = struct.pack(f"<{len(flat)}{letter}", *flat)
+    tokens = np.concatenate(sentences).astype(f"<{letter}").tobytes()
     sizes = list(map(len, sentences))
     width = struct.calcsize(letter)
     starts = np.cumsum([0, *sizes])[:-1] * width
     index = b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, code, len(sizes))
-    index += struct.pack(f"<{len(sizes)}i", *sizes) + struct.pack(f"<{len(sizes)}q", *starts)
+    index += np.array(sizes, "<i4").tobytes() + starts.astype("<i8").tobytes()
     return tokens, index
 
 

@@ -111,8 +111,8 @@ def model(tmp_path_factory):
 
 
 def run(model, *words, check=True):
-    flags = ["--cpu", "--beam", "2", "--max-len-b", "4", "--no-progress-bar", *words]
-    return run_here("translate_document", "--path", model, *flags, check=check)
+    flags = ["--cpu", "--beam", "2", "--max-len-b", "4", "--no-progress-bar", words]
+    return run_here("translate_document", "--path", model, flags, check=check)
 
 
 def test_the_command_writes_the_translation_beside_the_file(tmp_path, model):
@@ -153,7 +153,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, model, name, content
     (tmp_path / name).write_bytes(content)
     output = tmp_path / "out"
     output.write_text("old")
-    result = run(model, tmp_path / name, "--output", output, *flags, check=False)
+    result = run(model, tmp_path / name, "--output", output, flags, check=False)
     assert result.returncode == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert output.read_text() == "old"
