@@ -8,6 +8,7 @@ import gc
 import importlib
 import io
 import os
+import re
 import resource
 import signal
 import sys
@@ -69,6 +70,14 @@ def written_to(stream):
     """Return the text that was written to a stream in memory."""
     stream.flush()
     return stream.buffer.getvalue().decode("utf-8")
+
+
+def assert_refused(done, *parts):
+    """Assert that a command ended with exit code 2 and one line, which has these parts."""
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert re.match(r"relu-nmt-[a-z-]+: error: ", done.stderr), done.stderr
+    for part in command_line(parts):
+        assert part in done.stderr
 
 
 def fork():

@@ -37,6 +37,11 @@ def code_blocks(page, *languages):
     return [block for block in blocks if not languages or block.language in languages]
 
 
+def cells(line):
+    """Return the texts of a row of a table."""
+    return list(map(str.strip, line.strip().strip("|").split("|")))
+
+
 def command_lines(text):
     """Return the lines of a block of commands. One that goes on in the next is one with it."""
     return [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.strip()]

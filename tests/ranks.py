@@ -53,6 +53,11 @@ def run_ranks(python, work, count, folder, joined=True):
     return [rank.wait() for rank in ranks]
 
 
+def errors_of(folder):
+    """Return what the processes have raised."""
+    return list(map(Path.read_text, folder.glob("rank.*")))
+
+
 def main(folder):
     """Do the work of one process, and end it without waiting for anything."""
     code = 1

@@ -1,7 +1,6 @@
-"""Small texts, data folders and models for tests, a short training, and readers of its results."""
+"""Small texts, data folders and models for tests, and a short training."""
 
 import itertools
-import json
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.jobs.preprocess import job as preprocess
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.building import build_model
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.task import TranslationTask
@@ -32,9 +31,19 @@ def digits(rng, shortest=1, longest=9):
     return " ".join(rng.choices("0123456789", k=rng.randint(shortest, longest)))
 
 
+def digit_lines(rng, count, shortest=1, longest=9):
+    """Return lines of random digits."""
+    return [digits(rng, shortest, longest) for _ in range(count)]
+
+
 def digit_documents(rng, count):
     """Return documents of one to six lines of random digits."""
-    return [[digits(rng) for _ in range(1 + i % 6)] for i in range(count)]
+    return [digit_lines(rng, 1 + i % 6) for i in range(count)]
+
+
+def as_text(lines):
+    """Return lines as the text of a file."""
+    return "\n".join([*lines, ""])
 
 
 def numbered_words(count):
@@ -45,12 +54,12 @@ def numbered_words(count):
 def write_lines(folder, split, lines, target=None):
     """Write the lines of a split in German and English. By default both are the same."""
     for language, side_lines in zip(LANGUAGES, (lines, target or lines), strict=True):
-        (folder / f"{split}.{language}").write_text("".join(f"{x}\n" for x in side_lines), "utf-8")
+        (folder / f"{split}.{language}").write_text(as_text(side_lines), "utf-8")
 
 
 def write_documents(folder, split, documents, between="\n\n"):
     """Write documents that are the same in German and English."""
-    write_lines(folder, split, [between.join("\n".join(lines) for lines in documents)])
+    write_lines(folder, split, [between.join(map("\n".join, documents))])
 
 
 def preprocessed(folder, name="bin", splits=("train", "valid"), **settings):
@@ -63,6 +72,12 @@ def preprocessed(folder, name="bin", splits=("train", "valid"), **settings):
     values = {**languages, **paths, "destdir": str(folder / name), "workers": 1, **settings}
     preprocess.run(preprocess.Settings.of(**values), progress=False)
     return folder / name
+
+
+def dictionaries_of(data):
+    """Return the settings of relu-nmt-preprocess for the dictionaries of a data folder."""
+    source, target = (str(data / f"dict.{language}.txt") for language in LANGUAGES)
+    return {"srcdict": source, "tgtdict": target}
 
 
 def write_dataset(prefix, sentences, dtype=np.uint16):
@@ -84,7 +99,8 @@ def as_lists(arrays):
 def tiny_task(symbols, languages=LANGUAGES, **options):
     """Return a task with one dictionary for both sides. ``options`` belong to the pipelines."""
     words = Dictionary(list(symbols))
-    source, target = (TextPipeline(language, **options) for language in languages)
+    source = TextPipeline(languages[0], **options)
+    target = TextPipeline(languages[1], **options)
     return TranslationTask(source, target, words, words)
 
 
@@ -146,48 +162,9 @@ def save_tiny_model(path, task, seed=1, shape=(), metadata=(), **settings):
     save_checkpoint(path, Checkpoint(model.state_dict(), {**fields, **dict(metadata)}))
 
 
-# ------------------------------------------------------------------- trainings and their results
+# ------------------------------------------------------------------- trainings
 
 
 def train(data, folder, *flags, check=True):
     """Run relu-nmt-train with a small model and JSON lines. Later flags win."""
     return run_here("train", data, TRAIN.split(), "--save-dir", folder, flags, check=check)
-
-
-def json_lines(output):
-    """Return the JSON objects in an output that may have other lines."""
-    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-
-
-def values(lines, name):
-    """Return the values under a name, from the lines that have it."""
-    return [line[name] for line in lines if name in line]
-
-
-def lines_of(output, kind):
-    """Return the lines ``S-``, ``H-``... of relu-nmt-generate as (number, fields)."""
-    rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
-    return [(int(first.removeprefix(f"{kind}-")), fields) for first, *fields in rows]
-
-
-def weights(folder, name="checkpoint_last"):
-    """Return the weights in a checkpoint by name."""
-    return load_checkpoint(folder / f"{name}.safetensors").model_tensors
-
-
-def last_checkpoint(folder, name="checkpoint_last"):
-    """Return a checkpoint with the state of the training."""
-    return load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
-
-
-def tensors(folder, name="checkpoint_last"):
-    """Return all tensors in a checkpoint by name: weights, and the state of the optimizer."""
-    checkpoint = last_checkpoint(folder, name)
-    return {**checkpoint.model_tensors, **checkpoint.training_tensors}
-
-
-def assert_same_tensors(first, second):
-    """Assert that tensors by name are the same to the bit."""
-    assert first.keys() == second.keys()
-    for name in first:
-        assert torch.equal(first[name], second[name]), name

@@ -1,3 +1,5 @@
+import math
+
 import torch
 
 from relu_nmt.attention import attentions
@@ -77,10 +79,36 @@ def make_attention(name: str, slot: str = "encoder", heads: int = 2, dim: int = 
 
 def random_qkv(batch, queries, keys, *, heads=2, dim=4, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.randn(batch, heads, n, dim, generator=generator, dtype=torch.float64).to(dtype)
-        for n in (queries, keys, keys)
-    ]
+    options = {"generator": generator, "dtype": torch.float64}
+    q = torch.randn(batch, heads, queries, dim, **options)
+    k = torch.randn(batch, heads, keys, dim, **options)
+    v = torch.randn(batch, heads, keys, dim, **options)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def as_leaves(tensors, dtype=None):
+    """Return copies of tensors that get gradients."""
+    return [x.detach().clone().to(dtype or x.dtype).requires_grad_() for x in tensors]
+
+
+def leaves(*arguments, **options):
+    """Return random queries, keys and values that get gradients."""
+    return as_leaves(random_qkv(*arguments, **options))
+
+
+def is_real(mask):
+    """Return a mask of ones and zeros as a tensor with one row."""
+    return torch.tensor(list(map(int, mask))).bool()[None]
+
+
+def entropy_of(row):
+    """Return the entropy of the positive weights of a row of numbers, in shares of its sum."""
+    entropy = 0.0
+    for weight in row:
+        if weight > 0:
+            share = weight / sum(row)
+            entropy -= share * math.log(share)
+    return entropy
 
 
 def can(name: str, capability: str) -> bool:

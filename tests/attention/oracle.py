@@ -8,6 +8,7 @@ import itertools
 import torch
 
 from relu_nmt.attention import naive
+from tests.attention.helpers import as_leaves
 
 
 def polynomial_scale(attend, n):
@@ -117,10 +118,9 @@ def formula(attend, q, k, v, visibility):
         return compute(attend, q, k, v, visible, **grid)
     outputs = []
     for b in range(len(q)):
-        keys, queries = (
-            torch.ones(n, dtype=torch.bool) if mask is None else mask[b]
-            for mask, n in ((visibility.key_mask, k.size(2)), (visibility.query_mask, q.size(2)))
-        )
+        # All of a side are real if it has no mask.
+        keys = slice(None) if visibility.key_mask is None else visibility.key_mask[b]
+        queries = slice(None) if visibility.query_mask is None else visibility.query_mask[b]
         output = q.new_zeros(q.size(1), q.size(2), v.size(3))
         batch = slice(b, b + 1)
         real_keys, real_values = k[batch, :, keys], v[batch, :, keys]
@@ -142,17 +142,17 @@ def assert_is_formula(attend, q, k, v, visibility, need, rtol=1e-8, atol=1e-10):
         rtol: the relative tolerance.
         atol: the absolute one.
     """
-    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    q, k, v = as_leaves([q, k, v])
     real = visibility.real_rows(len(q)).double()[..., None]  # [B, 1, Nq, 1]
     output = attend(q, k, v, visibility, need=need)
-    outputs = [x * real for x in (output.values, formula(attend, q, k, v, visibility))]
-    torch.testing.assert_close(*outputs, rtol=rtol, atol=atol)
+    values = output.values * real
+    expected = formula(attend, q, k, v, visibility) * real
+    torch.testing.assert_close(values, expected, rtol=rtol, atol=atol)
     generator = torch.Generator().manual_seed(5)
-    factor = torch.randn(outputs[0].shape, generator=generator, dtype=torch.float64)
+    factor = torch.randn(values.shape, generator=generator, dtype=torch.float64)
     leaves = [q, k, v, *(p for p in attend.parameters() if p.requires_grad)]
-    ours, theirs = (
-        torch.autograd.grad((x * factor).sum(), leaves, allow_unused=True) for x in outputs
-    )
+    ours = torch.autograd.grad((values * factor).sum(), leaves, allow_unused=True)
+    theirs = torch.autograd.grad((expected * factor).sum(), leaves, allow_unused=True)
     for our, their in zip(ours, theirs, strict=True):
         if our is None or their is None:
             assert our is their or not (their if our is None else our).any()

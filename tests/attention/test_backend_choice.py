@@ -16,6 +16,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, MissingExtraError
 from tests.attention.helpers import make_attention, random_qkv
 from tests.attention.test_backends import make_problem
+from tests.outputs import containing
 
 
 def problem_of(length, weights=False):
@@ -46,7 +47,7 @@ def test_every_attention_of_a_model_gets_the_back_end():
     with using_backend("blockwise"):
         model = torch.nn.ModuleList([make_attention("reluformer"), torch.nn.Linear(1, 1)])
     assert [model[0].backend, make_attention("reluformer").backend] == ["blockwise", "auto"]
-    assert not any("backend" in name for name in model.state_dict())
+    assert not containing(model.state_dict(), "backend")
     unknown = pytest.raises(ConfigError, match=r"--attention-backend fast: .* choose one of auto")
     with unknown, using_backend("fast"):
         make_attention("reluformer")

@@ -15,12 +15,9 @@ from relu_nmt.attention.kernels import blockwise, reference, tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import pointwise_maps, power_map
 from relu_nmt.errors import ConfigError
-from tests.attention.helpers import make_attention, make_bias, random_qkv
+from tests.attention.helpers import leaves, make_attention, make_bias, random_qkv
 
-MAPS = [
-    *(pointwise_maps.get(name) for name in pointwise_maps.names()),
-    *(power_map(p) for p in range(1, 7)),
-]
+MAPS = [*map(pointwise_maps.get, pointwise_maps.names()), *map(power_map, range(1, 7))]
 LENGTHS = [(1, 1), (2, 2), (63, 63), (64, 64), (65, 65), (3, 70), (70, 3)]
 STATISTICS = Need(statistics=True, telemetry=True)
 
@@ -48,13 +45,14 @@ def results(backend, problem):
     if answer.sums is not None:
         outputs += [x for x in answer.sums[:2] if x is not None]
     generator = torch.Generator().manual_seed(0)
-    factors = [torch.randn(x.shape, generator=generator, dtype=torch.float64) for x in outputs]
-    loss = sum((x * factor).sum() for x, factor in zip(outputs, factors, strict=True))
+    loss = 0.0
+    for x in outputs:
+        loss += (x * torch.randn(x.shape, generator=generator, dtype=torch.float64)).sum()
     inputs = [problem.q, problem.k, problem.v]
     inputs += [] if problem.bias is None else [problem.bias.table]
     grads = torch.autograd.grad(loss, inputs)
     if answer.sums is not None:
-        outputs += [x.double() for x in answer.sums[2:]]
+        outputs += map(torch.Tensor.double, answer.sums[2:])
     return [*outputs, *grads]
 
 
@@ -64,10 +62,6 @@ def compare(problem, rtol=1e-10):
     for mine, expected in zip(ours, theirs, strict=True):
         size = expected.detach().abs().max().clamp_min(1)
         torch.testing.assert_close(mine / size, expected / size, rtol=rtol, atol=rtol)
-
-
-def leaves(*arguments, **options):
-    return [x.requires_grad_() for x in random_qkv(*arguments, **options)]
 
 
 @pytest.mark.parametrize("map", MAPS, ids=lambda m: f"{m.name}{m.power}")

@@ -11,6 +11,7 @@ from relu_nmt.attention.kernels import blockwise, reference, tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import pointwise_maps
 from relu_nmt.errors import ConfigError
+from tests.attention.helpers import as_leaves
 from tests.attention.test_backends import compare, leaves, make_problem, results
 
 STATISTICS = Need(statistics=True)
@@ -86,7 +87,7 @@ def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, 
     k[..., :2, :] = 0.5
     q[..., 4:, :] = 0.0
     v = torch.randn(1, 2, 8, 1, dtype=torch.float64)
-    qkv = [x.requires_grad_() for x in (q, k, v)]
+    qkv = as_leaves([q, k, v])
     problem = make_problem(pointwise_maps.get(name), qkv, causal=causal)
     widths = []
     plain = torch.matmul
@@ -135,7 +136,7 @@ def test_dropout_is_the_same_in_both_directions_and_repeats_with_the_seed(small_
     torch.manual_seed(1)
     again = results_without_telemetry(problem)
     other = results_without_telemetry(problem)
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
     assert not torch.equal(first[0], other[0])
     # The output is linear in v: its product with the gradient gives it back.
     torch.manual_seed(1)
@@ -167,20 +168,21 @@ def test_half_precision_is_as_close_as_the_reference(dtype, causal, monkeypatch)
     monkeypatch.setattr(tuned, "CPU_LEAST_ROWS", 32)
     monkeypatch.setattr(tuned, "KEPT_BYTES", 0)
     exact = leaves(2, 100, 100, dim=16, seed=1)
-    rough = [x.detach().to(dtype).requires_grad_() for x in exact]
+    rough = as_leaves(exact, dtype)
     # The exact inputs are the rounded ones, so that only the computation differs.
-    exact = [x.detach().double().requires_grad_() for x in rough]
+    exact = as_leaves(rough, torch.float64)
     need = Need(statistics=True, telemetry=True)
     truth = results(reference.pointwise, make_problem(RELU, exact, causal=causal, need=need))
     dense = results(reference.pointwise, make_problem(RELU, rough, causal=causal, need=need))
     ours = results(blockwise.pointwise, make_problem(RELU, rough, causal=causal, need=need))
-    for a, b, c in zip(ours, dense, truth, strict=True):
-        ours_off, dense_off = (x.double().sub(c).norm() for x in (a, b))
-        assert ours_off <= 1.5 * dense_off + 1e-6 * c.norm()
+    for our, reference_result, exact_result in zip(ours, dense, truth, strict=True):
+        reference_error = (reference_result.double() - exact_result).norm()
+        error = (our.double() - exact_result).norm()
+        assert error <= 1.5 * reference_error + 1e-6 * exact_result.norm()
 
 
 def test_autocast_computes_in_its_dtype_and_keeps_that_of_the_values():
-    q, k, v = (x.float() for x in leaves(1, 9, 9))
+    q, k, v = leaves(1, 9, 9, dtype=torch.float32)
     problem = make_problem(RELU, (q, k, v), need=Need())
     with torch.autocast("cpu", torch.bfloat16):
         ours, theirs = blockwise.pointwise(problem).values, reference.pointwise(problem).values

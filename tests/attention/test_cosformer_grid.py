@@ -11,7 +11,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
-from tests.attention.helpers import make_attention, random_qkv
+from tests.attention.helpers import as_leaves, make_attention, random_qkv
 from tests.attention.oracle import assert_is_formula, formula
 
 NAME = "cosformer:grid=true"
@@ -57,7 +57,7 @@ def test_first_and_second_derivatives(prefix, need):
     visibility = masked(prefix)
     attend = make_attention(NAME)
     q, k, v = random_qkv(3, visibility.num_keys, visibility.num_keys, seed=3)
-    inputs = [x.requires_grad_() for x in (q, k, v)]
+    inputs = as_leaves([q, k, v])
 
     def outputs(q, k, v):
         output = attend(q, k, v, visibility, need=need)
@@ -79,12 +79,12 @@ def test_statistics_equal_those_of_the_weights(prefix):
     weights = formula(make_attention(NAME), q, k, units, visibility)
     total = weights.sum(-1)
     shares = weights / total[..., None].clamp_min(1e-300)
-    values = {name: getattr(rows, name).double() for name in vars(rows)}
-    torch.testing.assert_close(values["total"], total)
-    torch.testing.assert_close(values["entropy"], -torch.xlogy(shares, shares).sum(-1))
-    torch.testing.assert_close(values["largest"], weights.amax(-1))
+    entropy = -torch.xlogy(shares, shares).sum(-1)
+    torch.testing.assert_close(rows.total.double(), total)
+    torch.testing.assert_close(rows.entropy.double(), entropy)
+    torch.testing.assert_close(rows.largest.double(), weights.amax(-1))
     zeros = (weights == 0).double().mean(-1)
-    torch.testing.assert_close(values["zero_fraction"], zeros, rtol=0, atol=1e-6)
+    torch.testing.assert_close(rows.zero_fraction.double(), zeros, rtol=0, atol=1e-6)
     assert not rows.total[0, 0, 1] and rows.zero_fraction.max() == 1
 
 
@@ -97,7 +97,8 @@ def test_half_precision_is_close_at_2001_tokens(dtype, need):
     values = make_attention(NAME, heads=1, dim=8).float()(q, k, v, visibility, need=need).values
     assert values.dtype == dtype
     gradients = torch.autograd.grad(values.float().square().mean(), (q, k, v))
-    assert all(gradient.isfinite().all() for gradient in gradients)
+    for gradient in gradients:
+        assert gradient.isfinite().all()
     attend = make_attention(NAME, heads=1, dim=8)
     expected = formula(attend, q.double(), k.double(), v.double(), visibility)
     assert (values.double() - expected).norm() < 0.01 * expected.norm()

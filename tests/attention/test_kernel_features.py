@@ -11,7 +11,7 @@ from relu_nmt.attention.kernels.tuned import FEATURE_CHUNK as CHUNK
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
-from tests.attention.helpers import HOLED, make_attention, random_qkv
+from tests.attention.helpers import HOLED, is_real, leaves, make_attention, random_qkv
 
 WEIGHTS = Need(weights=True)
 
@@ -19,11 +19,12 @@ WEIGHTS = Need(weights=True)
 @pytest.mark.parametrize("mask", HOLED)
 def test_cosformer_skips_padding_at_any_position(mask):
     attend = make_attention("cosformer")
-    q, k, v = (x.abs() for x in random_qkv(1, 12, 12))
-    real = torch.tensor([[c == "1" for c in mask]])
+    q, k, v = map(torch.abs, random_qkv(1, 12, 12))
+    real = is_real(mask)
     padded = attend(q, k, v, Visibility(12, 12, key_mask=real, query_mask=real), need=WEIGHTS)
     count = int(real.sum())
-    alone = attend(*(x[:, :, real[0]] for x in (q, k, v)), Visibility(count, count), need=WEIGHTS)
+    q, k, v = q[:, :, real[0]], k[:, :, real[0]], v[:, :, real[0]]
+    alone = attend(q, k, v, Visibility(count, count), need=WEIGHTS)
     torch.testing.assert_close(padded.values[:, :, real[0]], alone.values, rtol=1e-9, atol=1e-12)
     weights = padded.weights[:, :, real[0]][..., real[0]]
     torch.testing.assert_close(weights, alone.weights, rtol=1e-9, atol=1e-12)
@@ -31,9 +32,9 @@ def test_cosformer_skips_padding_at_any_position(mask):
 
 def test_cosformer_of_padding_is_finite_in_float16_through_several_layers():
     torch.manual_seed(0)
-    layers = [
-        SelfAttention(128, make_attention("cosformer", heads=2, dim=64)).float() for _ in range(2)
-    ]
+    layers = []
+    for _ in range(2):
+        layers.append(SelfAttention(128, make_attention("cosformer", heads=2, dim=64)).float())
     mask = torch.arange(20) < torch.tensor([[8], [20]])
     visibility = Visibility(20, 20, key_mask=mask, query_mask=mask)
     x = torch.randn(2, 20, 128)
@@ -53,10 +54,11 @@ def test_a_horizon_of_cosformer_without_effect_is_an_error(option, error):
 
 def test_cosformer_without_positive_channels_gives_zero_and_finite_gradients():
     attend = make_attention("cosformer")
-    q, k, v = (x.requires_grad_() for x in random_qkv(1, 3, 3))
+    q, k, v = leaves(1, 3, 3)
     values = attend(-q.abs(), k, v, Visibility(3, 3)).values
     assert not values.any()
-    assert not any(x.any() for x in torch.autograd.grad(values.sum(), (q, k, v)))
+    for gradient in torch.autograd.grad(values.sum(), (q, k, v)):
+        assert not gradient.any()
 
 
 def test_cosformer_beyond_its_horizon_names_the_option():
@@ -70,7 +72,8 @@ def test_cosformer_beyond_its_horizon_names_the_option():
 
 def test_performer_estimates_softmax_without_bias_and_its_error_falls_with_the_root():
     generator = torch.Generator().manual_seed(0)
-    x, y = (torch.randn(8, generator=generator, dtype=torch.float64) * 0.3 for _ in range(2))
+    x = 0.3 * torch.randn(8, generator=generator, dtype=torch.float64)
+    y = 0.3 * torch.randn(8, generator=generator, dtype=torch.float64)
     draws = 1000
     counts = (8, 32, 128)
     directions = torch.stack([random_directions(128, 8, seed) for seed in range(draws)])
@@ -122,8 +125,7 @@ def test_performer_redraws_in_training_and_a_resume_is_exact():
     assert list(full.state_dict()) == ["seed_and_passes"]
     run(other, 1)  # so that loading must discard its draw
     other.load_state_dict(full.state_dict())
-    for ours, theirs in zip(run(full, 3), run(other, 3), strict=True):
-        assert ours.equal(theirs)
+    torch.testing.assert_close(run(full, 3), run(other, 3), rtol=0, atol=0)
     full.eval()
     same = run(full, 3)
     assert same[0].equal(same[1]) and same[0].equal(same[2])
@@ -144,16 +146,16 @@ def test_performer_survives_keys_of_any_size_in_float32():
 @pytest.mark.parametrize("length", [CHUNK - 1, CHUNK, 2 * CHUNK + 1])
 def test_causal_prefix_sums_are_the_masked_matrix(length, old):
     generator = torch.Generator().manual_seed(length)
-    fq, fk, v = (
-        torch.randn(1, 1, n, width, generator=generator, dtype=torch.float64).requires_grad_()
-        for n, width in ((length, 3), (length + old, 3), (length + old, 2))
-    )
+    options = {"generator": generator, "dtype": torch.float64, "requires_grad": True}
+    fq = torch.randn(1, 1, length, 3, **options)
+    fk = torch.randn(1, 1, length + old, 3, **options)
+    v = torch.randn(1, 1, length + old, 2, **options)
     ours = masked_sums(fq, fk, v, Visibility(length, length + old, causal=True))
     theirs = (fq @ fk.transpose(-1, -2)).tril(old) @ v
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-    gradients = [torch.autograd.grad(x.square().sum(), (fq, fk, v)) for x in (ours, theirs)]
-    for first, second in zip(*gradients, strict=True):
-        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
+    gradients = torch.autograd.grad(ours.square().sum(), (fq, fk, v))
+    expected = torch.autograd.grad(theirs.square().sum(), (fq, fk, v))
+    torch.testing.assert_close(gradients, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_dropout_acts_on_the_weights():

@@ -9,7 +9,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
-from tests.attention.helpers import HOLED, make_attention, random_qkv
+from tests.attention.helpers import HOLED, as_leaves, is_real, make_attention, random_qkv
 
 
 def test_linformer_beyond_its_length_names_the_option():
@@ -27,10 +27,10 @@ def test_each_sample_places_its_own_landmarks(name, length):
     q, k, v = random_qkv(2, 9, 9)
     mask = torch.arange(9) < torch.tensor([[length], [9]])
     padded = attend(q, k, v, Visibility(9, 9, key_mask=mask, query_mask=mask)).values
-    alone = attend(*(x[:1, :, :length] for x in (q, k, v)), Visibility(length, length)).values
-    torch.testing.assert_close(padded[:1, :, :length], alone, rtol=1e-9, atol=1e-12)
-    unpadded = attend(*(x[1:] for x in (q, k, v)), Visibility(9, 9)).values
-    torch.testing.assert_close(padded[1:], unpadded, rtol=1e-9, atol=1e-12)
+    for sample, n in ((0, length), (1, 9)):
+        rows = (slice(sample, sample + 1), slice(None), slice(n))
+        alone = attend(q[rows], k[rows], v[rows], Visibility(n, n)).values
+        torch.testing.assert_close(padded[rows], alone, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "polynomial"])
@@ -38,10 +38,11 @@ def test_each_sample_places_its_own_landmarks(name, length):
 def test_landmarks_of_nystromformer_skip_padding_at_any_position(kernel, mask):
     attend = make_attention(f"nystromformer:landmarks=3,kernel={kernel}")
     q, k, v = random_qkv(1, 12, 12)
-    real = torch.tensor([[c == "1" for c in mask]])
+    real = is_real(mask)
     padded = attend(q, k, v, Visibility(12, 12, key_mask=real, query_mask=real)).values
     count = int(real.sum())
-    alone = attend(*(x[:, :, real[0]] for x in (q, k, v)), Visibility(count, count)).values
+    q, k, v = q[:, :, real[0]], k[:, :, real[0]], v[:, :, real[0]]
+    alone = attend(q, k, v, Visibility(count, count)).values
     torch.testing.assert_close(padded[:, :, real[0]], alone, rtol=1e-9, atol=1e-12)
     assert alone.any()
 
@@ -65,7 +66,7 @@ def test_cubes_of_small_scores_have_gradients_in_float32(size):
     for dtype in (torch.float32, torch.float64):
         attend = make_attention("nystromformer:landmarks=3,kernel=polynomial").to(dtype)
         q, k, v = random_qkv(2, 9, 9, dtype=dtype)
-        q, k = ((x * size**0.5).requires_grad_() for x in (q, k))
+        q, k = as_leaves([q * size**0.5, k * size**0.5])
         mask = torch.arange(9) < torch.tensor([[2], [9]])
         values = attend(q, k, v, Visibility(9, 9, key_mask=mask, query_mask=mask)).values
         loss = (values / values.detach().norm()).square().sum()
@@ -102,7 +103,8 @@ def test_normalized_queries_and_keys_of_soft_stay_the_same_in_training():
         attention(x, Visibility(6, 6)).square().sum().backward()
         optimizer.step()
     assert not torch.equal(inputs[0][0], inputs[1][0])
-    assert all(torch.equal(q, k) for q, k in inputs)
+    for q, k in inputs:
+        assert torch.equal(q, k)
 
 
 @pytest.mark.parametrize("name", ["xca", "linformer", "nystromformer", "soft"])

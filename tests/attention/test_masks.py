@@ -151,8 +151,11 @@ def test_scores_plus_bias_give_the_weights(name, causal):
         torch.testing.assert_close(with_bias.weights, truth.weights, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(with_bias.values, truth.values[..., :4], rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(with_bias.rows.total, truth.rows.total, rtol=1e-9, atol=1e-11)
-        losses = [(x.weights.square().sum() + x.rows.total.sum()) for x in (with_bias, truth)]
-        ours, theirs = (torch.autograd.grad(x, inputs, allow_unused=True) for x in losses)
+        gradients = []
+        for result in (with_bias, truth):
+            loss = result.weights.square().sum() + result.rows.total.sum()
+            gradients.append(torch.autograd.grad(loss, inputs, allow_unused=True))
+        ours, theirs = gradients
         for mine, expected in zip(ours, theirs, strict=True):
             if expected is not None:
                 torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-10)

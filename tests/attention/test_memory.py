@@ -11,7 +11,7 @@ from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
-from tests.attention.helpers import can, make_bias, num_queries, random_qkv, with_length
+from tests.attention.helpers import can, leaves, make_bias, num_queries, random_qkv, with_length
 
 TELEMETRY = Need(telemetry=True)
 REGULARIZER = Need(statistics=True, telemetry=True)
@@ -55,8 +55,7 @@ def measured(name, length, need, slot="encoder", biased=False, backend="auto"):
     spec = Spec.parse(with_length(name, length))
     attend = build_attention(spec, slot, 0, 1, 4, dropout=0.0)
     attend.backend = backend
-    inputs = random_qkv(1, length, length, heads=1, dtype=torch.float32)
-    q, k, v = (x.requires_grad_() for x in inputs)
+    q, k, v = leaves(1, length, length, heads=1, dtype=torch.float32)
     visibility = Visibility(length, length, causal=slot == "decoder")
     bias = make_bias(visibility, heads=1) if biased else None
     with PeakMemory() as memory:
@@ -71,8 +70,9 @@ def measured(name, length, need, slot="encoder", biased=False, backend="auto"):
     return memory
 
 
-def assert_linear(short, long):
+def assert_linear(name, *arguments, **options):
     """Check for linear memory: twice as many tokens would quadruple a matrix."""
+    short, long = (measured(name, length, *arguments, **options) for length in LENGTHS)
     assert long.largest < LENGTHS[1] ** 2 * 4
     assert long.peak < 2.5 * short.peak
 
@@ -82,19 +82,17 @@ def test_statistics_need_no_matrix_of_weights(name, need):
     if not can(name, "weights"):
         pytest.skip("has no weights")
     for slot in ("encoder", "decoder") if can(name, "causal") else ("encoder",):
-        short, long = (measured(name, length, need, slot) for length in LENGTHS)
-        assert_linear(short, long)
+        assert_linear(name, need, slot)
 
 
 def test_a_bias_needs_no_matrix(name):
     if can(name, "scores"):
-        short, long = (measured(name, n, TELEMETRY, "decoder", True) for n in LENGTHS)
-        assert_linear(short, long)
+        assert_linear(name, TELEMETRY, "decoder", biased=True)
 
 
 def test_the_memory_measurement_detects_a_matrix():
     with pytest.raises(AssertionError):
-        assert_linear(*(measured("softmax", n, TELEMETRY, backend="reference") for n in LENGTHS))
+        assert_linear("softmax", TELEMETRY, backend="reference")
     with PeakMemory() as memory:
         x = torch.ones(1000)
         assert sum(memory.live.values()) == 4000
@@ -115,7 +113,7 @@ def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
         Visibility(10, 10, key_mask=mask, query_mask=mask, causal=causal),
         Visibility(5, 10, key_mask=mask, causal=causal),
     ):
-        q, k, v = (x.requires_grad_() for x in random_qkv(3, visibility.num_queries, 10))
+        q, k, v = leaves(3, visibility.num_queries, 10)
         bias = make_bias(visibility)
         answers = []
         for backend in ("blockwise", "reference"):
@@ -124,8 +122,7 @@ def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
             tensors = [output.values, *vars(output.rows).values()]
             loss = sum((x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in tensors[:3])
             answers.append([*tensors, *torch.autograd.grad(loss, (q, k, v, bias.table))])
-        for ours, theirs in zip(*answers, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(*answers, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["softmax", "entmax15", "linear", "sima"])

@@ -1,7 +1,8 @@
 """Records of attention, made by hooks, and their means against loops over explicit weights."""
 
+import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from relu_nmt.attention.records import (
     bucket_name,
     record_attention,
 )
-from tests.attention.helpers import SLOTS, make_attention, random_qkv
+from tests.attention.helpers import SLOTS, entropy_of, make_attention, random_qkv
+from tests.outputs import containing
+from tests.tiny import slots_of
 
 ALL = Need(telemetry=True, weights=True)
 HEADS = 2
@@ -29,21 +32,20 @@ def two_layers():
 
 def run(model):
     visibility = Visibility(4, 4)
-    return [attention(*random_qkv(1, 4, 4), visibility) for attention in model], visibility
+    q, k, v = random_qkv(1, 4, 4)
+    return [attention(q, k, v, visibility) for attention in model], visibility
 
 
 def test_every_call_is_recorded_in_order_with_the_needed_results():
     model = two_layers()
     with record_attention(model, Need(telemetry=True)) as records:
         outputs, visibility = run(model)
-    assert [(r.slot, r.layer) for r in records] == [("encoder", 0), ("encoder", 1)]
-    assert all(r.visibility is visibility and r.weights is None for r in records)
-    assert all(
-        r.rows is o.rows and o.rows.largest is not None
-        for r, o in zip(records, outputs, strict=True)
-    )
-    outputs, _ = run(model)
-    assert len(records) == 2 and all(o.rows is None for o in outputs)
+    assert slots_of(records) == [("encoder", 0), ("encoder", 1)]
+    for record, output in zip(records, outputs, strict=True):
+        assert record.visibility is visibility and record.weights is None
+        assert record.rows is output.rows and output.rows.largest is not None
+    first, second = run(model)[0]
+    assert len(records) == 2 and first.rows is second.rows is None
 
 
 def test_nested_recorders_and_a_recorder_of_one_mechanism():
@@ -64,7 +66,8 @@ def test_an_error_inside_removes_the_hooks():
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         pass
-    assert all(output.weights is None for output in run(model)[0])
+    first, second = run(model)[0]
+    assert first.weights is second.weights is None
 
 
 def test_nothing_needed_records_nothing():
@@ -83,19 +86,17 @@ def test_vector_sizes_count_real_rows_and_visible_keys_only(causal):
     with record_attention(attend, Need(telemetry=True)) as records:
         values = attend(q, k, v, visibility).values
     [sums] = attention_sums(records).values()
-    names = ("query_norm", "key_norm", "output_square")
-    means = {name: sums.heads[sums.statistics.index(name)] / sums.rows for name in names}
     assert sums.rows == 8
     for head in range(2):
-        rows = [(0, i) for i in range(3)] + [(1, i) for i in range(5)]
-        visible = {(b, i): i + 1 if causal else (3, 5)[b] for b, i in rows}
-        expected = {
-            "query_norm": [q[b, head, i].norm() for b, i in rows],
-            "key_norm": [k[b, head, : visible[b, i]].norm(dim=-1).mean() for b, i in rows],
-            "output_square": [values[b, head, i].square().mean() for b, i in rows],
-        }
-        for name, row_means in expected.items():
-            assert means[name][head] == pytest.approx(float(sum(row_means)) / 8, rel=1e-5), name
+        totals = Counter()
+        for b, i in [*itertools.product([0], range(3)), *itertools.product([1], range(5))]:
+            visible = i + 1 if causal else (3, 5)[b]
+            totals["query_norm"] += q[b, head, i].norm().item()
+            totals["key_norm"] += k[b, head, :visible].norm(dim=-1).mean().item()
+            totals["output_square"] += values[b, head, i].square().mean().item()
+        for name, total in totals.items():
+            mean = sums.heads[sums.statistics.index(name)][head] / sums.rows
+            assert mean == pytest.approx(total / 8, rel=1e-5), name
 
 
 def causal_record(lengths, width, layer=0, seed=0):
@@ -110,11 +111,10 @@ def row_values(weights, n):
     """Return the statistics of one row of weights as the definitions say."""
     row = weights[:n].tolist()
     total = sum(row)
-    shares = [w / total for w in row if w > 0] if total > 1e-6 else []
     return {
         "sum": total,
-        "entropy": -sum(p * math.log(p) for p in shares),
-        "zero_fraction": sum(w == 0 for w in row) / n,
+        "entropy": entropy_of(row) if total > 1e-6 else 0.0,
+        "zero_fraction": row.count(0) / n,
         "null_fraction": float(total <= 1e-6),
         "largest": max(row),
     }
@@ -140,7 +140,7 @@ def test_scalars_by_head_and_by_number_of_visible_keys():
     expected = expected_scalars(record, lengths)
     assert scalars == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert "attention/decoder.0.n8-15/entropy" in scalars
-    assert not any("n16" in name for name in scalars)
+    assert not containing(scalars, "n16")
     assert scalars["attention/decoder.0.n1/null_fraction"] > 0
 
 
@@ -162,11 +162,11 @@ def test_sums_of_batches_of_different_lengths_add_up():
     [together] = attention_sums([second], sums).values()
     assert together.rows == 5 + 2 + 17
     assert together.bucket_rows[:5].tolist() == [3, 2 + 1 + 2, 2 + 4, 8, 2]
-    log_counts = sum(math.lgamma(n + 1) for n in (5, 2, 17))
+    log_counts = math.lgamma(6) + math.lgamma(3) + math.lgamma(18)
     assert together.log_counts == pytest.approx(log_counts, rel=1e-6)
     attention_sums([causal_record([1], 1)], sums)
     assert together.bucket_rows[:5].tolist() == [4, 2 + 1 + 2, 2 + 4, 8, 2]
-    scalars = [expected_scalars(record, n) for record, n in ((first, [5, 2]), (second, [17]))]
+    scalars = [expected_scalars(first, [5, 2]), expected_scalars(second, [17])]
     entropy = together.statistics.index("entropy")
     for head in range(HEADS):
         name = f"attention/decoder.0.{head}/entropy"
@@ -187,7 +187,7 @@ def test_several_modules_are_summed_separately():
     scalars = attention_telemetry([record, causal])
     assert scalars == {**attention_telemetry([record]), **attention_telemetry([causal])}
     assert scalars["attention/encoder.1.0/sum"] == pytest.approx(1.0)
-    assert not any("encoder.1.n" in name for name in scalars)
+    assert not containing(scalars, "encoder.1.n")
 
 
 def test_signed_weights_have_neither_entropy_nor_null_rows():

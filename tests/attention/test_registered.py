@@ -1,7 +1,5 @@
 """Requirements of every registered attention. A registered name is tested here without more."""
 
-import math
-
 import pytest
 import torch
 
@@ -17,6 +15,8 @@ from tests.attention.helpers import (
     SLOTS,
     VARIANTS,
     can,
+    entropy_of,
+    leaves,
     make_attention,
     needed_results,
     num_queries,
@@ -142,7 +142,7 @@ def test_a_row_without_visible_keys_has_output_0_and_no_gradient(name, recorded)
     need = needed_results(name, recorded)
     attend = make_attention(name)
     queries = num_queries(name, 3, 4)
-    q, k, v = (x.requires_grad_() for x in random_qkv(2, queries, 4))
+    q, k, v = leaves(2, queries, 4)
     visibility = Visibility(queries, 4, key_mask=prefix_mask([0, 4], 4))
     values = attend(q, k, v, visibility, need=need).values
     assert not values[0].any() and values[1].any()
@@ -156,7 +156,7 @@ def test_gradcheck(name, recorded, keys):
     need = needed_results(name, recorded)
     attend = make_attention(name)
     queries = num_queries(name, 3, keys)
-    inputs = [x.requires_grad_() for x in random_qkv(2, queries, keys, seed=3)]
+    inputs = leaves(2, queries, keys, seed=3)
     visibility = Visibility(queries, keys, key_mask=prefix_mask([1, keys], keys))
 
     def outputs(q, k, v):
@@ -175,7 +175,7 @@ def test_second_derivatives(name, recorded):
         pytest.skip("has no second derivatives")
     attend.backend = "reference"  # the code that is written to be differentiated
     queries = num_queries(name, 2, 3)
-    inputs = [x.requires_grad_() for x in random_qkv(1, queries, 3, seed=3)]
+    inputs = leaves(1, queries, 3, seed=3)
     visibility = Visibility(queries, 3, causal=can(name, "causal"))
     need = needed_results(name, recorded)
 
@@ -206,15 +206,14 @@ def test_statistics_equal_a_dense_recomputation(name):
                 assert not any(weights[n:])
                 total = sum(weights)
                 assert output.rows.total[b, h, i].item() == pytest.approx(total, rel=1e-9)
-                zeros = sum(w == 0 for w in weights[:n]) / n
+                zeros = weights[:n].count(0) / n
                 assert output.rows.zero_fraction[b, h, i].item() == pytest.approx(zeros, abs=1e-6)
-                largest = max(abs(w) for w in weights)
+                largest = max(map(abs, weights))
                 assert output.rows.largest[b, h, i].item() == pytest.approx(largest, rel=1e-9)
                 if signed:
                     assert output.rows.entropy is None
                     continue
-                shares = [w / total for w in weights if w > 0] if total > 0 else []
-                entropy = -sum(p * math.log(p) for p in shares)
+                entropy = entropy_of(weights)
                 assert output.rows.entropy[b, h, i].item() == pytest.approx(entropy, abs=1e-9)
 
 
@@ -225,7 +224,7 @@ def test_half_precision_stays_finite_at_4096_tokens(name, dtype):
     spec = Spec.parse(with_length(name, 4096))
     attend = build_attention(spec, "encoder", 0, 1, 8, 0.0)
     queries = num_queries(name, 64, 4096)
-    q, k, v = (x.requires_grad_() for x in random_qkv(1, queries, 4096, dtype=dtype, **HEAD))
+    q, k, v = leaves(1, queries, 4096, dtype=dtype, **HEAD)
     with torch.no_grad():
         scores = q[:, :, :64].float() @ k.float().transpose(-1, -2)
         q.mul_(30 * 8**0.5 / scores.abs().max())  # scores up to 30
@@ -233,7 +232,8 @@ def test_half_precision_stays_finite_at_4096_tokens(name, dtype):
         output = attend(q, k, v, Visibility(queries, 4096), need=need)
         grads = torch.autograd.grad(output.values.float().square().mean(), (q, k, v))
         assert output.values.isfinite().all()
-        assert all(grad.isfinite().all() for grad in grads)
+        for grad in grads:
+            assert grad.isfinite().all()
 
 
 def test_unknown_names_and_options_are_one_line_errors():

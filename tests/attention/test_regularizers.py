@@ -10,7 +10,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.regularizer import regularizer_terms
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
-from tests.attention.helpers import make_attention, random_qkv
+from tests.attention.helpers import leaves, make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
 
@@ -49,12 +49,12 @@ def test_terms_equal_a_plain_recomputation(name, margin):
     output = attend(q, k, v, visibility, need=ALL)
     terms = regularizer_terms(output.rows, visibility, margin)
     expected = plain_terms(output.weights, lengths, query_lengths, margin)
-    assert [term.item() for term in terms] == pytest.approx(expected, rel=1e-6)
+    assert torch.stack(terms).tolist() == pytest.approx(expected, rel=1e-6)
 
 
 def test_gradcheck_of_both_terms():
     attend = make_attention("reluformer")
-    inputs = [x.requires_grad_() for x in random_qkv(2, 3, 30, seed=8)]
+    inputs = leaves(2, 3, 30, seed=8)
     visibility = Visibility(3, 30)
 
     def terms(q, k, v):

@@ -8,6 +8,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import make_attention, random_qkv
+from tests.tiny import num_parameters
 
 
 def randomized(spec):
@@ -27,9 +28,9 @@ def test_norm_spans_the_heads(gated):
 
 
 def test_parameters_and_initial_gain():
-    assert sum(p.numel() for p in make_attention("rela").parameters()) == 8
+    assert num_parameters(make_attention("rela")) == 8
     gated = make_attention("rela:gated=true,gain=0.1")
-    assert sum(p.numel() for p in gated.parameters()) == 16
+    assert num_parameters(gated) == 16
     assert gated.norm_gain.tolist() == pytest.approx([0.1] * 8)
     with pytest.raises(ConfigError, match="gain=nan: expected a number"):
         make_attention("rela:gain=nan")

@@ -23,7 +23,8 @@ needs_triton = pytest.mark.skipif(
 
 
 def run_cases(*flags, **settings):
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment = {**os.environ}
+    environment.pop("TRITON_INTERPRET", None)
     environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **settings}
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *flags, str(CASES)],
@@ -72,10 +73,10 @@ def test_key_bounds_are_the_first_hidden_key_and_the_end_of_the_visible_ones():
 @pytest.mark.parametrize("long", [False, True])
 def test_there_are_block_sizes_for_every_problem(kernel, width, dtype, long):
     tried = candidates(kernel, width, dtype, long, rectifies=False)
-    assert not any(blocks.skip for blocks in tried)
-    for side in ("rows", "columns", "warps"):
-        sizes = [getattr(blocks, side) for blocks in tried]
-        assert all(size & (size - 1) == 0 for size in sizes)
+    for blocks in tried:
+        assert not blocks.skip
+        for size in (blocks.rows, blocks.columns, blocks.warps):
+            assert size & (size - 1) == 0
     assert min(b.rows * b.columns for b in tried) == tried[-1].rows * tried[-1].columns == 256
 
 

@@ -22,6 +22,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import pointwise_maps, power_map, rectified_power
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError
+from tests.attention.helpers import as_leaves
 
 ON_CPU = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if ON_CPU else "cuda")
@@ -29,9 +30,9 @@ RELU = pointwise_maps.get("relu")
 SUMS = Need(statistics=True)
 TELEMETRY = Need(statistics=True, telemetry=True)
 MAPS = [
-    *(pointwise_maps.get(name) for name in pointwise_maps.names()),
-    *(power_map(p) for p in (1, 2, 3, 6)),
-    *(rectified_power(p) for p in (3, 4)),
+    *map(pointwise_maps.get, pointwise_maps.names()),
+    *map(power_map, (1, 2, 3, 6)),
+    *map(rectified_power, (3, 4)),
 ]
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -91,7 +92,7 @@ def solved(solve, problem, dtype, slopes_at=None):
     The loss has the slopes of tanh at the sums in ``slopes_at``, by default at its own. Own ones
     turn rounding in the last digits of a sum near 1,000 into errors of the gradients.
     """
-    inputs = [x.detach().to(dtype).requires_grad_() for x in (problem.q, problem.k, problem.v)]
+    inputs = as_leaves([problem.q, problem.k, problem.v], dtype)
     names = "qkv"
     bias = problem.bias
     if bias is not None:
@@ -212,15 +213,14 @@ def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learned_one_only_in_any_
     problem = case_of(70, 70, causal=True, bias=True)
     blocks = Blocks(32, 32, 4, 1)
     monkeypatch.setattr(backend, "_blocks", lambda kernel, *_: (blocks, 1.0))
-    inputs = [x.detach().requires_grad_() for x in (problem.q, problem.k, problem.v)]
+    inputs = as_leaves([problem.q, problem.k, problem.v])
     fixed = dataclasses.replace(problem, **dict(zip("qkv", inputs, strict=True)))
     grads = []
     for any_order in (True, False):
         monkeypatch.setattr(backend, "_any_order", lambda answer=any_order: answer)
         values = backend.pointwise(fixed).values
         grads.append(torch.autograd.grad(values.square().sum(), inputs))
-    for first, second in zip(*grads, strict=True):
-        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)
     assert backend.supports(problem)
     learned = dataclasses.replace(problem.bias, table=problem.bias.table.clone().requires_grad_())
     assert not backend.supports(dataclasses.replace(problem, bias=learned))
@@ -295,7 +295,8 @@ def test_hidden_keys_may_hold_garbage():
     problem = case_of(33, 40, map=pointwise_maps.get("softplus"), key_mask=mask, need=SUMS)
     clean = solved(backend.pointwise, problem, torch.float32)
     hidden = ~mask[:, None, :, None]
-    k, v = (x.masked_fill(hidden, torch.nan) for x in (problem.k, problem.v))
+    k = problem.k.masked_fill(hidden, torch.nan)
+    v = problem.v.masked_fill(hidden, torch.nan)
     dirty = solved(backend.pointwise, dataclasses.replace(problem, k=k, v=v), torch.float32)
     for name, answer in clean.items():
         assert torch.equal(answer, dirty[name]), name
@@ -307,7 +308,7 @@ def test_gradients_of_the_sums_alone():
     problem = case_of(33, 33, causal=True, need=SUMS)
     grads = []
     for solve, dtype in ((backend.pointwise, torch.float32), (reference.pointwise, torch.float64)):
-        q, k = (x.detach().to(dtype).requires_grad_() for x in (problem.q, problem.k))
+        q, k = as_leaves([problem.q, problem.k], dtype)
         converted = dataclasses.replace(problem, q=q, k=k, v=problem.v.to(dtype))
         total, weighted_logs, *_ = solve(converted).sums
         grads.append(torch.autograd.grad((total + weighted_logs).sum(), (q, k)))
@@ -317,7 +318,7 @@ def test_gradients_of_the_sums_alone():
 
 def test_inputs_of_every_memory_layout():
     problem = case_of(20, 20, batch=2, heads=3)
-    q, k, v = (x.contiguous() for x in (problem.q, problem.k, problem.v))
+    q, k, v = map(torch.Tensor.contiguous, (problem.q, problem.k, problem.v))
     strange = q.transpose(2, 3).contiguous().transpose(2, 3)
     assert strange.stride(3) != 1
     expected = backend.pointwise(dataclasses.replace(problem, q=q, k=k, v=v)).values
@@ -338,8 +339,7 @@ def test_skipping_zero_blocks_changes_nothing(monkeypatch):
     monkeypatch.setattr(backend, "_blocks", lambda *_: (plain, 0.0))
     computing = solved(backend.pointwise, problem, torch.float32)
     assert (computing["nonzero"] < 31).all()
-    for name, answer in skipping.items():
-        torch.testing.assert_close(answer, computing[name], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(skipping, computing, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("need", [Need(), SUMS])
@@ -353,8 +353,7 @@ def test_the_fused_backward_pass_equals_two_passes(monkeypatch, need):
     )
     monkeypatch.setattr(backend, "_any_order", lambda: True)
     in_two_passes = solved(backend.pointwise, problem, torch.float32)
-    for name, answer in two.items():
-        torch.testing.assert_close(answer, in_two_passes[name], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(two, in_two_passes, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [16, 64])

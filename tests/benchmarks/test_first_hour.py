@@ -8,6 +8,7 @@ import yaml
 
 from relu_nmt.io.text_lines import write_lines
 from tests.example_modules import example_modules
+from tests.outputs import starting
 
 NAMES = ("measuring", "programs", "peers", "corpus", "report", "run", "first_hour")
 REFERENCES = ["A dog isn't here.", "Two men walk on the red street."]
@@ -37,7 +38,7 @@ def test_every_program_trains_for_the_same_time(first_hour, tmp_path):
     for program in first_hour.programs:
         words[program.name] = program.train(first_hour.training, "float32", tmp_path / "m").words
     ours = words["relu_nmt"]
-    flags = [word for word in ours if word.startswith("--")]
+    flags = starting(ours, "--")
     assert flags == ["--arch", "--budget", "--save-dir"]
     assert ours[ours.index("--budget") + 1] == "90s"
     for name in ("fairseq", "fairseq, small"):

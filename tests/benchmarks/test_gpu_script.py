@@ -52,7 +52,7 @@ def call(folder, devices, broken="none", sleepy="none", **settings):
     )
     calls = folder / "calls"
     lines = calls.read_text().splitlines() if calls.is_file() else []
-    made_calls = [json.loads(line) for line in lines]
+    made_calls = list(map(json.loads, lines))
     # Leave out those that only compile the kernels, side by side.
     return done, [call for call in made_calls if "1024" not in call]
 

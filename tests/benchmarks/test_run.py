@@ -189,10 +189,12 @@ def test_text_is_split_into_subwords_and_documents_have_their_length(modules, tm
     modules.corpus.prepare(arguments, tmp_path, text)
     assert len((text / "train.de").read_text().splitlines()) == 40
     tests = (text / "test.en").read_text().splitlines()
-    assert len(tests) == 5 and all(line.replace("@@ ", "").endswith(" .") for line in tests)
+    assert len(tests) == 5
+    for line in tests:
+        assert line.replace("@@ ", "").endswith(" .")
     for length in arguments.lengths:
         lines = (text / f"{modules.corpus.document_split(length)}.de").read_text().splitlines()
-        assert [len(line.split()) for line in lines] == [length] * 3
+        assert list(map(len, map(str.split, lines))) == [length] * 3
     # The same arguments change nothing. Others make the text again.
     stamp = (text / "train.de").stat().st_mtime_ns
     modules.corpus.prepare(arguments, tmp_path, text)

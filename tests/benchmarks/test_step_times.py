@@ -1,12 +1,12 @@
 """benchmarks/step_times.py: steps of both kinds of models, ratios and their intervals."""
 
-import csv
 import sys
 
 import numpy as np
 import pytest
 
 from tests.example_modules import example_modules
+from tests.outputs import csv_rows
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_a_row_for_each_attention(step_times, tmp_path, monkeypatch, capsys, wor
     out = tmp_path / "made" / "times.csv"
     monkeypatch.setattr(sys, "argv", ["step_times.py", *words, *small, "--out", str(out)])
     step_times.main()
-    first, second = csv.DictReader(out.open(encoding="utf-8"))
+    first, second = csv_rows(out)
     assert [first["attention"], second["attention"]] == words[:2]
     assert first["ratio"] == first["low"] == first["high"] == "1.000"
     assert float(second["low"]) <= float(second["ratio"]) <= float(second["high"])

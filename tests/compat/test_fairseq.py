@@ -12,11 +12,16 @@ import torch
 
 from relu_nmt.translation.building import load_model
 from relu_nmt.translator import Translator
-from tests.commands import run_here
+from tests.commands import assert_refused, run_here
+from tests.outputs import assert_same_tensors
 
 FILES = Path(__file__).parent / "fairseq_files"
 DATA = Path(__file__).parent / "files" / "data-fairseq"
 SEARCH = ["--cpu", "--beam", "3", "--max-len-b", "20", "--stop-rule", "full", "--batch-size", "1"]
+
+
+def model_of(path):
+    return Translator.from_checkpoint(path, "cpu").models[0]
 
 
 def imported(path, folder, *flags, check=True):
@@ -83,11 +88,10 @@ def test_a_model_of_an_old_fairseq_is_the_same(is_zip, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fairseq.meters", module)
     torch.save(old, tmp_path / "old.pt", _use_new_zipfile_serialization=is_zip)
     monkeypatch.undo()
-    paths = [imported(path, tmp_path)[0] for path in (tmp_path / "old.pt", FILES / "post_norm.pt")]
-    first, second = (Translator.from_checkpoint(path, "cpu").models[0] for path in paths)
+    first = model_of(imported(tmp_path / "old.pt", tmp_path)[0])
+    second = model_of(imported(FILES / "post_norm.pt", tmp_path)[0])
     assert first.config == second.config
-    for name, tensor in second.state_dict().items():
-        assert torch.equal(first.state_dict()[name], tensor), name
+    assert_same_tensors(first.state_dict(), second.state_dict())
 
 
 def test_raw_text_goes_in_if_it_is_told_how_it_was_split(tmp_path):
@@ -107,18 +111,15 @@ def test_training_goes_on_from_an_imported_model(tmp_path):
     flags = f"{DATA} --cpu --config {path} --finetune-from-model {path} --max-tokens 300 --lr 1e-9"
     saved = f"--max-update 1 --disable-validation --no-epoch-checkpoints --save-dir {tmp_path}"
     run_here("train", flags.split(), saved.split())
-    paths = path, tmp_path / "checkpoint_last.safetensors"
-    first, second = (Translator.from_checkpoint(p, "cpu").models[0] for p in paths)
+    first, second = map(model_of, (path, tmp_path / "checkpoint_last.safetensors"))
     assert first.config == second.config
-    for name, tensor in first.state_dict().items():
-        torch.testing.assert_close(second.state_dict()[name], tensor)
+    torch.testing.assert_close(second.state_dict(), first.state_dict())
 
 
 def test_nothing_is_read_without_consent(tmp_path):
     out = tmp_path / "x.safetensors"
     words = [FILES / "post_norm.pt", "--data", DATA, "--output", out]
-    done = run_here("import_fairseq", words, check=False)
-    assert done.returncode == 2 and "give --trust-pickle" in done.stderr
+    assert_refused(run_here("import_fairseq", words, check=False), "give --trust-pickle")
     assert not out.exists()
 
 
@@ -139,8 +140,7 @@ def test_what_no_model_needs_is_refused_and_not_run(is_zip, tmp_path):
     path = tmp_path / "harm.pt"
     torch.save(stored, path, _use_new_zipfile_serialization=is_zip)
     _, done = imported(path, tmp_path, check=False)
-    assert done.returncode == 2
-    assert "it names posix.system, which no model needs" in done.stderr
+    assert_refused(done, "it names posix.system, which no model needs")
     assert not (tmp_path / "harm").exists()
 
 
@@ -199,7 +199,7 @@ def test_a_damaged_file_is_told(size, tmp_path):
     path = tmp_path / "cut.pt"
     path.write_bytes((FILES / "post_norm.pt").read_bytes()[:size])
     _, done = imported(path, tmp_path, check=False)
-    assert done.returncode == 2 and "cut.pt: not read" in done.stderr
+    assert_refused(done, "cut.pt: not read")
 
 
 def test_other_dictionaries_are_told(tmp_path):

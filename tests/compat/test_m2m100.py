@@ -11,7 +11,7 @@ from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
 from tests.compat.plain_m2m100 import CONFIG, END, LINES, PAIRS, PlainM2M100, changed
-from tests.tiny import assert_same_tensors
+from tests.outputs import assert_same_tensors
 
 KINDS = {
     "m2m": (("de", "en"), ["__de__", "__en__", "__fr__"]),

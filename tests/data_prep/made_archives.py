@@ -15,6 +15,21 @@ def words(number: int, language: str) -> str:
     return " ".join(WORDS[int(digit)] + language for digit in digits) + "."
 
 
+def many_words(numbers, language: str) -> list[str]:
+    """Sentences of these numbers."""
+    return [words(number, language) for number in numbers]
+
+
+def made_pairs(numbers, source: str, target: str) -> list[tuple[str, str]]:
+    """Pairs of sentences of these numbers."""
+    return list(zip(many_words(numbers, source), many_words(numbers, target), strict=True))
+
+
+def side_of(pairs, side: int) -> list[str]:
+    """One side of pairs of sentences."""
+    return [pair[side] for pair in pairs]
+
+
 def make_tar(path, files):
     """Write a compressed tar archive of name -> text."""
     with tarfile.open(path, "w:gz") as tar:
@@ -34,7 +49,7 @@ def segments(sentences) -> str:
 
 def word(number):
     """A number in letters, since digits do not distinguish words."""
-    return "".join(chr(97 + int(digit)) for digit in str(number))
+    return str(number).translate(str.maketrans("0123456789", "abcdefghij"))
 
 
 def lines(folder, name):

@@ -72,5 +72,5 @@ def test_tokens_are_those_of_training():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_order(workers):
     numbers = list(range(5000))
-    assert list(cleaning.parallel_map(str, numbers, workers, chunk=7)) == [str(n) for n in numbers]
+    assert list(cleaning.parallel_map(str, numbers, workers, chunk=7)) == list(map(str, numbers))
     assert list(cleaning.parallel_map(str, [], workers)) == []

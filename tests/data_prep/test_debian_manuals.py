@@ -13,16 +13,16 @@ from prep_tools.debian_packages import NoPackages
 from prep_tools.manual_sources import MANUALS, align_manual, page_pairs
 
 from tests.commands import command_line
-from tests.data_prep.made_archives import read_report, words
+from tests.data_prep.made_archives import many_words, read_report
 
 BY_NAME = {manual.name: manual for manual in MANUALS}
 
 
 def page_path(manual, side, language, number):
     """The path of a made page: of the original or of the translation."""
-    folder, pattern = (part.format(lang=language) for part in getattr(manual, side))
-    folder = folder.replace("-*", "-XX")
-    directories, _, name = pattern.rpartition("/")
+    folder, pattern = getattr(manual, side)
+    folder = folder.format(lang=language).replace("-*", "-XX")
+    directories, _, name = pattern.format(lang=language).rpartition("/")
     directories = directories.replace("*", "1")
     if manual.name == "man":
         name = f"page{number}.1.gz"
@@ -32,10 +32,10 @@ def page_path(manual, side, language, number):
 def made_page(manual, language, number):
     """Three paragraphs that no other page has, and a heading that all have."""
     first = 700 * MANUALS.index(manual) + 10 * number
-    texts = [words(first + n, language) for n in range(3)]
+    texts = many_words(range(first, first + 3), language)
     if manual.name == "man":
-        return ".SH HEAD " + language + "\n" + "".join(f"{text}\n.PP\n" for text in texts)
-    body = "".join(f"<p>{text}</p>" for text in texts)
+        return "\n.PP\n".join([f".SH HEAD {language}\n{texts[0]}", *texts[1:], ""])
+    body = "<p>" + "</p><p>".join(texts) + "</p>"
     if manual.name == "gnome-user-docs":
         return f"<page><title>HEAD {language}</title>{body}</page>"
     return f"<html><body><h1>HEAD {language}</h1>{body}</body></html>"
@@ -63,7 +63,8 @@ def test_pages_are_found_and_aligned(name, tmp_path):
     assert counts["blocks left out: repeated"] == 2
     for document in documents:
         assert document.name.startswith(f"{name}/")
-        assert all(source.replace("xx", "en") == target for source, target in document.pairs)
+        for source, target in document.pairs:
+            assert source.replace("xx", "en") == target
 
 
 def test_links_between_pages_are_left_out(tmp_path):
@@ -139,10 +140,10 @@ def test_from_packages_to_files(tmp_path, scratch, capsys):
     assert run(out, flags) == 0
     report = json.loads((out / "corpus.json").read_text("utf-8"))
     assert sorted(report["sources"]) == sorted(report["licenses"]) == ["debian-handbook", "man"]
-    assert {s: report[s]["documents"] for s in ("train", "test")} == {"train": 116, "test": 2}
-    sides = [(out / f"train.{side}").read_text("utf-8").splitlines() for side in ("xx", "en")]
-    assert [line.replace("xx", "en") for line in sides[0]] == sides[1]
-    assert sides[0].count("") == 115
+    assert (report["train"]["documents"], report["test"]["documents"]) == (116, 2)
+    text = (out / "train.xx").read_text("utf-8")
+    assert text.replace("xx", "en") == (out / "train.en").read_text("utf-8")
+    assert text.splitlines().count("") == 115
     printed = capsys.readouterr().out
     assert "NOTE: left out, there is none in 'xx'" in printed
     assert "NOTE: there is no package manpages-xx-dev here" in printed

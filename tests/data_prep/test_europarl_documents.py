@@ -8,7 +8,7 @@ from prep_tools.europarl_turns import align_paragraphs, align_sitting, read_turn
 from prep_tools.length_alignment import align
 
 from tests.commands import command_line
-from tests.data_prep.made_archives import lines, make_tar, read_report, words
+from tests.data_prep.made_archives import lines, made_pairs, make_tar, read_report, side_of
 
 LANGUAGES = ("en", "de")
 
@@ -18,12 +18,12 @@ def write_split(prefix, documents):
     for side, language in enumerate(LANGUAGES):
         lines = []
         for document in documents:
-            lines += ["<d>", *(pair[side] for pair in document)]
+            lines += ["<d>", *side_of(document, side)]
         prefix.with_name(f"{prefix.name}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def made_document(first, size):
-    return [(words(n, "en"), words(n, "de")) for n in range(first, first + size)]
+    return made_pairs(range(first, first + size), "en", "de")
 
 
 def sitting(documents, side):
@@ -102,7 +102,7 @@ def test_published_training_documents_stay_as_they_are(tmp_path, capsys):
     for side, language in enumerate(LANGUAGES):
         expected = []
         for document in train:
-            expected += ["<d>", *(pair[side] for pair in document)]
+            expected += ["<d>", *side_of(document, side)]
         assert lines(tmp_path, f"train.{language}") == expected
     printed = capsys.readouterr().out
     assert "train is left as it is; 3 of its 11 pairs are also in valid or test" in printed
@@ -153,10 +153,9 @@ def test_rebuilding_leaves_out_held_out_text(tmp_path, capsys):
 def test_held_out_text_is_removed_in_any_alignment(tmp_path):
     held_out = made_document(500, 8)
     documents = [made_document(0, 8), held_out]
-    joined = [
-        (f"{a} {c}", f"{b} {d}")
-        for (a, b), (c, d) in zip(held_out[::2], held_out[1::2], strict=True)
-    ]
+    joined = []
+    for first, second in zip(held_out[::2], held_out[1::2], strict=True):
+        joined.append(tuple(map(" ".join, zip(first, second, strict=True))))
     assert rebuild(tmp_path, documents, joined) == 0
     assert lines(tmp_path, "train.en") == in_release(documents[:1])
 
@@ -171,21 +170,21 @@ def test_formulas_of_held_out_documents_stay(tmp_path):
 
 @pytest.mark.parametrize(("unit", "documents"), [("turns", 3), ("chapters", 1), ("sittings", 1)])
 def test_a_unit_of_the_release_becomes_a_document(unit, documents, tmp_path):
-    texts = [made_document(first, 6) for first in (0, 100, 200)]
+    texts = [made_document(0, 6), made_document(100, 6), made_document(200, 6)]
     for side, language in enumerate(LANGUAGES):
         (tmp_path / f"x.{language}").write_text(sitting(texts, side))
     aligned = align_sitting((tmp_path / "x.en", tmp_path / "x.de"), unit)
-    aligned = [document for document in aligned if len(document.pairs) >= 6]
-    assert len(aligned) == documents
-    assert sum(len(document.pairs) for document in aligned) == 18 + (unit != "turns")
+    sizes = [len(document.pairs) for document in aligned if len(document.pairs) >= 6]
+    assert len(sizes) == documents
+    assert sum(sizes) == 18 + (unit != "turns")
 
 
 def test_whole_documents_are_held_out_without_a_given_split(tmp_path, capsys):
     texts = [made_document(10 * n, 7) for n in range(60)]
     make_release(tmp_path / "europarl.tgz", {"ep-96-04-15": texts[:30], "ep-96-04-16": texts[30:]})
     assert run(tmp_path, "--archive", str(tmp_path / "europarl.tgz")) == 0
-    counts = {split: lines(tmp_path, f"{split}.de").count("<d>") for split in ("train", "valid")}
-    assert counts == {"train": 54, "valid": 3}
+    assert lines(tmp_path, "train.de").count("<d>") == 54
+    assert lines(tmp_path, "valid.de").count("<d>") == 3
     assert "whole documents are held out" in capsys.readouterr().out
 
 
@@ -204,11 +203,11 @@ def long_release(folder):
 @pytest.mark.parametrize(("unit", "train", "held_out"), [("chapters", 36, 2), ("sittings", 18, 1)])
 def test_the_long_variant_joins_consecutive_turns(unit, train, held_out, tmp_path, capsys):
     assert run(tmp_path, *long_release(tmp_path), "--documents", unit) == 0
-    counts = {s: lines(tmp_path, f"{s}.en").count("<d>") for s in ("train", "valid", "test")}
-    assert counts == {"train": train, "valid": held_out, "test": held_out}
+    for split, count in (("train", train), ("valid", held_out), ("test", held_out)):
+        assert lines(tmp_path, f"{split}.en").count("<d>") == count
     # The two files of a day are one sitting, in the order of its agenda.
-    sizes = [len(d.split()) for d in "\n".join(lines(tmp_path, "test.de")).split("<d>") if d]
-    assert min(sizes) > 4 * 9 * (2 if unit == "chapters" else 4)
+    for text in "\n".join(lines(tmp_path, "test.de")).removeprefix("<d>").split("<d>"):
+        assert len(text.split()) > 4 * 9 * (2 if unit == "chapters" else 4)
     assert lines(tmp_path, "test-turns.en")[0] == "<d>"
     assert len(lines(tmp_path, "test-turns.de")) == 7
     printed = capsys.readouterr().out
@@ -218,14 +217,13 @@ def test_the_long_variant_joins_consecutive_turns(unit, train, held_out, tmp_pat
 
 def test_the_published_test_set_is_not_in_the_long_training_set(tmp_path):
     assert run(tmp_path, *long_release(tmp_path), "--documents", "sittings") == 0
-    written = [line.lower() for line in lines(tmp_path, "train.en")]
-    train = set(written)
-    assert not train & {line.lower() for line in lines(tmp_path, "test-turns.en") if line != "<d>"}
+    written = list(map(str.lower, lines(tmp_path, "train.en")))
+    assert set(written) & set(map(str.lower, lines(tmp_path, "test-turns.en"))) == {"<d>"}
     report = read_report(tmp_path)
     assert report["test-turns"] == {"documents": 1, "pairs": 6}
     assert "documents are sittings" in report["source"]
     # The rest of that turn begins a document, all else of the sitting follows it.
-    source = [pair[0] for pair in made_document(300 * 5 + 20 + 6, 3)]
+    source = side_of(made_document(300 * 5 + 20 + 6, 3), 0)
     begin = written.index(source[0])
     assert written[begin - 1] == "<d>" and written[begin : begin + 3] == source
     assert written[begin + 3] == made_document(300 * 5 + 40, 1)[0][0]

@@ -24,16 +24,11 @@ def test_documents_do_not_depend_on_the_order_of_sets_and_dicts():
         "from bilingual_grammar.documents import write_document\n"
         "print([write_document(3, n) for n in range(20)])"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    outputs = set()
+    for seed in ("1", "2"):
+        environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", program]
+        outputs.add(subprocess.check_output(command, env={**os.environ, **environment}, text=True))
     assert outputs == {f"{DOCUMENTS[:20]}\n"}
 
 
@@ -92,8 +87,10 @@ def test_a_german_pronoun_of_a_contrast_means_a_person_as_often_as_a_thing():
             if reference.source_language == "de":
                 pair = document.pairs[reference.sentence]
                 [wrong] = reference.contrasts
-                words = [text.lower().rstrip(".").split() for text in (pair[1], wrong)]
-                [changed] = {pair for pair in zip(*words, strict=True) if pair[0] != pair[1]}
+                right = pair[1].lower().rstrip(".").split()
+                other = wrong.lower().rstrip(".").split()
+                changes = zip(right, other, strict=True)
+                [changed] = {(before, after) for before, after in changes if before != after}
                 right, other = english[reference.phenomenon]
                 assert changed[0] in right and changed[1] in other
                 [pronoun] = {"er", "sie"} & {*pair[0].lower().split()}

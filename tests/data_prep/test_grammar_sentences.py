@@ -7,21 +7,26 @@ from bilingual_grammar import clauses as c
 from bilingual_grammar import english, german, inflection
 from bilingual_grammar import lexicon as lex
 
-RED = next(a for a in lex.ADJECTIVES if a.german == "rot")
-DEAR = next(a for a in lex.ADJECTIVES if a.german == "teuer")
 VERBS = {
     verb.infinitive: verb
-    for verb in (*lex.GET, *lex.TREAT, *lex.GIVE, *lex.HELP_DATIVE, *lex.MEET_ACCUSATIVE, *lex.ACT)
-} | {verb.infinitive: verb for verb in (*lex.SAY, lex.STAND, lex.LIE, lex.LAY, lex.REPAIR)}
+    for verb in (
+        *(*lex.GET, *lex.TREAT, *lex.GIVE, *lex.HELP_DATIVE, *lex.MEET_ACCUSATIVE, *lex.ACT),
+        *(*lex.SAY, lex.STAND, lex.LIE, lex.LAY, lex.REPAIR),
+    )
+}
+NOUNS = (*lex.THINGS, *lex.FEATURES, *lex.RELATIVES, *lex.STRANGERS)
 
 
-def noun(german_word):
-    nouns = (*lex.THINGS, *lex.FEATURES, *lex.RELATIVES, *lex.STRANGERS)
-    return next(n for n in nouns if n.german == german_word)
+def find(entries, german_word):
+    return next(entry for entry in entries if entry.german == german_word)
+
+
+RED = find(lex.ADJECTIVES, "rot")
+DEAR = find(lex.ADJECTIVES, "teuer")
 
 
 def entity(word, number=1, key=1):
-    n = noun(word)
+    n = find(NOUNS, word)
     people = (*lex.RELATIVES, *lex.STRANGERS)
     kind = {"m": "man", "f": "woman"}.get(n.gender) if n in people else "thing"
     return c.Entity(key, n.gender, kind, n, number=number)
@@ -41,6 +46,10 @@ NAME = c.Phrase(ANNA, "name")
 PRONOUN = c.Phrase(ANNA, "pronoun")
 
 
+def in_all_cases(phrase):
+    return tuple(german.phrase(phrase, case) for case in inflection.CASES)
+
+
 def speaker(word):
     return c.Phrase(c.Entity(7, "m", "man", speaker=word), "pronoun")
 
@@ -58,8 +67,7 @@ def speaker(word):
     ],
 )
 def test_articles_adjectives_and_nouns_agree(form, word, forms):
-    part = c.Phrase(entity(word), form, RED)
-    assert tuple(german.phrase(part, case) for case in inflection.CASES) == forms
+    assert in_all_cases(c.Phrase(entity(word), form, RED)) == forms
 
 
 @pytest.mark.parametrize(
@@ -72,8 +80,7 @@ def test_articles_adjectives_and_nouns_agree(form, word, forms):
     ],
 )
 def test_plurals_agree(form, word, forms):
-    part = c.Phrase(entity(word, 3), form, DEAR)
-    assert tuple(german.phrase(part, case) for case in inflection.CASES) == forms
+    assert in_all_cases(c.Phrase(entity(word, 3), form, DEAR)) == forms
 
 
 @pytest.mark.parametrize(
@@ -89,8 +96,8 @@ def test_plurals_agree(form, word, forms):
     ],
 )
 def test_possessives_agree_with_owner_and_possession(owner, word, expected):
-    part = c.Phrase(entity(word, key=5), "possessive", owner=owner)
-    assert tuple(german.phrase(part, case) for case in inflection.CASES) == expected
+    phrase = c.Phrase(entity(word, key=5), "possessive", owner=owner)
+    assert in_all_cases(phrase) == expected
 
 
 @pytest.mark.parametrize(
@@ -103,17 +110,13 @@ def test_possessives_agree_with_owner_and_possession(owner, word, expected):
     ],
 )
 def test_pronouns_follow_the_gender_of_the_noun(word, number, forms):
-    assert tuple(german.phrase(it(word, number), case) for case in inflection.CASES) == forms
+    assert in_all_cases(it(word, number)) == forms
     assert english.phrase(it(word, number)) == ("it" if number == 1 else "them")
 
 
 def test_a_title_is_inflected():
     weber = c.Phrase(c.Entity(1, "m", "man", name="Weber", title="Herr"), "name")
-    assert [german.phrase(weber, case) for case in inflection.CASES] == [
-        "Herr Weber",
-        "Herrn Weber",
-        "Herrn Weber",
-    ]
+    assert in_all_cases(weber) == ("Herr Weber", "Herrn Weber", "Herrn Weber")
     assert english.phrase(weber) == "Mr Weber"
 
 
@@ -137,8 +140,8 @@ def test_places_take_dative_and_goals_accusative(word, location, goal):
     assert german.place_words(where(word), direction=True) == goal
 
 
-YESTERDAY = next(t for t in lex.PAST_TIMES if t.german == "gestern")
-TOMORROW = next(t for t in lex.FUTURE_TIMES if t.german == "morgen")
+YESTERDAY = find(lex.PAST_TIMES, "gestern")
+TOMORROW = find(lex.FUTURE_TIMES, "morgen")
 CASES = [
     (
         c.Statement(c.Clause(NAME, VERBS["kaufen"], "past", the("Tisch"), time=YESTERDAY)),
@@ -349,24 +352,17 @@ def test_sentences_are_right_in_both_languages(sentence, in_german, in_english):
 
 
 def test_numerals_are_written_in_both_languages():
-    assert [inflection.german_number(n) for n in (1, 12, 17, 20, 21, 66, 99)] == [
-        "eins",
-        "zwölf",
-        "siebzehn",
-        "zwanzig",
-        "einundzwanzig",
-        "sechsundsechzig",
-        "neunundneunzig",
-    ]
-    assert [inflection.english_number(n) for n in (1, 12, 17, 20, 21, 66, 99)] == [
-        "one",
-        "twelve",
-        "seventeen",
-        "twenty",
-        "twenty-one",
-        "sixty-six",
-        "ninety-nine",
-    ]
+    for number, in_german, in_english in (
+        (1, "eins", "one"),
+        (12, "zwölf", "twelve"),
+        (17, "siebzehn", "seventeen"),
+        (20, "zwanzig", "twenty"),
+        (21, "einundzwanzig", "twenty-one"),
+        (66, "sechsundsechzig", "sixty-six"),
+        (99, "neunundneunzig", "ninety-nine"),
+    ):
+        assert inflection.german_number(number) == in_german
+        assert inflection.english_number(number) == in_english
 
 
 def test_another_antecedent_changes_the_pronouns_and_not_the_nouns():
@@ -389,7 +385,6 @@ def test_the_forms_of_a_verb_fit_together(verb):
 
 
 def test_no_word_is_listed_twice_and_no_english_noun_has_two_genders():
-    nouns = (*lex.THINGS, *lex.FEATURES, *lex.RELATIVES, *lex.STRANGERS)
-    assert len({n.german for n in nouns}) == len(nouns)
-    assert len({n.english for n in nouns}) == len(nouns)
-    assert len({a.english for a in lex.ADJECTIVES}) == len(lex.ADJECTIVES)
+    assert len({noun.german for noun in NOUNS}) == len(NOUNS)
+    assert len({noun.english for noun in NOUNS}) == len(NOUNS)
+    assert len({adjective.english for adjective in lex.ADJECTIVES}) == len(lex.ADJECTIVES)

@@ -1,6 +1,5 @@
 """The toolkit reads the same lines that the corpus scripts write."""
 
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +15,7 @@ from prep_tools.command import run_script
 from prep_tools.man_pages import read_man
 
 from relu_nmt.io.text_lines import read_lines
-from tests.data_prep.made_archives import corpus_pairs
+from tests.data_prep.made_archives import corpus_pairs, counts, side_of, word
 
 LANGUAGES = ("de", "en")
 WITHIN_LINES = ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
@@ -34,7 +33,7 @@ def test_written_documents_are_read_back(pairs):
         paths = docs.write_documents([document], Path(folder) / "train", LANGUAGES, "none")
         assert list(cleaning.read_pairs(*paths)) == pairs
         for side, path in enumerate(paths):
-            assert read_lines(path) == [pair[side] for pair in pairs]
+            assert read_lines(path) == side_of(pairs, side)
 
 
 @given(PAIRS)
@@ -48,14 +47,12 @@ def test_pairs_written_one_by_one_are_read_back(pairs):
 def test_a_line_feed_within_a_sentence_ends_no_line(tmp_path):
     document = docs.Document("x", (("a\nb", "c\r\nd"), ("e", "f")))
     paths = docs.write_documents([document], tmp_path / "train", LANGUAGES, "tag")
-    assert [read_lines(path) for path in paths] == [["<d>", "a b", "e"], ["<d>", "c\r d", "f"]]
+    assert list(map(read_lines, paths)) == [["<d>", "a b", "e"], ["<d>", "c\r d", "f"]]
 
 
 def made_pairs(mark):
     """300 pairs. The mark is inside source line 10 and target line 200."""
-    letters = str.maketrans("0123456789", "abcdefghij")
-    names = [str(number).translate(letters) for number in range(300)]
-    pairs = [[f"q{n} r{n} s{n}", f"x{n} y{n}"] for n in names]
+    pairs = [[f"q{n} r{n} s{n}", f"x{n} y{n}"] for n in map(word, range(300))]
     pairs[9][0] = pairs[9][0].replace(" ", f" {mark} ")
     pairs[199][1] = pairs[199][1].replace(" ", f" {mark} ")
     return pairs
@@ -63,21 +60,20 @@ def made_pairs(mark):
 
 def written_pairs(folder):
     """Return all pairs of a corpus, and their number in its report."""
-    report = json.loads((folder / "corpus.json").read_text("utf-8"))
-    pairs = map(list, corpus_pairs(folder))
-    return sorted(pairs), sum(report[split]["pairs"] for split in ("train", "valid", "test"))
+    _, numbers = zip(*counts(folder).values(), strict=True)
+    return sorted(map(list, corpus_pairs(folder / "out"))), sum(numbers)
 
 
 @pytest.mark.parametrize("mark", WITHIN_LINES)
 def test_own_text_may_contain_other_line_marks(tmp_path, mark):
     pairs = made_pairs(mark)
     for side, (language, end) in enumerate(zip(LANGUAGES, ("\n", "\r\n"), strict=True)):
-        text = "".join(pair[side] + end for pair in pairs)
+        text = end.join([*side_of(pairs, side), ""])
         (tmp_path / f"text.{language}").write_bytes(text.encode())
     flags = ["--src", str(tmp_path / "text.de"), "--tgt", str(tmp_path / "text.en")]
     flags += ["--out", str(tmp_path / "out")]
     assert run_script(own_text.make_parser(), own_text.make_corpus, flags) == 0
-    assert written_pairs(tmp_path / "out") == (sorted(pairs), 300)
+    assert written_pairs(tmp_path) == (sorted(pairs), 300)
 
 
 @pytest.mark.parametrize("mark", WITHIN_LINES)
@@ -88,7 +84,7 @@ def test_cells_of_a_table_may_contain_other_line_marks(tmp_path, mark):
     flags = ["--train", str(tmp_path / "a.tsv"), "--out", str(tmp_path / "out")]
     flags += ["--source-lang", "de", "--target-lang", "en"]
     assert run_script(tsv_documents.make_parser(), tsv_documents.make_corpus, flags) == 0
-    assert written_pairs(tmp_path / "out") == (sorted(pairs), 300)
+    assert written_pairs(tmp_path) == (sorted(pairs), 300)
 
 
 def test_a_missing_text_is_a_one_line_error(tmp_path, capsys):

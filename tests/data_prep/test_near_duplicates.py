@@ -31,10 +31,7 @@ LINES = {
     ),
     "th": (
         "ฉันชอบอ่านหนังสือในห้องสมุดของมหาวิทยาลัยทุกวันเสาร์",
-        [
-            "ผมชอบอ่านหนังสือในห้องสมุดของมหาวิทยาลัยทุกวันเสาร์",
-            "ฉันชอบอ่านหนังสือ ในห้องสมุดของมหาวิทยาลัย ทุกวันศุกร์",
-        ],
+        ["ผมชอบอ่านหนังสือในห้องสมุดของมหาวิทยาลัยทุกวันเสาร์", "ฉันชอบอ่านหนังสือ ในห้องสมุดของมหาวิทยาลัย ทุกวันศุกร์"],
         ["ฉันชอบเล่นฟุตบอลกับเพื่อนที่สนามหลังโรงเรียนทุกเย็น"],
     ),
     "ar": (
@@ -53,10 +50,7 @@ LINES = {
     ),
     "hi": (
         "मैं हर सुबह बगीचे में चाय पीते हुए अख़बार पढ़ता हूँ।",
-        [
-            "मैं हर सुबह बगीचे में चाय पीते हुए अख़बार पढ़ती हूँ",
-            "मैं हर सुबह बगीचे में चाय पीते हुए अख़बार पढ़ता था।",
-        ],
+        ["मैं हर सुबह बगीचे में चाय पीते हुए अख़बार पढ़ती हूँ", "मैं हर सुबह बगीचे में चाय पीते हुए अख़बार पढ़ता था।"],
         ["वह हर रविवार बाज़ार में फल बेचते हुए गाना गाता है।"],
     ),
     "ko": (
@@ -142,7 +136,7 @@ def test_the_search_equals_a_comparison_of_all_lines(threshold, alphabet):
     lots = random.Random(4)
 
     def line() -> str:
-        return "".join(lots.choice(alphabet) for _ in range(lots.randint(1, 12)))
+        return "".join(lots.choices(alphabet, k=lots.randint(1, 12)))
 
     lines = [line() for _ in range(150)]
     candidates = [line() for _ in range(200)]
@@ -160,7 +154,7 @@ def test_the_search_equals_a_comparison_of_all_lines(threshold, alphabet):
         return False
 
     results = SeenLines(lines, threshold).find(candidates)
-    assert results == [by_comparing(candidate) for candidate in candidates]
+    assert results == list(map(by_comparing, candidates))
     assert len(set(results)) == 2 or threshold == 0.3
 
 

@@ -5,12 +5,12 @@ import news_commentary
 import pytest
 from prep_tools.command import PrepError, run_script
 
-from tests.data_prep.made_archives import make_tar, read_report, words
+from tests.data_prep.made_archives import made_pairs, make_tar, read_report, side_of
 
 
 def articles(number, size=12):
     """Articles of pairs (other language, English)."""
-    pairs = [(words(n, "xx"), words(n, "en")) for n in range(number * size)]
+    pairs = made_pairs(range(number * size), "xx", "en")
     return [pairs[first : first + size] for first in range(0, number * size, size)]
 
 
@@ -42,15 +42,12 @@ def test_whole_articles_are_held_out(language, pair, tmp_path, capsys):
     text = table(articles(60), english_first=pair.startswith("en"))
     archive = write_table(tmp_path / f"news-commentary-v18.{pair}.tsv.gz", text)
     assert run(tmp_path, archive, "--lang", language) == 0
-    counts = {s: len(read(tmp_path, f"{s}.{language}")) for s in ("train", "valid", "test")}
-    assert counts == {"train": 54, "valid": 3, "test": 3}
-    held_out = []
-    for split in counts:
-        sides = [read(tmp_path, f"{split}.{side}") for side in (language, "en")]
-        for source, target in zip(*sides, strict=True):
-            held_out.append(list(zip(source.split(), target.split(), strict=True)))
+    for split, count in (("train", 54), ("valid", 3), ("test", 3)):
+        sources = read(tmp_path, f"{split}.{language}")
+        targets = read(tmp_path, f"{split}.en")
+        assert len(sources) == len(targets) == count
+        for source, target in zip(sources, targets, strict=True):
             assert source.replace("xx", "en").split() == target.split()
-    assert len(held_out) == 60
     printed = capsys.readouterr().out
     assert f"--source-lang {language} --target-lang en" in printed
     assert "--document-separator blank" in printed
@@ -64,7 +61,7 @@ def test_pairs_with_one_side_are_dropped_and_counted(tmp_path):
     assert run(tmp_path, archive, "--version", "15") == 0
     report = read_report(tmp_path)
     assert report["pairs with an empty side"] == 1
-    written = sum(report[split]["pairs"] for split in ("train", "valid", "test"))
+    written = report["train"]["pairs"] + report["valid"]["pairs"] + report["test"]["pairs"]
     assert written + sum(report["copies removed"].values()) == 60 * 12 - 1
 
 
@@ -73,7 +70,7 @@ def test_older_archives_are_read(tmp_path):
     for side, language in enumerate(("fr", "en")):
         text = ""
         for document in articles(40):
-            text += "\n".join([pair[side] for pair in document]) + "\n\n"
+            text += "\n".join(side_of(document, side)) + "\n\n"
         files[f"training/news-commentary-v9.fr-en.{language}"] = text.removesuffix("\n")
         files[f"training/news-commentary-v9.de-en.{language}"] = "not wanted\n"
     archive = make_tar(tmp_path / "training-parallel-nc-v9.tgz", files)
@@ -109,12 +106,13 @@ def test_another_archive_and_another_checksum_are_refused(tmp_path, capsys):
 def test_all_versions_have_addresses():
     for version in news_commentary.VERSIONS:
         source = news_commentary.source_of(version, "fr")
-        assert all(url.endswith("/" + source.name) for url in source.urls)
+        for url in source.urls:
+            assert url.endswith("/" + source.name)
         assert f"v{version}" in source.name
     assert news_commentary.source_of(16, "cs").name == "news-commentary-v16.cs-en.tsv.gz"
 
 
 def test_several_empty_lines_make_no_empty_article():
     pairs = [("", ""), ("a", "b"), ("", ""), ("", ""), ("c", "d")]
-    documents = news_commentary.read_articles(pairs, "x", Counter())
-    assert [document.pairs for document in documents] == [(("a", "b"),), (("c", "d"),)]
+    first, second = news_commentary.read_articles(pairs, "x", Counter())
+    assert (first.pairs, second.pairs) == ((("a", "b"),), (("c", "d"),))

@@ -5,7 +5,9 @@ import own_text
 import pytest
 from prep_tools.command import run_script
 
-from tests.data_prep.made_archives import corpus_pairs, counts, word
+from tests.commands import command_line
+from tests.data_prep.made_archives import corpus_pairs, counts, side_of, word
+from tests.tiny import as_text
 
 
 def run(folder, *arguments, endings=("de", "en")):
@@ -16,9 +18,7 @@ def run(folder, *arguments, endings=("de", "en")):
 
 def write_text(folder, lines, endings=("de", "en")):
     for side, ending in enumerate(endings):
-        (folder / f"text.{ending}").write_text(
-            "".join(line[side] + "\n" for line in lines), "utf-8"
-        )
+        (folder / f"text.{ending}").write_text(as_text(side_of(lines, side)), "utf-8")
 
 
 def made_pairs(number):
@@ -48,7 +48,8 @@ def test_a_pair_with_an_empty_side_is_left_out_and_counted(tmp_path, capsys):
     write_text(tmp_path, lines)
     assert run(tmp_path) == 0
     assert "1 lines left out" in capsys.readouterr().out
-    assert sum(pairs for _, pairs in counts(tmp_path).values()) == 499
+    _, numbers = zip(*counts(tmp_path).values(), strict=True)
+    assert sum(numbers) == 499
 
 
 @pytest.mark.parametrize(
@@ -104,10 +105,10 @@ def in_documents(pairs, size):
     return {f"d{n}": pairs[n : n + size] for n in range(0, len(pairs), size)}
 
 
-def run_input(folder, *paths):
-    flags = ["--source-lang", "de", "--target-lang", "en", "--out", str(folder / "out")]
-    flags += ["--input", *map(str, paths)]
-    return run_script(own_text.make_parser(), own_text.make_corpus, flags)
+def run_input(folder, paths):
+    flags = ["--source-lang", "de", "--target-lang", "en", "--out", folder / "out"]
+    words = command_line([flags, "--input", paths])
+    return run_script(own_text.make_parser(), own_text.make_corpus, words)
 
 
 def test_memories_and_tables_are_read(tmp_path):
@@ -115,11 +116,12 @@ def test_memories_and_tables_are_read(tmp_path):
     (tmp_path / "a.tmx").write_text(memory(in_documents(pairs[:300], 10)), "utf-8")
     rows = [f"d{n // 10}\t{n % 10}\t{s}\t{t}\n" for n, (s, t) in enumerate(pairs[300:500])]
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress("".join(rows).encode()))
-    plain = "".join(f"{s}\t{t}\n" for s, t in pairs[500:])
-    (tmp_path / "c.tsv").write_text(plain, "utf-8")
-    assert run_input(tmp_path, *(tmp_path / name for name in ("a.tmx", "b.tsv.gz", "c.tsv"))) == 0
+    (tmp_path / "c.tsv").write_text(as_text(map("\t".join, pairs[500:])), "utf-8")
+    files = [tmp_path / "a.tmx", tmp_path / "b.tsv.gz", tmp_path / "c.tsv"]
+    assert run_input(tmp_path, files) == 0
     # 30 and 20 documents, and 100 lines in blocks of 25.
-    assert sum(documents for documents, _ in counts(tmp_path).values()) == 54
+    documents, _ = zip(*counts(tmp_path).values(), strict=True)
+    assert sum(documents) == 54
     assert sorted(corpus_pairs(tmp_path / "out")) == sorted(pairs)
 
 
@@ -127,7 +129,7 @@ def test_a_memory_without_documents_is_divided_into_blocks(tmp_path, capsys):
     unit = "<tu><tuv lang='de'><seg>x</seg></tuv></tu></body>"
     text = memory({"": made_pairs(1000)}, "note").replace("</body>", unit)
     (tmp_path / "a.tmx").write_text(text, "utf-8")
-    assert run_input(tmp_path, tmp_path / "a.tmx") == 0
+    assert run_input(tmp_path, [tmp_path / "a.tmx"]) == 0
     assert counts(tmp_path) == {"train": (36, 900), "valid": (2, 50), "test": (2, 50)}
     assert "1 pairs left out, as a side is missing or empty" in capsys.readouterr().out
 
@@ -142,7 +144,7 @@ def test_a_memory_without_documents_is_divided_into_blocks(tmp_path, capsys):
 )
 def test_unreadable_memories_are_errors(tmp_path, capsys, name, text, message):
     (tmp_path / name).write_text(text, "utf-8")
-    assert run_input(tmp_path, tmp_path / name) == 2
+    assert run_input(tmp_path, [tmp_path / name]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert message in line
     assert not (tmp_path / "out").exists()
@@ -163,7 +165,7 @@ def test_near_copies_of_lines_without_spaces_leave_the_held_out_sets(tmp_path, l
     lots = random.Random(3)
 
     def line():
-        return "".join(lots.choice(letters[language]) for _ in range(24))
+        return "".join(lots.choices(letters[language], k=24))
 
     lines = [line() for _ in range(500)]
     copies = [f"{text[:12]}{lots.choice('一二三')}，{text[13:]}。" for text in lines]

@@ -2,7 +2,8 @@ import pytest
 import wmt14_en_de
 from prep_tools.command import run_script
 
-from tests.data_prep.made_archives import lines, make_tar, segments, words
+from tests.data_prep.made_archives import lines, make_tar, many_words, segments, side_of, words
+from tests.tiny import as_text
 
 CORPORA = {
     "training-parallel-europarl-v7.tgz": ("training/europarl-v7.de-en", range(100)),
@@ -16,17 +17,16 @@ def make_archives(folder, extra=()):
     for name, (stem, numbers) in CORPORA.items():
         files = {}
         for side, language in enumerate(("en", "de")):
-            lines = [words(number, language) for number in numbers]
+            lines = many_words(numbers, language)
             if "europarl" in name:
-                lines += [pair[side] for pair in extra]
-            files[f"{stem}.{language}"] = "".join(line + "\n" for line in lines)
+                lines += side_of(extra, side)
+            files[f"{stem}.{language}"] = as_text(lines)
             files[f"{stem.replace('de-en', 'fr-en')}.{language}"] = "not wanted\n"
         make_tar(folder / name, files)
     dev = {}
     test = {}
     for kind, language in (("src", "en"), ("ref", "de")):
-        texts = [words(n, language) for n in range(500, 507)]
-        dev[f"dev/newstest2013.{language}"] = "\n".join(texts) + "\n"
+        dev[f"dev/newstest2013.{language}"] = as_text(many_words(range(500, 507), language))
         name = f"test-full/newstest2014-deen-{kind}.{language}.sgm"
         test[name] = segments([words(n, language) + " it’s" for n in range(600, 605)])
     make_tar(folder / "dev.tgz", dev)
@@ -52,12 +52,12 @@ def test_the_recipe_gives_the_known_files(tmp_path, capsys):
     assert run(tmp_path) == 0
     printed = capsys.readouterr().out
     train = lines(tmp_path, "train.en")
-    assert train[:100] == [words(n, "en") for n in range(100)]
+    assert train[:100] == many_words(range(100), "en")
     assert train[100] == 'A well-known "word"'
     assert lines(tmp_path, "train.de")[100] == 'Ein "Wort" nur'
     assert len(train) == len(lines(tmp_path, "train.de")) == 181
     assert "dropped: {'empty': 1, 'length': 1, 'ratio': 1}" in printed
-    assert lines(tmp_path, "valid.de") == [words(n, "de") for n in range(500, 507)]
+    assert lines(tmp_path, "valid.de") == many_words(range(500, 507), "de")
     assert lines(tmp_path, "test.en")[0] == words(600, "en") + " it's"
     assert "valid: 7 sentence pairs, expected 3,000" in printed
     command = printed.splitlines()[-1]
@@ -73,7 +73,7 @@ def test_the_codes_are_those_of_subword_nmt_on_the_tokenized_text(tmp_path):
     make_archives(tmp_path)
     assert run(tmp_path) == 0
     steps = tmp_path / "out/steps-nc9"
-    text = "".join((steps / f"tokens.{language}").read_text("utf-8") for language in ("en", "de"))
+    text = (steps / "tokens.en").read_text("utf-8") + (steps / "tokens.de").read_text("utf-8")
     codes = io.StringIO()
     learn_bpe(io.StringIO(text), codes, 20)
     assert (steps / "bpe.20.codes").read_text("utf-8") == codes.getvalue()

@@ -1,7 +1,6 @@
 """examples/adapt: the losses before the first update, and a report of the trainings."""
 
 import base64
-import csv
 import json
 import os
 import random
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiny
+from tests import outputs, tiny
 from tests.example_modules import example_modules
+from tests.markdown import cells
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "adapt"
 
@@ -21,11 +21,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "adapt"
 def write_training(folder, updates, scores):
     """Write the files that the report reads: a course of two validations, a score by length."""
     folder.mkdir(parents=True)
-    valid = [{"num_updates": n, "bleu": n / 10} for n in (updates // 2, updates)]
+    half = {"num_updates": updates // 2, "bleu": updates / 20}
     course = {
         "num_updates": updates,
         "train": [{"num_updates": updates, "loss": 2.0}],
-        "valid": {"valid": valid},
+        "valid": {"valid": [half, {"num_updates": updates, "bleu": updates / 10}]},
     }
     (folder / "results.json").write_text(json.dumps(course))
     for length, score in scores.items():
@@ -60,26 +60,30 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     done = report(out)
 
     assert done.returncode == 0, done.stderr
-    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
-    cells = {(row[0], row[1], row[3]): row[4:] for row in rows[2:]}
-    goes_on = [row[2:] for row in rows if row[:2] == ["softmax", "from the model"]]
+    rows = list(map(cells, outputs.containing(done.stdout.splitlines(), "|")))
+    scores = {}
+    goes_on = []
+    for row in rows[2:]:
+        scores[row[0], row[1], row[3]] = row[4:]
+        if row[:2] == ["softmax", "from the model"]:
+            goes_on.append(row[2:])
     assert goes_on == [
         ["40", "a sentence", "40.25", "40.25", "+0.25"],
         ["80", "a sentence", "40.50", "40.50", "+0.50"],
     ]
     start = "from the model"
-    assert cells["ReLU in encoder and decoder", start, "a sentence"] == [
+    assert scores["ReLU in encoder and decoder", start, "a sentence"] == [
         *("40.00", "39.00, 41.00, 40.00, 40.00", "−1.00 ± 2.48")
     ]
-    assert cells["aligned documents", start, "1,024"] == ["66.25", "66.25", "+6.25"]
-    assert len(cells) == 6
+    assert scores["aligned documents", start, "1,024"] == ["66.25", "66.25", "+6.25"]
+    assert len(scores) == 6
     page = (out / "report.html").read_text("utf-8")
     assert "ReLU in encoder and decoder" in page and "66.25" in page and "<img" in page
     source = re.search(r'src="data:image/svg\+xml;base64,([^"]*)"', page)[1]
     drawn = base64.b64decode(source).decode()
-    assert all(f">from the model, {count} updates</text>" in drawn for count in (40, 80))
-    with open(out / "results.csv", encoding="utf-8") as file:
-        table = list(csv.DictReader(file))
+    for count in (40, 80):
+        assert f">from the model, {count} updates</text>" in drawn
+    table = outputs.csv_rows(out / "results.csv")
     assert len(table) == 12
     assert {
         "model": "documents",
@@ -87,15 +91,9 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
         "tokens_at_once": "1024",
         "seed": "1",
     }.items() <= (table[-1].items())
-    with open(out / "curves.csv", encoding="utf-8") as file:
-        points = [
-            row
-            for row in csv.DictReader(file)
-            if (row["model"], row["way"], row["seed"]) == ("softmax", "", "1")
-        ]
-    assert [(row["updates"], row["valid_bleu"]) for row in points] == [
-        *(("200", "20.0"), ("400", "40.0"))
-    ]
+    points = outputs.select(outputs.csv_rows(out / "curves.csv"), model="softmax", way="", seed="1")
+    assert outputs.column(points, "updates") == ["200", "400"]
+    assert outputs.column(points, "valid_bleu") == ["20.0", "40.0"]
 
 
 @pytest.mark.parametrize(
@@ -118,14 +116,14 @@ def test_a_folder_without_trainings_and_a_damaged_score_are_errors(score, expect
 def test_the_losses_before_the_first_update_are_those_of_trainings(tmp_path):
     rng = random.Random(1)
     for split, count in (("train", 40), ("valid", 10)):
-        tiny.write_lines(tmp_path, split, [tiny.digits(rng) for _ in range(count)])
+        tiny.write_lines(tmp_path, split, tiny.digit_lines(rng, count))
     data = tiny.preprocessed(tmp_path)
 
     def valid_loss(name, *flags):
         """Return the loss on the validation set after an update that changes nothing."""
         shared = ("--max-update", "1", "--lr", "1e-12", "--seed", "1", "--max-tokens", "2048")
         done = tiny.train(data, tmp_path / name, shared, flags)
-        [loss] = tiny.values(tiny.json_lines(done.stdout), "valid_nll_loss")
+        [loss] = outputs.values(outputs.json_lines(done.stdout), "valid_nll_loss")
         return f"{float(loss):.3f}"
 
     expected = [valid_loss("softmax")]
@@ -137,7 +135,7 @@ def test_the_losses_before_the_first_update_are_those_of_trainings(tmp_path):
         assert example.start.main([str(data), str(path), str(tmp_path / "start.md")]) == 0
 
     lines = (tmp_path / "start.md").read_text("utf-8").splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines]
+    rows = list(map(cells, lines))
     assert rows[2][:2] == ["softmax", expected[0]]
     assert rows[-1][0] == "ReLU in every slot, gamma 8, centered, squared"
     assert rows[-1][2] == expected[1]

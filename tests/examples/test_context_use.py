@@ -23,7 +23,7 @@ def test_the_flags_of_the_script_are_accepted(tmp_path, capsys):
     done = subprocess.run(
         ["bash", str(EXAMPLE / "run.sh")], env=environment, capture_output=True, check=True
     )
-    calls = [json.loads(line) for line in done.stdout.splitlines()]
+    calls = list(map(json.loads, done.stdout.splitlines()))
     corpus, *steps, table = calls
     arguments = grammar_corpus.make_parser().parse_args(corpus[1:])
     contrasts = arguments.out / "test.contrasts.jsonl"
@@ -46,9 +46,9 @@ def test_the_table_has_the_numbers_of_the_sweeps(tmp_path):
     for category, context, alone in (("all", "75.0", "50.0"), ("person pronoun", "80.0", "40.0")):
         shared |= {f"accuracy_context[{category}]": context, f"accuracy_alone[{category}]": alone}
         shared |= {f"chance[{category}]": "50.0", f"contrasts[{category}]": "20.0"}
-    rows = [{**shared, "length": length, "d_bleu": f"{score}"} for length, score in
-            (("1", 70.5), ("512", 80.25))]  # fmt: skip
-    rows += [{**rows[0], "row": "cell"}, {**rows[0], "attention": "failed", "d_bleu": ""}]
+    first = {**shared, "length": "1", "d_bleu": "70.5"}
+    rows = [first, {**shared, "length": "512", "d_bleu": "80.25"}]
+    rows += [{**first, "row": "cell"}, {**first, "attention": "failed", "d_bleu": ""}]
     with open(folder / "results.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()

@@ -9,6 +9,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.vision.base import build_vision_model, map_of
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from tests.example_modules import example_modules
+from tests.tiny import num_parameters
 
 with example_modules(
     "detection", ["boxes", "proposals", "mask_rcnn", "coco", "detector"]
@@ -72,7 +73,7 @@ def test_the_backbone_of_xcit_small_has_the_published_parameter_count():
     blocks = 12 * (12 * 384**2 + 40 * 384 + 8) + 65 * 384
     stem = 9 * (3 * 48 + 48 * 96 + 96 * 192 + 192 * 384) + 2 * (48 + 96 + 192 + 384)
     finer = 3 * (4 * 384**2 + 384) + 2 * 384
-    assert sum(p.numel() for p in pyramid.parameters()) == blocks + stem + finer
+    assert num_parameters(pyramid) == blocks + stem + finer
 
 
 @pytest.mark.parametrize("sides", [(16, 8), (2, 2), (64, 64)])

@@ -19,7 +19,8 @@ from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from tests.commands import command_line, run_here
 from tests.example_modules import example_modules
-from tests.tiny import assert_same_tensors, json_lines, weights
+from tests.outputs import assert_same_tensors, column, containing, json_lines, weights
+from tests.tiny import num_parameters
 from tests.unit.vision.families import SMALL, UNFIT
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dino"
@@ -115,7 +116,7 @@ def test_the_loss_is_that_of_the_paper(dino):
             for s in range(5):
                 if s != t:
                     p, q = softmax(teacher[t, image]), softmax(student[s, image])
-                    expected -= sum(a * math.log(b) for a, b in zip(p, q, strict=True)) / 8
+                    expected -= (p * np.log(q)).sum() / 8
     z = torch.from_numpy(student).requires_grad_()
     p = torch.from_numpy(teacher).softmax(-1)
     loss = dino.distillation.distillation_loss(z.log_softmax(-1), p)
@@ -139,14 +140,14 @@ def test_the_head_gives_cosines_and_can_freeze_its_last_layer(dino):
     assert head.last.weight.grad is None and head.layers[0].weight.grad.any()
     paper = dino.distillation.ProjectionHead(384, dino.distillation.DistillationConfig())
     inner = 384 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 256 + 256
-    assert sum(p.numel() for p in paper.parameters()) == inner + 256 * 65_536
+    assert num_parameters(paper) == inner + 256 * 65_536
 
 
 def test_temperatures_and_cosines(dino):
     config = dino.distillation.DistillationConfig(
         teacher_temperature=0.07, teacher_warmup_temperature=0.04, teacher_warmup_epochs=4
     )
-    temperatures = [config.teacher_temperature_of(epoch) for epoch in (1, 2, 4, 5, 100)]
+    temperatures = list(map(config.teacher_temperature_of, (1, 2, 4, 5, 100)))
     assert temperatures == pytest.approx([0.04, 0.05, 0.07, 0.07, 0.07])
     values = [dino.distillation.cosine(0.04, 0.4, share) for share in (0, 0.5, 1)]
     assert values == pytest.approx([0.04, 0.22, 0.4])
@@ -162,8 +163,8 @@ def test_views_are_parts_of_the_image_and_depend_only_on_the_generator(dino):
     noise = np.random.default_rng(0).integers(0, 256, (24, 40, 3), dtype=np.uint8)
     picture = Image.fromarray(noise)
     first, again, other = (views(picture, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert all((a == b).all() for a, b in zip(first, again, strict=True))
-    assert not any((a == b).all() for a, b in zip(first, other, strict=True))
+    for part, same, different in zip(first, again, other, strict=True):
+        assert (part == same).all() and not (part == different).all()
     assert not (first[0][0] == first[0][1]).all()
     for name in ("JITTER", "GRAY", "SOLARIZE", "LOCAL_BLUR"):
         assert 0 < getattr(dino.views, name) < 1
@@ -235,7 +236,8 @@ def test_student_and_teacher_start_alike_with_every_attention(dino, attention):
     assert trainer.train().num_updates == 1
     views = batch_of(dino, 8, 4).large
     assert teacher.features(views).equal(teacher.features(views))  # no dropout
-    assert not any(p.isnan().any() for p in objective.model.parameters())
+    for parameter in objective.model.parameters():
+        assert not parameter.isnan().any()
 
 
 @pytest.mark.parametrize(("family", "attention"), list(fitting_pairs()))
@@ -248,7 +250,7 @@ def test_every_family_of_models_can_be_distilled(dino, family, attention):
     trainer.train()
     changed = {n for n, p in objective.model.student.named_parameters() if not p.equal(before[n])}
     assert changed >= {"head.last.weight", "head.layers.0.weight"}
-    assert any("attention" in name for name in changed)
+    assert containing(changed, "attention")
     assert not changed & {"backbone.head.weight", "backbone.head.bias"}
 
 
@@ -270,7 +272,7 @@ def test_after_each_update_teacher_center_and_decay_are_as_in_the_paper(dino):
 
     def look(optimizer, args, kwargs):
         students = {n: p.detach().double().clone() for n, p in model.student.named_parameters()}
-        decays = [group["weight_decay"] for group in optimizer.param_groups]
+        decays = column(optimizer.param_groups, "weight_decay")
         updates.append((students, model.centre.clone(), decays))
         means.append(outputs())
 
@@ -333,8 +335,8 @@ def test_distillation_learns_without_collapse(dino):
     noise = torch.randn(6, 20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     scores = teacher.head(teacher.features(kinds.kinds[:, None] + 0.7 * noise))
     best = (scores - objective.model.centre).argmax(-1).view(6, 20)
-    pure = [(row == row.mode().values).float().mean().item() for row in best]
-    assert min(pure) > 0.6 and len(best.mode().values.unique()) >= 3, best
+    pure = (best == best.mode(keepdim=True).values).float().mean(1)
+    assert pure.min() > 0.6 and len(best.mode().values.unique()) >= 3, best
 
 
 def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
@@ -342,9 +344,9 @@ def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
 ):
     common = "--max-epoch 3 --lr-period-updates 9 --freeze-last-layer 1 --warmup-epochs 1 "
     common += "--drop-path 0.2 --telemetry-interval 4 --teacher-warmup-epochs 2"
-    full, parts, board = (tmp_path / name for name in ("whole", "parts", "board"))
+    full, parts, board = map(tmp_path.joinpath, ("whole", "parts", "board"))
     code, lines, _ = command(dino, images, full, capsys, common, f"--tensorboard-logdir {board}")
-    assert code == 0 and any("telemetry" in line for line in lines)
+    assert code == 0 and containing(lines, "telemetry")
     assert list(board.rglob("events*"))
     for limit in ("--max-update 2", "--max-update 5", ""):
         code, _, error = command(dino, images, parts, capsys, common, limit)
@@ -353,7 +355,8 @@ def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
     assert_same_tensors(ours, weights(parts))
     file = full / "teacher.safetensors"
     exported = load_checkpoint(file).model_tensors
-    assert all(t.equal(ours[f"teacher.backbone.{name}"]) for name, t in exported.items())
+    for name, tensor in exported.items():
+        assert tensor.equal(ours[f"teacher.backbone.{name}"])
     assert (parts / "teacher.safetensors").read_bytes() != b""
 
     sets = f"--train {images}/train --test {images}/test --method knn --eval-crop-ratio 1".split()
@@ -362,12 +365,11 @@ def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
     tuned = f"{images} {SHAPE} --cpu --max-update 1 --lr 1e-9 --finetune-from-model {file}"
     tuned += f" --save-dir {tmp_path}/tuned --batch-size 24 --no-epoch-checkpoints"
     run_here("vision_train", tuned.split())
-    for name, tensor in weights(tmp_path / "tuned").items():
-        torch.testing.assert_close(tensor, exported[name], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(weights(tmp_path / "tuned"), exported, rtol=1e-5, atol=1e-7)
 
     copied = tmp_path / "copy.safetensors"
     assert dino.teacher.main([str(parts / "checkpoint_last.safetensors"), str(copied)]) == 0
-    assert all(t.equal(exported[name]) for name, t in load_checkpoint(copied).model_tensors.items())
+    assert_same_tensors(load_checkpoint(copied).model_tensors, exported)
     capsys.readouterr()
     assert dino.teacher.main([str(file), str(copied)]) == 2
     assert "not the checkpoint of a self-distillation" in capsys.readouterr().err
@@ -391,8 +393,7 @@ def test_two_processes_train_as_one_with_accumulation(dino, images, tmp_path, ca
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\nteacher: ") == 1
     single, double = weights(tmp_path / "one"), weights(tmp_path / "two")
-    for name, tensor in single.items():
-        torch.testing.assert_close(double[name], tensor, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(double, single, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -417,4 +418,4 @@ def test_sizes_of_the_published_model(dino):
     assert isinstance(config, VisionTransformerConfig)
     with torch.device("meta"):
         model = dino.distillation.Network(config, 1000, dino.distillation.DistillationConfig())
-    assert sum(p.numel() for p in model.backbone.parameters()) == 26_253_304
+    assert num_parameters(model.backbone) == 26_253_304

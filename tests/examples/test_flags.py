@@ -1,6 +1,8 @@
 """The flags in example scripts and pages: all are accepted, and each has an effect."""
 
+import glob
 import importlib
+import itertools
 import os
 import re
 import shlex
@@ -13,7 +15,7 @@ from docs import train_and_draw
 from tests.markdown import code_blocks, command_lines, parts_of_line, without_dots
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.sh"))
+SCRIPTS = sorted(glob.glob("examples/*/*.sh", root_dir=ROOT))
 SCRIPTS += [f"{script} paper" for script in SCRIPTS if "paper_study" in script]
 STUB = '#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" >> "$RECORD"\nprintf "\\n\\0" >> "$RECORD"\n'
 VISION = ("vision_train", "vision_evaluate", "vision_probe")
@@ -24,12 +26,8 @@ CHECKED = ("preprocess", "train", "average", *VISION)
 
 def recorded_commands(script, folder):
     """Return the commands that a script would run, by name, and the words behind it."""
-    for name in (
-        "python",
-        "torchrun",
-        "tail",
-        *(f"relu-nmt-{c.replace('_', '-')}" for c in COMMANDS),
-    ):
+    names = [f"relu-nmt-{name.replace('_', '-')}" for name in COMMANDS]
+    for name in ("python", "torchrun", "tail", *names):
         (folder / name).write_text(STUB)
         (folder / name).chmod(0o755)
     settings = {name: str(folder / name.lower()) for name in VARIABLES}
@@ -56,8 +54,11 @@ def commands_of_models(flags):
     variant_flags = flags[: flags.index("--")]
     common = flags[flags.index("--") + 1 :]
     common = ["data", "--max-doc-tokens", "9", *common]
-    variants = [word for word in variant_flags if re.match(r"[\w.+-]+:\s", word)]
-    return [common, *([*common, *shlex.split(text.partition(":")[2])] for text in variants)]
+    commands = [common]
+    for word in variant_flags:
+        if re.match(r"[\w.+-]+:\s", word):
+            commands.append([*common, *shlex.split(word.partition(":")[2])])
+    return commands
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -67,7 +68,7 @@ def test_every_flag_of_an_example_has_an_effect(script, tmp_path, monkeypatch, c
     for name, flags in recorded_commands(script, tmp_path):
         commands = [(name, flags)]
         if name == "sweep":
-            commands = [("train", model_flags) for model_flags in commands_of_models(flags)]
+            commands = zip(itertools.repeat("train"), commands_of_models(flags))
         for program, words in commands:
             if program not in CHECKED:
                 continue
@@ -118,7 +119,7 @@ def test_every_command_of_the_documentation_is_accepted(page, capsys):
             continue  # the command reads files of the reader, or has no settings
         commands = [(name, flags)]
         if name == "sweep":
-            commands = [("train", model_flags) for model_flags in commands_of_models(flags)]
+            commands = zip(itertools.repeat("train"), commands_of_models(flags))
         for program, words in commands:
             main = importlib.import_module(f"relu_nmt.cli.{program}").main
             with pytest.raises(SystemExit) as end:

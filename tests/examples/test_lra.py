@@ -19,7 +19,8 @@ from relu_nmt.config import from_flat
 from relu_nmt.errors import DataError
 from relu_nmt.training.save_dir import TrainingResult
 from tests.example_modules import example_modules
-from tests.tiny import assert_same_tensors, json_lines, weights
+from tests.outputs import assert_same_tensors, containing, json_lines, values, weights
+from tests.tiny import num_parameters
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lra"
 MODULES = ("listops", "pathfinder", "tasks", "classifier", "train", "table")
@@ -56,7 +57,7 @@ def test_the_examples_of_the_docstrings_hold(lra, name):
 )
 def test_the_models_have_the_published_sizes(lra, task, size):
     def parameters(attention):
-        return sum(p.numel() for p in build(lra, task, attention).parameters())
+        return num_parameters(build(lra, task, attention))
 
     assert parameters("softmax") == size
     assert parameters("nystromformer:conv=35") == size + 140
@@ -121,17 +122,17 @@ def test_pathfinder_discs_are_on_one_path_or_on_two(lra, monkeypatch):
         owner_of = {}
         for number, path in enumerate(paths):
             owner_of |= {path[0]: number, path[-1]: number}
-        owners = [owner_of[disc] for disc in discs]
-        assert discs[0] != discs[1] and max(owners) < 2
-        assert (owners[0] == owners[1]) == bool(label)
-        assert [len(path) for path in paths[:2]] == [15, 15]
+        start, end = discs
+        assert start != end and max(owner_of[start], owner_of[end]) < 2
+        assert (owner_of[start] == owner_of[end]) == bool(label)
+        assert list(map(len, paths[:2])) == [15, 15]
         for index, path in enumerate(paths):
             other_discs = np.concatenate([*paths[:index], *paths[index + 1 :]])
             apart = np.linalg.norm(np.array(path)[:, None] - other_discs[None], axis=-1)
             assert apart.min() > lra.pathfinder.GAP
         assert pixels.shape == (1024,) and pixels.dtype == np.uint8 and pixels.max() == 255
-        column, row = (round(value - 0.5) for value in discs[0])
-        assert pixels.reshape(32, 32)[row, column] == 255
+        column, row = start
+        assert pixels.reshape(32, 32)[round(row - 0.5), round(column - 0.5)] == 255
         labels.append(label)
     assert 8 <= sum(labels) <= 22
 
@@ -148,7 +149,8 @@ def test_generated_samples_are_stored_and_a_damaged_file_is_named(lra, tmp_path)
             assert ours.tolist() == theirs.tolist() and 10 < len(ours) < 40
     texts = set()
     for samples in first.values():
-        texts.update(ids.tobytes() for (ids,) in samples.sequences)
+        for [ids] in samples.sequences:
+            texts.add(ids.tobytes())
     assert len(texts) == sum(COUNTS.values())
     [path] = tmp_path.iterdir()
     path.write_bytes(b"no archive")
@@ -170,11 +172,8 @@ def test_images_are_rows_of_gray_values(lra, tmp_path):
     save_images(tmp_path, {"train": 10, "test": 2})
     counts = {"train": 100, "valid": 100, "test": 3}
     samples = lra.tasks.open_task("image", tmp_path, 1024, counts, print)
-    assert {split: len(examples) for split, examples in samples.items()} == {
-        "train": 18,
-        "valid": 2,
-        "test": 3,
-    }
+    assert list(samples) == ["train", "valid", "test"]
+    assert list(map(len, samples.values())) == [18, 2, 3]
     [dog] = samples["valid"].sequences[1]
     assert samples["valid"].labels.tolist() == [0, 1]
     expected = 0.299 * 90 + 0.587 * 109 + 0.114 * 50
@@ -205,8 +204,8 @@ def test_texts_are_bytes_plus_one(lra, tmp_path):
 
 def test_pairs_are_read_and_compared(lra, tmp_path):
     for name in ("train", "eval", "test"):
-        lines = [f"{label}.0\t1\t2\tone {name}\tother" for label in (0, 1)]
-        (tmp_path / f"new_aan_pairs.{name}.tsv").write_text("\n".join(lines) + "\n")
+        line = f"0.0\t1\t2\tone {name}\tother\n"
+        (tmp_path / f"new_aan_pairs.{name}.tsv").write_text(line + "1" + line[1:])
     samples = lra.tasks.open_task("retrieval", tmp_path, 4000, COUNTS, print)
     batches = lra.tasks.SequenceBatches(samples["train"], 16, batch_size=2)
     assert batches.begin_epoch(1) == 1
@@ -216,7 +215,7 @@ def test_pairs_are_read_and_compared(lra, tmp_path):
     assert batch.num_tokens == 2 * (len("one train") + len("other"))
     model = build(lra, "retrieval").eval()
     model.positions = torch.nn.Parameter(model.positions[:16].detach())
-    a, b = (model.encode(batch.tokens[:, i]) for i in range(2))
+    a, b = map(model.encode, batch.tokens.unbind(1))
     joined = torch.cat([a, b, a * b, a - b], 1)
     torch.testing.assert_close(model(batch.tokens), model.head(joined))
     (tmp_path / "new_aan_pairs.eval.tsv").write_text("1.0\t1\t2\ttext\n")
@@ -259,7 +258,8 @@ def test_every_attention_trains_and_ignores_padding(lra, name):
     tokens[0, 0, 5:] = 0
     logits = model(tokens)
     logits.square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    for parameter in model.parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all()
     with torch.no_grad():
         model.embedding.weight[0] += 1.0
     torch.testing.assert_close(model(tokens)[0], logits[0], rtol=1e-4, atol=1e-5)
@@ -305,7 +305,7 @@ def test_a_training_resumes_and_the_table_shows_its_results(lra, tmp_path, capsy
         f"--max-update 8 --save-dir {tmp_path}/whole --telemetry-interval 4",
         f"--tensorboard-logdir {board}",
     )
-    assert code == 0 and any("telemetry" in line for line in lines)
+    assert code == 0 and containing(lines, "telemetry")
     rates = {line["num_updates"]: line["lr"] for line in lines if "lr" in line}
     assert rates[2] == pytest.approx(1e-3) and rates[5] == pytest.approx(5e-4) and rates[8] == 0
     assert list(board.rglob("events*"))
@@ -325,12 +325,8 @@ def test_a_training_resumes_and_the_table_shows_its_results(lra, tmp_path, capsy
         for record in results["valid"][split]:
             if record["num_updates"] == best:
                 accuracy[split] = f"{record['accuracy']:.1f}"
-    assert [cell.strip() for cell in cells[4:8]] == [
-        "8",
-        accuracy["valid"],
-        accuracy["test"],
-        "-",
-    ]
+    expected = ["8", accuracy["valid"], accuracy["test"], "-"]
+    assert list(map(str.strip, cells[4:8])) == expected
     assert lra.table.main([str(tmp_path)]) == 2
     assert lra.table.main([]) == 2
     assert capsys.readouterr().err.count("\n") == 2
@@ -359,11 +355,12 @@ def test_polynomial_landmarks_with_a_convolution_train_and_resume(lra, tmp_path,
         flags = f"--attention {attention} --max-update {updates} --save-dir {tmp_path}/{folder}"
         code, lines, error = command(lra, tmp_path, capsys, flags)
         assert code == 0, error
-        losses = [float(line["loss"]) for line in lines if "loss" in line]
-        assert losses and np.isfinite(losses).all()
+        losses = np.array(values(lines, "loss"), float)
+        assert losses.size and np.isfinite(losses).all()
         stored[folder, updates] = weights(tmp_path / folder)
     full, half, parts = stored.values()
     assert_same_tensors(full, parts)
     names = [name for name in full if re.search(r"attention\.(convolution|scale)", name)]
     assert len(names) == (4 if scale == "dynamic" else 2)
-    assert not any(torch.equal(full[name], half[name]) for name in names)
+    for name in names:
+        assert not torch.equal(full[name], half[name])

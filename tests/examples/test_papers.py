@@ -1,6 +1,7 @@
 """examples/papers.py: the registry, its commands and pages, running and going on."""
 
 import contextlib
+import glob
 import importlib
 import io
 import itertools
@@ -19,10 +20,11 @@ from examples import paper_registry, papers
 from relu_nmt.errors import ConfigError, DataError
 from tests.commands import run_forked
 from tests.examples.test_flags import STUB
+from tests.outputs import column
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = papers.read_entries()
-SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.sh"))
+SCRIPTS = sorted(glob.glob("examples/*/*.sh", root_dir=ROOT))
 
 
 def call_main(folder, module, lists):
@@ -41,20 +43,21 @@ def call_main(folder, module, lists):
 
 
 def test_every_table_and_figure_has_an_entry():
+    titles = {"reluformer": "", "reluvit": "", "polynomials": ""}
+    for entry in ENTRIES.values():
+        if entry.paper in titles:
+            titles[entry.paper] += f"{entry.title}\n"
     for number in range(1, 7):
-        assert any(
-            f"Table {number}" in e.title for e in ENTRIES.values() if e.paper == "reluformer"
-        )
+        assert f"Table {number}" in titles["reluformer"]
     for paper, figures in (("reluformer", 5), ("reluvit", 4), ("polynomials", 7)):
-        titles = [entry.title for entry in ENTRIES.values() if entry.paper == paper]
         for number in range(1, figures + 1):
-            assert any(f"Figure {number}" in title for title in titles), (paper, number)
+            assert f"Figure {number}" in titles[paper], (paper, number)
     assert len(ENTRIES) >= 82
 
 
 def test_names_are_unique_and_begin_with_the_paper():
-    registered = paper_registry.read_papers().values()
-    assert sum(len(paper["entries"]) for paper in registered) == len(ENTRIES)
+    registered = column(paper_registry.read_papers().values(), "entries")
+    assert sum(map(len, registered)) == len(ENTRIES)
     locations = [(entry.paper, entry.values["place"]) for entry in ENTRIES.values()]
     assert len(set(locations)) == len(locations)
     for entry in ENTRIES.values():
@@ -68,13 +71,13 @@ def test_an_entry_has_commands_in_both_forms_and_a_number_or_a_reason(entry):
         assert form.commands and form.results
         for number in (form.minutes, form.memory_gb):
             assert re.fullmatch(r"~?\d+(\.\d+)?", number)
-    keys = ("measured", "measured_elsewhere", "command_only", "gap")
-    assert sum(key in entry.values for key in keys) == 1
-    names = ("published", "published_file", "published_note")
-    assert sum(key in entry.values for key in names) == 1
+    keys = {"measured", "measured_elsewhere", "command_only", "gap"}
+    assert len(keys & entry.values.keys()) == 1
+    names = {"published", "published_file", "published_note"}
+    assert len(names & entry.values.keys()) == 1
     assert ("columns" in entry.values) == ("published" in entry.values)
     if table := write_papers.published_of(entry):
-        assert all(len(row) == len(table["columns"]) for row in table["rows"].values())
+        assert set(map(len, table["rows"].values())) <= {len(table["columns"])}
 
 
 def test_measurements_are_whole_and_shown():
@@ -90,7 +93,7 @@ def test_measurements_are_whole_and_shown():
             assert rows <= measurements[name]["rows"].keys(), entry.id
     assert used == measurements.keys()
     for name, table in measurements.items():
-        assert all(len(row) == len(table["columns"]) for row in table["rows"].values()), name
+        assert set(map(len, table["rows"].values())) <= {len(table["columns"])}, name
         assert {"seeds", "interval", "date", "machine", "revision"} <= table.keys(), name
         assert table["spread"] in papers.SPREADS, name
     for entry in ENTRIES.values():
@@ -207,7 +210,7 @@ def test_the_flags_of_every_command_are_accepted(tmp_path, monkeypatch):
     for (folder, module), lists in calls.items():
         work = partial(call_main, ROOT / folder, module, lists)
         done = run_forked(work, cwd=tmp_path)
-        results = [json.loads(line) for line in done.stdout.splitlines()]
+        results = list(map(json.loads, done.stdout.splitlines()))
         assert len(results) == len(lists), (module, done.stderr)
         for words, code, errors in results:
             missing = re.search(r"(cannot read|no such |not found)", errors)

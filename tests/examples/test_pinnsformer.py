@@ -14,6 +14,8 @@ from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.errors import ConfigError
 from tests.commands import command_line
 from tests.example_modules import example_modules
+from tests.outputs import assert_same_tensors, column
+from tests.tiny import num_parameters
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pinnsformer"
 
@@ -29,7 +31,7 @@ def test_the_examples_of_the_docstrings_hold(example):
 
 
 def size(model):
-    return sum(p.numel() for p in model.parameters())
+    return num_parameters(model)
 
 
 def test_the_model_has_the_published_size(example):
@@ -74,7 +76,7 @@ def test_the_gradient_of_the_loss_is_its_slope_with_every_attention(example, nam
     model = example.PinnsFormer(name, name if able.cross else "softmax").double().eval()
     points = example.Points(example.EQUATIONS["convection"], 3, dtype=torch.float64)
     parameters = [p for n, p in model.named_parameters() if ".attention." in n]
-    directions = [torch.randn_like(p) for p in parameters]
+    directions = list(map(torch.randn_like, parameters))
 
     def loss(step=0.0):
         with torch.no_grad():
@@ -115,23 +117,18 @@ def test_a_stopped_training_resumes_exactly(example, tmp_path, capsys):
     assert command(example, tmp_path / "parts", "--steps", "2") == 0
     assert capsys.readouterr().out.count("softmax: go on from step 1\n") == 1
     case = Path("reaction/softmax")
-    states = [
-        torch.load(tmp_path / name / case / "checkpoint.pt", weights_only=True)
-        for name in ("whole", "parts")
-    ]
-    for name, weight in states[0]["model"].items():
-        assert weight.equal(states[1]["model"][name]), name
-    full, parts = (
-        json.loads((tmp_path / name / case / "results.json").read_text())
-        for name in ("whole", "parts")
-    )
-    for timed in (full, parts):
-        assert timed.pop("seconds") > 0
+    models = []
+    results = []
+    for folder in (tmp_path / "whole" / case, tmp_path / "parts" / case):
+        models.append(torch.load(folder / "checkpoint.pt", weights_only=True)["model"])
+        results.append(json.loads((folder / "results.json").read_text()))
+        assert results[-1].pop("seconds") > 0
+    assert_same_tensors(*models)
+    full, parts = results
     assert full == parts and full["steps"] == 2
     assert full["course"][1]["loss"] < full["course"][0]["loss"]
-    assert full["loss"] == pytest.approx(
-        sum(full["course"][1][part] for part in ("residual", "boundary", "initial"))
-    )
+    last = full["course"][1]
+    assert full["loss"] == pytest.approx(last["residual"] + last["boundary"] + last["initial"])
     report = (tmp_path / "parts" / "report.md").read_text()
     assert f"{full['rMAE']:.1e}" in report and "3.8e-06 | 3.1e-02 | 5.8e-02" in report
     capsys.readouterr()
@@ -146,8 +143,8 @@ def test_a_training_continues_in_float64(example, tmp_path):
         assert command(example, tmp_path / name, "--steps", "2", flags) == 0
         folder = tmp_path / name / "reaction" / "softmax"
         results[name] = json.loads((folder / "results.json").read_text())
-    assert [result["double"] for result in results.values()] == [False, True]
-    single, double = (result["course"] for result in results.values())
+    assert column(results.values(), "double") == [False, True]
+    single, double = column(results.values(), "course")
     assert single[0] == double[0]
     assert double[1]["loss"] == pytest.approx(single[1]["loss"], rel=0.05)
     assert double[1]["loss"] != single[1]["loss"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from relu_nmt.config import add_settings, read_settings
 from relu_nmt.jobs.sweep.job import plan_steps
 from tests.commands import run_steps_in_forks
 from tests.integration.test_sweep import make_data
+from tests.outputs import column
 
 ROOT = Path(__file__).parents[2]
-TABLES = [f"table{number}.sh" for number in (1, 2, 4, 5)]
+TABLES = ["table1.sh", "table2.sh", "table4.sh", "table5.sh"]
 ALIGNED = "--document-attention aligned --positions sinusoidal+rotary+t5"
 SWEEPS = [
     ("document_sweep", "small.sh", {"MIXTURE": "1,128"}),
@@ -51,7 +53,7 @@ def calls(script, folder, example="document_sweep", **settings):
         text=True,
         check=True,
     )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return list(map(json.loads, done.stdout.splitlines()))
 
 
 @pytest.mark.parametrize(("example", "script", "settings"), SWEEPS)
@@ -135,7 +137,7 @@ def test_a_table_from_data_to_page(tmp_path, monkeypatch):
     assert "<title>Table 2: ReLU attention and its scale factor</title>" in page
     card = json.loads((folder / "table2" / "card.json").read_text())
     names = ["softmax", "relu", "relu-factor", "relu-layernorm"]
-    assert [entry["attention"] for entry in card["measured"]] == names
+    assert column(card["measured"], "attention") == names
     assert card["published"]["rows"]["softmax"] == [34.22]
 
 
@@ -151,11 +153,8 @@ def test_the_commands_of_the_guides_and_help_are_accepted(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     guide = (ROOT / "docs/guide/documents.md").read_text("utf-8")
     for text in (guide, sweep.__doc__):
-        command = next(
-            part
-            for part in text.replace("\\\n", " ").splitlines()
-            if part.strip().startswith("relu-nmt-sweep data-bin")
-        )
+        lines = text.replace("\\\n", " ")
+        command = re.search(r"^ *(relu-nmt-sweep data-bin.*)", lines, re.MULTILINE)[1]
         assert sweep.main(shlex.split(command)[1:]) == 2
         assert "data-bin: cannot read the data folder" in capsys.readouterr().err
 

@@ -1,6 +1,5 @@
 """examples/vision_study: times of blocks, overlays and heat maps."""
 
-import csv
 import re
 
 import numpy as np
@@ -15,6 +14,7 @@ from relu_nmt.cli import vision_train
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from tests.example_modules import example_modules
+from tests.outputs import column, csv_rows, select
 from tests.unit.vision.made_images import make_squares
 
 TINY = "--cpu --batch-size 20 --max-update 2 --no-progress-bar --no-epoch-checkpoints"
@@ -51,34 +51,32 @@ def test_both_orders_of_sima_are_the_same_attention(example, tokens, width):
     q, k, v = torch.randn(3, 2, 2, tokens, width, dtype=torch.float64)
     config = SimAAttention.Config()
     visible = Visibility(tokens, tokens)
-    values = {
-        kind.__name__: kind(config, 2, width, 0.0)(q, k, v, visible).values
-        for kind in example.timings.ORDERS.values()
-    }
-    first, second = values.values()
-    torch.testing.assert_close(first, second)
-    shares = [x / x.abs().sum(2, keepdim=True) for x in (q, k)]
-    torch.testing.assert_close(first, shares[0] @ shares[1].transpose(-1, -2) @ v)
+    q_shares = q / q.abs().sum(2, keepdim=True)
+    k_shares = k / k.abs().sum(2, keepdim=True)
+    expected = q_shares @ k_shares.transpose(-1, -2) @ v
+    orders = set(example.timings.ORDERS.values())
+    assert len(orders) == 2
+    for kind in orders:
+        values = kind(config, 2, width, 0.0)(q, k, v, visible).values
+        torch.testing.assert_close(values, expected)
 
 
 def test_the_table_and_the_page_have_the_times_of_all_attentions(example, tmp_path, capsys):
     words = ["--cpu", "--runs", "2", "--tokens", "9,200", "--widths", "16,24", "--out"]
     assert example.timings.main([*words, str(tmp_path)]) == 0, capsys.readouterr()
-    rows = list(csv.DictReader((tmp_path / "timings.csv").open()))
-    assert {row["attention"] for row in rows} == set(example.timings.SPECS)
+    rows = csv_rows(tmp_path / "timings.csv")
+    assert set(column(rows, "attention")) == set(example.timings.SPECS)
     sizes = {(row["part"], row["tokens"], row["width"]) for row in rows}
     assert sizes >= {("D of all heads", "256", "64"), ("D of each head", "256", "512")}
     assert sizes >= {("by N", "9", "16"), ("by N", "200", "16"), ("by D", "200", "24")}
-    assert all(float(row["median"]) > 0 for row in rows)
-    assert all(float(row["ratio_low"]) <= float(row["ratio_high"]) for row in rows)
-    assert {row["ratio"] for row in rows if row["attention"] == "softmax"} == {"1.0"}
+    for row in rows:
+        assert float(row["median"]) > 0
+        assert float(row["ratio_low"]) <= float(row["ratio_high"])
+    assert set(column(select(rows, attention="softmax"), "ratio")) == {"1.0"}
     assert example.timings.median_interval(range(30)) == (9, 20)
     page = (tmp_path / "timings.html").read_text("utf-8")
-    [time] = [
-        row["median"]
-        for row in rows
-        if (row["attention"], row["part"], row["tokens"]) == ("softmax", "D of each head", "256")
-    ]
+    columns = {"attention": "softmax", "part": "D of each head", "tokens": "256"}
+    [time] = column(select(rows, **columns), "median")
     row = re.search(r'<th scope="row">softmax</th>(.*)</tr>', page)[1]
     assert re.findall("<td>(.*?)</td>", row)[1:] == [
         f"{float(time):.2f}",
@@ -127,17 +125,17 @@ def test_pictures_of_several_models(example, trained, tmp_path, capsys):
     page = (tmp_path / "pictures.html").read_text("utf-8")
     assert page.count("<img") == 3 and "It has no weights between patches" in page
     assert "<dt>heat maps are means over</dt><dd>12 images</dd>" in page
-    sizes = list(csv.DictReader((tmp_path / "overlays.csv").open()))
+    sizes = csv_rows(tmp_path / "overlays.csv")
     assert len(sizes) == 2 * 2 * 3 * 16  # models, queries and keys, images, patches
-    assert {row["layer"] for row in sizes} == {"3", "2"}
-    weights = list(csv.DictReader((tmp_path / "heat_maps.csv").open()))
+    assert set(column(sizes, "layer")) == {"3", "2"}
+    weights = csv_rows(tmp_path / "heat_maps.csv")
     assert len(weights) == 2 * 17 * 17
     classifier = ImageClassifier.from_checkpoint(paths["sima"])
     pixels = example.norms.pixels_of(classifier, str(images), 50)
     assert pixels.shape == (12, 3, 32, 32)
     with record_attention(classifier.model, Need(weights=True)) as records:
         classifier.outputs(pixels)
-    numbers = [float(row["weight"]) for row in weights if (row["layer"], row["head"]) == ("1", "2")]
+    numbers = list(map(float, column(select(weights, layer="1", head="2"), "weight")))
     expected = records[0].weights[:, 1].mean(0).flatten().tolist()
     assert numbers == pytest.approx(expected, rel=1e-4, abs=1e-8)
 
@@ -149,7 +147,7 @@ def test_images_come_from_all_parts_of_the_set(example, trained, count):
     pixels = example.norms.pixels_of(classifier, str(images), count)
     [image_set] = open_images(images).values()
     indices = {5: [0, 2, 4, 7, 9], 8: [0, 1, 3, 4, 6, 7, 9, 10], 20: range(12)}[count]
-    expected = [classifier.transform.evaluation(image_set.read(index)) for index in indices]
+    expected = list(map(classifier.transform.evaluation, map(image_set.read, indices)))
     assert np.array_equal(pixels.numpy(), expected)
 
 

@@ -1,6 +1,5 @@
 """examples/vision_study: the report of its trainings."""
 
-import csv
 import json
 import re
 import shutil
@@ -9,16 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from relu_nmt.applications.sweep.steps import (
-    DIVERGED,
-    DONE,
-    STARTED,
-    Step,
-    SweepModel,
-)
+from relu_nmt.applications.sweep.steps import DIVERGED, DONE, STARTED, Step, SweepModel
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.training.save_dir import TrainingResult, entry
 from tests.example_modules import example_modules
+from tests.outputs import csv_rows, select
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +37,8 @@ def make_training(folder, name, seed, accuracy, status=DONE, entropy=None):
     result.write()
     log = ["$ relu-nmt-vision-train"]
     if entropy is not None:
-        telemetry = {f"attention/encoder.{layer}.0/entropy": entropy + layer for layer in (0, 1)}
+        telemetry = {"attention/encoder.0.0/entropy": entropy}
+        telemetry["attention/encoder.1.0/entropy"] = entropy + 1
         log.append(json.dumps({"epoch": 1, "num_updates": 10, "telemetry": telemetry}))
     step.path(".log").write_text("\n".join(log))
     if status == DONE:
@@ -63,9 +58,9 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     make_training(tmp_path, "XCiT SimA", 2, 50.0)
     make_training(tmp_path, "of another study", 1, 50.0)
     example.report.write_report(tmp_path, example.studies.STUDIES["comparison"])
-    rows = list(csv.DictReader((tmp_path / "results.csv").open()))
-    assert len([row for row in rows if row["row"] == "training"]) == 10
-    means = {row["variant"]: row for row in rows if row["row"] == "mean"}
+    rows = csv_rows(tmp_path / "results.csv")
+    assert len(select(rows, row="training")) == 10
+    means = {row["variant"]: row for row in select(rows, row="mean")}
     assert list(means) == ["softmax", "x^3 fixed", "x^3 unscaled", "SimA", "XCiT SimA"]
     sima = means["SimA"]
     assert float(sima["test_accuracy"]) == pytest.approx(85)
@@ -90,19 +85,17 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     assert "−0.50" in page and "1 diverged" in page and "abacus" in page
     # Learning of ViT and of XCiT. Attention has been measured once, which makes no curve.
     assert page.count("<img") == page.count("<figure>") == 2
-    curves = list(csv.DictReader((tmp_path / "curves.csv").open()))
-    entropies = [
-        (row["training"], float(row["value"]))
-        for row in curves
-        if row["metric"] == "encoder entropy"
-    ]
-    assert sorted(entropies) == [(f"softmax seed {seed}", seed + 0.5) for seed in (1, 2, 3)]
+    curves = csv_rows(tmp_path / "curves.csv")
+    entropies = {}
+    for row in select(curves, metric="encoder entropy"):
+        entropies[row["training"]] = float(row["value"])
+    assert entropies == {"softmax seed 1": 1.5, "softmax seed 2": 2.5, "softmax seed 3": 3.5}
 
 
 def test_a_training_whose_checkpoints_are_deleted_stays_in_the_report(example, tmp_path):
     shutil.rmtree(make_training(tmp_path, "softmax", 1, 80.0).checkpoints)
     example.report.write_report(tmp_path, example.studies.STUDIES["comparison"])
-    *_, mean = csv.DictReader((tmp_path / "results.csv").open())
+    *_, mean = csv_rows(tmp_path / "results.csv")
     assert (mean["test_accuracy"], mean["parameters"], mean["updates"]) == ("80.0", "", "")
 
 

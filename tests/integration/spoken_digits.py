@@ -1,6 +1,5 @@
 """Texts of digits in German and English, and relu-nmt-preprocess on them."""
 
-import hashlib
 import random
 import struct
 
@@ -32,15 +31,6 @@ def run(corpus, *flags, dest="data", splits=("train", "valid", "test")):
     for split in splits:
         arguments += [f"--{split}pref", str(corpus / split)]
     return main(command_line([arguments, flags]))
-
-
-def contents(folder):
-    """Checksums of all files but the manifest, which names the folder."""
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.iterdir()
-        if path.name != "manifest.json"
-    }
 
 
 def fail_after(calls, function):

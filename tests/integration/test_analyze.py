@@ -1,7 +1,6 @@
 """relu-nmt-analyze on a made corpus of documents and untrained models."""
 
 import base64
-import csv
 import json
 import math
 import random
@@ -26,7 +25,8 @@ from relu_nmt.training.checkpoint import load_checkpoint, save_checkpoint
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
-from tests.commands import run_here
+from tests.commands import assert_refused, run_here
+from tests.outputs import column, csv_rows, names_in, select
 from tests.tiny import both_sides, preprocessed, save_tiny_model
 
 SHAPE = both_sides({"layers": 2, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2})
@@ -59,7 +59,7 @@ def folder(tmp_path_factory, own_network):
             for number in range(documents * NUM_SENTENCES):
                 if number and number % NUM_SENTENCES == 0:
                     text += "\n"
-                text += " ".join(rng.choice(words) for _ in range(rng.randint(2, 9))) + "\n"
+                text += " ".join(rng.choices(words, k=rng.randint(2, 9))) + "\n"
             (folder / f"{split}.{side}").write_text(text, "utf-8")
     options = {"joined_dictionary": True, "document_separator": "blank"}
     preprocessed(folder, "data-bin", ("train", "test"), **options)
@@ -71,7 +71,7 @@ def folder(tmp_path_factory, own_network):
     save(folder / "own/checkpoint_best.safetensors", task, feed_forward="own_network")
     aligned = {"attention": "reluformer", "document_attention": "aligned", "global_layers": 1}
     save(folder / "aligned/last.safetensors", task.with_sentence_separator(), **aligned)
-    results = {"format": 1, "train": [{"num_updates": n, "loss": 9 - n} for n in (1, 2)]}
+    results = {"format": 1, "train": [{"num_updates": 1, "loss": 8}, {"num_updates": 2, "loss": 7}]}
     (folder / "relu/results.json").write_text(json.dumps({**results, "valid": {}}))
     (folder / "softmax/results.json").write_text('{"train": [], "valid": {}}')  # none logged yet
     return folder
@@ -87,18 +87,14 @@ def command(folder, output, *flags, names=("relu", "softmax"), check=True):
     return run_here("analyze", data, paths, "--output", output, flags, check=check)
 
 
-def table(path):
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def images_of(page):
     """Return caption and SVG of each figure, and see that nothing else is loaded."""
     assert not re.search(r'(?:src|href)="(?!data:|[\w.-]+\.csv")', page)
     figures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]*)" alt="([^"]*)">', page)
-    pictures = {caption: base64.b64decode(image).decode() for image, caption in figures}
-    for svg in pictures.values():
-        assert not re.search(r'(?:href="|url\()(?!#|data:)', svg)
+    pictures = {}
+    for image, caption in figures:
+        pictures[caption] = base64.b64decode(image).decode()
+        assert not re.search(r'(?:href="|url\()(?!#|data:)', pictures[caption])
     return pictures
 
 
@@ -117,7 +113,8 @@ def test_the_page_and_its_csv_files_are_written(analyzed):
     assert sorted(output.parent.iterdir()) == sorted(files)
     page = output.read_text("utf-8")
     assert "<title>Attention of relu, softmax</title>" in page
-    assert all(f'href="{file.name}"' in page for file in files[1:])
+    for file in files[1:]:
+        assert f'href="{file.name}"' in page
     captions = "\n".join(images_of(page))
     for text in ("Entropy by layer", "exactly zero", "Row sums", "Mean distance"):
         assert text in captions
@@ -177,30 +174,30 @@ def test_a_model_without_heads_is_one_whose_heads_are_cut_from_the_last_matrix(f
 
 def test_the_csv_files_have_their_columns(analyzed):
     output, _ = analyzed
-    attention = table(output.with_name("report_attention.csv"))
+    attention = csv_rows(output.with_name("report_attention.csv"))
     columns = ["checkpoint", "slot", "sees", "layer", "head"]
     assert list(attention[0]) == [*columns, "rows", *ANALYZED]
     # Two models, three slots: two layers of two heads and their mean, and the mean of the layers.
     assert len(attention) == 2 * 3 * (2 * 3 + 1)
-    assert {row["sees"] for row in attention} == {"all"}
-    sums = {row["checkpoint"]: float(row["sum"]) for row in attention if row["layer"] == "mean"}
-    assert sums["softmax"] == pytest.approx(1) and sums["relu"] != pytest.approx(1)
-    ranks = table(output.with_name("report_top_sums.csv"))
+    assert set(column(attention, "sees")) == {"all"}
+    for row in select(attention, layer="mean"):
+        assert (row["checkpoint"] == "softmax") == (float(row["sum"]) == pytest.approx(1))
+    ranks = csv_rows(output.with_name("report_top_sums.csv"))
     assert list(ranks[0]) == [*columns, "percent", "top_sum", "share_at_rank", "beyond"]
     assert len(ranks) == len(attention) * len(PERCENTS)
     for row in ranks:
         assert float(row["top_sum"]) + float(row["beyond"]) == pytest.approx(1)
-    branches = table(output.with_name("report_branches.csv"))
+    branches = csv_rows(output.with_name("report_branches.csv"))
     assert list(branches[0]) == ["checkpoint", "side", "layer", "branch", "variance_ratio"]
     assert len(branches) == 2 * (2 * 2 + 2 * 3)
-    [loss, _] = table(output.with_name("report_training.csv"))
+    [loss, _] = csv_rows(output.with_name("report_training.csv"))
     assert list(loss.values()) == ["relu", "train", "loss", "1", "8.0"]
 
 
 def test_the_numbers_agree_with_the_attention_maps(analyzed, folder):
     """Entropies of the references, from the weights that the translator shows."""
     output, _ = analyzed
-    attention = table(output.with_name("report_attention.csv"))
+    attention = csv_rows(output.with_name("report_attention.csv"))
     [path] = checkpoints(folder, "relu")
     translator = Translator.from_checkpoint(path, "cpu")
     task = at_folder(translator.task, folder / "data-bin")
@@ -214,23 +211,22 @@ def test_the_numbers_agree_with_the_attention_maps(analyzed, folder):
         for row in attention_map.weights.astype(np.float64):
             shares = row[row > 0] / row.sum() if row.sum() > 1e-6 else np.ones(1)
             values.append(-(shares * np.log(shares)).sum())
-    where = {"checkpoint": "relu", "slot": "cross", "layer": "1", "head": "0"}
-    [row] = [row for row in attention if where.items() <= row.items()]
+    [row] = select(attention, checkpoint="relu", slot="cross", layer="1", head="0")
     assert float(row["entropy"]) == pytest.approx(np.mean(values), abs=1e-5)
     assert int(row["rows"]) == len(values)
 
 
 def test_the_memory_numbers_agree_with_the_memory_statistics(analyzed, folder):
     output, _ = analyzed
-    rows = table(output.with_name("report_feed_forward.csv"))
+    rows = csv_rows(output.with_name("report_feed_forward.csv"))
     [path] = checkpoints(folder, "softmax")
     translator = Translator.from_checkpoint(path, "cpu")
     split = at_folder(translator.task, folder / "data-bin").load_split("test")
     statistics = LayerStatistics(translator.ensemble, memories_only=True)
-    pairs = [split.pair(number) for number in range(len(split))]
-    statistics.add([source for source, _ in pairs], [target for _, target in pairs])
+    sources, targets = zip(*map(split.pair, range(len(split))), strict=True)
+    statistics.add(sources, targets)
     expected = statistics.report()["modules"]
-    parts = {f"{row['side']}.{row['layer']}": row for row in rows if row["checkpoint"] == "softmax"}
+    parts = {f"{row['side']}.{row['layer']}": row for row in select(rows, checkpoint="softmax")}
     assert parts.keys() == expected.keys()
     for name, part in expected.items():
         assert float(parts[name]["variance_ratio"]) == pytest.approx(part["variance_ratio"])
@@ -243,12 +239,10 @@ def test_models_with_and_without_separators_are_compared(folder, tmp_path):
     flags = ["--max-doc-tokens", "64", "--sample", "4", "--names", "one,two", "--examples", "1"]
     flags.append("--bleu")
     command(folder, output, flags, names=("aligned", "softmax"))
-    attention = table(tmp_path / "documents_attention.csv")
-    outside = {
-        (row["checkpoint"], row["sees"]): float(row["outside"])
-        for row in attention
-        if row["layer"] == row["head"] == "mean"
-    }
+    attention = csv_rows(tmp_path / "documents_attention.csv")
+    outside = {}
+    for row in select(attention, layer="mean", head="mean"):
+        outside[row["checkpoint"], row["sees"]] = float(row["outside"])
     assert outside["one", "sentence"] == 0
     assert outside["one", "all"] > 0.2 and outside["two", "all"] > 0.2
     page = output.read_text("utf-8")
@@ -285,9 +279,9 @@ def test_the_page_reports_models_without_weights_or_memories(folder, tmp_path):
     assert f"few: cross-attention (linformer) {left_out}" in page
     assert "own: its feed-forward networks (own_network) are no memories" in page
     assert page.count("encoder self-attention, last layer, mean of the heads.</fig") == 1
-    rows = table(tmp_path / "few_attention.csv")
+    rows = csv_rows(tmp_path / "few_attention.csv")
     slots = {(row["checkpoint"], row["slot"]) for row in rows}
-    assert slots == {("few", "decoder"), *(("own", s) for s in ("encoder", "decoder", "cross"))}
+    assert slots == {("few", "decoder"), ("own", "encoder"), ("own", "decoder"), ("own", "cross")}
 
 
 def test_a_diverged_model_is_named_and_gets_no_verdict(folder, tmp_path):
@@ -307,7 +301,7 @@ def test_logs_are_drawn_without_models(folder, tmp_path):
     output = tmp_path / "curves.html"
     results = folder / "relu/results.json"
     run_here("analyze", "--log", results, "--output", output)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["curves.html", "curves_training.csv"]
+    assert names_in(tmp_path) == ["curves.html", "curves_training.csv"]
     page = output.read_text("utf-8")
     assert "<title>Training of relu</title>" in page
     assert len(images_of(page)) == 1
@@ -335,10 +329,8 @@ def test_the_recipe_prints_nothing_and_returns_its_numbers(folder, tmp_path, cap
     [model] = analyze.run(settings, progress=False)
     assert capsys.readouterr() == ("", "")
     names = ("attention", "branches", "feed_forward", "top_sums", "training")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("r.html", *(f"r_{name}.csv" for name in names))
-    ]
-    rows = [r["rows"] for r in model.records if r["slot"] == "encoder" and r["head"] == 0]
+    assert names_in(tmp_path) == ["r.html", *(f"r_{name}.csv" for name in names)]
+    rows = column(select(model.records, slot="encoder", head=0), "rows")
     split = TranslationTask.from_data_folder(folder / "data-bin").load_split("test")
     assert rows[0] == split.source_sizes[[0, 8, 17]].sum()  # evenly spread over the split
 
@@ -392,7 +384,7 @@ def test_two_checkpoints_as_an_ensemble_are_refused(folder, tmp_path):
     pair = ":".join(checkpoints(folder, "relu", "softmax"))
     flags = ["--path", pair, "--output", tmp_path / "r.html"]
     done = run_here("analyze", folder / "data-bin", flags, check=False)
-    assert done.returncode == 2 and "of one model only" in done.stderr
+    assert_refused(done, "of one model only")
 
 
 def test_default_names_are_the_parts_in_which_paths_differ():
@@ -422,11 +414,11 @@ def test_default_names_are_the_parts_in_which_paths_differ():
 @pytest.mark.slow
 def test_bfloat16_changes_little(folder, tmp_path):
     command(folder, tmp_path / "r.html", "--no-progress-bar", "--sample", "6", names=("relu",))
-    exact = table(tmp_path / "r_attention.csv")
+    exact = csv_rows(tmp_path / "r_attention.csv")
     done = command(folder, tmp_path / "r.html", "--bf16", "--sample", "6", names=("relu",))
-    rough = table(tmp_path / "r_attention.csv")
+    rough = csv_rows(tmp_path / "r_attention.csv")
     assert "analyze relu" in done.stderr
-    exact_sums = [float(row["sum"]) for row in exact]
-    rough_sums = [float(row["sum"]) for row in rough]
-    assert exact_sums != rough_sums
+    exact_sums = np.array(column(exact, "sum"), float)
+    rough_sums = np.array(column(rough, "sum"), float)
+    assert (exact_sums != rough_sums).any()
     np.testing.assert_allclose(exact_sums, rough_sums, rtol=0.1)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from relu_nmt.cli import generate
-from tests.commands import with_commands
+from tests.commands import assert_refused, run_here, with_commands
+from tests.outputs import starting
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/own_attention"
@@ -51,7 +52,7 @@ def forget():
     from relu_nmt.attention import attentions
 
     attentions._entries.pop("cosine_relu", None)
-    for name in [name for name in sys.modules if name.startswith("relu_nmt_user_own_attention")]:
+    for name in starting(sys.modules, "relu_nmt_user_own_attention"):
         del sys.modules[name]
 
 
@@ -71,7 +72,7 @@ def test_the_example_trains_and_translates(trained):
     assert 0 < report["overall"]["entropy"] < report["overall"]["mean_log_n"]
     assert abs(report["modules"]["decoder.0"]["by_visible_keys"]["1"]["entropy"]) < 1e-6
     sentences = (folder / "text/test.de").read_text().splitlines()
-    assert report["sentences"] == sum(bool(line) for line in sentences)
+    assert report["sentences"] == len(sentences) - sentences.count("")
 
 
 def test_weights_are_printed_for_every_sentence(trained, registered, capsys):
@@ -81,7 +82,7 @@ def test_weights_are_printed_for_every_sentence(trained, registered, capsys):
     lines = capsys.readouterr().out.splitlines()
     rows = {}
     for kind in "SHA":
-        rows[kind] = [line for line in lines if line.startswith(f"{kind}-")]
+        rows[kind] = starting(lines, f"{kind}-")
     assert len(rows["S"]) == len(rows["H"]) == len(rows["A"]) > 0
     for source, hypothesis, attention in zip(*rows.values(), strict=True):
         number, record = attention.split("\t")
@@ -102,25 +103,19 @@ def test_weights_are_printed_for_every_sentence(trained, registered, capsys):
         (["--attention-stats", "{file}/x.json"], "--attention-stats"),
     ],
 )
-def test_mistakes_are_one_line_before_anything_is_translated(
-    trained, registered, capsys, flags, message
-):
+def test_mistakes_are_one_line_before_anything_is_translated(trained, registered, flags, message):
     folder, _ = trained
     flags = [flag.format(file=folder / "attention.json") for flag in flags]
-    assert generate.main([*arguments_of(folder), *registered, *flags]) == 2
-    output = capsys.readouterr()
-    assert message in output.err
-    assert output.err.count("\n") == 1
-    assert not output.out
+    done = run_here("generate", arguments_of(folder), registered, flags, check=False)
+    assert_refused(done, message)
+    assert not done.stdout
 
 
-def test_a_model_whose_module_is_missing_says_so(trained, capsys):
+def test_a_model_whose_module_is_missing_says_so(trained):
     folder, _ = trained
-    assert generate.main(arguments_of(folder)) == 2
-    error = capsys.readouterr().err
-    assert "checkpoint_last.safetensors: --attention: unknown attention 'cosine_relu'" in error
-    assert "--user-module FILE" in error
-    assert error.count("\n") == 1
+    message = "checkpoint_last.safetensors: --attention: unknown attention 'cosine_relu'"
+    done = run_here("generate", arguments_of(folder), check=False)
+    assert_refused(done, message, "--user-module FILE")
 
 
 def test_an_unknown_name_mentions_the_flag(trained, capsys):

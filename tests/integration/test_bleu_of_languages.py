@@ -10,7 +10,8 @@ from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import generate, score, train
 from relu_nmt.jobs.score.settings import ScoreSettings
 from relu_nmt.jobs.sweep.job import plan_steps
-from tests.tiny import preprocessed
+from tests.outputs import column, containing, numbers_of, texts_of
+from tests.tiny import as_text, preprocessed
 
 DIGITS = "零一二三四五六七八九"
 TRAIN = "--arch reluformer_tiny --cpu --warmup-updates 20 --lr 3e-3 --max-tokens 400 --dropout 0 "
@@ -48,7 +49,8 @@ def test_validation_is_not_0_and_says_how_it_was_measured(folder, tmp_path, caps
     results = json.loads((folder / "model/results.json").read_text())
     validations = results["valid"]["valid"]
     assert results["best"]["value"] > 5
-    assert all("|tok:zh|" in record["bleu_signature"] for record in validations)
+    signatures = column(validations, "bleu_signature")
+    assert containing(signatures, "|tok:zh|") == signatures
     flags = [*TRAIN.split(), "--max-update", "1", "--save-dir"]
     assert train.main([str(folder / "data"), *flags, str(tmp_path / "chosen")]) == 0
     out = capsys.readouterr().out
@@ -77,16 +79,12 @@ def test_with_13a_it_is_0_which_is_told_and_the_same_command_goes_on_without(
 def test_generating_and_scoring_agree_with_sacrebleu(folder, tmp_path, capsys):
     out = generated(folder, capsys)
     assert out.count("NOTE: BLEU of zh uses the tokenizer zh") == 1
-    lines = {}
-    for line in out.splitlines():
-        if line.startswith("D-"):
-            number, _, text = line[2:].split("\t")
-            lines[int(number)] = text
-    hypotheses = [lines[number] for number in sorted(lines)]
+    assert numbers_of(out, "D") == list(range(8))
+    hypotheses = texts_of(out)
     references = (folder / "test.zh").read_text().splitlines()
     expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize="zh")
     assert f"{expected} signature: nrefs:1|case:mixed|eff:no|tok:zh|" in out and expected.score > 1
-    (tmp_path / "sys").write_text("".join(f"{line}\n" for line in hypotheses))
+    (tmp_path / "sys").write_text(as_text(hypotheses))
     for ending, flags in ((".zh", ()), (".txt", ("--target-lang", "zho_Hans"))):
         reference = tmp_path / f"ref{ending}"
         reference.write_text((folder / "test.zh").read_text())
@@ -103,7 +101,7 @@ def test_a_text_that_came_in_pieces_is_scored_as_the_language_is(folder, tmp_pat
         for lang in ("en", "zh"):
             lines = (folder / f"{split}.{lang}").read_text().split("\n")[:-1]
             pieces = [" ".join("\u2581" + line.replace(" ", "\u2581")) for line in lines]
-            (tmp_path / f"{split}.{lang}").write_text("".join(f"{line}\n" for line in pieces))
+            (tmp_path / f"{split}.{lang}").write_text(as_text(pieces))
     languages = {"source_lang": "en", "target_lang": "zh"}
     preprocessed(tmp_path, "data", ("train", "test"), **languages)
     flags = TRAIN.split(" --eval-bleu")[0] + " --disable-validation --max-epoch 8 --no-epoch"

@@ -1,6 +1,5 @@
 """A training goes on with the model that it began with. What else was changed is told."""
 
-import json
 import os
 import random
 import subprocess
@@ -10,8 +9,9 @@ import pytest
 import torch
 
 from tests import tiny
-from tests.commands import run_here
-from tests.tiny import digits, preprocessed, write_lines
+from tests.commands import assert_refused, run_here
+from tests.outputs import assert_same_tensors, contents, json_lines, starting, values, weights
+from tests.tiny import preprocessed, write_lines
 
 FILES = Path(__file__).parents[1] / "compat/files/checkpoints"
 
@@ -21,7 +21,7 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("going-on")
     rng = random.Random(0)
     for split in ("train", "valid"):
-        write_lines(folder, split, [digits(rng, 5, 5) for _ in range(20)])
+        write_lines(folder, split, tiny.digit_lines(rng, 20, 5, 5))
     return preprocessed(folder, joined_dictionary=True)
 
 
@@ -53,23 +53,27 @@ def train(data, folder, *flags, check=True):
 def test_another_model_direction_or_optimizer_is_refused(data, begun, flags, message):
     before = (begun / "checkpoint_last.safetensors").read_bytes()
     done = train(data, begun, "--max-update", "2", flags.split(), check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert message in done.stderr and "--save-dir" in done.stderr
+    assert_refused(done, message, "--save-dir")
     assert (begun / "checkpoint_last.safetensors").read_bytes() == before
+
+
+def different(first, second):
+    """Return the names of the weights that differ."""
+    return [name for name in first if not torch.equal(first[name], second[name])]
 
 
 def test_parts_may_be_frozen_and_trained_one_after_the_other(data, tmp_path):
     train(data, tmp_path, "--max-update", "1")
-    was = tiny.weights(tmp_path)
+    was = weights(tmp_path)
     done = train(data, tmp_path, "--freeze", "encoder,embeddings", "--max-update", "2")
     assert "--freeze encoder,embeddings (was '')" in done.stdout
-    last = tiny.weights(tmp_path)
-    changed = {name for name in last if not torch.equal(last[name], was[name])}
-    assert changed and not any(name.startswith("encoder.") for name in changed)
+    last = weights(tmp_path)
+    changed = different(last, was)
+    assert changed and not starting(changed, "encoder.")
     train(data, tmp_path, "--freeze", "decoder", "--max-update", "3")
-    first = tiny.weights(tmp_path)
-    assert any(not torch.equal(first[n], last[n]) for n in first if n.startswith("encoder."))
-    assert all(torch.equal(first[n], last[n]) for n in first if n.startswith("decoder."))
+    first = weights(tmp_path)
+    changed = different(first, last)
+    assert starting(changed, "encoder.") and not starting(changed, "decoder.")
 
 
 def test_its_weights_may_start_another(data, begun, tmp_path):
@@ -90,8 +94,8 @@ def test_everything_else_is_told_in_one_note(data, begun, tmp_path):
         (begun / "checkpoint_last.safetensors").read_bytes()
     )
     flags = "--lr 1e-3 --warmup-updates 5 --seed 3 --batch-size 7 --dropout 0.2 --max-update 2"
-    lines = [json.loads(line) for line in train(data, tmp_path, flags.split()).stdout.splitlines()]
-    [note] = [line["message"] for line in lines if line.get("message", "").startswith("note: ")]
+    lines = json_lines(train(data, tmp_path, flags.split()).stdout)
+    [note] = starting(values(lines, "message"), "note: ")
     for text in (
         "--lr 0.001 (was 0.0005)",
         "--warmup-updates 5 (was not given)",
@@ -101,10 +105,6 @@ def test_everything_else_is_told_in_one_note(data, begun, tmp_path):
     ):
         assert text in note
     assert note.count("(was") == 5
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,8 @@ def test_checkpoints_of_something_else_are_not_written_over(data, begun, tmp_pat
     for flags in ("--lr 3e-4", f"--lr 3e-4 --restore-file {last}", f"--finetune-from-model {last}"):
         flags = f"{flags} --max-update 2 --seed 5".split()
         done = train(data, tmp_path, flags, check=False)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1
-        assert f"{tmp_path / name}: is another training's" in done.stderr
-        assert f"choose another --save-dir than {tmp_path}, or move" in done.stderr
+        remedy = f"choose another --save-dir than {tmp_path}, or move"
+        assert_refused(done, f"{tmp_path / name}: is another training's", remedy)
         assert (f"--restore-file {name}" in done.stderr) == (kind == "another training's")
         assert contents(tmp_path) == before
     if kind == "another training's":
@@ -143,7 +142,7 @@ def test_a_last_checkpoint_is_not_written_over_by_one_from_elsewhere(data, begun
     before = contents(tmp_path)
     start = ("--restore-file", begun / "checkpoint_last.safetensors", "--max-update", "2")
     done = train(data, tmp_path, start, check=False)
-    assert done.returncode == 2 and "checkpoint_last.safetensors: is another" in done.stderr
+    assert_refused(done, "checkpoint_last.safetensors: is another")
     assert contents(tmp_path) == before
 
 
@@ -161,10 +160,8 @@ def test_results_of_something_else(data, tmp_path):
     file = tmp_path / "results.json"
     file.write_text('{"top1": 99.0}\n')
     done = train(data, tmp_path, "--max-update", "1", check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert (
-        f"{file}: was not written by a training, and would be lost; choose another" in done.stderr
-    )
+    lost = "was not written by a training, and would be lost; choose another"
+    assert_refused(done, f"{file}: {lost}")
     assert contents(tmp_path) == {"results.json": b'{"top1": 99.0}\n'}
     file.unlink()
     train(data, tmp_path, "--max-update", "1")
@@ -196,7 +193,7 @@ def test_a_training_of_images_replaces_nothing_either(begun, tmp_path):
     flags = "--cpu --image-size 8 --patch-size 4 --max-update 1 --disable-validation"
     words = [FILES.parent / "images.zip", *flags.split(), "--save-dir", tmp_path]
     done = run_here("vision_train", words, check=False)
-    assert done.returncode == 2 and "checkpoint1.safetensors: is another training's" in done.stderr
+    assert_refused(done, "checkpoint1.safetensors: is another training's")
     assert list(contents(tmp_path)) == ["checkpoint1.safetensors"]
 
 
@@ -213,8 +210,7 @@ def test_an_output_replaces_only_its_like(data, begun, tmp_path, command):
     ):
         output.write_bytes(earlier)
         done = run_here(command, words, "--output", output, check=False)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1
-        assert f"--output {output}: " in done.stderr and message in done.stderr
+        assert_refused(done, f"--output {output}: ", message)
         assert output.read_bytes() == earlier
     output.unlink()
     for _ in range(2):  # an earlier output is replaced
@@ -234,7 +230,7 @@ def test_another_attention_starts_calibrated_once(data, begun, tmp_path):
     for output in (first, full):
         assert output.count("attention softmax to reluformer: rows sum to 1 with queries") == 3
     assert "reluformer:" not in again
-    tiny.assert_same_tensors(tiny.weights(tmp_path / "run"), tiny.weights(tmp_path / "whole"))
+    assert_same_tensors(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
 def test_a_start_is_calibrated_whatever_back_end_the_training_has(data, begun, tmp_path):
@@ -254,9 +250,8 @@ def test_every_process_starts_calibrated_in_the_same_way(data, begun, tmp_path, 
     command += ["--save-dir", tmp_path / "two", "--ddp-backend", "fully_sharded"]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     train(data, tmp_path / "one", flags.split())
-    single, double = (tiny.weights(tmp_path / name) for name in ("one", "two"))
-    for name, tensor in single.items():
-        torch.testing.assert_close(tensor, double[name], atol=1e-6, rtol=1e-4)
+    single, double = map(weights, (tmp_path / "one", tmp_path / "two"))
+    torch.testing.assert_close(single, double, atol=1e-6, rtol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +259,7 @@ def other_data(tmp_path_factory):
     """Return data of letters, with another dictionary, and the folder of its text."""
     folder = tmp_path_factory.mktemp("letters")
     for split in ("train", "valid"):
-        write_lines(folder, split, [("a b c", "c b a"), ("b c d", "d c b")])
+        write_lines(folder, split, ["a b c", "b c d"], ["c b a", "d c b"])
     return preprocessed(folder, joined_dictionary=True)
 
 
@@ -274,7 +269,7 @@ def test_weights_of_another_dictionary_are_refused_with_advice_that_works(
     start = begun / "checkpoint_last.safetensors"
     flags = ("--finetune-from-model", start, "--max-update", "1")
     done = train(other_data, tmp_path / "run", flags, check=False)
-    assert done.returncode == 2 and "trained with another source dictionary" in done.stderr
+    assert_refused(done, "trained with another source dictionary")
     like = f"make the data with relu-nmt-preprocess --like {start}"
     assert f"{like}, or leave --finetune-from-model out for a fresh start\n" in done.stderr
     text = other_data.parent
@@ -303,8 +298,7 @@ def test_data_of_another_dictionary_are_refused_with_the_flags_of_a_fresh_start(
         flags = (*flags, "--finetune-from-model", copied)
         without = " without --finetune-from-model"
     done = train(other_data, folder, flags, check=False)
-    assert done.returncode == 2
-    assert f", or choose another --save-dir{without} for a fresh start\n" in done.stderr
+    assert_refused(done, f", or choose another --save-dir{without} for a fresh start\n")
     assert train(other_data, tmp_path / "fresh", "--max-update", "1").returncode == 0
 
 
@@ -312,7 +306,7 @@ def test_weights_of_another_shape_are_refused_with_advice_that_works(data, begun
     start = begun / "checkpoint_last.safetensors"
     flags = ("--finetune-from-model", start, "--max-update", "1")
     done = train(data, tmp_path, flags, "--encoder-layers", "1", check=False)
-    assert done.returncode == 2 and "does not fit the model" in done.stderr
+    assert_refused(done, "does not fit the model")
     advice = "(--config reads them from a checkpoint) and data, or leave --finetune-from-model out"
     assert advice in done.stderr
     assert train(data, tmp_path, flags, "--config", start).returncode == 0
@@ -333,6 +327,6 @@ def test_weights_alone_are_refused_with_advice_that_works(data, begun, tmp_path)
     run_here("average", "--inputs", begun / "checkpoint_last.safetensors", "--output", averaged)
     flags = ("--max-update", "2")
     done = train(data, tmp_path / "run", flags, "--restore-file", averaged, check=False)
-    assert done.returncode == 2 and "holds weights only" in done.stderr
-    assert f"start from its weights with --finetune-from-model {averaged} in another" in done.stderr
+    advice = f"start from its weights with --finetune-from-model {averaged} in another"
+    assert_refused(done, "holds weights only", advice)
     train(data, tmp_path / "other", flags, "--finetune-from-model", averaged)

@@ -16,14 +16,12 @@ CACHES = (".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 
 def files():
     """Return the files of the folders, by their names in the repository."""
-    paths = []
+    by_name = {}
     for folder in SCRIPT_FOLDERS:
-        paths += (ROOT / folder).rglob("*")
-    return {
-        path.relative_to(ROOT).as_posix(): path
-        for path in sorted(paths)
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                by_name[path.relative_to(ROOT).as_posix()] = path
+    return dict(sorted(by_name.items()))
 
 
 def is_script(path):
@@ -38,9 +36,10 @@ SCRIPTS = [name for name, path in files().items() if is_script(path)]
 
 def snapshot():
     """Return everything that a script could have changed in the repository."""
-    states = {name: path.stat() for name, path in files().items()}
-    names = sorted(path.name for path in ROOT.iterdir() if path.name not in CACHES)
-    return names, {name: (state.st_size, state.st_mtime_ns) for name, state in states.items()}
+    states = {}
+    for name, path in files().items():
+        states[name] = (path.stat().st_size, path.stat().st_mtime_ns)
+    return set(os.listdir(ROOT)) - set(CACHES), states
 
 
 def test_scripts_of_every_kind_are_found():
@@ -51,8 +50,9 @@ def test_scripts_of_every_kind_are_found():
 
 def test_scripts_of_the_shell_can_be_run_as_they_are():
     """Readers type their paths. One that others source ends in .bash."""
-    modes = {name: files()[name].stat().st_mode & 0o777 for name in SCRIPTS if name.endswith(".sh")}
-    assert {name for name, mode in modes.items() if mode & 0o111 != 0o111} == set()
+    for name in SCRIPTS:
+        if name.endswith(".sh"):
+            assert files()[name].stat().st_mode & 0o111 == 0o111, name
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

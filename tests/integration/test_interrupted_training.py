@@ -11,8 +11,8 @@ import pytest
 
 from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.training.checkpoint import read_metadata
-from tests.commands import command_line, run_here, wait_for
-from tests.tiny import digits, preprocessed, write_lines
+from tests.commands import assert_refused, command_line, run_here, wait_for
+from tests.tiny import digit_lines, preprocessed, write_lines
 
 ROOT = Path(__file__).parents[2]
 FLAGS = "--arch transformer_tiny --cpu --max-tokens 100 --log-interval 1 --no-epoch-checkpoints"
@@ -24,7 +24,7 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("interrupted")
     rng = random.Random(0)
     for split, count in (("train", 60), ("valid", 8)):
-        write_lines(folder, split, [digits(rng) for _ in range(count)])
+        write_lines(folder, split, digit_lines(rng, count))
     return preprocessed(folder)
 
 
@@ -108,8 +108,7 @@ def test_two_trainings_in_one_folder_are_refused(data, tmp_path):
     lock = acquire_lock(tmp_path / ".lock")
     done = run_here("train", data, flags, check=False)
     os.close(lock)
-    assert done.returncode == 2
-    assert f"--save-dir {tmp_path}: another training is writing to it" in done.stderr
+    assert_refused(done, f"--save-dir {tmp_path}: another training is writing to it")
 
 
 def test_a_training_that_writes_nothing_leaves_no_folder(data, tmp_path):

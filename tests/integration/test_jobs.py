@@ -15,7 +15,8 @@ from relu_nmt.jobs.vision_train import job as train_images
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.loading import ImageClassifier
 from tests.markdown import code_blocks
-from tests.tiny import assert_same_tensors, weights, write_lines
+from tests.outputs import assert_same_tensors, column, weights
+from tests.tiny import write_lines
 from tests.unit.vision.made_images import make_squares
 
 PAGE = Path(__file__).parents[2] / "docs/guide/training.md"
@@ -66,7 +67,7 @@ def test_translation_trains_goes_on_and_is_averaged(folder, tmp_path):
         result = train_translation.run(settings, progress=False)
     full = train_translation.run(tiny(folder, tmp_path / "whole", max_update=7), progress=False)
     assert result.num_updates == full.num_updates == 7
-    validated = [record["num_updates"] for record in result.valid["valid"]]
+    validated = column(result.valid["valid"], "num_updates")
     assert validated == sorted(set(validated)) and {2, 4, 6, 7} <= set(validated)
     assert_same_tensors(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
     mean = convert.average(
@@ -93,7 +94,7 @@ def test_images_train_and_are_classified(tmp_path):
         **shape,
     )
     result = train_images.run(settings, progress=False)
-    accuracies = [record["accuracy"] for record in result.valid["valid"]]
+    accuracies = column(result.valid["valid"], "accuracy")
     assert result.best_score == max(accuracies)
     assert ImageClassifier.from_checkpoint(result.best_checkpoint).classes == (
         "blue",

@@ -13,7 +13,8 @@ from relu_nmt.data.binarize import IndexedDataset
 from relu_nmt.errors import DataError
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
-from tests.commands import run_here
+from tests.commands import assert_refused, run_here
+from tests.outputs import column, starting
 from tests.tiny import preprocessed, save_tiny_model
 
 NUM_LINES = 300
@@ -34,12 +35,13 @@ def with_mark(lines, number, mark):
 
 
 def write(path, lines, end="\n"):
-    path.write_bytes("".join(line + end for line in lines).encode())
+    path.write_bytes((end.join(lines) + end).encode())
 
 
 def write_sides(folder, split, mark, end="\n"):
     """Write 300 lines a side, with a mark in the source line 10 and the target line 200."""
-    german, english = (numbered_lines(word, 1) for word in ("de", "en"))
+    german = numbered_lines("de", 1)
+    english = numbered_lines("en", 1)
     write(folder / f"{split}.de", with_mark(german, 10, mark), end)
     write(folder / f"{split}.en", with_mark(english, 200, mark))
     return german, english
@@ -62,8 +64,8 @@ def prepared(folder, **settings):
 def test_a_mark_within_a_line_shifts_no_pair(tmp_path, mark, end):
     german, english = write_sides(tmp_path, "train", mark, end)
     sources, targets = prepared(tmp_path)
-    assert sources == [line.split() for line in german]
-    assert targets == [line.split() for line in english]
+    assert sources == list(map(str.split, german))
+    assert targets == list(map(str.split, english))
 
 
 @pytest.mark.parametrize("tokenizer", ["none", "moses"])
@@ -145,7 +147,7 @@ def test_each_typed_line_has_one_translation(model, mark, end):
     assert output.count("\n") == 2 and not re.search(f"[{''.join(WITHIN_LINES)}]", output)
     assert output == translated(model, "interactive", stdin="Haus Hund\nrot .\n")
     printed = translated(model, "interactive", "--format", "json", stdin=text)
-    assert [json.loads(line)["id"] for line in printed.rstrip("\n").split("\n")] == [0, 1]
+    assert column(map(json.loads, printed.rstrip("\n").split("\n")), "id") == [0, 1]
     document = translated(model, "translate_document", "-", stdin=text)
     assert document.count("\n") == 2
 
@@ -173,10 +175,10 @@ def test_results_and_split_have_the_same_number_of_lines(model, tmp_path):
     translated(model, "generate", words)
     lines = (tmp_path / "generate-test.txt").read_bytes().decode().split("\n")
     for kind in "STHDP":
-        assert sum(line.startswith(f"{kind}-") for line in lines) == 3
+        assert len(starting(lines, f"{kind}-")) == 3
 
 
 def test_a_message_counts_the_same_lines(tmp_path):
     (tmp_path / "x").write_bytes(b"a\rb\nc\x0cd\r\n\xe2\x80\xa8\n\xff\n")
     done = run_here("score", "--sys", tmp_path / "x", "--ref", tmp_path / "x", check=False)
-    assert done.returncode == 2 and "x:4: not UTF-8" in done.stderr
+    assert_refused(done, "x:4: not UTF-8")

@@ -4,6 +4,7 @@ import pytest
 
 from relu_nmt.translator import Translator
 from tests.commands import run_here
+from tests.outputs import starting
 from tests.tiny import save_tiny_model, tiny_task
 
 MOST = 9
@@ -51,7 +52,7 @@ def test_a_line_of_the_longest_length_is_translated(model, tmp_path):
 def test_fairseqs_lines_mark_it_by_its_score(model):
     flags = ("--format", "fairseq", *SHORT)
     lines = run_here("interactive", "--path", model[0], flags, stdin=TEXT).stdout.split("\n")
-    sources = [line for line in lines if line.startswith(f"S-1\t{LONG}")]
+    sources = starting(lines, f"S-1\t{LONG}")
     assert sources and "H-1\t-inf\t" in lines and "D-1\t-inf\t" in lines
 
 
@@ -65,8 +66,7 @@ def test_a_document_keeps_its_other_lines(model, tmp_path):
 
 def test_the_user_may_bound_and_cut_lines(model):
     flags = ("--path", model[0], *SHORT, "--max-source-length", "5")
-    done = run_here("interactive", flags, stdin=TEXT)
-    assert "NOTE: 1 line of more than 5 tokens" in done.stderr
+    assert "NOTE: 1 line of more than 5 tokens" in run_here("interactive", flags, stdin=TEXT).stderr
     words = " ".join(LONG.split()[: 4 - (model[1] > MOST)])
     expected = run_here("interactive", "--path", model[0], SHORT, stdin=f"{words}\n").stdout
     done = run_here("interactive", flags, "--truncate-source", stdin=TEXT)

@@ -10,8 +10,9 @@ import pytest
 
 from relu_nmt.errors import MissingExtraError
 from relu_nmt.translator import Translator
-from tests.commands import run_here
-from tests.tiny import lines_of, save_tiny_model, tiny_model, tiny_task
+from tests.commands import assert_refused, run_here
+from tests.outputs import column, lines_of, numbers_of, texts_of
+from tests.tiny import as_text, save_tiny_model, tiny_model, tiny_task
 from tests.unit.applications.serving.clients import client_of
 
 pytest.importorskip("sentencex")
@@ -23,7 +24,7 @@ PARTS = [SENTENCES, [], SENTENCES[1:2], SENTENCES[1:]]
 WORDS = ["Ein", "Haus", "ist", "rot.", "Wo", "Dr.", "Haus?", "Das", "Haus!", "rot"]
 SEARCH = {"beam": 3, "max_len_b": 4}
 FLAGS = ["--cpu", "--beam", 3, "--max-len-b", 4]
-TEXT = "".join(f"{line}\n" for line in LINES)
+TEXT = as_text(LINES)
 NOTE = "NOTE: 2 lines of several sentences, which are translated one by one as in training"
 
 
@@ -50,31 +51,30 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
 def test_commands_keep_lines_and_translate_their_sentences(model, tmp_path, expected):
     (tmp_path / "text").write_text(TEXT)
+    flags = ["--path", model, FLAGS]
     arguments = {"interactive": (TEXT, []), "translate_document": ("", tmp_path / "text")}
     for command, (stdin, text) in arguments.items():
-        done = run_here(command, text, "--path", model, FLAGS, stdin=stdin)
+        done = run_here(command, text, flags, stdin=stdin)
         if command == "interactive":
             assert done.stdout.split("\n") == [*expected, ""]
         assert f"{NOTE} (lines 1, 4); --no-split-sentences keeps" in done.stderr
-        unsplit = run_here(
-            command, text, "--path", model, FLAGS, "--no-split-sentences", stdin=stdin
-        )
+        unsplit = run_here(command, text, flags, "--no-split-sentences", stdin=stdin)
         assert done.stdout.count("\n") == unsplit.stdout.count("\n") == 4
         assert done.stdout != unsplit.stdout and "NOTE: 2 lines of several" not in unsplit.stderr
-        split = run_here(command, text, "--path", model, FLAGS, "--split-sentences", stdin=stdin)
+        split = run_here(command, text, flags, "--split-sentences", stdin=stdin)
         assert split.stdout == done.stdout and "NOTE: 2 lines of several" not in split.stderr
-    done = run_here("interactive", "--path", model, FLAGS, "--buffer-size", 1, stdin=TEXT)
+    done = run_here("interactive", flags, "--buffer-size", 1, stdin=TEXT)
     assert done.stdout.split("\n") == [*expected, ""]
 
 
 def test_fairseqs_lines_are_those_of_a_line(model, translator, expected):
     flags = ["--format", "fairseq", "--print-alignment"]
     done = run_here("interactive", "--path", model, FLAGS, flags, stdin=TEXT)
-    sources, texts, scores, alignments = (dict(lines_of(done.stdout, kind)) for kind in "SHPA")
-    assert [sources[i][-1] for i in range(4)] == LINES
-    assert [fields[-1] for _, fields in lines_of(done.stdout, "D")] == expected
+    assert numbers_of(done.stdout, "S") == [0, 1, 2, 3] and texts_of(done.stdout, "S") == LINES
+    assert texts_of(done.stdout) == expected
+    texts, scores, alignments = (dict(lines_of(done.stdout, kind)) for kind in "HPA")
     for number, parts in enumerate(PARTS):
-        values = [float(value) for value in scores[number][-1].split()]
+        values = list(map(float, scores[number][-1].split()))
         tokens = texts[number][-1].split()
         assert len(values) == len(tokens) + 1
         assert float(texts[number][0]) == pytest.approx(np.mean(values), abs=1e-4)
@@ -84,7 +84,7 @@ def test_fairseqs_lines_are_those_of_a_line(model, translator, expected):
         # Each token is aligned with the sentence it translates.
         pairs = [pair.split("-") for pair in alignments[number][-1].split()]
         assert [int(target) for _, target in pairs] == list(range(len(tokens)))
-        begins = np.cumsum([0, *(len(part.split()) for part in parts)])
+        begins = np.cumsum([0, *map(len, map(str.split, parts))])
         lengths = [len(nbest[0].tokens) for nbest in translations]
         owners = np.repeat(np.arange(len(lengths)), lengths)
         for owner, (source, _) in zip(owners, pairs, strict=True):
@@ -97,7 +97,7 @@ def test_json_has_the_hypotheses_of_the_line(model, expected, flags):
     done = run_here("interactive", "--path", model, flags, stdin=TEXT)
     for line, text in zip(map(json.loads, done.stdout.splitlines()), LINES, strict=True):
         assert line["source"] == text and line["source_tokens"] == text.split()
-        scores = [hypothesis["score"] for hypothesis in line["translations"]]
+        scores = column(line["translations"], "score")
         assert scores == sorted(scores, reverse=True) and len(scores) == (2 if text else 1)
         for h in line["translations"]:
             assert len(h["token_scores"]) == len(h["tokens"]) + 1
@@ -114,7 +114,7 @@ def test_python_and_the_server_translate_sentences_too(translator, expected):
     with client_of(translator, {**SEARCH, "max_len_a": 0}) as client:
         answer = client.post("/translate", json={"lines": LINES}).json()
     assert answer["lines"] == expected
-    assert [group["lines"] for group in answer["groups"]] == [[text] for text in expected]
+    assert column(answer["groups"], "lines") == [[text] for text in expected]
     unsplit = translator.translate(LINES, split_sentences=False, **SEARCH)
     assert unsplit != expected and unsplit[2] == expected[2]
     with client_of(translator, {**SEARCH, "max_len_a": 0}, split_sentences=False) as client:
@@ -122,10 +122,9 @@ def test_python_and_the_server_translate_sentences_too(translator, expected):
 
 
 def test_lines_of_one_sentence_are_translated_as_before(translator):
-    plain, results = (
-        translator.translate_nbest(SENTENCES, **SEARCH, nbest=3, split_sentences=split)
-        for split in (False, True)
-    )
+    search = {**SEARCH, "nbest": 3}
+    plain = translator.translate_nbest(SENTENCES, **search, split_sentences=False)
+    results = translator.translate_nbest(SENTENCES, **search, split_sentences=True)
     pairs = zip(itertools.chain(*plain), itertools.chain(*results), strict=True)
     for first, second in pairs:
         assert (first.text, first.tokens, first.score) == (second.text, second.tokens, second.score)
@@ -162,8 +161,9 @@ def test_the_longest_source_is_that_of_a_sentence(tmp_path, truncate):
     assert "NOTE: 1 line of more than 6 tokens" in done.stderr and "(line 2)" in done.stderr
     translator = Translator.from_checkpoint(path, "cpu")
     cut = ["Ein Haus ist Haus ist", "Das Haus!"]
-    joined = [" ".join(translator.translate(sentences, **SEARCH)) for sentences in (SENTENCES, cut)]
-    assert done.stdout.split("\n") == [joined[0], joined[1] * truncate, ""]
+    line = " ".join(translator.translate(SENTENCES, **SEARCH))
+    shortened = " ".join(translator.translate(cut, **SEARCH))
+    assert done.stdout.split("\n") == [line, shortened * truncate, ""]
 
 
 def test_a_model_of_documents_keeps_lines_whole_unless_asked(tmp_path):
@@ -181,18 +181,15 @@ def test_without_the_library_a_note_says_what_to_install(model, monkeypatch, tmp
     monkeypatch.setitem(sys.modules, "sentencex", None)
     note = "several sentences is translated as one.*pip install 'relu-nmt\\[sentences\\]'"
     (tmp_path / "text").write_text(TEXT)
+    flags = ["--path", model, FLAGS]
     arguments = {"interactive": (TEXT, []), "translate_document": ("", tmp_path / "text")}
     for command, (stdin, text) in arguments.items():
-        done = run_here(command, text, "--path", model, FLAGS, stdin=stdin)
+        done = run_here(command, text, flags, stdin=stdin)
         assert done.stderr.count("pip install 'relu-nmt[sentences]'") == 1
-        unsplit = run_here(
-            command, text, "--path", model, FLAGS, "--no-split-sentences", stdin=stdin
-        )
+        unsplit = run_here(command, text, flags, "--no-split-sentences", stdin=stdin)
         assert unsplit.stdout == done.stdout and "pip install" not in unsplit.stderr
-        done = run_here(
-            command, text, "--path", model, FLAGS, "--split-sentences", stdin=stdin, check=False
-        )
-        assert done.returncode == 2 and "--split-sentences needs the package" in done.stderr
+        done = run_here(command, text, flags, "--split-sentences", stdin=stdin, check=False)
+        assert_refused(done, "--split-sentences needs the package")
     with pytest.warns(UserWarning, match=note):
         translator.translate(LINES, **SEARCH)
     with pytest.warns(UserWarning, match=note):

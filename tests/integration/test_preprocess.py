@@ -13,7 +13,8 @@ import sentencepiece
 
 from relu_nmt.cli.preprocess import main
 from relu_nmt.translation.task import TranslationTask
-from tests.integration.spoken_digits import contents, run, sentences_of
+from tests.integration.spoken_digits import run, sentences_of
+from tests.outputs import column, containing, contents, names_in
 
 GIVEN = ("de", "en")
 
@@ -27,11 +28,10 @@ def test_prepared_text_gives_the_files_of_fairseq(corpus, capsys):
     for language in ("de", "en"):
         counts = Counter((corpus / f"train.{language}").read_text("utf-8").split())
         words = sorted(counts, key=lambda word: (-counts[word], word))
-        expected = [f"{word} {counts[word]}\n" for word in words]
-        expected += ["madeupword0000 0\n", "madeupword0001 0\n"]
-        dictionary = (corpus / f"data/dict.{language}.txt").read_text("utf-8")
-        assert dictionary == "".join(expected)
-        numbers = {word: i for i, word in enumerate(words, 4)}
+        dictionary = (corpus / f"data/dict.{language}.txt").read_text("utf-8").splitlines()
+        assert dictionary[-2:] == ["madeupword0000 0", "madeupword0001 0"]
+        assert dictionary[:-2] == [f"{word} {counts[word]}" for word in words]
+        numbers = dict(zip(words, range(4, len(words) + 4), strict=True))
         for split in ("train", "valid", "test"):
             lines = (corpus / f"{split}.{language}").read_text("utf-8").split("\n")
             expected_ids = []
@@ -91,12 +91,13 @@ def test_raw_text_is_encoded_and_decoded(corpus, subword, joined):
         pairs = task.load_split(split)
         english = (corpus / f"{split}.en").read_text("utf-8").split("\n")
         german = (corpus / f"{split}.de").read_text("utf-8").split("\n")
-        assert [task.decode_target(pairs.pair(i)[1]) for i in range(len(pairs))] == english
-        assert [pairs.pair(i)[0].tolist() for i in range(len(pairs))] == (
-            [task.encode_source(line).tolist() for line in german]
-        )
+        assert len(pairs) == len(english) == len(german)
+        for i in range(len(pairs)):
+            source, target = pairs.pair(i)
+            assert task.decode_target(target) == english[i]
+            assert source.tolist() == task.encode_source(german[i]).tolist()
     manifest = json.loads((corpus / "data/manifest.json").read_text("utf-8"))
-    models = {manifest["text"][language]["subword_file"] for language in ("de", "en")}
+    models = set(column(manifest["text"].values(), "subword_file"))
     assert len(models) == (1 if joined else 2)
     for name in models:
         record = manifest["files"][name]
@@ -107,10 +108,8 @@ def test_raw_text_is_encoded_and_decoded(corpus, subword, joined):
 def test_a_text_that_gives_fewer_subwords_than_asked_for_is_told(corpus, capsys, subword):
     flags = ["--subword", subword, "--joined-dictionary", "--subword-size"]
     assert run(corpus, flags, "5000", splits=["train"]) == 0
-    notes = [line for line in capsys.readouterr().out.split("\n") if "--subword-size" in line]
-    model = next(
-        path for path in (corpus / "data").iterdir() if path.suffix in (".codes", ".model")
-    )
+    notes = containing(capsys.readouterr().out.split("\n"), "--subword-size")
+    [model] = [*(corpus / "data").glob("*.codes"), *(corpus / "data").glob("*.model")]
     if subword == "subword-nmt":
         num_learned = len(model.read_text("utf-8").splitlines()) - 1
     else:
@@ -156,7 +155,7 @@ def test_several_validation_sets_are_numbered(corpus):
 def test_source_only_data_has_no_target_files(corpus):
     arguments = ["-s", "de", "--only-source", "--trainpref", str(corpus / "train")]
     assert main([*arguments, "--destdir", str(corpus / "data")]) == 0
-    names = sorted(path.name for path in (corpus / "data").iterdir())
+    names = names_in(corpus / "data")
     assert names == ["dict.de.txt", "manifest.json", "train.de-None.de.bin", "train.de-None.de.idx"]
 
 
@@ -186,9 +185,8 @@ def test_compressed_text_gives_the_same_files(corpus, flags, workers, capsys):
     assert run(corpus, flags, "--workers", workers, dest="packed") == 0
     assert contents(corpus / "packed") == contents(corpus / "plain")
     assert f"[de] {corpus}/train.de.gz: 300 sents" in capsys.readouterr().out
-    plain, packed = (
-        json.loads((corpus / name / "manifest.json").read_text()) for name in ("plain", "packed")
-    )
+    plain = json.loads((corpus / "plain/manifest.json").read_text())
+    packed = json.loads((corpus / "packed/manifest.json").read_text())
     # The same text, so the same job, whatever the form of its files.
     assert plain["key"] == packed["key"]
     assert packed["splits"]["train"]["sides"]["de"]["input"].endswith("train.de.gz")
@@ -234,7 +232,7 @@ def test_a_subword_model_of_the_user_is_learned(corpus, capsys):
     module.write_text(LETTERS)
     flags = ["--subword", "letters", "--subword-size", "3", "--user-module", str(module)]
     assert run(corpus, flags, "--workers", "2") == 0
-    names = {path.name for path in (corpus / "data").iterdir()}
+    names = set(names_in(corpus / "data"))
     assert {"letters.de.txt", "letters.en.txt"} <= names
     assert len((corpus / "data" / "letters.de.txt").read_text().split()) == 3
     task = TranslationTask.from_data_folder(corpus / "data")

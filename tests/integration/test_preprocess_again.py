@@ -1,5 +1,7 @@
 """Data folders that exist already: unfinished, complete, damaged, or made in another way."""
 
+import fnmatch
+
 import pytest
 
 from relu_nmt.data import binarize as binarize_module
@@ -7,12 +9,13 @@ from relu_nmt.data.data_folder import WORK_FOLDER, Journal, read_manifest
 from relu_nmt.errors import DataError
 from relu_nmt.jobs.preprocess import job
 from relu_nmt.jobs.preprocess import text as preprocess_text
-from tests.integration.spoken_digits import contents, fail_after, run
+from tests.integration.spoken_digits import fail_after, run
+from tests.outputs import contents, names_in
 
 
 def test_a_run_after_dict_only_makes_the_rest(corpus):
     assert run(corpus, "--dict-only") == 0
-    assert sorted(p.name for p in (corpus / "data").iterdir()) == ["dict.de.txt", "dict.en.txt"]
+    assert names_in(corpus / "data") == ["dict.de.txt", "dict.en.txt"]
     data = corpus / "data"
     files = ["--srcdict", f"{data}/dict.de.txt", "--tgtdict", f"{data}/dict.en.txt"]
     assert run(corpus, files) == 0
@@ -44,9 +47,9 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
     assert not (corpus / "data/manifest.json").exists()
     with pytest.raises(DataError, match="has not finished it; start that again"):
         read_manifest(corpus / "data")
-    names = [path.name for path in (corpus / "data").iterdir()]
-    assert not [name for name in names if name.endswith(".tmp")]
-    finished = {name for name in names if name.endswith(".bin")}
+    names = names_in(corpus / "data")
+    assert not fnmatch.filter(names, "*.tmp")
+    finished = fnmatch.filter(names, "*.bin")
     assert bool(finished) == (at == "binarize")
     times = {name: (corpus / "data" / name).stat().st_mtime_ns for name in finished}
 
@@ -122,7 +125,7 @@ def test_another_kind_of_manifest_is_not_replaced(corpus, capsys):
     assert run(corpus) == 2
     assert "not the manifest of a data folder; give another --destdir" in capsys.readouterr().err
     assert other.read_text() == '{"name": "a web page"}'
-    assert [path.name for path in (corpus / "data").iterdir()] == ["manifest.json"]
+    assert names_in(corpus / "data") == ["manifest.json"]
     assert run(corpus, "--overwrite") == 0
 
 
@@ -130,10 +133,7 @@ def test_overwrite_keeps_the_given_files(corpus):
     assert run(corpus) == 0
     flags = ["--srcdict", str(corpus / "data/dict.de.txt"), "--overwrite"]
     assert run(corpus, flags, "--thresholdtgt", "2", splits=("train",)) == 0
-    assert sorted(path.name for path in (corpus / "data").glob("*.bin")) == [
-        "train.de-en.de.bin",
-        "train.de-en.en.bin",
-    ]
+    assert names_in(corpus / "data", "*.bin") == ["train.de-en.de.bin", "train.de-en.en.bin"]
 
 
 def test_a_folder_of_fairseq_is_not_replaced(corpus, capsys):

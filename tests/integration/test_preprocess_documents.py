@@ -10,7 +10,8 @@ from relu_nmt.cli.preprocess import main
 from relu_nmt.data import binarize as binarize_module
 from relu_nmt.data.binarize import AlignmentDataset
 from relu_nmt.translation.task import TranslationTask
-from tests.integration.spoken_digits import contents, fail_after, run
+from tests.integration.spoken_digits import fail_after, run
+from tests.outputs import containing, contents
 
 
 @pytest.mark.parametrize("separator", ["blank", "tag"])
@@ -124,7 +125,7 @@ def test_blank_lines_that_become_sentences_are_reported_first(tmp_path, capsys):
     first, *later = capsys.readouterr().out.splitlines()
     assert first.startswith(f"NOTE: {tmp_path / 'train.de'}: 2 blank lines become sentences")
     assert "--document-separator blank" in first
-    assert not any("NOTE" in line for line in later)
+    assert not containing(later, "NOTE")
     words[words.index(str(tmp_path / "data"))] = str(tmp_path / "documents")
     assert main([*words, "--document-separator", "blank"]) == 0
     assert "NOTE" not in capsys.readouterr().out

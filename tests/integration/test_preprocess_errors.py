@@ -11,6 +11,7 @@ import pytest
 from relu_nmt.cli.preprocess import main
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from tests.commands import command_line
+from tests.outputs import containing
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def error_of(corpus, capsys, *flags):
     assert main(command_line([arguments, flags])) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith("relu-nmt-preprocess: error: ")
-    assert sum("error" in line for line in lines) == 1
+    assert len(containing(lines, "error")) == 1
     assert not (corpus / "data/manifest.json").exists()
     return lines[-1].removeprefix("relu-nmt-preprocess: error: ")
 

@@ -8,7 +8,8 @@ from relu_nmt.cli.preprocess import main
 from relu_nmt.data import pair_files
 from relu_nmt.translation.task import TranslationTask
 from tests.commands import command_line
-from tests.integration.spoken_digits import contents, sentences_of, write_corpus
+from tests.integration.spoken_digits import sentences_of, write_corpus
+from tests.outputs import contents, names_in, starting
 
 TEXT_STEPS = ["--tokenizer", "moses", "--subword", "subword-nmt", "--subword-size", "20"]
 
@@ -96,14 +97,15 @@ def test_each_pair_file_is_parsed_once(corpus, ending, monkeypatch):
     monkeypatch.setattr(pair_files, "read_pairs", read_pairs)
     assert run(corpus, ending, "data", TEXT_STEPS, "--workers", "2") == 0
     assert parsed == [f"{corpus}/train{ending}", f"{corpus}/valid{ending}"]
-    assert not [path for path in corpus.iterdir() if path.name.startswith(("tmp", "."))]
+    assert not starting(names_in(corpus), ("tmp", "."))
 
 
 def test_the_source_side_alone_can_be_read(corpus):
     flags = ["-s", "de", "--only-source", "--trainpref"]
     assert main([*flags, f"{corpus}/train.tmx", "--destdir", f"{corpus}/data"]) == 0
     assert main([*flags, f"{corpus}/train", "--destdir", f"{corpus}/plain"]) == 0
-    lines, plain = (sentences_of(corpus / dest / "train.de-None.de") for dest in ("data", "plain"))
+    lines = sentences_of(corpus / "data/train.de-None.de")
+    plain = sentences_of(corpus / "plain/train.de-None.de")
     assert len(lines) == len(plain) + 1  # the unit without a target
 
 

@@ -6,15 +6,16 @@ from relu_nmt.cli.preprocess import main
 from relu_nmt.io.work import cluster_queue
 from relu_nmt.jobs.preprocess import job
 from relu_nmt.translation.task import TranslationTask
-from tests.integration.spoken_digits import contents, run
+from tests.integration.spoken_digits import run
+from tests.outputs import column, contents, names_in, starting
 
 SHARDED = ("--joined-dictionary", "--tokenizer", "moses", "--subword", "subword-nmt")
 SHARDED += ("--workers", "1")
 
 
 def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypatch, capsys):
-    texts = [str(corpus / name) for name in ("train", "more")]
-    flags = ["-s", "de", "-t", "en", "--trainpref", ",".join(texts), *SHARDED]
+    more = str(corpus / "more")
+    flags = ["-s", "de", "-t", "en", "--trainpref", f"{corpus / 'train'},{more}", *SHARDED]
     flags += ["--validpref", str(corpus / "valid"), "--subword-size", "20", "--destdir"]
     assert main([*flags, str(corpus / "here")]) == 0
     monkeypatch.setattr(job, "cluster_queue", lambda _, *options: cluster_queue("debug", *options))
@@ -29,7 +30,7 @@ def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypat
     # It is what a user makes by hand.
     by_hand = ["--srcdict", str(corpus / "here/shard0/dict.de.txt"), *SHARDED]
     by_hand += ["--subword-model", str(next((corpus / "here/shard0").glob("*code*")))]
-    by_hand += ["--trainpref", texts[1], "--destdir", str(corpus / "hand")]
+    by_hand += ["--trainpref", more, "--destdir", str(corpus / "hand")]
     assert main([*flags[:4], *by_hand]) == 0
     assert contents(corpus / "hand") == second
 
@@ -42,7 +43,7 @@ def test_a_text_with_a_comma_in_its_name_is_no_shards(corpus):
     flags = ["-s", "de", "-t", "en", "--workers", "1", "--joined-dictionary"]
     for name, texts in (("one", text), ("two", f"{text},{corpus}/more")):
         assert main([*flags, "--trainpref", texts, "--destdir", str(corpus / name)]) == 0
-    assert [path.name for path in sorted((corpus / "two").glob("*"))] == ["shard0", "shard1"]
+    assert names_in(corpus / "two") == ["shard0", "shard1"]
     assert contents(corpus / "two/shard0").keys() == contents(corpus / "one").keys()
 
 
@@ -70,9 +71,10 @@ def test_training_text_is_split_at_random(corpus, subword):
     assert run(corpus, common, "1", dest="usual", splits=splits) == 0
     assert run(corpus, common, "1", sampled, dest="one", splits=splits) == 0
     assert run(corpus, common, "3", sampled, dest="two", splits=splits) == 0
-    usual, first, second = (contents(corpus / name) for name in ("usual", "one", "two"))
-    assert first == second
-    [model] = [name for name in first if name.startswith(("subword.", "sentencepiece."))]
+    usual = contents(corpus / "usual")
+    first = contents(corpus / "one")
+    assert first == contents(corpus / "two")
+    [model] = starting(first, ("subword.", "sentencepiece."))
     assert usual[model] == first[model]
     assert usual["train.de-en.de.bin"] != first["train.de-en.de.bin"]
     files = ["--subword-model", corpus / "one" / model, "--srcdict", corpus / "one" / "dict.de.txt"]
@@ -86,7 +88,7 @@ def test_training_text_is_split_at_random(corpus, subword):
     for name in ("usual", "one", "other"):
         task = TranslationTask.from_data_folder(corpus / name)
         train = task.load_split("train")
-        texts.append([task.decode_target(ids) for ids in train.targets()])
+        texts.append(list(map(task.decode_target, train.targets())))
     assert texts[0] == texts[1] == texts[2]  # in other pieces
 
 
@@ -96,10 +98,10 @@ def test_each_shard_of_one_text_has_its_own_random_split(corpus):
     flags = ["--joined-dictionary", "--subword", "subword-nmt", "--subword-size", "60"]
     assert main([*words, *flags, "--subword-sampling", "0.2"]) == 0
     folders = [corpus / f"samples/shard{i}" for i in range(3)]
-    shards = [contents(folder) for folder in folders]
+    shards = list(map(contents, folders))
     for language in ("de", "en"):
-        assert len({shard[f"train.de-en.{language}.bin"] for shard in shards}) == 3
-    assert len({shard["dict.de.txt"] for shard in shards}) == 1
+        assert len(set(column(shards, f"train.de-en.{language}.bin"))) == 3
+    assert len(set(column(shards, "dict.de.txt"))) == 1
     texts = []
     for task in map(TranslationTask.from_data_folder, folders):
         texts.append(list(map(task.decode_target, task.load_split("train").targets())))
@@ -107,6 +109,7 @@ def test_each_shard_of_one_text_has_its_own_random_split(corpus):
     # Without draws the folders are the same, whatever their number.
     words[-1] = str(corpus / "usual-shards")
     assert main([*words, *flags]) == 0
-    usual = [contents(corpus / f"usual-shards/shard{i}") for i in range(2)]
+    first = contents(corpus / "usual-shards/shard0")
+    second = contents(corpus / "usual-shards/shard1")
     name = "train.de-en.de.bin"
-    assert usual[0][name] == usual[1][name] != shards[0][name]
+    assert first[name] == second[name] != shards[0][name]

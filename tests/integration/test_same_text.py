@@ -5,7 +5,7 @@ import json
 import pytest
 
 from relu_nmt.training.checkpoint import load_checkpoint, save_checkpoint
-from tests.commands import command_line, run_here
+from tests.commands import assert_refused, run_here
 from tests.tiny import write_lines
 
 LINES = ["ein Haus", "das Haus ist rot", "ein Hund , ein Haus", "rot ist das Haus"] * 3
@@ -47,16 +47,11 @@ def train(data, save_dir, *flags, check=True):
     return run_here("train", data, words, check=check)
 
 
-def refused(done, *texts):
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done
-    assert all(map(done.stderr.__contains__, command_line(texts))), done.stderr
-
-
 LAST = "checkpoint_last.safetensors"
 
 
 @pytest.mark.parametrize("name", OTHER_STEPS)
-def test_data_prepared_in_another_way_is_refused(folder, tmp_path, name):
+def test_data_prepared_in_another_way_is_assert_refused(folder, tmp_path, name):
     _, value, own_value = OTHER_STEPS[name]
     path = folder / "model" / LAST
     data = folder / name
@@ -65,23 +60,20 @@ def test_data_prepared_in_another_way_is_refused(folder, tmp_path, name):
         f"but in {path} {own_value}; make the data with relu-nmt-preprocess --like {path}, or ",
     )
     before = path.read_bytes()
-    refused(train(data, folder / "model", "--max-update", 2, check=False), message)
+    assert_refused(train(data, folder / "model", "--max-update", 2, check=False), message)
     start = ["--finetune-from-model", path]
-    refused(train(data, tmp_path / "new", start, check=False), message)
+    assert_refused(train(data, tmp_path / "new", start, check=False), message)
     model = ["--path", path, "--cpu", "--max-len-b", 3]
-    refused(run_here("generate", data, model, check=False), message)
-    refused(run_here("interactive", data, model, stdin="ein\n", check=False), message)
-    refused(
-        train(folder / "plain", tmp_path / "more", "--extra-data", data, check=False),
-        f"{data}: the {value}",
-        f"but in {folder / 'plain'} {own_value}",
-    )
+    assert_refused(run_here("generate", data, model, check=False), message)
+    assert_refused(run_here("interactive", data, model, stdin="ein\n", check=False), message)
+    done = train(folder / "plain", tmp_path / "more", "--extra-data", data, check=False)
+    assert_refused(done, f"{data}: the {value}", f"but in {folder / 'plain'} {own_value}")
     assert path.read_bytes() == before and not list(tmp_path.rglob("*.safetensors"))
     # The way back is refused alike.
     train(data, tmp_path / "own")
     path = tmp_path / "own" / LAST
     done = train(folder / "plain", tmp_path / "new", "--finetune-from-model", path, check=False)
-    refused(done, f"{folder / 'plain'}: the source ", f"but in {path} it is ")
+    assert_refused(done, f"{folder / 'plain'}: the source ", f"but in {path} it is ")
 
 
 @pytest.mark.parametrize("name", OTHER_STEPS)
@@ -92,19 +84,19 @@ def test_models_of_other_text_are_no_ensemble_and_no_average(folder, tmp_path, n
     message = f"{second}: the {value}", f"but in {first} {own_value}"
     model = ["--path", f"{first}:{second}", "--cpu", "--max-len-b", 3]
     (tmp_path / "text").write_text("ein\n")
-    refused(run_here("generate", folder / "plain", model, check=False), message)
-    refused(run_here("interactive", model, stdin="ein\n", check=False), message)
-    refused(run_here("translate_document", tmp_path / "text", model, check=False), message)
+    assert_refused(run_here("generate", folder / "plain", model, check=False), message)
+    assert_refused(run_here("interactive", model, stdin="ein\n", check=False), message)
+    assert_refused(run_here("translate_document", tmp_path / "text", model, check=False), message)
     serving = [f"{first}:{second}", "--cpu", "--port", 0]
-    refused(run_here("serve", serving, check=False), message)
+    assert_refused(run_here("serve", serving, check=False), message)
     contrast = {"source_language": "de", "source": "ein", "reference": "ein", "contrasts": ["rot"]}
     contrast |= {"source_context": [], "reference_context": []}
     (tmp_path / "contrasts").write_text(json.dumps(contrast))
     scored = ["--contrastive", tmp_path / "contrasts", *model[:3]]
-    refused(run_here("score", scored, check=False), message)
+    assert_refused(run_here("score", scored, check=False), message)
     output = tmp_path / "mean.safetensors"
     words = ["--inputs", first, second, "--output", output]
-    refused(run_here("average", words, check=False), message)
+    assert_refused(run_here("average", words, check=False), message)
     assert not output.exists()
 
 
@@ -114,7 +106,7 @@ def test_the_other_direction_with_one_joined_dictionary(folder, tmp_path):
     first, second = folder / "model" / LAST, tmp_path / "turned" / LAST
     model = ["--path", f"{first}:{second}", "--cpu"]
     message = f"{second}: the source language is en, but in {first} it is de"
-    refused(run_here("interactive", model, stdin="ein\n", check=False), message)
+    assert_refused(run_here("interactive", model, stdin="ein\n", check=False), message)
     # The weights may start a model of it, which is told.
     done = train(folder / "plain", tmp_path / "new", "--finetune-from-model", first, turned)
     assert f"note: {first} translates de-en, and learns en-de now" in done.stdout
@@ -125,7 +117,7 @@ def test_the_other_direction_with_one_joined_dictionary(folder, tmp_path):
     words = ["--path", first, "--cpu", "--max-len-b", 3, "--shortlist"]
     run_here("interactive", words, de_list, stdin="ein\n")
     done = run_here("interactive", words, en_list, stdin="ein\n", check=False)
-    refused(done, f"{en_list}: the shortlist is for en-de, but the model translates de-en")
+    assert_refused(done, f"{en_list}: the shortlist is for en-de, but the model translates de-en")
     # One of an earlier version does not tell.
     en_list.write_text(en_list.read_text().replace(" #languages:en-de", ""))
     run_here("interactive", words, en_list, stdin="ein\n")

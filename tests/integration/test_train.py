@@ -17,18 +17,20 @@ import torch
 from relu_nmt.cli import train
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
-from tests.commands import run_here, seconds_of_children, wait_for
-from tests.ranks import run_ranks
-from tests.tiny import (
+from tests.commands import assert_refused, run_here, seconds_of_children, wait_for
+from tests.outputs import (
     assert_same_tensors,
-    digits,
+    column,
+    containing,
     json_lines,
-    preprocessed,
+    starting,
+    steps_of,
     tensors,
     values,
     weights,
-    write_lines,
 )
+from tests.ranks import errors_of, run_ranks
+from tests.tiny import digit_lines, preprocessed, write_lines
 
 ROOT = Path(__file__).parents[2]
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
@@ -50,7 +52,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("train")
     rng = random.Random(0)
     for split, count in (("train", 60), ("valid", 8)):
-        lines = [digits(rng) for _ in range(count)]
+        lines = digit_lines(rng, count)
         write_lines(folder, split, lines, [f"{line} ." for line in lines])
     for name, joined in (("joined", True), ("apart", False)):
         preprocessed(folder, name, joined_dictionary=joined)
@@ -90,7 +92,7 @@ def forked_twice(python, data, flags, folder):
         (folder / f"out.{os.environ['RANK']}").write_text(done.stdout)
 
     codes = run_ranks(python, work, 2, folder, joined=False)
-    assert codes == [0, 0], [path.read_text() for path in folder.glob("rank.*")]
+    assert codes == [0, 0], errors_of(folder)
     return (folder / "out.0").read_text()
 
 
@@ -147,14 +149,16 @@ def test_every_memory_learns_and_is_stored(folder, tmp_path, capsys, name):
         f"--max-tokens 200 --max-update 60 --no-epoch-checkpoints --save-dir {tmp_path}"
     )
     code, lines = run(folder / "joined", flags, capsys)
-    losses = [float(loss) for loss in values(lines, "nll_loss")]
+    losses = list(map(float, values(lines, "nll_loss")))
     assert code == 0 and losses[-1] < losses[0] - 1
     path = tmp_path / "checkpoint_last.safetensors"
     assert load_checkpoint(path).metadata["model_config"]["feed_forward"] == name
     model = Translator.from_checkpoint(path, "cpu").ensemble.models[0]
-    loaded = {key: tensor for key, tensor in model.state_dict().items() if "feed_forward" in key}
+    loaded = containing(model.state_dict(), "feed_forward")
     stored = tensors(tmp_path)
-    assert loaded and all(torch.equal(tensor, stored[key]) for key, tensor in loaded.items())
+    assert loaded
+    for key in loaded:
+        assert torch.equal(model.state_dict()[key], stored[key])
     assert ("encoder.layers.0.feed_forward.norm.weight" in loaded) == ("-ln" in name)
     assert ("encoder.layers.0.feed_forward.inner.bias" in loaded) == ("softmax" not in name)
 
@@ -165,10 +169,10 @@ def test_the_seed_decides(folder, tmp_path):
             f"{QUICK} --max-tokens 100 --max-update 3 --seed {seed} --save-dir {tmp_path}/{name}"
         )
         run(folder / "joined", flags)
-    a, b, c = (tensors(tmp_path / name) for name in "abc")
-    assert_same_tensors(a, b)
-    name = max(a, key=lambda key: a[key].numel())
-    assert not torch.equal(a[name], c[name])
+    first, other = tensors(tmp_path / "a"), tensors(tmp_path / "c")
+    assert_same_tensors(first, tensors(tmp_path / "b"))
+    name = max(first, key=lambda key: first[key].numel())
+    assert not torch.equal(first[name], other[name])
 
 
 @pytest.mark.slow
@@ -194,9 +198,7 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further,
     assert values(single, "valid_bleu") == pytest.approx(values(double, "valid_bleu"), abs=1)
     # Two processes store the same as one process, which goes on from their checkpoint.
     alone, together = tensors(tmp_path / "one"), tensors(tmp_path / "two")
-    assert alone.keys() == together.keys()
-    for name in alone:
-        torch.testing.assert_close(alone[name], together[name], rtol=1e-2, atol=1e-4)
+    torch.testing.assert_close(alone, together, rtol=1e-2, atol=1e-4)
     assert run(folder / "joined", f"{flags}/two --update-freq 2 --max-epoch 3")[0] == 0
 
 
@@ -215,7 +217,7 @@ def test_each_epoch_trains_on_one_of_several_folders(folder, shard, tmp_path, ca
     _, lines = run(data, f"{flags}/whole --max-epoch 3", capsys)
     # 60 sentences with an end of their own, and 40 of two words.
     tokens = values(lines, "wpb")
-    epochs = [int(line["epoch"]) for line in lines if "wpb" in line]
+    epochs = list(map(int, column(containing(lines, "wpb"), "epoch")))
     updates = list(map(epochs.count, (1, 2, 3)))
     assert updates[0] == updates[2] > updates[1]
     assert sum(tokens[updates[0] : sum(updates[:2])]) == 40 * 3
@@ -256,8 +258,8 @@ def test_tensorboard_has_losses_regularizer_and_attention_statistics(folder, tmp
     names = set(curves.Tags()["scalars"])
     assert {"loss", "nll_loss", "attention_norm", "attention_entropy"} <= names
     assert {"lr", "gnorm", "wps"} <= names
-    assert len([name for name in names if "/" in name and "entropy" in name]) >= 6
-    assert [event.step for event in curves.Scalars("loss")] == [2, 4]
+    assert len(containing(containing(names, "/"), "entropy")) >= 6
+    assert steps_of(curves, "loss") == [2, 4]
 
 
 def test_time_limit_over_resumes(folder, tmp_path, capsys):
@@ -285,29 +287,22 @@ def test_time_limit_over_resumes(folder, tmp_path, capsys):
         ("nowhere", "--max-tokens 99", "nowhere"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_2(folder, tmp_path, capsys, data, flags, message):
-    common = f"--cpu --arch reluformer_tiny --max-epoch 1 --save-dir {tmp_path}"
-    code, _ = run(folder / data, f"{common} {flags}")
-    error = capsys.readouterr().err
-    assert code == 2
-    assert error.startswith("relu-nmt-train: error: ")
-    assert error.count("\n") == 1
-    assert re.search(message, error), error
+def test_mistakes_are_one_line_and_exit_2(folder, tmp_path, data, flags, message):
+    flags = f"--cpu --arch reluformer_tiny --max-epoch 1 --save-dir {tmp_path} {flags}"
+    done = run_here("train", folder / data, flags.split(), check=False)
+    assert_refused(done)
+    assert re.search(message, done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "entmax:alpha=1.3"])
-def test_scores_that_are_not_finite_end_the_training_in_one_line(folder, tmp_path, capsys, name):
+def test_scores_that_are_not_finite_end_the_training_in_one_line(folder, tmp_path, name):
     """The first update leaves weights so large that products of queries and keys overflow."""
     flags = f"--cpu --arch transformer_tiny --attention {name} --max-tokens 100 --max-update 5 "
     flags += f"--lr 1e30 --warmup-updates 1 --log-format none --save-dir {tmp_path}"
-    code, _ = run(folder / "joined", flags)
-    error = capsys.readouterr().err
-    assert code == 2
-    assert error.startswith("relu-nmt-train: error: update 2 (epoch 1): loss")
-    assert "became not finite" in error and "Lower --lr" in error
-    assert error.count("\n") == 1
+    done = run_here("train", folder / "joined", flags.split(), check=False)
+    assert_refused(done, "error: update 2 (epoch 1): loss", "became not finite", "Lower --lr")
     result = json.loads((tmp_path / "results.json").read_text())
-    assert result["diverged"] and result["ended"] in error
+    assert result["diverged"] and result["ended"] in done.stderr
 
 
 def test_bad_bleu_arguments_are_refused_at_the_start(folder, capsys):
@@ -321,7 +316,7 @@ def test_long_sentences_are_left_out_on_request(folder, tmp_path, capsys):
     flags = f"{QUICK} --max-tokens 6 --max-update 1 --skip-invalid-size-inputs-valid-test"
     code, lines = run(folder / "joined", f"{flags} --save-dir {tmp_path}", capsys)
     assert code == 0
-    assert any("left out" in message for message in values(lines, "message"))
+    assert containing(values(lines, "message"), "left out")
 
 
 def test_a_checkpoint_with_another_dictionary_is_refused(folder, tmp_path, capsys):
@@ -338,7 +333,7 @@ def test_a_changed_setting_is_noted_when_going_on(folder, tmp_path, capsys):
     flags = f"{QUICK} --max-tokens 100 --save-dir {tmp_path}"
     run(folder / "joined", f"{flags} --max-update 1 --dropout 0.1", capsys)
     _, lines = run(folder / "joined", f"{flags} --max-update 2 --dropout 0.3", capsys)
-    notes = [text for text in values(lines, "message") if text.startswith("note: ")]
+    notes = starting(values(lines, "message"), "note: ")
     assert notes == ["note: settings are changed since the checkpoint: --dropout 0.3 (was 0.1)"]
 
 
@@ -364,8 +359,8 @@ def test_a_bleu_that_takes_long_is_told_while_it_is_computed(folder, tmp_path, c
     monkeypatch.setattr("relu_nmt.io.work.SECONDS_UNTIL_WAITING", 0.001)
     flags = f"{QUICK} --max-tokens 60 --max-update 1 --eval-bleu --save-dir {tmp_path}"
     _, lines = run(folder / "joined", flags, capsys)
-    messages = [line["message"] for line in lines if "message" in line]
-    assert any(text.startswith("BLEU: translate valid: 0% of 8 sentences") for text in messages)
+    messages = values(lines, "message")
+    assert starting(messages, "BLEU: translate valid: 0% of 8 sentences")
 
 
 def test_frozen_parts_keep_their_weights(folder, tmp_path):

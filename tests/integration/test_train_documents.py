@@ -1,9 +1,11 @@
 """relu-nmt-train on documents of generated digits: lengths, mixtures, separators, resuming."""
 
 import dataclasses
+import fnmatch
 import json
 import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,14 +15,9 @@ from relu_nmt.translation.building import build_model, load_model, start_weights
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
-from tests.tiny import (
-    assert_same_tensors,
-    digit_documents,
-    json_lines,
-    preprocessed,
-    tensors,
-    write_documents,
-)
+from tests.commands import assert_refused, run_here
+from tests.outputs import assert_same_tensors, containing, json_lines, starting, tensors, values
+from tests.tiny import as_lists, digit_documents, preprocessed, write_documents
 
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
 
@@ -47,17 +44,17 @@ def run(data, flags, capsys):
     code = train.main([str(data), *QUICK.split(), *flags.split()])
     out = capsys.readouterr().out
     lines = json_lines(out)
-    return code, lines, [line["message"] for line in lines if "message" in line]
+    return code, lines, values(lines, "message")
 
 
 def test_lengths_are_printed_and_stored(folder, tmp_path, capsys):
     flags = f"--max-tokens 64 --max-doc-tokens 32 --max-update 2 --save-dir {tmp_path}"
     code, _, messages = run(folder / "data", flags, capsys)
     assert code == 0
-    index = next(i for i, m in enumerate(messages) if m.startswith("train: groups of up to 32"))
-    assert "1 longer sentence left out" in messages[index]
-    assert any(m.startswith("valid: ") and m.endswith("kept whole") for m in messages)
-    assert index < next(i for i, m in enumerate(messages) if m.startswith("training on"))
+    [groups] = starting(messages, "train: groups of up to 32")
+    assert "1 longer sentence left out" in groups
+    assert fnmatch.filter(messages, "valid: *kept whole")
+    assert messages.index(groups) < messages.index(starting(messages, "training on")[0])
     stored = json.loads((tmp_path / "document_lengths.json").read_text())
     (lengths,) = stored["splits"]["train"]
     assert lengths["documents"] == 20
@@ -75,8 +72,8 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, capsys, mixture)
     for last in (2, 9, 13):
         command = f"{flags} --max-update {last} --save-dir {tmp_path}/parts"
         _, lines, messages = run(folder / "data", command, capsys)
-        epochs |= {line["epoch"] for line in lines if "update" in line}
-        assert not any("carried over" in message for message in messages)
+        epochs |= set(values(containing(lines, "update"), "epoch"))
+        assert not containing(messages, "carried over")
     assert len(epochs) > 1
     assert_same_tensors(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
 
@@ -89,8 +86,8 @@ def test_validation_translates_groups_and_scores_documents(folder, tmp_path, cap
     def count(self, sources, *arguments):
         translations = translate(self, sources, *arguments)
         for source, (best, *_) in zip(sources, translations, strict=True):
-            sides = zip((source.ids, best.tokens), task.separators[:2], strict=True)
-            counts.append([int((ids == separator).sum()) for ids, separator in sides])
+            in_source = np.count_nonzero(source.ids == task.separators[0])
+            counts.append((in_source, np.count_nonzero(best.tokens == task.separators[1])))
         return translations
 
     monkeypatch.setattr(Generator, "translate", count)
@@ -98,11 +95,11 @@ def test_validation_translates_groups_and_scores_documents(folder, tmp_path, cap
     flags += f" --best-checkpoint-metric bleu --eval-bleu-print-samples --save-dir {tmp_path}"
     code, lines, messages = run(folder / "data", flags, capsys)
     assert code == 0
-    assert any(m.startswith("4 documents: d-BLEU = ") and "signature" in m for m in messages)
-    assert any("valid_bleu" in line for line in lines)
-    assert not any("<sep>" in m for m in messages if m.startswith("example"))
-    assert all(source == target for source, target in counts)
-    assert max(source for source, _ in counts) > 1
+    assert containing(starting(messages, "4 documents: d-BLEU = "), "signature")
+    assert containing(lines, "valid_bleu")
+    assert not containing(starting(messages, "example"), "<sep>")
+    in_sources, in_targets = zip(*counts, strict=True)
+    assert in_sources == in_targets and max(in_sources) > 1
 
 
 def test_a_model_with_separators_translates_sentences(folder, tmp_path, capsys):
@@ -140,9 +137,9 @@ def test_aligned_attention_from_sentences_to_translated_documents(folder, tmp_pa
     start = f"--finetune-from-model {tmp_path}/sentences/checkpoint_last.safetensors"
     flags = f"{ALIGNED} --doc-mixture 1,16,48 --save-dir {tmp_path}/documents"
     _, lines, _ = run(folder / "data", f"{flags} {start} --max-update 3 --eval-bleu", capsys)
-    assert any("valid_d_bleu" in line or "valid_bleu" in line for line in lines)
+    assert containing(lines, "valid_d_bleu") or containing(lines, "valid_bleu")
     code, lines, _ = run(folder / "data", f"{flags} --max-update 5", capsys)  # goes on
-    assert code == 0 and [line["num_updates"] for line in lines if "num_updates" in line][-1] == 5
+    assert code == 0 and values(lines, "num_updates")[-1] == 5
     path = tmp_path / "documents" / "checkpoint_last.safetensors"
     model = ["--path", str(path), "--cpu", "--max-len-b", "5"]
     documents = tmp_path / "in.de"
@@ -163,7 +160,7 @@ def test_a_document_model_starts_as_the_sentence_model(folder, tmp_path, capsys)
     checkpoint = load_checkpoint(path)
     task = earlier.with_sentence_separator(earlier)
     separator = task.separators.target
-    words = [earlier.encode_source(line).tolist() for line in ("1 2 3", "4 5", "6")]
+    words = as_lists(map(earlier.encode_source, ("1 2 3", "4 5", "6")))
     document = []
     for ids in words:
         document += [*ids[:-1], separator]
@@ -206,10 +203,6 @@ def test_a_document_model_starts_as_the_sentence_model(folder, tmp_path, capsys)
         ),
     ],
 )
-def test_mistakes_are_one_line_and_exit_2(folder, tmp_path, capsys, data, flags, message):
+def test_mistakes_are_one_line_and_exit_2(folder, tmp_path, data, flags, message):
     flags = f"{QUICK} {flags} --max-update 1 --save-dir {tmp_path}"
-    assert train.main([str(folder / data), *flags.split()]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("relu-nmt-train: error: ")
-    assert error.count("\n") == 1
-    assert message in error
+    assert_refused(run_here("train", folder / data, flags.split(), check=False), message)

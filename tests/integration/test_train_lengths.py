@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from tests import tiny
-from tests.tiny import json_lines, preprocessed, write_lines
+from tests import outputs, tiny
+from tests.outputs import json_lines
+from tests.tiny import preprocessed, write_lines
 
 LONG = {"source": 17, "target": 23}
 
@@ -54,9 +55,8 @@ def test_they_are_left_out_on_request(data, tmp_path):
     limits = ("--max-source-positions", LONG["source"] - 1)
     limits += ("--max-target-positions", LONG["target"] - 1)
     skip = "--skip-invalid-size-inputs-valid-test"
-    done = train(data, tmp_path, LEARNED, limits, skip, "--eval-bleu")
-    lines = json_lines(done.stdout)
-    left_out = [line["message"] for line in lines if "left out" in line.get("message", "")]
-    assert len(left_out) == 2 and all(text.startswith("2 of them") for text in left_out)
-    assert sum(line.get("bsz", 0) for line in lines if "wpb" in line) == 38
-    assert any("valid_bleu" in line for line in lines)
+    lines = json_lines(train(data, tmp_path, LEARNED, limits, skip, "--eval-bleu").stdout)
+    left_out = outputs.containing(outputs.values(lines, "message"), "left out")
+    assert len(left_out) == len(outputs.starting(left_out, "2 of them")) == 2
+    assert sum(outputs.values(outputs.containing(lines, "wpb"), "bsz")) == 38
+    assert outputs.containing(lines, "valid_bleu")

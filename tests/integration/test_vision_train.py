@@ -21,7 +21,8 @@ from relu_nmt.training.schedules import build_schedule
 from relu_nmt.translation.building import load_model
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
-from tests.tiny import assert_same_tensors, json_lines, tensors, values
+from tests.commands import assert_refused, run_here
+from tests.outputs import assert_same_tensors, containing, json_lines, starting, tensors, values
 from tests.unit.vision.made_images import make_squares, write_table, zip_folder
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +138,7 @@ def test_training_starts_from_public_weights_and_resumes_without_them(squares, t
     flags += f"--lr-period-updates 9 --init {public} --save-dir {tmp_path}/run --batch-size 40"
     code, lines = run(squares, f"{flags} --max-update 1", capsys)
     assert code == 0
-    notes = [text for text in values(lines, "message") if "start from the weights" in text]
+    notes = containing(values(lines, "message"), "start from the weights")
     assert notes == [f"start from the weights of {public}"]
     stored = tensors(tmp_path / "run")
     theirs = load_file(public)
@@ -145,7 +146,7 @@ def test_training_starts_from_public_weights_and_resumes_without_them(squares, t
     assert torch.equal(stored["head.weight"], theirs["head.weight"])
     code, lines = run(squares, f"{flags} --max-update 2", capsys)
     assert code == 0 and values(lines, "num_updates")[-1] == 2
-    assert not [text for text in values(lines, "message") if "start from" in text]
+    assert not containing(values(lines, "message"), "start from")
     code = vision_train.main([str(squares), *flags.split(), "--finetune-from-model", "x"])
     assert code == 2
     assert "--init and --finetune-from-model exclude each other" in capsys.readouterr().err
@@ -228,13 +229,9 @@ def test_tensorboard_has_losses_accuracy_and_attention_statistics(squares, tmp_p
         ("", "--image-size 98x13 --crop-padding 2", "auto is resized; it needs"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_2(squares, tmp_path, capsys, data, flags, message):
-    code, _ = run(squares / data, f"{TINY} --max-epoch 1 --save-dir {tmp_path} {flags}")
-    error = capsys.readouterr().err
-    assert code == 2
-    assert error.startswith("relu-nmt-vision-train: error: ")
-    assert error.count("\n") == 1
-    assert message in error
+def test_mistakes_are_one_line_and_exit_2(squares, tmp_path, data, flags, message):
+    flags = f"{TINY} --max-epoch 1 --save-dir {tmp_path} {flags}"
+    assert_refused(run_here("vision_train", squares / data, flags.split(), check=False), message)
 
 
 def test_a_damaged_image_is_named(squares, tmp_path, capsys):
@@ -293,7 +290,7 @@ def test_a_recipe_is_printed_without_overridden_settings(squares, capsys):
     flags = flags.replace("--lr 5e-3 --warmup-updates 4", "--update-freq 2")
     code, lines = run(squares, flags, capsys)
     assert code == 0
-    [note] = [text for text in values(lines, "message") if text.startswith("--recipe")]
+    [note] = starting(values(lines, "message"), "--recipe")
     assert note.startswith("--recipe swin: --rand-augment 2 --rand-augment-magnitude 9 ")
     assert "--cutmix 1 --label-smoothing 0.1 --eval-crop-ratio 0.875 --max-epoch 300" in note
     assert "--warmup-epochs 20" in note and "--clip-norm 5" in note
@@ -369,7 +366,7 @@ def test_parquet_files_train_the_same_model(squares, tmp_path, in_struct):
     for part, number, count in (("train", 0, 2), ("train", 1, 2), ("val", 0, 1)):
         paths = sorted((squares / part).rglob("*.png"))
         start, end = (len(paths) * n // count for n in (number, number + 1))
-        files = [path.read_bytes() for path in paths[start:end]]
+        files = list(map(Path.read_bytes, paths[start:end]))
         labels = [names.index(path.parent.name) for path in paths[start:end]]
         rows = [{"bytes": file, "path": None} for file in files] if in_struct else files
         (tmp_path / "table").mkdir(exist_ok=True)
@@ -385,8 +382,8 @@ def test_enlarged_images_are_reported_before_the_training(squares, tmp_path, cap
     for size, is_reported in ((24, True), (20, False)):
         flags = f"{TINY} --image-size {size} --max-update 1 --save-dir {tmp_path / str(size)}"
         _, lines = run(squares, flags, capsys)
-        messages = [line["message"] for line in lines if "message" in line]
-        notes = [text for text in messages if text.startswith("NOTE: images")]
+        messages = values(lines, "message")
+        notes = starting(messages, "NOTE: images")
         assert bool(notes) == is_reported
         if is_reported:
             longest = max(max(picture.size) for picture in pictures(squares / "train"))

@@ -13,8 +13,8 @@ from relu_nmt.jobs.vision_train import job as train_images
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import local_part
 from relu_nmt.vision.images import ImageBatches
-from tests.ranks import run_ranks
-from tests.tiny import assert_same_tensors
+from tests.outputs import assert_same_tensors, column
+from tests.ranks import errors_of, run_ranks
 from tests.unit.vision.made_images import make_squares
 
 QUICK = (
@@ -69,7 +69,7 @@ def trained(python, squares, folder, flags, processes):
         train(process, words, folder)
 
     codes = run_ranks(python, work, processes, errors)
-    assert codes == [0] * processes, [path.read_text() for path in errors.glob("rank.*")]
+    assert codes == [0] * processes, errors_of(errors)
     result = json.loads((folder / "results.json").read_text())
     assert result["num_updates"] == 6
     return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors, result
@@ -90,8 +90,8 @@ def test_two_processes_have_the_same_weights_as_one(quick_python, squares, tmp_p
         # One process updates the statistics of BatchNorm one batch after the other, two at once.
         if not statistics(name):
             torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-5)
-    losses = [entry["loss"] for entry in alone["epochs"]]
-    assert losses == pytest.approx([entry["loss"] for entry in together["epochs"]], rel=1e-3)
+    losses = column(alone["epochs"], "loss")
+    assert losses == pytest.approx(column(together["epochs"], "loss"), rel=1e-3)
     if not any(map(statistics, single)):  # otherwise validation differs
         losses = [result["valid"]["val"][-1]["loss"] for result in (alone, together)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-3)
@@ -103,9 +103,7 @@ def test_sharding_changes_no_weight(quick_python, squares, tmp_path, family):
     full, _ = trained(quick_python, squares, tmp_path / "whole", SHAPES[family], 2)
     flags = f"{SHAPES[family]} --ddp-backend fully_sharded"
     sharded, _ = trained(quick_python, squares, tmp_path / "sharded", flags, 2)
-    assert full.keys() == sharded.keys()
-    for name, tensor in full.items():
-        torch.testing.assert_close(sharded[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+    torch.testing.assert_close(sharded, full, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

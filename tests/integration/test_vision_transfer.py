@@ -17,7 +17,7 @@ from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from relu_nmt.vision.probes import choose_shots, neighbor_scores, ridge_scores
 from tests.commands import ROOT, run_here
-from tests.tiny import weights
+from tests.outputs import column, weights
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 SHAPE = "--cpu --image-size 12 --patch-size 4 --embed-dim 32 --heads 2 --layers 1"
@@ -130,7 +130,7 @@ def test_several_data_sets_are_probed_separately_and_averaged(trained, tmp_path)
     *lines, mean = probe(trained, "knn", flags, "--results", file).stdout.splitlines()
     assert [float(line.split("top-1 ")[1]) for line in lines] == single
     assert mean.startswith("mean of 2 data sets: top-1 ")
-    assert [record["test"] for record in json.loads(file.read_text())["results"]] == list(
+    assert column(json.loads(file.read_text())["results"], "test") == list(
         map(str, (trained / "images/test", tmp_path / "test"))
     )
     assert json.loads(file.read_text())["top1"] == pytest.approx(np.mean(single), abs=0.01)

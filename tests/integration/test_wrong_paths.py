@@ -12,7 +12,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.jobs.translate import lines as translate_lines
 from relu_nmt.jobs.translate.lines import READ_BYTES, read_buffers
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from tests.commands import run_here
+from tests.commands import assert_refused, run_here
 
 IMAGES = Path(__file__).parents[1] / "compat/files/checkpoints/vit-class.safetensors"
 MODEL = IMAGES.with_name("softmax.safetensors")
@@ -27,7 +27,7 @@ def elsewhere(tmp_path_factory, monkeypatch):
 
 def error_of(command, *words):
     done = run_here(command, words, check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert_refused(done)
     return done.stderr
 
 
@@ -82,12 +82,10 @@ def test_a_pipe_in_a_data_folder_is_refused(name, tmp_path):
 
 def test_a_pipe_in_place_of_a_checkpoint_is_refused(tmp_path):
     os.mkfifo(tmp_path / "checkpoint_last.safetensors")
-    for command, flags in (
-        ("generate", [DATA, "--path"]),
-        ("average", ["--output", "out", "--inputs"]),
-    ):
-        error = error_of(command, flags, tmp_path / "checkpoint_last.safetensors")
-        assert "checkpoint_last.safetensors: is no plain file" in error
+    path = tmp_path / "checkpoint_last.safetensors"
+    message = f"{path}: is no plain file"
+    assert message in error_of("generate", DATA, "--path", path)
+    assert message in error_of("average", "--output", "out", "--inputs", path)
     words = ["train", DATA, "--cpu", "--max-tokens", "99", "--save-dir", tmp_path]
     assert "checkpoint_last.safetensors: is no plain file" in error_of(*words)
 

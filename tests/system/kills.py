@@ -26,7 +26,7 @@ from types import FrameType
 import torch
 
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
-from tests.tiny import assert_same_tensors
+from tests.outputs import assert_same_tensors
 from tests.unit.training.toy import Toy, ToyModel, ToyObjective, ToySource
 
 LAST = "checkpoint_last.safetensors"

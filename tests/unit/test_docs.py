@@ -19,7 +19,7 @@ from relu_nmt.jobs.vision_train.settings import RECIPES
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from tests.chromium import PROGRAM, Chromium
-from tests.markdown import code_blocks
+from tests.markdown import cells, code_blocks
 from tests.tiny import num_parameters
 
 ROOT = Path(__file__).parents[2]
@@ -68,10 +68,6 @@ def table_under(text: str, header: str) -> dict[str, dict[str, str]]:
             assert len(row) == len(columns), line
             rows[name] = dict(zip(columns, row, strict=True))
     return rows
-
-
-def cells(line: str) -> list[str]:
-    return list(map(str.strip, line.strip().strip("|").split("|")))
 
 
 def test_the_table_of_vision_models_has_every_shape_and_its_true_size():

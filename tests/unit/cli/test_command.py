@@ -10,7 +10,7 @@ import pytest
 import relu_nmt.cli
 from relu_nmt.cli.command import KERNEL_CACHE, Command, make_parser, run_command
 from relu_nmt.config import option, settings
-from tests.commands import run_here
+from tests.commands import assert_refused, run_here
 
 MODULES = sorted(path.stem for path in Path(relu_nmt.cli.__path__[0]).glob("[a-z]*.py"))
 
@@ -64,5 +64,4 @@ def test_a_folder_that_was_removed_is_named(name, monkeypatch, tmp_path):
     monkeypatch.chdir(folder)
     folder.rmdir()
     done = run_here(name, "x", check=False)
-    assert done.returncode == 2
-    assert "the working folder is gone; change to another one: No such file" in done.stderr
+    assert_refused(done, "the working folder is gone; change to another one: No such file")

@@ -31,7 +31,7 @@ ODD = (
 
 def words_of_lines(text):
     """Words of lines that end in a line feed, split at Unicode's white space."""
-    return [line.split() for line in text.split("\n")]
+    return list(map(str.split, text.split("\n")))
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ SENTENCES = [[4, 5, 6, 2], [2], [7, 2], [4, 2]]
 
 def expected_files(sentences, code=8, letter="H"):
     """The two files, said independently of the package: (bin, idx)."""
-    tokens = np.concatenate(sentences).astype(f"<{letter}").tobytes()
+    tokens = np.array(list(itertools.chain(*sentences)), f"<{letter}").tobytes()
     sizes = list(map(len, sentences))
     width = struct.calcsize(letter)
     starts = np.cumsum([0, *sizes])[:-1] * width

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
+from tests.tiny import as_text
 
 
 def restated(counts, threshold, nwords, padding_factor):
@@ -24,7 +25,7 @@ def restated(counts, threshold, nwords, padding_factor):
         if name not in words:
             lines.append(f"{name} 0")
         filler += 1
-    return "".join(line + "\n" for line in lines)
+    return as_text(lines)
 
 
 def test_order_is_count_then_code_point():

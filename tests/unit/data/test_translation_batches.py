@@ -18,7 +18,8 @@ from relu_nmt.data.translation_batches import (
     shift_right,
 )
 from relu_nmt.errors import ConfigError, DataError
-from tests.tiny import loaded_epoch, values
+from tests.outputs import values
+from tests.tiny import loaded_epoch
 
 
 def split_in(folder, name):

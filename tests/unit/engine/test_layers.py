@@ -156,8 +156,7 @@ def test_states_equal_those_in_float64(kernel_form, changes, computed, monkeypat
     names = counted_calls(monkeypatch)
     outputs = forced(decoder, computed=computed)
     assert names.count("layers_step_float") == len(outputs)
-    for output, other in zip(outputs, exact, strict=True):
-        torch.testing.assert_close(output, other, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(outputs, exact, rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels
@@ -232,8 +231,7 @@ def test_sources_stored_by_columns():
     model = make_model(attention="softmax", cross_attention="reluformer")
     decoder = prepared(model, "float32")
     outputs = forced(decoder, source=sources().T.contiguous().T)
-    for output, other in zip(outputs, forced(model), strict=True):
-        torch.testing.assert_close(output, other, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(outputs, forced(model), rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels

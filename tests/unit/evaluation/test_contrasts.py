@@ -12,7 +12,8 @@ from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
-from tests.tiny import tiny_config, values
+from tests.outputs import values
+from tests.tiny import as_text, tiny_config
 
 WORDS = Dictionary(
     ["it", "is", "red", "here", "a", "hat", "er", "es", "rot", "ist", "ein", "Hut", "hier"]
@@ -124,7 +125,7 @@ RECORD = {
 
 def written(path, *records):
     lines = [r if isinstance(r, str) else json.dumps(r, ensure_ascii=False) for r in records]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path.write_text(as_text(lines), encoding="utf-8")
     return path
 
 

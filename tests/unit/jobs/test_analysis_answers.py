@@ -21,6 +21,7 @@ from relu_nmt.jobs.analyze.answers import (
     which_translates_better,
 )
 from relu_nmt.jobs.analyze.page import extent, last_bleu
+from tests.outputs import starting
 
 SEED = 12345
 SAMPLES = 1000
@@ -108,8 +109,8 @@ def test_bleu_is_that_of_sacrebleu():
         bleu[name] = SegmentStatistics.of(MetricConfig("bleu"), lines, [references])
     models = {name: losses(2.0, size=30, noise=0) for name in bleu}
     sentences = which_translates_better(models, bleu, {}, "sentences").sentences
-    [better] = [s for s in sentences if s.startswith("good is better in BLEU than bad, by ")]
-    [values] = [s for s in sentences if s.startswith("BLEU with 95 % intervals: good ")]
+    [better] = starting(sentences, "good is better in BLEU than bad, by ")
+    [values] = starting(sentences, "BLEU with 95 % intervals: good ")
     scores = [sacrebleu.corpus_bleu(lines, [references]).score for lines in (right, wrong)]
     assert numbers(better)[0] == pytest.approx(scores[0] - scores[1], abs=0.06)
     assert [numbers(values)[1], numbers(values)[4]] == pytest.approx(scores, abs=0.06)

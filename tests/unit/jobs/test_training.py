@@ -24,7 +24,7 @@ from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.trainer import Trainer
-from tests.tiny import values
+from tests.outputs import values
 from tests.unit.training.toy import ToyModel, ToyObjective, ToySource
 
 

@@ -20,6 +20,7 @@ from relu_nmt.training.checkpoint import (
     read_tensors,
     save_checkpoint,
 )
+from tests.outputs import assert_same_tensors
 
 
 def example() -> Checkpoint:
@@ -69,9 +70,7 @@ def test_views_and_transposes_are_stored_by_value(tmp_path):
     base = torch.arange(12.0).reshape(3, 4)
     tensors = {"row": base[1], "transposed": base.T, "base": base, "part": base[:, :2]}
     save_checkpoint(tmp_path / "c.safetensors", Checkpoint(tensors))
-    loaded = load_checkpoint(tmp_path / "c.safetensors").model_tensors
-    for name, tensor in tensors.items():
-        assert torch.equal(loaded[name], tensor), name
+    assert_same_tensors(load_checkpoint(tmp_path / "c.safetensors").model_tensors, tensors)
 
 
 def test_training_tensors_are_read_only_when_asked(tmp_path):

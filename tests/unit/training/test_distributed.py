@@ -15,8 +15,8 @@ from torch.profiler import ProfilerActivity, profile
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.training import distributed
 from relu_nmt.training.distributed import join_processes, whole_weights
-from tests.ranks import free_port, run_ranks
-from tests.tiny import last_checkpoint, values
+from tests.outputs import containing, last_checkpoint, values
+from tests.ranks import errors_of, free_port, run_ranks
 from tests.unit.training import toy
 from tests.unit.training.toy import Toy, ToySource, json_lines
 
@@ -79,7 +79,7 @@ def on_two(python, work, folder):
         (folder / f"told.{process.rank}").write_bytes(pickle.dumps(work(process)))
 
     codes = run_ranks(python, noted, 2, folder)
-    assert codes == [0, 0], [path.read_text() for path in folder.glob("rank.*")]
+    assert codes == [0, 0], errors_of(folder)
     return [pickle.loads((folder / f"told.{rank}").read_bytes()) for rank in range(2)]
 
 
@@ -97,7 +97,7 @@ def test_two_processes_make_the_updates_of_one_that_accumulates(
             train(tmp_path / "two", 2, (), backend)
         process.close()
         names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
-        return out.getvalue(), sum("gloo" in name for name in names)
+        return out.getvalue(), len(containing(names, "gloo"))
 
     outputs = on_two(quick_python, work, tmp_path)
     right = json_lines(outputs[0][0])

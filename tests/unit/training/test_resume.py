@@ -20,8 +20,8 @@ from relu_nmt.training.batches import batches_of_process
 from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.optimizers import freeze
 from tests.fuzz.fresh import fresh
-from tests.ranks import run_ranks
-from tests.tiny import last_checkpoint
+from tests.outputs import assert_same_tensors, last_checkpoint, tensors
+from tests.ranks import errors_of, run_ranks
 from tests.unit.training import toy
 from tests.unit.training.toy import Toy, ToySource
 
@@ -184,7 +184,7 @@ def test_two_processes_interrupted_and_then_only_one(quick_python, tmp_path):
         train_as_ranks(tmp_path / "fewer", process, 3)
 
     codes = run_ranks(quick_python, work, 2, tmp_path / "errors")
-    errors = [path.read_text() for path in (tmp_path / "errors").glob("rank.*")]
+    errors = errors_of(tmp_path / "errors")
     assert codes == [0, 0], errors
     before = toy.ProcessGroup
     alone = before(0, 1, torch.device("cpu"))
@@ -208,12 +208,8 @@ def test_a_checkpoint_that_is_copied_over_changes_no_other(tmp_path, replaced):
         tmp_path / "other/checkpoint_last.safetensors", parts / f"{replaced}.safetensors"
     )
     Toy(parts, run={"max_update": 12}, **settings).trainer().train()
-    resumed = last_checkpoint(parts)
-    expected = last_checkpoint(tmp_path / "whole")
-    assert resumed.metadata["training_state"]["num_updates"] == 12
-    for kind in ("model_tensors", "training_tensors"):
-        for name, tensor in getattr(expected, kind).items():
-            assert torch.equal(getattr(resumed, kind)[name], tensor)
+    assert last_checkpoint(parts).metadata["training_state"]["num_updates"] == 12
+    assert_same_tensors(tensors(parts), tensors(tmp_path / "whole"))
 
 
 FROZEN = {"hidden": ["output"], "": ["hidden", "output"], "output": ["hidden"]}

@@ -10,7 +10,8 @@ import pytest
 
 from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.training.save_dir import TrainingResult, entry
-from tests.tiny import num_parameters, values
+from tests.outputs import containing, values
+from tests.tiny import num_parameters
 from tests.unit.training.test_trainer import Interrupting
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines, without
 
@@ -32,7 +33,7 @@ def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys
     assert TrainingResult.load(tmp_path) == results
     result = stored(tmp_path)
     lines = json_lines(capsys.readouterr().out)
-    inner = [line for line in lines if "update" in line]
+    inner = containing(lines, "update")
     assert values(result["train"], "num_updates") == list(range(2, 22, 2))
     for line, stored_line in zip(inner, result["train"], strict=True):
         assert set(line) == set(stored_line) | {"update"}

@@ -11,6 +11,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.jobs.vision_train.settings import VisionTrainerConfig
 from relu_nmt.training import SCHEDULES
 from relu_nmt.training.schedules import Schedule, ScheduleConfig, WarmupConfig, build_schedule
+from tests.outputs import starting
 from tests.unit.training.toy import parsed
 
 
@@ -229,7 +230,7 @@ def test_the_documentation_lists_the_options_of_every_schedule():
     for name, entry in options_of(ScheduleConfig).items():
         for part in entry.parts[1:]:
             owners = [n for n in SCHEDULES.names() if part in options_of(SCHEDULES.get(n).Config)]
-            (row,) = [row for row in rows if row.startswith(f"| `{part}` | `{flag_of(name)}` |")]
+            (row,) = starting(rows, f"| `{part}` | `{flag_of(name)}` |")
             names = set(SCHEDULES.names()) if "every schedule" in row else None
             assert set(owners) == (names or set(re.findall(r"`(\w+)`", row.split("|")[3])))
 

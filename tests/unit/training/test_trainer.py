@@ -13,18 +13,12 @@ from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.state import WeightAverage
 from relu_nmt.training.validation import measure
-from tests.tiny import tensors, values
+from tests.outputs import assert_same_tensors, containing, steps_of, tensors, values
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines, without
 
 
 def names(folder):
     return sorted(os.listdir(folder))
-
-
-def assert_equal_tensors(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        assert torch.equal(left[name], right[name]), name
 
 
 def test_a_training_lowers_the_loss_and_logs_each_interval(tmp_path, capsys):
@@ -34,7 +28,7 @@ def test_a_training_lowers_the_loss_and_logs_each_interval(tmp_path, capsys):
     losses = values(lines, "valid_loss")
     assert len(losses) == 20
     assert losses[-1] < 0.3 * losses[0]
-    inner = [line for line in lines if "update" in line]
+    inner = containing(lines, "update")
     assert len(inner) == 70
     assert list(inner[0]) == [
         *("epoch", "update", "loss", "nll_loss", "ppl", "bias", "wps", "ups", "wpb", "bsz"),
@@ -210,7 +204,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number, at, witho
     toy.train = ToySource()
     assert toy.trainer().train().signal is None
     name = "checkpoint_last" if without == "no_epoch_checkpoints" else "checkpoint2"
-    assert_equal_tensors(tensors(tmp_path / "whole", name), tensors(tmp_path, name))
+    assert_same_tensors(tensors(tmp_path / "whole", name), tensors(tmp_path, name))
 
 
 def test_a_signal_without_checkpoints_promises_nothing(tmp_path):
@@ -260,7 +254,7 @@ def test_numbers_that_are_read_late_are_the_same(tmp_path, capsys):
         lines = json_lines(capsys.readouterr().out)
         outputs.append([without(line, (*times, "message")) for line in lines])
     assert outputs[0] == outputs[1]
-    assert_equal_tensors(tensors(tmp_path / "False"), tensors(tmp_path / "True"))
+    assert_same_tensors(tensors(tmp_path / "False"), tensors(tmp_path / "True"))
     trainer = Toy(tmp_path / "bad", {}, train=ToySource(poisoned=[3])).trainer()
     trainer._reads_late = True
     with pytest.raises(TrainingError, match=r"update 4 \(epoch 1\).* samples 300, 301\."):
@@ -344,12 +338,12 @@ def test_tensorboard_has_the_curves_of_the_log(tmp_path, capsys):
     curves = EventAccumulator(str(tmp_path / "tb" / "train_inner")).Reload()
     expected = {"loss", "nll_loss", "ppl", "bias", "lr", "gnorm", "wps", "toy/output"}
     assert expected <= set(curves.Tags()["scalars"])
-    assert [event.step for event in curves.Scalars("loss")] == [2, 4, 6]
-    assert [event.step for event in curves.Scalars("toy/output")] == [3, 6]
+    assert steps_of(curves, "loss") == [2, 4, 6]
+    assert steps_of(curves, "toy/output") == [3, 6]
     # Telemetry costs time: it is asked for only where it is logged.
     assert trainer.parts.objective.telemetry_calls == 2
     valid = EventAccumulator(str(tmp_path / "tb" / "valid")).Reload()
-    assert [event.step for event in valid.Scalars("loss")] == [6]
+    assert steps_of(valid, "loss") == [6]
 
 
 @pytest.mark.parametrize(
@@ -385,7 +379,7 @@ def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypa
     toy.run = {"max_update": 5}
     with pytest.raises(CheckpointError, match="No space left"):
         toy.trainer().train()
-    assert_equal_tensors(before, tensors(tmp_path))
+    assert_same_tensors(before, tensors(tmp_path))
 
 
 def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):

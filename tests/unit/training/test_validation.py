@@ -10,7 +10,7 @@ import torch
 from relu_nmt.errors import CheckpointError, OutOfMemoryError, TrainingError
 from relu_nmt.training.batches import naming_batch
 from relu_nmt.training.checkpoint import save_checkpoint
-from tests.tiny import last_checkpoint, tensors, values
+from tests.outputs import containing, last_checkpoint, tensors, values
 from tests.unit.training.toy import Toy, ToyModel, ToyScorer, ToySource, json_lines
 
 BLEU = {"best_checkpoint_metric": "bleu"}
@@ -102,8 +102,7 @@ def test_a_best_score_of_the_same_tokenizer_stays(was, tmp_path, capsys):
     train(tmp_path, [9.0], was or OLD, epochs=1)
     if was is None:
         make_earlier(tmp_path)
-    results = train(tmp_path, [5.0], OLD, epochs=2)
-    assert results.best_score == 9.0
+    assert train(tmp_path, [5.0], OLD, epochs=2).best_score == 9.0
     assert "measured otherwise" not in capsys.readouterr().out
 
 
@@ -144,7 +143,7 @@ def test_the_trial_changes_no_bit_and_predicts_the_memory(tmp_path, capsys, ema)
             folder, run, optimizer={"store_ema": ema, "ema_decay": 0.9} if ema else {}
         ).trainer().train()
     notes = values(json_lines(capsys.readouterr().out), "message")
-    notes = [note for note in notes if "preflight" in note]
+    notes = containing(notes, "preflight")
     assert len(notes) == 1 and "inputs 2 x 4, targets 2 x 1" in notes[0] and " GB" in notes[0]
     left = tensors(tmp_path / "True")
     torch.testing.assert_close(left, tensors(tmp_path / "False"), rtol=0, atol=0)

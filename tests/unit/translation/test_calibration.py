@@ -92,8 +92,7 @@ def test_the_factors_give_the_same_weights_again(batch):
     for by_name in factors.values():
         for name, factor in by_name.items():
             scale_queries(weights, name, factor)
-    for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(tensor, weights[name])
+    torch.testing.assert_close(dict(model.state_dict()), dict(weights))
 
 
 def test_another_mechanism_starts_as_it_is_and_the_log_says_so(batch):

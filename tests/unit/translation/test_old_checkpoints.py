@@ -13,6 +13,7 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
+from tests.outputs import assert_same_tensors
 from tests.tiny import PAD, tiny_config
 
 VOCAB = 12
@@ -129,10 +130,7 @@ def test_old_optimizer_state_and_raw_weights_are_renamed_and_split(tmp_path):
     path = tmp_path / "old.safetensors"
     write_old(path, old_names(weights) | old_names(raw) | old_names(state))
     checkpoint = load_checkpoint(path, with_training_state=True)
-    expected = {**raw, **state}
-    assert checkpoint.training_tensors.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert torch.equal(checkpoint.training_tensors[name], tensor), name
+    assert_same_tensors(checkpoint.training_tensors, {**raw, **state})
     steps = [t for name, t in checkpoint.training_tensors.items() if name.endswith(".step")]
     assert len({step.data_ptr() for step in steps}) == len(steps)  # each is counted in place
 

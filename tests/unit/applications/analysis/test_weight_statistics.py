@@ -19,7 +19,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble, StepDecoder
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from tests.tiny import EOS, PAD, tiny_config, values
+from tests.outputs import column, select, values
+from tests.tiny import EOS, PAD, tiny_config
 from tests.unit.applications.analysis.models import make_model
 
 SEP = 8
@@ -188,7 +189,7 @@ def test_attention_to_the_own_sentence_and_to_the_document_have_separate_records
         *[("sentence", 0), ("sentence", 1)],
         ("all", 1),
     }
-    inside = [record["outside"] for record in head_records if record["sees"] == "sentence"]
+    inside = column(select(head_records, sees="sentence"), "outside")
     assert not any(inside)
 
 
@@ -272,7 +273,7 @@ def test_statistics_of_every_registered_attention(attention):
     pairs = pairs_of(separated=False)
     positive = attention != "sima"
     rows = expected(model.double(), pairs, positive)
-    encoder = [r for r in statistics_of(model, pairs) if r["slot"] == "encoder"]
+    encoder = select(statistics_of(model, pairs), slot="encoder")
     check(encoder, {head: values for head, values in rows.items() if head[0] == "encoder"})
 
 

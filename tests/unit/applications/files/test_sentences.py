@@ -8,7 +8,7 @@ from relu_nmt.applications.files.segments import Protected, Segment
 from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary, sentence_spans
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.translation.search.config import GenerationConfig
-from tests.commands import run_here
+from tests.commands import assert_refused, run_here
 from tests.tiny import save_tiny_model, tiny_task
 from tests.unit.applications.files.translators import identity
 from tests.unit.applications.serving.served_models import WORDS, make_translator
@@ -117,8 +117,7 @@ def run(model, *words, check=True):
 
 def test_the_command_writes_the_translation_beside_the_file(tmp_path, model):
     (tmp_path / "page.html").write_text(PAGE)
-    result = run(model, tmp_path / "page.html")
-    assert "page.en.html" in result.stderr
+    assert "page.en.html" in run(model, tmp_path / "page.html").stderr
     assert (tmp_path / "page.en.html").read_text().count("<a href='x'>") == 1
     (tmp_path / "a.txt").write_text("ein Haus\n\ndas Haus\n")
     printed = run(model, tmp_path / "a.txt").stdout
@@ -153,9 +152,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, model, name, content
     (tmp_path / name).write_bytes(content)
     output = tmp_path / "out"
     output.write_text("old")
-    result = run(model, tmp_path / name, "--output", output, flags, check=False)
-    assert result.returncode == 2
-    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert_refused(run(model, tmp_path / name, "--output", output, flags, check=False), message)
     assert output.read_text() == "old"
     assert sorted(os.listdir(tmp_path)) == sorted([name, "out"])
 

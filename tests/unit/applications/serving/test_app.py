@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tiny import values
+from tests.outputs import column, values
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 from relu_nmt.applications.serving.app import make_app
@@ -32,7 +32,7 @@ def test_the_server_translates_a_document_like_python(client, max_doc_tokens):
     assert result["lines"] == alone[0]
     assert len(result["lines"]) == len(LINES)
     assert result["lines"][1] == ""
-    assert [group["first"] for group in result["groups"]] == [w.window.first for w in alone.windows]
+    assert column(result["groups"], "first") == [w.window.first for w in alone.windows]
     assert list(itertools.chain(*values(result["groups"], "lines"))) == result["lines"]
     assert result["source_tokens"] > len(LINES)
 
@@ -62,8 +62,7 @@ def test_banned_terms_hold_in_any_case_unless_the_request_says_otherwise(client)
     request = {"lines": LINES, "banned": [word.upper()]}
     lines = client.post("/translate", json=request).json()["lines"]
     assert word not in " ".join(lines).split()
-    answer = client.post("/translate", json={**request, "match_case": True})
-    assert answer.json()["lines"] == free
+    assert client.post("/translate", json={**request, "match_case": True}).json()["lines"] == free
     part = {"lines": LINES, "banned": [word[:1]]}
     assert client.post("/translate", json=part).json()["lines"] == free or len(word) == 1
     lines = client.post("/translate", json={**part, "inside_words": True}).json()["lines"]

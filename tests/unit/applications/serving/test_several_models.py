@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.tiny import values
+from tests.outputs import values
 
 pytest.importorskip("fastapi")
 

@@ -1,9 +1,8 @@
 """A report that several tests read."""
 
-import csv
-
 import pytest
 
+from tests.outputs import csv_rows
 from tests.unit.applications.sweep.made_results import make_sweep
 from tests.unit.applications.sweep.report_pages import page_of
 
@@ -14,8 +13,7 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     description = make_sweep(folder)
     page = page_of(folder, description)
-    with open(folder / "results.csv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(folder / "results.csv")
     return page, rows
 
 

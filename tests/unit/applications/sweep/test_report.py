@@ -1,7 +1,6 @@
 """The report of invented results: complete, escaped, self-contained, equal to the CSV."""
 
 import base64
-import csv
 import dataclasses
 import json
 import re
@@ -14,6 +13,7 @@ import pytest
 from relu_nmt.applications.sweep.settings import read_published
 from relu_nmt.applications.sweep.steps import read_description, write_description
 from relu_nmt.errors import DataError
+from tests.outputs import csv_rows
 from tests.unit.applications.sweep.made_results import make_sweep
 from tests.unit.applications.sweep.report_pages import (
     Tables,
@@ -194,8 +194,7 @@ def test_measured_and_published_stand_in_two_tables(tmp_path):
         ["theirs", "diverges <1>", "1.60", "–"],
     ]
     assert theirs[3] == ["reluformer", "–", "–", "–"]
-    with open(tmp_path / "results.csv", encoding="utf-8", newline="") as file:
-        records = list(csv.DictReader(file))
+    records = csv_rows(tmp_path / "results.csv")
     long = find(records, "mean", "softmax", 256)
     short = find(records, "mean", "softmax", 128)
     bleu = f"{fixed(long['d_bleu'])}|seeds {', '.join(scores(records, 'softmax', 256))}"

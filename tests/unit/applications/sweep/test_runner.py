@@ -136,8 +136,7 @@ def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
         "sys.exit('error: update 3: loss became not finite')"
     )
     steps = make_steps(tmp_path, "raise ValueError('a crash')", diverge, "", lengths=(8,))
-    runner = run(steps)
-    assert runner.failed == 1
+    assert run(steps).failed == 1
     assert statuses(steps) == [FAILED, PENDING, DIVERGED, PENDING, DONE, DONE]
     assert steps[0].stored().note == "ValueError: a crash"
     assert steps[2].stored().exit_code == 1

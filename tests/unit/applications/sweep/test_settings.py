@@ -11,7 +11,7 @@ from relu_nmt.applications.sweep.settings import (
     parse_budget,
 )
 from relu_nmt.errors import ConfigError
-from tests.tiny import values
+from tests.outputs import values
 
 
 def sweep(**values):
