@@ -153,13 +153,16 @@ class FileTree:
                 continue
             for entry in entries:
                 below = f"{path}{entry.name}"
-                target = os.path.realpath(entry.path)
                 self._has_links |= entry.is_symlink()
                 if not entry.is_dir():
                     yield below
-                elif not entry.is_symlink():
+                    continue
+                if not entry.is_symlink():
                     folders.append((f"{below}/", os.path.join(real, entry.name)))
-                elif any(os.path.commonpath([at, target]) == target for at in (real, top)):
+                    continue
+                # Resolve links alone: resolving a path looks at each of its folders.
+                target = os.path.realpath(entry.path)
+                if any(os.path.commonpath([at, target]) == target for at in (real, top)):
                     self.not_entered.append(f"{below}/ (a link that points upwards)")
                 else:
                     heapq.heappush(links, (f"{below}/", target))
