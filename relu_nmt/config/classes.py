@@ -292,7 +292,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
             inner = flat(value)
         repeated = flat_values.keys() & inner.keys()
         if repeated:
-            raise ConfigError(f"setting '{min(repeated)}' is given twice")
+            raise ConfigError(f"setting '{min(repeated)}' is given twice; keep one")
         flat_values |= inner
     return flat_values
 

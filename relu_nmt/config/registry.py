@@ -74,7 +74,7 @@ class Spec:
             if not (key and equals and value):
                 raise ConfigError(f"'{text}': expected NAME or NAME:option=value,option=value")
             if key in options:
-                raise ConfigError(f"'{text}': option '{key}' is given twice")
+                raise ConfigError(f"'{text}': option '{key}' is given twice; keep one")
             options[key] = value
         return cls(name, options)
 

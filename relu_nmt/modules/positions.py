@@ -311,9 +311,13 @@ class JoinedPositions(PositionScheme):
         super().__init__(schemes[0].config)
         kinds = [type(scheme) for scheme in schemes]
         if sum(kind.bias is not PositionScheme.bias for kind in kinds) > 1:
-            raise ConfigError("only one of several position schemes can add a bias to the scores")
+            raise ConfigError(
+                "only one of several position schemes can add a bias to the scores; keep one"
+            )
         if sum(kind.rotation is not PositionScheme.rotation for kind in kinds) > 1:
-            raise ConfigError("only one of several position schemes can rotate queries and keys")
+            raise ConfigError(
+                "only one of several position schemes can rotate queries and keys; keep one"
+            )
         self.schemes = cast(Sequence[PositionScheme], nn.ModuleList(schemes))
         self.needs_scores = any(scheme.needs_scores for scheme in schemes)
         limits = [scheme.max_positions for scheme in schemes]

@@ -188,7 +188,8 @@ def average_checkpoints(
         if other_shapes != shapes:
             different = min(name for name, _ in shapes.items() ^ other_shapes.items())
             raise CheckpointError(
-                f"{path}: the weight '{different}' does not fit that of {paths[0]}"
+                f"{path}: the weight '{different}' does not fit that of {paths[0]}; average "
+                "checkpoints of one model"
             )
         for name in sums:
             sums[name] = sums[name] + other.model_tensors[name].double()

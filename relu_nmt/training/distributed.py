@@ -187,7 +187,10 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
                 f"process {rank} waits for {missing_text} ({address})", file=sys.stderr, flush=True
             )
         if seconds > MOST_WAITING:
-            raise TrainingError(f"{missing_text} did not come in {MOST_WAITING:.0f} s ({address})")
+            raise TrainingError(
+                f"{missing_text} did not come in {MOST_WAITING:.0f} s ({address}); "
+                "start all processes"
+            )
         # A store that finds no server writes the trace of its C++ code to standard error.
         if store is None and rank > 0 and not _answers(host, port):
             time.sleep(BETWEEN_LOOKS)

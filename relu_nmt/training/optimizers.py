@@ -100,7 +100,9 @@ def freeze(model: nn.Module, config: OptimizerConfig) -> None:
         for parameter in parameters_of(model, part, "--freeze"):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ConfigError(f"--freeze {','.join(config.freeze)}: nothing is left to train")
+        raise ConfigError(
+            f"--freeze {','.join(config.freeze)}: nothing is left to train; name fewer"
+        )
 
 
 def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:

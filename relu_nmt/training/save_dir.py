@@ -286,7 +286,10 @@ class CheckpointFolder:
         # Look in the working directory only for a name that the user gives.
         if Path(name).exists():
             return Path(name)
-        raise CheckpointError(f"--restore-file {name}: no such file, here or in {self.path}")
+        raise CheckpointError(
+            f"--restore-file {name}: no such file, here or in {self.path}; give a path, or a name "
+            "in --save-dir"
+        )
 
     def present(self) -> Path | None:
         """Return the first file here that has the name of a training's checkpoint, if any."""
@@ -397,7 +400,8 @@ def last_checkpoints(folder: Path, count: int, pattern: str, last: int | None) -
         kind = "updates" if pattern == BY_UPDATES else "epochs"
         bound = "" if last is None else f" up to {last}"
         raise CheckpointError(
-            f"{folder}: {len(paths)} checkpoints saved by {kind}{bound}, but {count} are asked for"
+            f"{folder}: {len(paths)} checkpoints saved by {kind}{bound}, but {count} are asked "
+            "for; ask for fewer"
         )
     return paths[:count]
 

@@ -281,7 +281,7 @@ def open_table(
         used, indices = np.unique(labels, return_inverse=True)
         if len(used) and (used[0] < 0 or (names and used[-1] >= len(names))):
             wrong = used[0] if used[0] < 0 else used[-1]
-            raise DataError(f"{source}: the label {wrong} stands for no class")
+            raise DataError(f"{source}: the label {wrong} stands for no class; count from 0")
         classes = tuple(map(str, used.tolist()))
         if names:
             classes = names

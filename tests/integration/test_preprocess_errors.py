@@ -52,7 +52,9 @@ def test_a_missing_file_is_an_error(corpus, capsys):
 @pytest.mark.parametrize("name", ["train.de", "valid.en"])
 def test_an_empty_file_is_an_error(corpus, capsys, name):
     (corpus / name).write_text("")
-    assert error_of(corpus, capsys) == f"{corpus}/{name}: the file is empty"
+    assert error_of(corpus, capsys) == (
+        f"{corpus}/{name}: the file is empty; give text, or leave the split out"
+    )
 
 
 def test_text_of_blank_lines_is_an_error(corpus, capsys):
@@ -148,7 +150,7 @@ def test_text_of_separators_is_an_error(corpus, capsys):
         path.write_text("<d>\n" + path.read_text())
     (corpus / "valid.de").write_text("<d>\n<d>\n")
     error = error_of(corpus, capsys, "--document-separator", "tag")
-    assert error == f"{corpus}/valid.de: no sentences in it, only document separators"
+    assert error == f"{corpus}/valid.de: no sentences in it, only document separators; give text"
 
 
 @pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])

@@ -174,11 +174,11 @@ class Job:
         sides = {self.inputs[split, la].path: scans[split, la] for la in config.languages}
         for path, side in sides.items():
             if side["sentences"] == 0:
-                raise DataError(f"{path}: no sentences in it, only document separators")
+                raise DataError(f"{path}: no sentences in it, only document separators; give text")
             if config.document_separator == "tag" and not side["boundaries"]:
                 raise DataError(
                     f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
-                    "one before each document"
+                    "one before each document; add them, or take another separator"
                 )
         if config.document_separator != "none":
             sizes = document_sizes(
@@ -360,7 +360,7 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
     # Compare the sides. With separators, the text steps compare documents and sentences.
     for text in inputs.values():
         if text.num_lines == 0:
-            raise DataError(f"{text.path}: the file is empty")
+            raise DataError(f"{text.path}: the file is empty; give text, or leave the split out")
     for split in config.splits() if config.document_separator == "none" else ():
         texts = [inputs[split, language] for language in config.languages]
         check_parallel({text.path: text.num_lines for text in texts}, "lines")

@@ -150,7 +150,9 @@ class Corpora:
         """Return several splits as one, and print their sizes."""
         for part in splits:
             if part.target is None:
-                raise DataError(f"{part.source.prefix}: has no target side to learn from")
+                raise DataError(
+                    f"{part.source.prefix}: has no target side to learn from; preprocess both sides"
+                )
             self.say(f"{part.source.prefix}: {counted(len(part), 'sentence pair')}")
         return Split.chained(splits)
 

@@ -143,7 +143,7 @@ class TranslationTrainingSettings(shared.FairseqOptions):
         if self.corpus_weights and len(self.corpus_weights) != corpora:
             raise ConfigError(
                 f"--corpus-weights: {len(self.corpus_weights)} numbers, but there are {corpora} "
-                "data folders"
+                "data folders; give one for each"
             )
         self.documents.check_fits(self.batching.max_tokens)
         if self.batching.update_tokens and self.trainer.update_freq != (1,):

@@ -281,7 +281,9 @@ def loaded(
                 yield batch
             advance(batch.num_sentences)
     if is_empty:
-        raise DataError(f"{batches.images.origin}: {label}: all of its images are damaged")
+        raise DataError(
+            f"{batches.images.origin}: {label}: all of its images are damaged; repair them"
+        )
 
 
 def write_results(path: str, values: Mapping[str, Any]) -> None:

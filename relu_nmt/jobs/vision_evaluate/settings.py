@@ -55,7 +55,7 @@ class ClassifyImagesSettings(PrecisionOptions):
             if other != image:
                 raise ConfigError(
                     f"--attention-maps: {other} and {image} would have the same map, "
-                    f"{map_name(image)}"
+                    f"{map_name(image)}; rename one"
                 )
 
 
