@@ -140,7 +140,7 @@ def test_text_without_the_expected_tags_is_an_error(corpus, capsys):
     error = error_of(corpus, capsys, "--document-separator", "tag")
     assert error == (
         f"{corpus}/train.de: no line <d> in it, but --document-separator tag expects one before "
-        "each document"
+        "each document; add them, or take another separator"
     )
 
 
