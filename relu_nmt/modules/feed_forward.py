@@ -148,7 +148,6 @@ class SoftmaxFeedForward(FeedForward):
         self.config = config or SoftmaxFeedForward.Config()
 
     def activate(self, hidden: Tensor) -> Tensor:
-        """See :meth:`FeedForward.activate`."""
         if self.config.temperature != 1.0:
             hidden = hidden / self.config.temperature
         return hidden.softmax(-1)

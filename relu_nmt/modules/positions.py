@@ -122,7 +122,6 @@ class SinusoidalPositions(PositionScheme):
         self.register_buffer("table", waves, persistent=False)
 
     def embed(self, num_positions: int, start: int = 0) -> Tensor:
-        """See :meth:`PositionScheme.embed`."""
         end = start + num_positions
         if end > self.table.size(0):
             waves = sinusoids(torch.arange(2 * end), self.config.embed_dim)
@@ -138,7 +137,6 @@ class FairseqSinusoidalPositions(SinusoidalPositions):
     """
 
     def embed(self, num_positions: int, start: int = 0) -> Tensor:
-        """See :meth:`PositionScheme.embed`."""
         return super().embed(num_positions, start + 2)
 
 
@@ -200,7 +198,6 @@ class RotaryPositions(PositionScheme):
         self.register_buffer("rates", rates, persistent=False)
 
     def rotation(self, positions: Tensor) -> Rotation:
-        """See :meth:`PositionScheme.rotation`."""
         exact = torch.promote_types(self.rates.dtype, torch.float32)
         angles = positions[..., None].to(exact) * self.rates.to(exact)  # [B or 1, N, d/2]
         cos = angles.cos()[:, None]
@@ -218,7 +215,6 @@ class DistanceBias(PositionScheme):
         raise TypeError(f"{type(self).__name__} must define of_offsets")
 
     def bias(self, visibility: Visibility) -> ScoreBias:
-        """See :meth:`PositionScheme.bias`."""
         # A table for all offsets between two tokens of the longest sequence.
         longest = visibility.longest
         queries = visibility.query_positions()
@@ -250,7 +246,6 @@ class AlibiPositions(DistanceBias):
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
-        """See :meth:`DistanceBias.of_offsets`."""
         return -self.slopes[:, None] * offsets.abs()
 
 
@@ -276,7 +271,6 @@ class T5Positions(DistanceBias):
         self.register_buffer("least_distances", _least_distances(num_buckets), persistent=False)
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
-        """See :meth:`DistanceBias.of_offsets`."""
         return self.weight[self.buckets(offsets)].T
 
     def buckets(self, offsets: Tensor) -> Tensor:
@@ -324,17 +318,14 @@ class JoinedPositions(PositionScheme):
         self.max_positions = min((n for n in limits if n is not None), default=None)
 
     def embed(self, num_positions: int, start: int = 0) -> Tensor | None:
-        """See :meth:`PositionScheme.embed`."""
         vectors = [scheme.embed(num_positions, start) for scheme in self.schemes]
         added = [vector for vector in vectors if vector is not None]
         return torch.stack(added).sum(0) if added else None
 
     def rotation(self, positions: Tensor) -> Rotation | None:
-        """See :meth:`PositionScheme.rotation`."""
         return next(filter(None, (scheme.rotation(positions) for scheme in self.schemes)), None)
 
     def bias(self, visibility: Visibility) -> ScoreBias | None:
-        """See :meth:`PositionScheme.bias`."""
         return next(filter(None, (scheme.bias(visibility) for scheme in self.schemes)), None)
 
 

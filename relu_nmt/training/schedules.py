@@ -111,7 +111,6 @@ class InverseSqrtSchedule(Schedule):
             )
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
-        """Return the learning rate of an update."""
         if num_updates < self.warmup:
             return self.warming_up(num_updates)
         return self.peak * self.warmup**0.5 * num_updates**-0.5
@@ -143,7 +142,6 @@ class CosineSchedule(Schedule):
             )
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
-        """Return the learning rate of an update."""
         if num_updates < self.warmup:
             return self.warming_up(num_updates)
         # Find the number of the period (from 0), its start and its length.
@@ -169,7 +167,6 @@ class PolynomialDecaySchedule(Schedule):
     end_lr: float = option(0.0, "learning rate after the decay", least=0)
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
-        """Return the learning rate of an update."""
         if self.warmup > 0 and num_updates <= self.warmup:
             return self.peak * num_updates / self.warmup
         if num_updates >= self.total:
@@ -186,7 +183,6 @@ class FixedSchedule(Schedule):
     shrink: float = option(0.1, "factor of the learning rate from epoch anneal on", above=0)
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
-        """Return the learning rate of an update."""
         if self.anneal is None or epoch < self.anneal:
             rate = self.rates[min(epoch - 1, len(self.rates) - 1)]
         else:
@@ -219,7 +215,6 @@ class ReduceOnPlateauSchedule(Schedule):
         self._state = PlateauState()
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
-        """Return the learning rate of an update."""
         if self.warmup > 0 and num_updates <= self.warmup:
             return self.warming_up(num_updates)
         return self.peak * self._state.factor
@@ -244,7 +239,6 @@ class ReduceOnPlateauSchedule(Schedule):
         return dataclasses.asdict(self._state)
 
     def forget_best(self) -> None:
-        """Forget the best score. Later scores are measured otherwise."""
         self._state = PlateauState(self._state.factor)
 
     def load_state(self, state: dict[str, Any]) -> None:

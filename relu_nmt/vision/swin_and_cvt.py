@@ -217,7 +217,6 @@ class SwinTransformer(VisionModel):
         base.exempt_from_decay(self, *(module.position_bias for module in attentions_here))
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """See :meth:`VisionModel.encode`."""
         config = self.config
         x, grid = self.patches(images)  # [B, N, D]
         x = self.dropout(self.patches_norm(x))
@@ -233,7 +232,6 @@ class SwinTransformer(VisionModel):
                 yield x, grid
 
     def features(self, tokens: Tensor) -> Tensor:
-        """See :meth:`VisionModel.features`."""
         return self.norm(tokens).mean(1)  # [B, D]
 
 
@@ -375,7 +373,6 @@ class ConvolutionalTransformer(VisionModel):
             images = base.map_of(x, grid)
 
     def features(self, tokens: Tensor) -> Tensor:
-        """See :meth:`VisionModel.features`."""
         return self.norm(tokens[:, 0])  # [B, D]
 
 

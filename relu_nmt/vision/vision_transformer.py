@@ -253,7 +253,6 @@ class VisionTransformer(VisionModel):
         exempt_from_decay(self, self.class_token, self.positions)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """See :meth:`VisionModel.encode`."""
         # Eq. 1: z = [class token, E patch 1, E patch 2, ...] + positions.
         x, grid = self.patches(images)  # [B, height * width, D]
         positions = resize_positions(self.positions, self.grid, grid)
@@ -270,7 +269,6 @@ class VisionTransformer(VisionModel):
             yield x, grid
 
     def features(self, tokens: Tensor) -> Tensor:
-        """See :meth:`VisionModel.features`."""
         # Eq. 4: y = norm(class token), before the linear classifier.
         x = self.norm(tokens)  # [B, N, D]
         pooled = x.mean(1) if self.class_token is None else x[:, 0]  # [B, D]

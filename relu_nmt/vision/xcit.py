@@ -56,7 +56,6 @@ class XCiT(VisionModel):
         base.exempt_from_decay(self, self.class_token)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """See :meth:`VisionModel.encode`."""
         picture = self.stem(images)  # [B, D, height, width]
         grid = Grid(picture.size(2), picture.size(3))
         x = picture.flatten(2).transpose(1, 2)  # [B, N, D]
@@ -73,7 +72,6 @@ class XCiT(VisionModel):
             yield x[:, :1], Grid(0, 0)
 
     def features(self, tokens: Tensor) -> Tensor:
-        """See :meth:`VisionModel.features`."""
         return self.norm(tokens[:, 0])  # [B, D]
 
 
