@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
 from relu_nmt.translation.base import SearchState, SearchStep, StepDecoder, StepScores
-from relu_nmt.translation.decoder import DecoderState, LayerCache
+from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 MAX_COMPUTED_SHARE = 0.95

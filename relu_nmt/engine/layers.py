@@ -27,7 +27,7 @@ from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.modules.transformer_layer import Residual, RMSNorm, TransformerLayer
 from relu_nmt.translation.base import SearchStep
-from relu_nmt.translation.decoder import LayerCache
+from relu_nmt.translation.decoder_state import LayerCache
 
 Values = dict[str, Any]
 """The values of the fields of a struct of native/arguments.inc."""

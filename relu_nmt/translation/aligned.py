@@ -19,7 +19,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.modules.multihead import MemoryProjection, MultiheadAttention, SelfProjection
 from relu_nmt.modules.positions import RelativePositions, sinusoids
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.decoder import Decoder, DecoderState, LayerCache
+from relu_nmt.translation.decoder import Decoder
+from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack, make_mechanism
 
 START_BIAS = 2.0

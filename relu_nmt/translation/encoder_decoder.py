@@ -13,7 +13,8 @@ from relu_nmt.translation import translation_models
 from relu_nmt.translation.aligned import AlignedDecoder, AlignedEncoder
 from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.decoder import Decoder, DecoderState
+from relu_nmt.translation.decoder import Decoder
+from relu_nmt.translation.decoder_state import DecoderState
 from relu_nmt.translation.encoder import Encoder, TransformerStack, token_embedding
 
 

@@ -41,10 +41,8 @@ ENDINGS = {
     ".xliff": "xliff",
 }
 """Name of the format by the ending of a file's name."""
-FOLDER = "relu_nmt.applications.files"
 formats: Registry["type[FileFormat]"] = Registry(
-    "file format",
-    {name: f"{FOLDER}.{name}" for name in ENDINGS.values()} | {"text": f"{FOLDER}.document"},
+    "file format", {name: f"relu_nmt.applications.files.{name}" for name in ENDINGS.values()}
 )
 REFUSED = dict.fromkeys(
     (".png", ".jpg", ".jpeg", ".tif", ".tiff"), "give the text that it shows"

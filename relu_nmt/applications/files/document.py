@@ -1,42 +1,21 @@
-"""Documents: their segments, and the translations that replace the segments in the source.
-
-A format of text files is a :class:`TextFormat`, a format of zip files with such parts a
-:class:`ZipFormat`.
-"""
+"""Documents: their segments, and the translations that replace the segments in the source."""
 
 import codecs
-import io
-import re
-import struct
-import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from relu_nmt.applications.files import FileOptions, formats
+from relu_nmt.applications.files import FileOptions
 from relu_nmt.applications.files.aligned_words import AlignedText, Word, aligned_words
 from relu_nmt.applications.files.placing import PlainText, marked_parts
-from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
-from relu_nmt.errors import DataError, reporting
+from relu_nmt.applications.files.segments import Segment, Span
+from relu_nmt.errors import DataError
 
 MOST_BYTES = 64 * 2**20
 """Most bytes of a file, and of all parts of a zip file together."""
-MOST_RATIO = 200
-"""Most bytes of a part of a zip file for each compressed byte. A file with more is a zip bomb."""
-MOST_PARTS = 10_000
-ZIP_DAMAGES = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    ValueError,
-    OSError,
-    RuntimeError,
-)
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF16_LE: "utf-16-le",
@@ -185,74 +164,3 @@ def _translated_text(
         return "".join([*parts, source[position:end]])
 
     return text((0, len(source)))
-
-
-@formats.register("text")
-class PlainTextFormat(TextFormat):
-    """Plain text with a sentence or paragraph per line. Repeated spaces stay."""
-
-    def segments(self, source: str) -> Iterator[Segment | None]:
-        """Yield the lines of a text."""
-        for line in re.finditer(r"[^\n]+", source):
-            yield tagged_segment(source, line.span(), KEPT_SPACE)
-
-
-# ------------------------------------------------------------------------- zip files
-
-
-class ZipFormat(FileFormat):
-    """A format whose files are zip files."""
-
-    def read(self, content: bytes) -> Document:
-        """Return the document in a file (DataError: it is damaged, or a zip bomb)."""
-        parts = read_parts(content)
-        with reporting("it is no file of this format", caught=KeyError):
-            documents = self.documents(parts)
-        segments: list[Segment] = []
-        for document in documents.values():
-            segments += document.segments
-        return Document(segments, partial(_written_zip, content, documents))
-
-    @abstractmethod
-    def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
-        """Return the parts that have text, in reading order (KeyError: one is missing)."""
-
-
-def read_parts(content: bytes) -> dict[str, bytes]:
-    """Return the parts of a zip file by their names.
-
-    Raises:
-        DataError: the file is damaged, encrypted, or a zip bomb.
-    """
-    with (
-        reporting("it is damaged", caught=ZIP_DAMAGES),
-        zipfile.ZipFile(io.BytesIO(content)) as archive,
-    ):
-        entries = archive.infolist()
-        size = sum(entry.file_size for entry in entries)
-        ratios = [entry.file_size / max(1, entry.compress_size) for entry in entries]
-        is_dense = size > 2**20 and max(ratios) > MOST_RATIO
-        if len(entries) > MOST_PARTS or size > MOST_BYTES or is_dense:
-            raise DataError("it is much larger than it looks; unpack it, and look at its parts")
-        parts = {entry.filename: archive.read(entry) for entry in entries}
-    if len(parts) < len(entries):
-        raise DataError("it has two parts of the same name")
-    return parts
-
-
-def _written_zip(
-    content: bytes, documents: Mapping[str, Document], translations: Sequence[AlignedText]
-) -> bytes:
-    """Return a zip file with translated parts. Parts keep order and dates."""
-    changed = {}
-    position = 0
-    for name, document in documents.items():
-        end = position + len(document.segments)
-        changed[name] = document.written(translations[position:end])
-        position = end
-    target = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(target, "w") as new:
-        new.comment = old.comment
-        for entry in old.infolist():
-            new.writestr(entry, changed.get(entry.filename, old.read(entry)))
-    return target.getvalue()

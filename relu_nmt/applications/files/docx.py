@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.document import Document, ZipFormat
+from relu_nmt.applications.files.container import ZipFormat
+from relu_nmt.applications.files.document import Document
 from relu_nmt.applications.files.markup import (
     MarkupReader,
     Piece,

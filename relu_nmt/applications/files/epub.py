@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.document import Document, ZipFormat
+from relu_nmt.applications.files.container import ZipFormat
+from relu_nmt.applications.files.document import Document
 from relu_nmt.applications.files.html import HTML, HtmlReader
 from relu_nmt.applications.files.markup import (
     Vocabulary,

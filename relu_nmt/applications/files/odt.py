@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.document import Document, ZipFormat
+from relu_nmt.applications.files.container import ZipFormat
+from relu_nmt.applications.files.document import Document
 from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, XmlFormat, names
 
 _BEHIND_SPACE = re.compile(r"<text:(?:s|tab|line-break)\b[^<>]*/>(?:</?text:span\b[^<>]*>)*\Z")

@@ -16,7 +16,7 @@ from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.process import require_memory
 from relu_nmt.io.work import FORKS, ordered_map
 from relu_nmt.translation.base import Ensemble
-from relu_nmt.translation.decoder import SMALLER_SEARCH
+from relu_nmt.translation.decoder_state import SMALLER_SEARCH
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints, build_step_score

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relu_nmt.attention import attentions
-from relu_nmt.translation import decoder
+from relu_nmt.translation import decoder_state
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping, log_probs
 from tests.tiny import EOS, PAD, tiny_config
@@ -75,8 +75,8 @@ class Checked:
 @torch.inference_mode()
 def test_steps_equal_the_full_pass_when_caches_grow(name, beam_size, groups):
     checked = Checked(model(name), beam_size, groups)
-    for i in range(2 * decoder.MOST_STEPS + 8):
-        checked.step(check=i % 5 == 0 or i % decoder.MOST_STEPS < 3)
+    for i in range(2 * decoder_state.MOST_STEPS + 8):
+        checked.step(check=i % 5 == 0 or i % decoder_state.MOST_STEPS < 3)
         if i in (9, 40):
             checked.drop(i)
         checked.reorder()
@@ -93,7 +93,7 @@ def test_steps_equal_the_full_pass_when_caches_grow(name, beam_size, groups):
 )
 def test_steps_equal_the_full_pass_after_any_reordering(name, beams, room, seed, events):
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(decoder, "MOST_STEPS", room)
+        patch.setattr(decoder_state, "MOST_STEPS", room)
         beam_size, groups = beams
         checked = Checked(model(name), beam_size, groups, seed)
         for leaving in events:
@@ -115,7 +115,7 @@ def test_tokens_that_beams_share_are_stored_once():
         search.step(torch.randint(4, VOCAB, (3, beam_size)))
         search.reorder(torch.full((3, beam_size), i % beam_size))
         num_positions.append(max(cache.target[0].size(2) for cache in search.state.caches))
-    unshared = beam_size * decoder.MOST_STEPS
+    unshared = beam_size * decoder_state.MOST_STEPS
     assert max(num_positions) <= length + 2 * unshared < beam_size * length
 
 
