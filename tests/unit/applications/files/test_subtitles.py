@@ -115,7 +115,7 @@ def test_wrapped_lines_have_all_letters_of_the_text(text, width):
 
 
 def test_a_file_without_times_is_refused():
-    with pytest.raises(DataError, match="no times"):
+    with pytest.raises(DataError, match="no subtitle times"):
         translate("Hallo\n", "subtitles")
 
 
