@@ -131,7 +131,7 @@ class Program(ABC):
         """Make the environment, unless it exists.
 
         Raises:
-            FailedCommand: a package does not install.
+            FailedCommand: a package cannot be installed.
         """
         stamp = self.folder / "installed"
         if stamp.is_file() and stamp.read_text("utf-8") == "\n".join(self.packages):

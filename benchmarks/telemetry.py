@@ -3,10 +3,10 @@
     python benchmarks/telemetry.py --attention reluformer:gamma=2
 
 Steps with and without the statistics alternate on one batch of random tokens, so that both meet the
-same state of the machine. Figures are medians, on a CPU of the processor time of all threads, which
-other programs disturb least. A training measures one step in --telemetry-interval (default: 100).
-Its cost is that share of the difference. The regularizer, which needs sums and entropies in every
-step, is off without --regularizer.
+same state of the machine. Figures are medians. On a CPU a time is the processor time of all
+threads, which other programs disturb least. A training measures one step in --telemetry-interval
+(default: 100), so its cost is this fraction of the difference. The regularizer, which needs sums
+and entropies in every step, is off without --regularizer.
 """
 
 import argparse

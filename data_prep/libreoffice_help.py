@@ -4,8 +4,8 @@
 The pages come from the system's own package source: ``apt-get download`` fetches
 libreoffice-help-en-us and libreoffice-help-LANG (about 5 MB, MPL-2.0) into a scratch folder and
 ``dpkg-deb -x`` unpacks them there. Nothing is installed and no root rights are needed. A
-paragraph carries the same id on the page of every language, which makes the alignment exact. It
-is split into sentences where both sides split alike. One page is one document.
+paragraph carries the same id on the page of every language, which makes the alignment exact.
+Paragraphs are split into sentences where both sides split alike. One page is one document.
 
     python data_prep/libreoffice_help.py --lang de --out corpus/
     python data_prep/libreoffice_help.py --list-languages
@@ -54,7 +54,7 @@ def download_help(languages: Sequence[str], scratch: Path) -> dict[str, Path]:
     """Fetch the help packages, unless ``scratch`` holds them already.
 
     Returns:
-        Language to package file.
+        The package file of each language.
 
     Raises:
         NoPackages: apt or the network is missing, or no such language exists.
@@ -94,7 +94,7 @@ def unpack_help(package: Path) -> Path:
 
 
 def _by_id(paragraphs: list[tuple[str, str]]) -> dict[tuple[str, int], str]:
-    """Number the paragraphs that share an id: (id, occurrence) to text, in reading order."""
+    """Return the texts by (id, occurrence), in reading order. Paragraphs may share an id."""
     occurrences: Counter[str] = Counter()
     numbered = {}
     for identifier, text in paragraphs:

@@ -46,7 +46,7 @@ Pair = tuple[str, str]
 
 
 def language_pair(language: str) -> str:
-    """Return how the pair of languages is called: in alphabetical order, as in ``de-en``."""
+    """Return the name of the pair of languages, in alphabetical order, as in ``de-en``."""
     return "-".join(sorted((language, ENGLISH)))
 
 

@@ -83,7 +83,7 @@ def _numbers_of_single_blocks(blocks: Sequence[Block]) -> dict[tuple[str, str], 
 def _pieces(
     sources: Sequence[Block], targets: Sequence[Block]
 ) -> Iterator[tuple[Sequence[Block], Sequence[Block]]]:
-    """Divide both sides at the blocks that are there once, with the same text on either side."""
+    """Divide both sides at the blocks that occur once on each side, with the same text."""
     source_numbers = _numbers_of_single_blocks(sources)
     target_numbers = _numbers_of_single_blocks(targets)
     begin_source = 0

@@ -74,7 +74,7 @@ class _Fetcher:
     """Fetches packages with the package lists that the system has, or else with fresh ones.
 
     Args:
-        scratch: where the packages go, and the fresh lists: needs no root.
+        scratch: folder for packages and fresh package lists, so that no root rights are needed.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -143,7 +143,7 @@ def download_packages(
         optional: further packages, which need not exist.
 
     Returns:
-        Name to package file.
+        The package file of each name.
 
     Raises:
         NoPackages: there is no apt, no network, or no such package.

@@ -26,7 +26,7 @@ TurnKey = tuple[str, str, int]
 
 
 def read_turns(path: Path) -> dict[TurnKey, list[str]]:
-    """Return the turns of a sitting in their order: key to paragraphs.
+    """Return the paragraphs of each turn of a sitting, by the key of the turn, in order.
 
     The title of a chapter is a turn of the speaker ``title``.
     """

@@ -109,7 +109,7 @@ def _text(node: Node, with_tags: bool) -> Iterator[str]:
 
 
 def _inline_tags(node: Node) -> tuple[str, str]:
-    """Return the tags of an inline element without its attributes but for its class."""
+    """Return the tags of an inline element, with its class as the only attribute."""
     if node.tag in _INLINE:
         return f"<{node.tag}>", f"</{node.tag}>"
     names = sorted(node.classes & _INLINE_CLASSES)

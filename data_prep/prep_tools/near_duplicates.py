@@ -24,7 +24,7 @@ def shingles(text: str) -> frozenset[str]:
     """Return the runs of five letters of a line, its ends included.
 
     Args:
-        text: a line as :func:`prep_tools.letters.letters` gives it, or a whole one.
+        text: the letters of a line (:func:`prep_tools.letters.letters`), or a whole line.
     """
     if text.startswith(_WHOLE):
         return frozenset([text])

@@ -98,7 +98,7 @@ def check_names(sources: list[Source], arguments: argparse.Namespace) -> None:
     """Check that every given file, address and checksum is of an archive that is needed.
 
     Raises:
-        PrepError: one is not.
+        PrepError: one is of another archive.
     """
     names = {source.name for source in sources}
     names_to_check = [local.name for local in arguments.archive]

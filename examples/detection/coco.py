@@ -25,7 +25,7 @@ ANNOTATED = replace(IMAGES, names=rf"annotations/.*\.json|{IMAGES.names}")
 """The files of a folder of images with their boxes."""
 FLIP = 0.5
 LEAST_SIDE = 1.0
-"""Pixels. Boxes that are thinner are left out in training."""
+"""Least side of a box, in pixels. Thinner boxes are left out in training."""
 
 
 def quiet_coco(path: Path) -> "COCO":
