@@ -1,4 +1,4 @@
-"""Translation of raw text in Python."""
+"""Translate raw text in Python."""
 
 from relu_nmt.translator.sources import TranslationRequest
 from relu_nmt.translator.translator import Translator
