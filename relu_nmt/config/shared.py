@@ -89,10 +89,6 @@ def _tokens_or_auto(text: str) -> str | int:
     return text
 
 
-def _shown_tokens(value: int) -> str:
-    return "auto" if value == AUTO_TOKENS else str(value)
-
-
 @settings
 class BatchingConfig:
     """Limits of a batch, per process and accumulation step, and the size of an update."""
@@ -101,7 +97,7 @@ class BatchingConfig:
         help="most tokens in a batch, longest side x sentences, or auto: as the memory allows",
         metavar="N|auto",
         parse=_tokens_or_auto,
-        show=_shown_tokens,
+        show=lambda tokens: "auto" if tokens == AUTO_TOKENS else str(tokens),
     )
     update_tokens: int | None = option(
         None,

@@ -240,12 +240,10 @@ def damaged_images(skip: bool) -> Callable[[DataError], None] | None:
     return reporter_of_damaged(functools.partial(print, file=sys.stderr)) if skip else None
 
 
-def check_images(
-    sets: Iterable[ImageSet], num_workers: int, seconds: float = CHECK_SECONDS
-) -> list[DataError]:
+def check_images(sets: Iterable[ImageSet], num_workers: int) -> list[DataError]:
     """Decode as many images of sets as the time allows, and return their errors."""
     files = [images for images in sets if images.encoded]
-    end = time.monotonic() + seconds
+    end = time.monotonic() + CHECK_SECONDS
     errors: list[DataError] = []
 
     def problem(images: ImageSet, number: int) -> DataError | None:
