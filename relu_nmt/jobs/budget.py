@@ -75,22 +75,16 @@ def within_budget(
     settings: SettingsT,
     training: TrainingRun,
     trial: Callable[[SettingsT], Pace],
-    choose: Callable[[SettingsT], tuple[Mapping[str, Any], Pace]],
+    choose: Callable[[], tuple[Mapping[str, Any], Pace]],
     kept_names: frozenset[str],
     least_warmup: int = 0,
 ) -> SettingsT:
     """Return settings of a training within ``--budget``, if given. Choose what the user did not.
 
-    Args:
-        settings: the settings of a training, with the group ``trainer``.
-        training: the training.
-        trial: measures the pace of a training with such settings.
-        choose: returns the choices for a new training beside its length, and its pace with these.
-        kept_names: names of the choices that a training keeps when its budget grows.
-        least_warmup: updates of warm-up, where there is time for them.
-
-    Raises:
-        ConfigError: a flag says when the training ends, too.
+    ``trial`` measures the pace of a training with such settings. ``choose`` returns the choices of
+    a new training besides its length, and the pace with them. A training whose budget grows keeps
+    the choices in ``kept_names``. It has ``least_warmup`` updates of warm-up if there is time.
+    A flag that says when the training ends is a ConfigError.
     """
     config: TrainerConfig = settings.trainer  # type: ignore[attr-defined]
     if config.budget is None:
@@ -102,7 +96,7 @@ def within_budget(
             "one of the two out"
         )
     if not training.goes_on:
-        chosen, pace = choose(settings)
+        chosen, pace = choose()
         return with_length(settings, training, pace, chosen, least_warmup)
     # Take the choices of the checkpoint, and its length if the budget is equal.
     assert training.checkpoint is not None, "it goes on"

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 import torch
 
+from relu_nmt.jobs.train import job
 from relu_nmt.training import preflight
 from relu_nmt.translation.teacher import TaughtObjective
 from tests import outputs, tiny
@@ -89,6 +90,20 @@ def test_the_preflight_runs_the_teacher_after_the_search_for_a_batch_size(
     auto = ("--disable-validation", "--max-tokens", "auto")
     tiny.train(data, tmp_path / "warm", auto, flags)
     assert events[-2:] == ["preflight", "teacher"] and events.count("preflight") == 1
+
+
+def test_a_budget_is_planned_with_the_teacher(data, teachers, tmp_path, monkeypatch):
+    kinds = []
+    measured_pace = job.measured_pace
+
+    def measure(objective, *args):
+        kinds.append(type(objective))
+        return measured_pace(objective, *args)
+
+    monkeypatch.setattr(job, "measured_pace", measure)
+    cache = ("--teacher-cache", tmp_path / "cache")
+    train(data, tmp_path, "--teacher", teachers[0], *cache, "--budget", "2u")
+    assert set(kinds) == {TaughtObjective}
 
 
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "fully_sharded"])

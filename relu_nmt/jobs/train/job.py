@@ -1,6 +1,6 @@
 """Train a translation model on a data folder, or go on with its training."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata, same_model_advice
 from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
+from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.preflight import fitting_tokens
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Components
@@ -56,7 +57,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             settings,
             training,
             trial,
-            choose=lambda settings: Chooser(settings, task, training, trial).choose(),
+            choose=lambda: Chooser(settings, task, training, trial).choose(),
             kept_names=KEPT,
             least_warmup=LEAST_WARMUP,
         )
@@ -68,7 +69,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             )
             for note in notes:
                 training.say(f"note: {note}")
-        teachers = load_teachers(settings, task, training)
+        teachers = load_teachers(settings, task, training.process, training.say)
         objective = new_objective(settings, model, teachers)
         # Open the batches. The numbers of --max-tokens auto and --update-tokens depend on them.
         corpora = Corpora(settings, task, folders, [model, *teachers], training.say)
@@ -104,8 +105,14 @@ def pace_of(
     """Return the pace of a training with these settings, measured with a model for this purpose."""
     training.settings = settings
     model = training.new_model(lambda: build_model(settings.model, task))
-    objective = new_objective(settings, model, [])
-    corpora = Corpora(settings, task, folders[:1], [model], say=lambda text: None)
+    # Measure with the teachers, but without a cache, which one trial would fill for the next. A
+    # teacher of attention fits one shape only, so that others could not be tried.
+    teachers: list[TranslationModel] = []
+    if not settings.teacher.teacher_attention_weight:
+        settings = replace(settings, teacher=replace(settings.teacher, teacher_cache=None))
+        teachers = load_teachers(settings, task, training.process, say=lambda text: None)
+    objective = new_objective(settings, model, teachers)
+    corpora = Corpora(settings, task, folders[:1], [model, *teachers], say=lambda text: None)
     train = training_batches(corpora, objective, training)
     valid = corpora.validation_batches()
     pace = measured_pace(objective, train, valid, corpora.settings.trainer, training.process)
@@ -156,7 +163,10 @@ def new_model(settings: Settings, task: TranslationTask, training: TrainingRun) 
 
 
 def load_teachers(
-    settings: Settings, task: TranslationTask, training: TrainingRun
+    settings: Settings,
+    task: TranslationTask,
+    process: ProcessGroup,
+    say: Callable[[str], None],
 ) -> list[TranslationModel]:
     """Return the models of ``--teacher`` on the device, none without the flag."""
     path = settings.teacher.teacher
@@ -177,10 +187,10 @@ def load_teachers(
                 f"{folder}; {LIKE} {split_paths(path, ':')[0]}, or train a teacher "
                 "on this data"
             )
-    training.say(f"teacher: {len(models)} model(s), {path}")
+    say(f"teacher: {len(models)} model(s), {path}")
     # Prepare them to compute only, with packed weights on a CPU.
     for model in models:
-        install(model.to(training.process.device), search_dtype(settings.trainer))
+        install(model.to(process.device), search_dtype(settings.trainer))
     return models
 
 

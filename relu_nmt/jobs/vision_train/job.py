@@ -57,7 +57,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         trial = partial(
             pace_of, train_set=train_set, valid_sets=valid_sets, report=report, training=training
         )
-        choose = partial(choose_dtype, training=training, trial=trial)
+        choose = partial(choose_dtype, settings, training, trial)
         training.settings = settings = within_budget(
             settings, training, trial, choose, kept_names=frozenset({"bf16"})
         )
