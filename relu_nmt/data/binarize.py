@@ -54,10 +54,10 @@ OLDER_MAGIC = b"TNTIDX\x00\x00"
 POINTER_BLOCK = 1 << 18
 # A worker sends one counter for a run of chunks, since sending costs more than counting.
 CHUNKS_PER_COUNT = 64
-# Some chunks travel with their text, so that a run must be short to save memory.
+# Chunks that are sent with their text take memory, so that their runs are short.
 SENT_CHUNKS_PER_COUNT = 8
 ALIGNMENT_DTYPE = np.uint32  # as in fairseq
-TAG = -1  # the number of pairs of a line that announces a document
+TAG = -1  # stands for the number of pairs in a line that announces a document
 SIDES = ("source", "target")
 _PAIR = r"[0-9]{1,9}-[0-9]{1,9}"
 _ALIGNMENT = re.compile(rf"\s*({_PAIR}(\s+{_PAIR})*)?\s*")
@@ -168,7 +168,7 @@ class IndexedDataset:
 
 
 class AlignmentDataset(IndexedDataset):
-    """The word alignments of a split. ``swapped`` ones of the other direction are turned round."""
+    """The word alignments of a split. ``swapped``: the files are of the other direction."""
 
     def __init__(self, prefix: str | os.PathLike[str], swapped: bool = False) -> None:
         super().__init__(prefix)
@@ -189,7 +189,7 @@ class AlignmentDataset(IndexedDataset):
 
 
 class DatasetParts:
-    """Ranges of sentences of several datasets, one after the other, under the first one's name."""
+    """Ranges of sentences of several datasets, one after the other, named like the first one."""
 
     def __init__(self, parts: Sequence[tuple["Dataset", range]]) -> None:
         self._parts = list(parts)
@@ -215,7 +215,7 @@ Dataset = IndexedDataset | DatasetParts
 def indexed_writer(
     prefix: str | os.PathLike[str], dtype: type[np.integer]
 ) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
-    """Write ``prefix.bin`` and ``prefix.idx`` at the end of the block, after an error neither.
+    """Write ``prefix.bin`` and ``prefix.idx`` at the end of the block, unless it raises an error.
 
     Yield a function that appends sentences: joined ids, int [sum of sizes], and sizes, int [n].
     """
@@ -281,7 +281,7 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
     return total
 
 
-# Set up in every worker by _prepare_tables, one table per dictionary.
+# One table per dictionary. _prepare_tables fills them in every worker.
 _tables: dict[str, tuple[dict[str, int], type[np.integer]]] = {}
 
 
@@ -336,7 +336,7 @@ def _tasks(sides: Sequence[Side]) -> Iterator[tuple[int, str, Chunk]]:
 
 
 def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of a chunk [P, 2], and their number in each line, TAG for a ``<d>``."""
+    """Return the pairs of a chunk [P, 2] and the number of pairs in each line, TAG for ``<d>``."""
     announces = SEPARATOR_TESTS["tag"]
     sizes = []
     numbers = []
@@ -367,7 +367,7 @@ def binarize_alignments(
 ) -> dict[str, int]:
     """Write the ``.bin`` and ``.idx`` of the word alignments of a split, ``train.align.de-en``.
 
-    Each entry has the source and target position of each pair of aligned tokens, in turn, from 0.
+    The entry of a sentence has the source and the target position of each aligned pair, from 0.
     Returns the number of ``sentences`` and of ``pairs``. A line that is no alignment, or does not
     fit its sentences, is a DataError. Lines between documents, ``separators``, are blank or
     ``<d>``.

@@ -32,7 +32,7 @@ WORK_FOLDER = "preprocess.unfinished"  # has the journal of a run that has not e
 FORMAT_NAME = "relu_nmt data folder"
 FORMAT_VERSION = 1
 AGAIN = "run relu-nmt-preprocess again"
-# The forms of what the readers of a manifest and of a journal use, see :func:`checked`.
+# The forms of the entries that readers of a manifest and of a journal use, see :func:`checked`.
 TEXT_FORM = {
     **{"tokenizer": str, "tokenizer_version?": int, "lowercase": bool, "first_symbol?": str | None},
     **{"subword": str, "subword_file": str | None},
@@ -100,7 +100,7 @@ data_option = partial(option, metavar="DATA", positional=True, files=DATA_FILES)
 
 
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return source and target language by the file names, the latter perhaps NO_LANGUAGE."""
+    """Return source and target language by the file names. The target may be NO_LANGUAGE."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -138,7 +138,7 @@ def _index_names(names: Iterable[str]) -> Iterator[re.Match[str]]:
 def find_pair(
     folder: str | os.PathLike[str], split: str, source_lang: str, target_lang: str
 ) -> str:
-    """Return the middle of the split's file names, in either direction or of source-only data."""
+    """Return the middle of a split's file names, of either direction or of source-only data."""
     pair = pair_name(source_lang, target_lang)
     for name in (pair, pair_name(target_lang, source_lang), pair_name(source_lang, None)):
         if paths_of(split_path(folder, split, name, source_lang))[0].exists():
@@ -175,7 +175,7 @@ def read_manifest(
     content = manifest_content(folder)
     if content is None and (Path(folder) / WORK_FOLDER).exists():
         raise DataError(
-            f"{folder}: relu-nmt-preprocess has not finished it; start that again, and it "
+            f"{folder}: relu-nmt-preprocess has not finished it; start that command again, which "
             "continues where it stopped"
         )
     if content is None:
@@ -228,9 +228,9 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
 class Journal:
     """A working folder, in a data folder, with the steps of one job: their results and files.
 
-    A step counts as finished if the job had the same key, a hash of all its settings and inputs,
-    and all files of the step still have the same contents. A job with another key empties the
-    folder, and removes the files that the other job made in the data folder, but no ``given`` one.
+    The key of a job is a hash of its settings and inputs. A step counts as finished if it was made
+    under the same key and its files are unchanged. A job with another key empties the folder, and
+    removes the files that the other job made in the data folder, but no file given by a user.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class Journal:
         work: Callable[[list[str]], Iterable[Any]],
         form: Any = Any,
     ) -> dict[str, Any]:
-        """Return the results of steps, given their files. ``work`` yields the unfinished."""
+        """Return the results of steps, given their files. ``work`` computes the missing ones."""
         results = {}
         todo = []
         for step, files in steps.items():
@@ -308,7 +308,7 @@ class Journal:
         return self.finish_all({step: files}, lambda _: [make()], form)[step]
 
     def record(self, path: Path) -> dict[str, Any]:
-        """Return size and SHA-256 of a file, which are known if it is one of a finished step."""
+        """Return size and SHA-256 of a file. Those of finished steps are known already."""
         for entry in self._content["steps"].values():
             record = entry["files"].get(str(path))
             if record:
@@ -321,7 +321,7 @@ class Journal:
 
 
 def remove_files(folder: Path, names: Iterable[str], files_to_keep: Collection[Path]) -> None:
-    """Remove the files of these names in a folder, but no given one."""
+    """Remove the files of these names in a folder, except ``files_to_keep``."""
     resolved = {path.resolve() for path in files_to_keep}
     for name in names:
         path = folder / name

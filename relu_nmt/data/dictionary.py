@@ -20,8 +20,8 @@ OVERWRITE_FLAG = "#fairseq:overwrite"
 class Dictionary:
     """Symbols with ids from 0, beginning with ``<s> <pad> </s> <unk>``.
 
-    ``counts`` are the occurrences of each further symbol in the training text. 0 if unknown. A
-    symbol that stands twice is a DataError.
+    ``counts`` are the occurrences of each further symbol in the training text, 0 if unknown. A
+    repeated symbol is a DataError.
 
     Example:
         >>> dictionary = Dictionary(["the", "cat"], [2, 1])
@@ -89,11 +89,11 @@ class Dictionary:
         return dict(self._indices)
 
     def with_symbol(self, symbol: str, index: int | None = None) -> "Dictionary":
-        """Return a dictionary with one more symbol. All others keep their ids.
+        """Return a dictionary with one more symbol. All other symbols keep their ids.
 
-        ``index`` is its id: the id of a ``madeupword``, which it replaces, or the size of the
+        ``index`` is the id of the symbol: that of a ``madeupword`` to replace, or the size of the
         dictionary. By default, and if ``index`` is taken, the symbol replaces the first
-        ``madeupword``. Without one it comes last.
+        ``madeupword``. Without a ``madeupword`` it comes last.
         """
         if symbol in self:
             raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
@@ -150,9 +150,9 @@ class Dictionary:
     ) -> "Dictionary":
         """Build the dictionary of a text as fairseq does, from the occurrences of each word.
 
-        The symbols stand in the order of falling count, equal counts in code-point order, without
-        special symbols and words below the threshold. ``nwords`` bounds the size if it is above 0.
-        ``madeupword0000``... fill up to a multiple.
+        Symbols are sorted by falling count, and by code point if counts are equal. Special symbols
+        and words below the threshold are left out. ``nwords`` bounds the size if it is above 0.
+        ``madeupword0000``... fill the size up to a multiple of ``padding_factor``.
 
         Reference: fairseq 0.12, ``Dictionary.finalize`` and ``pad_to_multiple_``.
         """

@@ -1,9 +1,9 @@
 """Documents: settings, boundaries in files, and the groups of sentences that models read.
 
 The side file ``train.de-en.documents`` has one line per document: its number of sentences. A model
-reads a group of consecutive sentences at once. A sentence is a group of one. Groups are planned
-from the lengths alone, so that one data folder serves every length. The windows of a translation
-are groups that may also have the last sentences of the group before as context.
+reads a group of consecutive sentences at once. A single sentence is also a group. Groups are
+planned from the lengths alone, so that one data folder serves every length. The windows of a
+translation are groups that may also have the last sentences of the group before as context.
 
 Reference: ReLUFormer paper, appendix B, which leaves details open. Here a sentence counts as the
 longer of its two sides, ``</s>`` counts once per group, and a separator once per sentence.
@@ -63,7 +63,7 @@ class DocumentConfig:
     """Settings that join consecutive sentences of a document."""
 
     max_doc_tokens: int | None = option(
-        None, f"join sentences of a document up to N tokens, {SINGLE_SENTENCES}: sentences", least=1
+        None, f"join sentences of a document up to N tokens ({SINGLE_SENTENCES}: do not)", least=1
     )
     doc_mixture: tuple[int, ...] = option(
         (), "train on several such lengths at once, as 1,128,512", metavar="N,N,...", least=1
@@ -117,7 +117,7 @@ class WindowOptions:
         help="join lines of a document up to N source tokens (default: as in training)",
     )
     window_overlap: int = option(
-        0, "sentences before a window that it gets as context", metavar="SENTENCES", least=0
+        0, "sentences before a window to give as context", metavar="SENTENCES", least=0
     )
 
     def check(self) -> None:
@@ -131,7 +131,7 @@ class WindowOptions:
     def windows(
         self, trained: int, *, has_documents: bool = True, repair: bool = True
     ) -> "WindowConfig":
-        """Return the division of documents, by default as ``trained``, if documents are known."""
+        """Return the division of documents. The default is ``trained``, without documents 1."""
         if not has_documents:
             trained = SINGLE_SENTENCES
         return WindowConfig(self.max_doc_tokens or trained, self.window_overlap, repair)
@@ -202,7 +202,7 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
 
 
 def _inner_boundaries(boundaries: Boundaries, sentences: int) -> Boundaries:
-    """Return the boundaries between sentences, the last line of several in a row."""
+    """Return the boundaries between sentences. In a row of separators the last line counts."""
     lines = dict(sorted(boundaries))
     lines.pop(0, None)
     lines.pop(sentences, None)
@@ -257,10 +257,10 @@ class Groups:
     """Groups of consecutive sentences, all arrays int64 [groups]."""
 
     first: np.ndarray  # number of the first sentence of each group
-    count: np.ndarray  # its sentences
+    count: np.ndarray  # number of its sentences
     document: np.ndarray  # the document that it belongs to
     limit: np.ndarray  # its limit in tokens
-    # Its tokens, context and </s> included: sum over sentences of the longer side, as the limit.
+    # Tokens of its sentences on their longer sides, context and </s> included, as the limit counts.
     tokens: np.ndarray
     context: np.ndarray  # number of the first sentence of its context, ``first`` without context
 
@@ -279,7 +279,7 @@ class Groups:
 
     @property
     def over_long(self) -> np.ndarray:
-        """Mask of the groups of one sentence that exceeds the limit, bool [groups]."""
+        """Mask of the groups whose only sentence exceeds the limit, bool [groups]."""
         return (self.tokens > self.limit) & (self.limit != SINGLE_SENTENCES)
 
     def sizes(self, of_sentence: np.ndarray) -> np.ndarray:
@@ -306,7 +306,8 @@ def plan_groups(
         sizes: tokens of each sentence on its longer side, with its ``</s>``, int [N].
         documents: sentences of each document, int [documents].
         limit: most tokens of a group, for all documents or int [documents]. 1: single sentences.
-        overlap: most sentences of context before a group, if they fit beside its first sentence.
+        overlap: most sentences of context before a group. Context and first sentence must fit
+            ``limit``.
 
     Example:
         >>> groups = plan_groups(np.array([4, 4, 4, 4]), np.array([4]), 10, overlap=1)
@@ -327,7 +328,7 @@ def plan_groups(
     begin = 0
     for count, most_tokens in zip(documents.tolist(), limits.tolist(), strict=True):
         room = 0 if most_tokens == SINGLE_SENTENCES else most_tokens
-        full = 0  # the tokens before a sentence that does not fit the group, its one </s> counted
+        full = 0  # a sentence that ends at this total or above does not fit the group with its </s>
         for i in range(begin, begin + count):
             if totals[i + 1] >= full:
                 starts.append(i)
@@ -360,7 +361,7 @@ def deal_lengths(
     """Draw a limit in tokens for each document, int64. All limits get equally many sentences."""
     if len(lengths) == 1:
         return np.full(len(documents), lengths[0], dtype=np.int64)
-    # The third number keeps this stream apart from the one that shuffles the batches.
+    # The third number separates this stream from that of the shuffled batches.
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence((*seed, 1))))
     order = generator.permutation(len(documents))
     # A document belongs to the share in which its middle sentence falls.
@@ -383,7 +384,7 @@ def join_sentences(sentences: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[slice]:
-    """Return the slice of each sentence, without its separator, which the last need not have.
+    """Return the slice of each sentence, without separators. The last sentence may lack one.
 
     Example:
         >>> words = "a b <sep> <sep> c".split()

@@ -22,7 +22,7 @@ from relu_nmt.io import text_lines
 
 Pair = tuple[str, ...]  # the text of each language, one line each
 LEFT_OUT = "pairs left out, as a side is missing or empty"
-# Native codes. <hi> and elements of no standard are kept, as their content is text.
+# Elements of native codes. The content of <hi> and of unknown elements is text, and is kept.
 CODES = frozenset(("bpt", "ept", "it", "ph", "ut", "sub"))
 # Names that tools give to the document of a pair, without "x-" and text behind a colon.
 DOCUMENT_PROPERTIES = frozenset(
@@ -189,7 +189,7 @@ def read_tmx(path: str, languages: Sequence[str]) -> Iterator[Unit]:
 def _columns(
     cells: Sequence[str], languages: Sequence[str]
 ) -> tuple[bool, int | None, list[int]] | None:
-    """Find the columns in the first line: is it a header, the document, the texts, or None."""
+    """Return if the first line is a header, and the columns of document and texts, or None."""
     names = [cell.strip().lower() for cell in cells]
     columns = []
     for language, side in zip(languages, ("source", "target"), strict=False):
@@ -204,7 +204,7 @@ def _columns(
             if name in DOCUMENT_PROPERTIES:
                 return True, index, columns
         return True, None, columns
-    # Guess from the number of columns: texts, perhaps behind document and segment.
+    # Guess from the number of columns: two are texts, four are document, segment and texts.
     if len(cells) == 2:
         return False, None, [0, 1][: len(languages)]
     if len(cells) == 4:
@@ -252,7 +252,7 @@ def read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
 def read_pairs(
     path: str | os.PathLike[str], languages: Sequence[str], counts: Counter[str]
 ) -> Iterator[tuple[str, Pair]]:
-    """Yield each pair of a file with its document, or "". ``counts`` counts pairs left out."""
+    """Yield each pair of a file with its document, or "". Count omitted pairs in ``counts``."""
     path = os.fspath(path)
     read_units = pair_formats.get(pair_format(path) or "")
     num_pairs = 0
@@ -311,7 +311,7 @@ def _blocks(
 def scan_pairs(
     path: str, languages: Sequence[str], separator: str, new_file: Callable[[], BinaryIO]
 ) -> tuple[list[text_lines.TextFile], str]:
-    """Write each side of a file of pairs to a ``new_file``. Return the sides and their counts."""
+    """Write each side of a file of pairs to a ``new_file``. Return the sides and a report."""
     counts: Counter[str] = Counter()
     files = [new_file() for _ in languages]
     sides = [text_lines.TextFile(path, copy=file) for file in files]

@@ -33,8 +33,8 @@ Pair = tuple[np.ndarray, np.ndarray | None]
 class Split:
     """Source and target sentences side by side, with document boundaries and raw text if kept.
 
-    Sides of different lengths are a DataError, and so are token ids from the ``vocab_size`` of a
-    side on. The files do not contain the ``separators``, which end each sentence before ``</s>``.
+    Sides of different lengths are a DataError, and so are token ids outside of a side's vocabulary.
+    ``separators`` end each sentence before ``</s>``. The files do not contain them.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Split:
         # symbol that begins its source groups, int64 [C]. -1 for none.
         self.corpus_ends = np.array([len(source)])
         self.corpus_tags = np.array([-1])
-        # Cut longer source sentences to this many tokens, of which </s> is still the last.
+        # Cut longer source sentences to this many tokens. The last one is still </s>.
         self.longest_source = NO_LIMIT
 
     def __len__(self) -> int:
@@ -73,8 +73,9 @@ class Split:
     def chained(cls, splits: Sequence["Split"], tags: Sequence[int] = ()) -> "Split":
         """Return the sentences of several splits of one task as one, under the name of the first.
 
-        If only some splits have document boundaries, each other sentence is a document.
-        ``tags`` are ids of the symbols that begin the source sentences of each split, -1 for none.
+        If only some splits have document boundaries, each sentence of the other splits is a
+        document. ``tags`` are ids of the symbols that begin the source sentences of each split, -1
+        for none.
         """
         first, *further_splits = splits
         if not further_splits:
@@ -104,7 +105,7 @@ class Split:
         return int(self.corpus_tags[self.corpus_of(sentence)])
 
     def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
-        """Return all before part ``shard`` (from 0), and this part. Known documents stay whole."""
+        """Return all before part ``shard`` (from 0), and the part. Documents stay whole."""
         begins = np.arange(len(self) + 1)
         if self.documents is not None:
             begins = np.append(0, np.cumsum(self.documents))
@@ -125,7 +126,7 @@ class Split:
 
     @classmethod
     def _of(cls, parts: Sequence[tuple["Split", range]]) -> "Split":
-        """Return ranges of sentences of splits as one split, with the settings of the first."""
+        """Join ranges of sentences of splits to one split, with the first one's settings."""
         first = parts[0][0]
         sides: dict[str, Any] = {}
         for name in ("source", "target", "alignments"):
@@ -215,8 +216,9 @@ class Split:
     def groups(self, lengths: tuple[int, ...] = (), seed: tuple[int, int] = (0, 0)) -> Groups:
         """Return all groups of the split. Together they hold every sentence once, in order.
 
-        ``lengths`` are the limits of a group in tokens. Each document gets one of several, which
-        ``seed``, of the run and the epoch, draws. None of them: single sentences.
+        ``lengths`` are the limits of a group in tokens. From several, one is drawn for each
+        document by ``seed``: seed of the run and epoch. Without limits, groups are single
+        sentences.
         """
         sizes = longer_side(self.source_sizes, self.target_sizes)
         documents = np.ones_like(sizes)
@@ -228,7 +230,7 @@ class Split:
         return replace(groups, tokens=groups.tokens - self.unread_separators(groups))
 
     def unread_separators(self, groups: Groups) -> np.ndarray | int:
-        """Return 1 for each group of one sentence that :meth:`joined` leaves without separator."""
+        """Return 1 for each single sentence from which :meth:`joined` drops the separator."""
         is_read = self.separators is None or self.separators.alone
         return 0 if is_read else (groups.count == 1).astype(np.int32)
 
@@ -333,7 +335,7 @@ class Split:
 
 
 def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[str, Any]:
-    """Return the realized lengths of the groups of one limit, as JSON values."""
+    """Return statistics of the lengths of the groups with one limit, as JSON values."""
     of_limit = groups.select(groups.limit == limit)
     over_long = of_limit.over_long
     used = of_limit.select(~over_long | keep_over_long)

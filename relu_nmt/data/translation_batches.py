@@ -24,12 +24,12 @@ from relu_nmt.errors import DataError
 
 FIRST_EPOCH = 1
 PAIRS_AS_TOKEN = 1024
-DRAW = 1  # seed of the draws of corpus weights, apart from those that shuffle
+DRAW = 1  # part of the seed of draws by corpus weights, so that they differ from the shuffling
 Longest = tuple[int | None, int | None]  # most source and target tokens that a model accepts
 
 
 class TensorBatch:
-    """A dataclass of tensors, also in lists and tables. Its ``ids`` stay, which messages name."""
+    """A dataclass of tensors, also in lists and tables. ``ids``, for messages, stay on the CPU."""
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on ``device``. A copy from pinned memory does not block."""
@@ -87,9 +87,10 @@ def collate(
     ids: Sequence[int] | np.ndarray,
     alignments: Sequence[np.ndarray] | None = None,
 ) -> TranslationBatch:
-    """Make a batch of pairs of token ids that end in ``</s>``, in source-only data without target.
+    """Make a batch of pairs of token ids that end in ``</s>``. Source-only data has no targets.
 
-    ``ids`` number the pairs in their split. ``alignments`` are positions of tokens, int [P, 2].
+    ``ids`` are the numbers of the pairs in their split. ``alignments`` are positions of tokens, int
+    [P, 2].
     """
     sources = []
     targets = []
@@ -102,7 +103,7 @@ def collate(
         tgt_tokens = pad_rows(targets, Dictionary.pad_index)
         prev_output_tokens = shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index)
     if alignments is not None:
-        # Put the number of the row before the positions, int64 [P, 3].
+        # Put the row of the batch before the positions, int64 [P, 3].
         rows = np.repeat(np.arange(len(alignments)), list(map(len, alignments)))
         numbered = torch.from_numpy(np.column_stack([rows, np.concatenate(alignments)]))
     return TranslationBatch(
@@ -122,18 +123,18 @@ class TranslationBatches:
 
     split: Split  # the sentence pairs, and document boundaries if sentences are joined
     limits: BatchLimits
-    # Limits of a group in tokens. Of several, each epoch draws one for each document.
+    # Limits of a group in tokens. If there are several, each epoch draws one for each document.
     lengths: tuple[int, ...] = ()
-    # Shuffles batches and draws lengths. Sentences over the limit of their group are left out. None
-    # (validation) sorts batches by length and keeps such sentences.
+    # Seed of shuffling and of drawn lengths. Sentences longer than their group's limit are left
+    # out. None, for validation: batches are sorted by length and keep such sentences.
     seed: int | None = None
-    # Leave out groups that are longer than the model accepts, and in training those longer than
-    # ``limits.max_tokens``. Otherwise the former are an error, and each of the latter is a batch.
+    # Leave out groups that are longer than the model accepts, and in training groups of more than
+    # ``limits.max_tokens``. If False, the former raise an error and each of the latter is a batch.
     skip_too_long: bool = False
     longest: Longest = (None, None)  # longest source and target that the model accepts
-    longest_sentences: Longest = (None, None)  # of each sentence, if positions restart there
-    # Number of times that an epoch reads each corpus of the split, by default once. For a fraction
-    # each epoch draws documents.
+    longest_sentences: Longest = (None, None)  # of a single sentence, if positions restart there
+    # Number of times that an epoch reads each corpus of the split, by default once. If it is no
+    # whole number, each epoch draws the documents that are read once more.
     weights: Sequence[float] = ()
 
     def __post_init__(self) -> None:
@@ -152,7 +153,7 @@ class TranslationBatches:
         return other
 
     def largest_within(self, max_tokens: int) -> TranslationBatch:
-        """Return the largest batch of the planned epoch if it had at most ``max_tokens``."""
+        """Return the largest batch that the planned epoch has with this ``max_tokens``."""
         other = self.within(max_tokens)
         other.begin_epoch(self._epoch)
         return other.load(other.largest())
@@ -208,7 +209,7 @@ class TranslationBatches:
         return fits
 
     def _usable(self, groups: Groups) -> Groups:
-        """Return the groups. In training, without those that exceed their limit."""
+        """Return the groups. In training, leave out those that exceed their limit."""
         return groups if self.seed is None else groups.select(~groups.over_long)
 
     def _drawn(self, groups: Groups, epoch: int) -> Groups:
@@ -222,9 +223,9 @@ class TranslationBatches:
         return groups.select(np.repeat(np.arange(len(groups)), times.astype(np.int64)))
 
     def _divide(self, epoch: int) -> None:
-        """Divide the split into the groups of an epoch, and leave out too long ones."""
+        """Divide the split into the groups of an epoch. Leave out too long groups."""
         self._epoch = epoch
-        # Keep all groups of the epoch, those that are left out included.
+        # Remember all groups of the epoch, also those that batches leave out.
         self.groups = used = self.split.groups(self.lengths, (self.seed or 0, epoch))
         used = self._usable(used)
         if len(self.groups) and not len(used):
@@ -275,7 +276,7 @@ class TranslationBatches:
         rows = np.array(list(map(len, self._plan)))
         starts = np.cumsum(rows) - rows
         order = np.concatenate(self._plan)
-        # Add up each side's cost: rows times longest row, with its pairs.
+        # Add up the costs of both sides: rows times longest row, with its pairs.
         cost = np.zeros(len(rows))
         for sizes in self._sizes:
             if sizes is not None:
@@ -288,7 +289,7 @@ class TranslationBatches:
         return self._read(self._plan[index])
 
     def sample(self, num_tokens: int) -> TranslationBatch:
-        """Read one batch of groups that lie evenly in the split. Their padded rows fit."""
+        """Read one batch of groups, spread evenly over the split, with at most ``num_tokens``."""
         sizes = longer_side(*self._sizes)
         count = num_tokens
         while True:
@@ -313,7 +314,7 @@ class ShardedBatches:
         self._folders = folders
         self._make = make
         self._epoch = FIRST_EPOCH
-        self.longest_group = 0  # of all folders, in tokens
+        self.longest_group = 0  # in tokens, over all folders
         for folder in reversed(folders):
             self.batches = make(folder)
             self.longest_group = max(self.longest_group, self.batches.longest_group)

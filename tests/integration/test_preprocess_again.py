@@ -45,7 +45,7 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
             )
         assert run(corpus, flags) == 130
     assert not (corpus / "data/manifest.json").exists()
-    with pytest.raises(DataError, match="has not finished it; start that again"):
+    with pytest.raises(DataError, match="has not finished it; start that command again"):
         read_manifest(corpus / "data")
     names = names_in(corpus / "data")
     assert not fnmatch.filter(names, "*.tmp")
