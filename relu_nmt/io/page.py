@@ -46,14 +46,14 @@ MOST_COLUMNS = 3
 SPREAD = 0.06
 MOST_MARKERS = 20
 DOT = 6.0  # size of the dot of a seed, in points
-LEAST_SPAN = 10.0  # largest by smallest value, for a logarithmic vertical axis
+LEAST_SPAN = 10.0  # least ratio of largest to smallest value for a logarithmic vertical axis
 FAINTEST = 0.2  # the smallest weight's place in the color map, which begins at nearly white
 LEAST_SEEDS = 4
 """Fewer seeds are listed one by one: an interval would be wider than the effect it measures."""
 
 
 def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
-    """Return the looks number ``index`` of a line, with dashes by ``kind``, for matplotlib."""
+    """Return style number ``index`` of a line for matplotlib, with the dashes of ``kind``."""
     dashes = kind if kind is not None else index
     return {
         "color": COLORS[index % len(COLORS)],
@@ -66,7 +66,7 @@ def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
 
 def plain_axes(axes: "Axes", title: str) -> None:
     """Give a plot its title, wrapped to its width, and a frame and a grid that do not distract."""
-    # Take the share of the figure that the axes will have. The layout is made later.
+    # Estimate the width of the axes by their share of the figure, which is laid out later.
     figure = axes.get_figure(root=True)
     place = axes.get_subplotspec()
     if figure is not None and place is not None:
@@ -91,7 +91,7 @@ def common_legend(figure: "Figure", columns: int) -> None:
 
 
 def escaped(text: str) -> str:
-    """Return text for a plot with its dollars escaped, which would begin a formula."""
+    """Return text for a plot. Dollar signs are escaped, since they would begin a formula."""
     return text.replace("$", r"\$")
 
 
@@ -118,7 +118,7 @@ def draw_weights(axes: "Axes", weights: np.ndarray, darkest: float, signed: bool
 
 
 def draw_image(width: float, height: float, draw: Callable[["Figure"], object]) -> str:
-    """Draw a figure of so many inches, and return it for the ``src`` of an image, as SVG."""
+    """Draw a figure, with its size in inches. Return it as SVG for the ``src`` of an image."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -178,7 +178,7 @@ class Panel:
 
     @property
     def x_values(self) -> list[float]:
-        """Different values on the horizontal axis, sorted."""
+        """Distinct values on the horizontal axis, sorted."""
         return sorted(set().union(*(line.points for line in self.lines)))
 
     @property
@@ -262,7 +262,7 @@ def _draw(axes: "Axes", panel: Panel) -> None:
 
 
 def render_page(folder: str | Path, template: str, values: Mapping[str, Any]) -> str:
-    """Return the page of a template. ``folder`` is an example's, or text, the name of a package."""
+    """Return the page of a template. ``folder`` is a path, or the name of a package as text."""
     return _environment(folder).get_template(template).render(values)
 
 
@@ -290,7 +290,7 @@ def _environment(folder: str | Path) -> "jinja2.Environment":
 def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
     """Return a number for readers, or a dash if it is unknown or not finite.
 
-    From a million on, digits after the point stand before a power of ten.
+    From a million on, a number with decimals is written with a power of ten.
 
     Example:
         >>> number(31.236), number(1234567.0, 0), number(None), number(-0.5, 1, signed=True)
@@ -353,7 +353,7 @@ def arms(mean: float, interval: float, highest: float = math.inf) -> tuple[float
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """Return the columns of the rows as CSV, in full precision, unknown values as empty cells."""
+    """Return the columns of the rows as CSV, in full precision. Unknown values are empty cells."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()

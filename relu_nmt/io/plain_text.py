@@ -34,7 +34,7 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"\xfe\xff", "UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8"),
 )
 
-# Formats of relu-nmt-translate-document that read these kinds of markup.
+# Kinds of markup, and the formats of relu-nmt-translate-document that read them.
 FORMATS = {
     "subtitles (SubRip or WebVTT)": "subtitles",
     "subtitles (WebVTT)": "subtitles",
@@ -116,7 +116,7 @@ def markup_kind(lines: Sequence[str]) -> str | None:
     timed = [line for line in filled if not _LYRICS_TAG.fullmatch(line)]
     if first == "[Script Info]" or (timed and all(map(_TIME_BEFORE.match, timed))):
         return "subtitles or lyrics with times"
-    # Plain text may begin with a tag, but does not go on or end with tags.
+    # Plain text may begin with a tag, but does not continue or end with tags.
     num_tags = sum(line.startswith("<") for line in filled[1:])
     if _MARKUP.match(first) and (last.endswith(">") or 4 * num_tags >= len(filled)):
         return "HTML or XML"
@@ -135,7 +135,7 @@ def _is_json(lines: Sequence[str]) -> bool:
     """Return True for an object, a list with texts, or one of them a line."""
     if _is_value("\n".join(lines)) or all(map(_is_value, lines)):
         return True
-    # Compare the lines if the end of a long text is missing.
+    # If the end of a long text is missing, look at each line.
     is_key = [_JSON_KEY.match(line) is not None for line in lines]
     pairs = zip(is_key, lines, strict=True)
     return any(is_key) and all(has_key or _JSON_VALUE.match(line) for has_key, line in pairs)

@@ -1,4 +1,4 @@
-"""This process: its streams, the signals to it, its cores and threads, machine and versions."""
+"""This process: its streams, signals, cores and threads, the machine and the versions."""
 
 import io
 import os
@@ -89,9 +89,9 @@ def standard_input() -> Any:
 def handle_stop_signals(handler: Callable[[int, FrameType | None], Any]) -> dict[int, Any]:
     """Let ``handler`` receive STOP_SIGNALS, except those that the user ignores (nohup).
 
-    SIGINT is received even so: a shell ignores it for every command that a script starts with
-    ``&``, which is about the terminal's Ctrl-C and not about ``kill -INT``. Return the handlers
-    before, by signal, for ``signal.signal``.
+    SIGINT is received even if it is ignored: a shell ignores it for every command that a script
+    starts with ``&``. That is about the terminal's Ctrl-C, not about ``kill -INT``. Return the
+    previous handlers by signal, for ``signal.signal``.
     """
     handlers: dict[int, Any] = {}
     for number in STOP_SIGNALS:
@@ -117,7 +117,7 @@ def free_memory(root: str = "/") -> int:
     try:
         words = Path(root, "proc/meminfo").read_text("ascii").split()
         free = 1024 * int(words[words.index("MemAvailable:") + 1])
-    except (OSError, ValueError):  # not on Linux: all of the machine's memory
+    except (OSError, ValueError):  # not on Linux: take all of the machine's memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Look at each control group of this process, and at those above, which may have limits too.
     lines: list[str] = []
@@ -179,7 +179,7 @@ def other_threads(
     """Return the number of other processes' threads that run now, or None if unknown."""
     try:
         running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
-        # The state stands behind the command's name, which may itself hold spaces.
+        # The state stands behind the command's name, which may contain spaces.
         num_own_threads = 0
         for file in Path(own_tasks).glob("*/stat"):
             state = file.read_text("utf-8", "replace").rpartition(")")[2].split()[0]

@@ -1,9 +1,9 @@
 """Locks, and files that are either whole or absent: written in a temporary folder and renamed.
 
 The temporary folder lies beside the file, and the process that writes holds its lock. The operating
-system drops the lock when that process ends, however it ends. An unlocked folder is abandoned, with
-all files that a library made in it: the next writer of the file empties and takes it, and
-:func:`remove_abandoned` removes it. Without a flag to name, functions raise the system's OSError.
+system drops the lock when the process ends, in whatever way. An unlocked folder is abandoned: the
+next writer of the file empties and uses it, or :func:`remove_abandoned` removes it. Functions that
+know no flag to name in a message raise the system's OSError.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from typing import BinaryIO
 from relu_nmt.errors import DataError, reporting
 
 LOCK = "relu_nmt.lock"  # name of the lock in a temporary folder
-PLAIN = "relu_nmt.plain"  # name of an empty file there, with a new file's permissions
+PLAIN = "relu_nmt.plain"  # name of an empty file in it, which shows the permissions of new files
 _FOLDER = re.compile(r"\..+\.\d+\.tmp")
 _CLONE = 0x40049409  # Linux's request FICLONE: share blocks until either file changes
 
@@ -37,8 +37,8 @@ def try_lock(descriptor: int) -> bool:
 def acquire_lock(path: Path) -> int | None:
     """Make and lock a file, which stays. Return None if another process holds its lock.
 
-    The open descriptor holds the lock until it is closed. A process may pass it on, as a sweep does
-    to its commands: the file is then locked as long as one of these processes runs.
+    The open descriptor holds the lock until it is closed. If a process passes it on, as a sweep
+    does to its commands, the file is locked as long as one of these processes runs.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def acquire_lock(path: Path) -> int | None:
 
 @contextmanager
 def folder_locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of an existing folder inside the block. Yield False if another process does."""
+    """Hold the lock of an existing folder inside the block. Yield False if it is not free."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         is_free = True
@@ -110,7 +110,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
 
 
 def plain_file(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file (DataError: it is a FIFO, a socket or a device, read for ever)."""
+    """Return the path of a file. A FIFO, socket or device, which may never end, is a DataError."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise DataError(f"{path}: is no plain file; remove it, or give another folder")
     return Path(path)
@@ -166,10 +166,10 @@ def _locked(folder: Path, is_made: bool) -> int | None:
         return None
     try:
         is_free = try_lock(lock)
-    except OSError:  # a file system without locks, where only a new folder is surely free
+    except OSError:  # a file system without locks: only a new folder is surely free
         is_free = is_made
     with suppress(OSError):
-        # The lock may be of a folder that another process has removed meanwhile.
+        # Another process may have removed the folder of the lock in the meantime.
         if is_free and os.path.samestat(os.stat(folder / LOCK), os.fstat(lock)):
             return lock
     os.close(lock)
@@ -189,13 +189,13 @@ def _remove(folder: Path, lock: int) -> None:
     with suppress(OSError):
         _empty(folder)
         (folder / LOCK).unlink()  # from here on no other process can take the folder
-    os.close(lock)  # before the folder goes, as NFS keeps a file that is open under another name
+    os.close(lock)  # before the folder is removed, since NFS keeps an open file under another name
     with suppress(OSError):
         folder.rmdir()
 
 
 def _set_permissions(path: Path, final: Path) -> None:
-    """Give a new file the permissions of the file it replaces, or a new file's permissions."""
+    """Give a file the permissions of the file that it replaces, or those of new files."""
     try:
         old = final.stat()
     except FileNotFoundError:
@@ -210,7 +210,7 @@ def _set_permissions(path: Path, final: Path) -> None:
             with suppress(OSError):
                 os.chown(path, owner, old.st_gid)
                 break
-        else:  # another group gets the permissions of all others at most
+        else:  # another group gets at most the permissions of everyone
             mode = mode & ~0o070 | (mode & 0o007) << 3
     with suppress(OSError):  # a file system without permissions
         path.chmod(mode)
@@ -250,7 +250,7 @@ def check_writable(flag: str, path: str | None) -> None:
 
 
 def target_of(path: str | os.PathLike[str]) -> Path:
-    """Return the file to write: of a link, the file to which it leads."""
+    """Return the file to write: for a link, the file to which the link leads."""
     return Path(os.path.realpath(path) if os.path.islink(path) else path)
 
 

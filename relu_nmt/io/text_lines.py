@@ -1,4 +1,4 @@
-r"""Text files as lines: found, counted, read in pieces of bounded size, and written.
+r"""Text files as lines. Functions find, count, read (in pieces of bounded size) and write them.
 
 A line ends in ``\n``, and ``\r\n`` counts as one end. No other character ends a line: a lone
 ``\r``, U+0085, U+2028 and form feeds are white space within it. Only in a text without any ``\n``
@@ -32,7 +32,7 @@ from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import replacing
 
 CHUNK_BYTES = 256 * 1024
-# Small, since a few bytes may stand for very many.
+# Small, since a few compressed bytes may stand for very many.
 COMPRESSED_BYTES = 4 * 1024
 
 
@@ -44,7 +44,7 @@ class Chunk:
     start: int
     end: int
     first_line: int  # from 1
-    data: bytes | None = None  # the bytes, where workers cannot read them themselves
+    data: bytes | None = None  # the bytes, if workers cannot read them from the file
 
 
 @dataclass
@@ -57,11 +57,11 @@ class TextFile:
     num_blank: int = 0  # lines without words
     sha256: str = ""
     chunks: list[Chunk] = field(default_factory=list)
-    copy: BinaryIO | None = None  # an open file that has the text, if ``path`` has another format
+    copy: BinaryIO | None = None  # an open file with the text, if ``path`` is in another format
 
     @property
     def is_sent(self) -> bool:
-        """True if workers get the text of the chunks, as they cannot read it from its middle."""
+        """True if chunks carry their text, since workers cannot start reading in the middle."""
         return self.copy is not None or Path(self.path).suffix in DECOMPRESSORS
 
     def add_chunk(self, data: bytes, num_lines: int) -> None:
@@ -128,7 +128,7 @@ class _Decompressed(io.RawIOBase):
                 self._current = self._make()
             try:
                 self._ready = memoryview(self._current.decompress(block))
-            except Exception as error:  # each library raises another class
+            except Exception as error:  # each library raises its own class
                 raise OSError(f"the compressed file is damaged ({error})") from error
             if self._current.eof:
                 self._unread = self._current.unused_data
@@ -153,7 +153,7 @@ def open_text(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def reading(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
-    """Turn an error inside the block, which reads a text file, into one that names the file."""
+    """Turn an error of reading a text file inside the block into an error that names the file."""
     return reporting(f"{path}: cannot read the text")
 
 
@@ -194,7 +194,7 @@ def split_lines(text: str) -> list[str]:
         >>> split_lines("a\rb\u2028c\r\n\nd")
         ['a\rb\u2028c', '', 'd']
     """
-    if "\r" in text:  # one character is found faster than two
+    if "\r" in text:  # to find one character is faster than to find two
         text = text.replace("\r\n", "\n")
     lines = text.split("\n")
     if lines[-1] == "":
@@ -203,7 +203,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def _whole_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield pieces of whole lines, about ``size`` bytes each."""
+    """Yield pieces of about ``size`` bytes, whole lines each."""
     line: list[bytes] = []  # joined when the line ends, since it may be as long as a file
     while block := file.read(size):
         end = block.rfind(b"\n") + 1

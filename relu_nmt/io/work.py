@@ -35,14 +35,14 @@ Result = TypeVar("Result")
 Submit = Callable[[Callable[[], Any], str], "Job[Any]"]  # submits :class:`Work` under a name
 
 SECONDS_BETWEEN_LINES = 10.0
-SECONDS_UNTIL_WAITING = 15.0  # without progress, until a bar or line shows that the work still runs
+SECONDS_UNTIL_WAITING = 15.0  # pause after which a bar or line shows that the work still runs
 TASKS_AHEAD = 3
 """Tasks per worker that are handed out ahead of the one whose result is due: enough to keep every
 worker busy, few enough to keep results out of memory."""
 FORKS = sys.platform == "linux"
 """True where workers are forked, which takes milliseconds and copies no memory. On other systems
 than Linux forking is not safe, and each worker starts as a new program."""
-BYTES_OF_WORKER = 2**25  # least memory of a worker process: what it does not share with its parent
+BYTES_OF_WORKER = 2**25  # least memory of a worker process that it does not share with its parent
 OMP_PAUSE_SOFT = 1  # kind of pause of OpenMP 5.0 that ends idle threads and keeps all settings
 MINUTES_OF_A_WEEK = 7 * 24 * 60
 
@@ -98,7 +98,7 @@ class _Progress:
             self.write(f"{self.label}: {share:.0%} of {size}, {seconds:.1f} s")
 
     def advance(self, number: int) -> None:
-        """Add to the amount done. Work that is repeated does not count."""
+        """Add to the amount done, up to the total."""
         number = min(number, self.total - self.done)
         self.done += number
         if self.bar is not None:
@@ -127,10 +127,10 @@ def progress_bar(
 ) -> Iterator[Callable[[int], object]]:
     """Draw a bar on a terminal, otherwise print a line every ten seconds and one at the end.
 
-    ``shows_waiting`` also shows that the work runs when nothing is done for long, by a thread,
-    which a block that forks processes must not have. With ``only_if_slow`` there are lines only,
-    and none if the work ends before the first is due. The yielded function adds a number to the
-    amount done. The unit ``B`` (bytes) is shown in MB.
+    With ``shows_waiting`` a thread shows during long pauses that the work still runs. A block that
+    forks processes must not have such a thread. With ``only_if_slow`` there are lines only, and
+    none if the work ends before the first is due. The yielded function adds a number to the amount
+    done. The unit ``B`` (bytes) is shown in MB.
     """
     write = say or partial(print, file=sys.stderr, flush=True)
     progress = _Progress(printable(label), total, unit, write)
@@ -214,8 +214,8 @@ def _submit(
 ) -> Future[Result]:
     """Return the future result of a task.
 
-    The pool starts its workers here. Hold Ctrl-C back until they are forked, and for good in them.
-    The parent, which then gets it, ends them.
+    The pool starts its workers here. Ctrl-C is blocked until they are forked, and stays blocked in
+    them. The parent receives it afterwards and ends the workers.
     """
     if not FORKS:
         return pool.submit(function, task)
@@ -229,8 +229,8 @@ def _submit(
 def _end_openmp_threads() -> None:
     """End the idle threads that OpenMP keeps for this thread.
 
-    A fork has none of them. SentencePiece, which computes with OpenMP, would wait for them forever
-    in a worker, or crash. PyTorch starts new ones when it needs them.
+    A forked process does not have these threads. SentencePiece, which computes with OpenMP, would
+    wait for them forever in a worker, or crash. PyTorch starts new threads when it needs them.
     """
     pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
     if pause is not None:
@@ -256,7 +256,7 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
     if not FORKS or multiprocessing.current_process().daemon:
         return function()
     started = time.monotonic()
-    # On a terminal, show the time where the function may draw a bar.
+    # On a terminal, show the time in one line, which a bar of the function may replace.
     end = "\r" if bars_are_drawn() else "\n"
     line = ""
     # A forked worker gets the function as it is, even one that cannot be pickled.
@@ -271,7 +271,7 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
         return future.result()
 
 
-# Set up in the worker of call_aside.
+# The function of call_aside, in its worker.
 _functions: list[Callable[[], Any]] = []
 
 
@@ -292,7 +292,7 @@ def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent is gone, even if that was killed."""
+    """End this worker when its parent has ended, even if the parent was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
