@@ -1,6 +1,6 @@
 """Settings classes: frozen dataclasses that check their values, made from values by name, and back.
 
-Given values go before a file, a file before presets, presets before the defaults.
+Given values override a file, a file overrides presets, and presets override the defaults.
 """
 
 import dataclasses
@@ -86,7 +86,8 @@ or leave it out
 def with_own_config(cls: ClassT) -> ClassT:
     """Make options in the body of a class its settings class ``Config``.
 
-    A ``Config`` that the class inherits or has keeps its options. The class keeps the defaults.
+    Options of a ``Config`` that the class has or inherits are kept. The attributes of the class
+    become the defaults of the options.
 
     Example:
         >>> from relu_nmt.config.fields import option
@@ -113,8 +114,8 @@ def with_own_config(cls: ClassT) -> ClassT:
 def group(title: str, config_class: type, *, stored: bool = True, **defaults: Any) -> Any:
     """Return a field that holds other settings, whose flags stand under a title in ``--help``.
 
-    Settings that are not ``stored`` are left out of checkpoints and results. ``defaults`` are other
-    defaults of the options of the class and its groups, or :func:`like` options.
+    Settings that are not ``stored`` are left out of checkpoints and results. ``defaults`` replaces
+    the defaults of options of the class and its groups, or replaces options (:func:`like`).
     """
     if defaults:
         config_class = _with_defaults(config_class, defaults)
@@ -156,7 +157,7 @@ def _check(self: Any) -> None:
         object.__setattr__(self, name, value)
     for name, (_, kind) in groups_of(type(self)).items():
         group_settings = getattr(self, name)
-        # Take the values of the class that the field is declared with, if its defaults are others.
+        # Accept an instance of the class whose defaults this field's class has changed.
         if type(group_settings) is getattr(kind, "with_other_defaults", None):
             object.__setattr__(self, name, kind(**vars(group_settings)))
         elif not isinstance(group_settings, kind):
@@ -221,7 +222,8 @@ def _is_met(entry: Option, needed: Option, value: Any, allowed: Sequence[Any]) -
     if isinstance(needed.choices, Registry):
         value = Spec.parse(value).name
         if not needed.choices.is_built_in(value):
-            # A part of the user's own reads the flags of its options. Without options, any flag.
+            # A part of the user's own uses the flags of its options, or any flags if it has no
+            # options.
             part_class = getattr(needed.choices.get(value), "Config", None)
             if part_class is None or entry.parts[:1] != (needed.name,):
                 return True
@@ -302,15 +304,15 @@ def merged(
     user_values: Mapping[str, Any],
     base: Mapping[str, Any] | None = None,
 ) -> ConfigT:
-    """Return settings: given values, then ``base`` (a file), then presets, then the defaults.
+    """Return settings. Given values override ``base`` (a file), then come presets and defaults.
 
-    A given preset that differs from the preset of ``base`` goes before ``base``. Other values that
-    would do nothing beside the given ones, or forbid one of them, are left out.
+    A given preset that differs from the preset of ``base`` overrides ``base``. Values of files and
+    presets that have no effect beside the given values, or forbid one of them, are left out.
     """
     values = all_values(config_class, user_values, base or {})
     options = all_options(config_class)
     typed = {*user_values, *(base or {})}
-    # Drop values of presets that must be off beside a value of the user.
+    # Reset values of presets that forbid a value of the user.
     for entry, _ in list(idle_options(config_class, values, user_values)):
         for needed, *allowed in entry.conditions:
             is_free = needed in options and needed not in typed
@@ -345,7 +347,7 @@ def merged(
 def _preset_note(
     config_class: type, values: Mapping[str, Any], typed: Collection[str], error: ConfigError
 ) -> str:
-    """Return a note on the flags in a message that a preset set, and not the user."""
+    """Return a note that names those flags in a message that a preset has set."""
     options = all_options(config_class)
     named_flags = re.findall(r"--[\w-]+", str(error))
     notes = []
@@ -387,7 +389,7 @@ def all_values(
     for name, entry in options.items():
         if entry.presets is not None:
             value = entry.read(chosen.get(name, entry.default))
-            # Put a preset that the user changed before the file's values.
+            # A preset that the user changed overrides the file's values.
             if (name in typed or name in by_given) and base.get(name) != value:
                 by_given.update(entry.presets[value])
             else:
@@ -409,7 +411,7 @@ def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
 
 
 def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
-    """Return ``kind(settings, *arguments)``, the settings a ``kind.Config`` from a spec."""
+    """Return ``kind(settings, *arguments)``, with a ``kind.Config`` of a spec's options."""
     with reporting(f"{flag} {spec}", ConfigError, ConfigError):
         return kind(kind.Config.of(**spec.options), *arguments)
 
@@ -417,8 +419,8 @@ def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
 def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
     """Return the registered part that a field ``with_options`` names, and its ``Config``, if any.
 
-    The part has the options in the field's text and in the flags that mean the same. A part of the
-    user's own ignores flags that have their defaults. The part's own defaults count.
+    The options come from the field's text and from the flags that mean the same. For a part of the
+    user's own, flags that have their defaults are ignored, so that the part's defaults count.
     """
     options = options_of(type(config))
     entry = options[name]
@@ -431,7 +433,7 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
     values: dict[str, Any] = dict(spec.options)
     for field, other, index, option_name in fields_of_part(options, name):
         value = getattr(config, field)
-        # Leave out defaults for the user's own parts, which have their own.
+        # Leave out defaults of flags for the user's own parts, which have their own defaults.
         is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
         if is_set and option_name in options_of(part_class):
             values[option_name] = value[index] if other.is_sequence else value

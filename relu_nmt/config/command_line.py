@@ -143,7 +143,7 @@ def add_settings(
     files.add_argument(
         "--dump-config",
         action="store_true",
-        help="print all settings as YAML, given ones for --config, and stop",
+        help="print all settings as YAML for --config, defaults as comments, and stop",
     )
     words = [entry.metavar or entry.name for entry in options if entry.positional]
     parser.usage = parser.usage or " ".join([parser.prog, *words, "[flags]"])
@@ -206,7 +206,7 @@ def _help_text(entry: Option) -> str:
     default = entry.default
     if _is_idle(entry):
         return entry.no_effect.replace("%", "%%")
-    # Name the options that this one needs, unless they must be off, with values if they are short.
+    # Name the options that this one needs, with short values. Skip options that must be off.
     needs = []
     for name, *values in entry.conditions:
         if values not in ([False], [None]):
@@ -225,10 +225,10 @@ def _help_text(entry: Option) -> str:
 
 
 def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) -> ConfigT:
-    """Return settings: typed flags go before ``--config``, then presets, then defaults.
+    """Return settings. Typed flags override ``--config``, which overrides presets and defaults.
 
-    With ``--dump-config`` print them as YAML, those that are not given as comments, and end the
-    program, as with ``--help``.
+    With ``--dump-config`` print the settings as YAML and end the program. Settings that were not
+    given are comments.
     """
     options = all_options(config_class)
     file = namespace.config
@@ -266,7 +266,7 @@ def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str,
         value = typed.get(BY_FLAG + name)
         if value is None:
             continue
-        # Hand a word that is displaced by a flag to that argument.
+        # The flag replaces a word. Hand the word to the argument that takes several words.
         word = values.pop(name, None)
         if word is not None:
             if several_words in ("", name):
@@ -287,10 +287,11 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
     nested, is_stored = _nested_values(Path(path))
     try:
         values = known_fields(config_class, flat(nested))
-        # Let a new training measure anew. Its pace and length may be others.
+        # Do not copy what a stored budget has set: a new training sets it by its own pace and
+        # length.
         if is_stored and values.get("budget") is not None:
             values = {name: value for name, value in values.items() if name not in PACED}
-        # Refuse idle values only in files by hand. Stored files have all values.
+        # Refuse idle values only in files that users write. Stored files have all values.
         if not is_stored:
             for entry, text in idle_options(config_class, all_values(config_class, values, {})):
                 if entry.name in values and not entry.no_effect:

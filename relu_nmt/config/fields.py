@@ -43,21 +43,21 @@ class Option:
     default: Any = dataclasses.field(kw_only=False)  # immutable, or REQUIRED
     help: str = dataclasses.field(kw_only=False)  # one line, without default and needs
     choices: Choices | None = None  # the allowed texts, or the registry whose names are allowed
-    # The value may be NAME:option=value,..., NAME one of the registry ``choices``. An option that
-    # another field has in its ``parts`` moves there.
+    # The value may be NAME:option=value,... with a NAME of the registry ``choices``. If another
+    # field has the option in its ``parts``, the option's value moves to that field.
     with_options: bool = False
-    # A field ``with_options`` whose options mean the same as this value, and the name of the
-    # option, or one for each element: ("optimizer", "beta1", "beta2").
+    # Another field, which is ``with_options``, then the name of the option in it that means the
+    # same as this field, or one name for each element: ("optimizer", "beta1", "beta2").
     parts: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
     above: float | None = None
     below: float | None = None
-    # The condition under which this does anything. "store_ema": another field is on (neither off,
-    # empty, 0 nor negative). ("lr_scheduler", "cosine", "fixed"): that field has one of these
-    # values, or an element that is one. A list of conditions if all must hold.
+    # The condition under which this option has an effect. "store_ema": another field is on (neither
+    # off, empty, 0 nor negative). ("lr_scheduler", "cosine", "fixed"): that field has one of these
+    # values, or contains one. A list of conditions if all must hold.
     needs: Needs = ()
-    flags: Sequence[str] = ()  # further spellings, ("-s",). Files know the long ones too.
+    flags: Sequence[str] = ()  # further spellings, ("-s",). Files may have the long ones, too.
     # Flags without a value that set the field, {"--encoder-learned-pos": "learned"}. In files they
     # are true or false.
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -69,20 +69,20 @@ class Option:
     bare: Any = None  # the value of the flag alone. None: the flag needs a value.
     # Defaults of other fields, by the value of this field. These values are its choices.
     presets: Mapping[str, Mapping[str, Any]] | None = None
-    # Defaults of other fields while this one is on. Presets go before.
+    # Defaults of other fields while this one is on. Presets override them.
     brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # The reason why a flag of fairseq does nothing here, or nothing while its needs are not met.
     # Typing the flag then prints a note and is no error.
     no_effect: str = ""
-    files: Files | None = None  # the files that it names, if it is a path
+    files: Files | None = None  # for a path, the files that it names
     positional: bool = False  # an argument, not a flag. ``flags`` name it too.
     several: bool = False  # the flag takes the elements of a sequence as words, not with commas
     # The title in --help of this option and the next ones in the class, by default the title of
     # the group.
     heading: str = ""
     stored: bool = True  # False leaves it out of checkpoints and results
-    # The class sets these: name and type, without None and of an element if it is a sequence, and
-    # whether messages call it by its flag.
+    # The settings class fills in the name, the type (without None, of an element in a sequence),
+    # and whether messages call the option by its flag.
     name: str = ""
     kind: Any = str
     is_sequence: bool = False
@@ -180,7 +180,7 @@ class Option:
         if self.with_options:
             with reporting(self.label, ConfigError, ConfigError):
                 value = Spec.parse(value).name
-        # Presets may have more names than they list.
+        # Presets may accept more names than they list.
         allowed: Any = self.presets or self.choices
         if isinstance(allowed, Registry):
             allowed = allowed.names()
@@ -360,8 +360,8 @@ def all_options(config_class: Any) -> dict[str, Option]:
 
 
 def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values by the fields' own names (ConfigError: no field has a name)."""
-    # The field of each spelling, and the value that it sets, if it is a constant's.
+    """Return the values by the fields' own names (ConfigError: a name is unknown)."""
+    # The field of each spelling, and the value that the spelling of a constant sets.
     spellings: dict[str, tuple[str, Any]] = {}
     for entry in all_options(config_class).values():
         spellings[entry.name] = entry.name, None
@@ -432,7 +432,7 @@ def with_part_options(
                     f"{text} and {other.with_value(values[field])} differ; leave one of them out"
                 )
             spread_values[field] = new
-        # Keep only options in the text that have no field.
+        # Keep only those options in the text that have no field.
         spread_values[name] = str(Spec(spec.name, fieldless))
     return spread_values
 

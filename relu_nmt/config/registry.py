@@ -26,8 +26,8 @@ from relu_nmt.errors import ConfigError
 
 T = TypeVar("T")
 FLAG = "--user-module"
-MODULE_PREFIX = "relu_nmt_user_"  # of the name of each module that a file of the user's becomes
-OTHER_NAMES = Path(__file__).with_name("other_names.yaml")  # advice by kind of part and other name
+MODULE_PREFIX = "relu_nmt_user_"  # begins the module names of files of the user
+OTHER_NAMES = Path(__file__).with_name("other_names.yaml")  # advice for other known names, by kind
 
 
 def plain_name(name: object) -> str:
@@ -188,11 +188,11 @@ def import_user_module(path: str) -> str:
 
 
 def split_paths(text: str, separator: str) -> list[str]:
-    """Return the paths of a text, whose names may have the separator in them.
+    """Split a text into paths, whose names may contain the separator.
 
-    A path is the longest name that exists or has files with a further ending, as the prefix
-    ``train`` of ``train.de``. Otherwise it is the shortest, in a folder with the separator if there
-    is one.
+    A path is the longest name that exists, or that is the prefix of files, as ``train`` of
+    ``train.de``. Without such a name it is the shortest one, if possible one in an existing folder
+    that has the separator in its name.
 
     Example:
         >>> split_paths("a.safetensors:b.safetensors", ":")
@@ -219,11 +219,11 @@ def split_paths(text: str, separator: str) -> list[str]:
 class Files:
     """The files that an option names. :meth:`of` returns the files of each path in the value."""
 
-    written: bool = False  # the command writes them, or otherwise reads them
+    written: bool = False  # True: the command writes them. False: it reads them
     # Regular expression of the file names if the path is a folder, or a function that returns it.
     names: str | Callable[[Path], str] = ""
     # Regular expression of the names of further files beside the path. NAME stands for the path's
-    # own name and STEM for that without its suffix.
+    # own name, STEM for the name without its suffix.
     beside: str = ""
     separator: str = ""  # text between several paths in one value
     part_of: tuple[str, ...] = ()  # fields of written folders that these files may belong to

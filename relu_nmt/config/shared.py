@@ -43,7 +43,7 @@ no_progress_bar_option = partial(option, default=False, help="no progress bar on
 split_sentences_option = partial(
     option,
     default=None,
-    help="translate the sentences of a line one by one (default: if trained on single ones)",
+    help="translate sentences of a line one by one (default: if trained on single sentences)",
 )
 
 

@@ -44,22 +44,22 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _whole_number(text: str) -> int:
-    """Return a whole number of JSON, which a float can hold as well."""
+    """Return a whole number of JSON (ValueError: it has too many digits for a float)."""
     if len(text) > MOST_DIGITS:
         raise ValueError(f"a number of {len(text):,} digits")
     return int(text)
 
 
 def checked(form: Any, value: Any, location: str = "the whole") -> Any:
-    """Return a value of :func:`parse_json`, compared with the form that it should have.
+    """Check that a value of :func:`parse_json` has a form. Return the value.
 
     A form is a type (text, bool, a number, Any, unions, lists, tuples, ``dict[str, X]``, or a
     dataclass), or a table of forms by name. In such a table ``name?`` may be missing, and ``*`` is
-    the form of further names, by default Any. Lists become tuples, and tables dataclasses, if the
-    form is one. Whole numbers are from 0.
+    the form of further names, by default Any. Lists become tuples, and tables dataclasses, where
+    the form is one. Whole numbers are 0 or more.
 
     Raises:
-        ValueError: it has another form; the message begins with the ``location`` of the fault.
+        ValueError: it has another form. The message begins with the ``location`` of the fault.
 
     Example:
         >>> checked({"loss": tuple[float, int], "*": int}, {"loss": [4.5, 2]})

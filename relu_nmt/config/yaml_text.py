@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_VALUES = 100_000
-FOREIGN_ERRORS = (LookupError, TypeError, AssertionError)  # of ruamel.yaml for some wrong texts
+FOREIGN_ERRORS = (LookupError, TypeError, AssertionError)  # ruamel.yaml raises them, too
 
 
 def parse_yaml(text: str) -> Any:
@@ -69,7 +69,7 @@ def dump_value(value: Any) -> str:
     yaml.version = (1, 1)
     yaml.dump([value], file)
     text = file.getvalue().partition("--- ")[2].strip()[1:-1]
-    # Take JSON, which is YAML, for a text that only YAML 1.2 reads as a number.
+    # Quote a text that only YAML 1.2 reads as a number, as JSON does.
     return text if parse_yaml(text) == value else json.dumps(value, ensure_ascii=False)
 
 
