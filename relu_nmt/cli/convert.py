@@ -1,6 +1,6 @@
 """Write a model in another form.
 
-It is a smaller checkpoint, or a folder for other runtimes:
+The result is a smaller checkpoint, or a folder for other runtimes:
 
   relu-nmt-convert checkpoint_best.safetensors --output model.safetensors    # no optimizer state
   relu-nmt-convert checkpoint_best.safetensors --to ctranslate2 --output ct2-model

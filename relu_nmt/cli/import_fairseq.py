@@ -1,7 +1,7 @@
 r"""Convert a transformer trained by fairseq into a checkpoint.
 
-It gives the same translations, can be trained further (--finetune-from-model, --config), and takes
-raw text if flags say how it was split:
+The checkpoint gives the same translations and can be trained further (--finetune-from-model,
+--config). It takes raw text if flags say how the text was split:
 
   relu-nmt-import-fairseq checkpoint_best.pt --data data-bin --output model.safetensors \
       --tokenizer moses --subword subword-nmt --subword-model codes --trust-pickle

@@ -1,7 +1,7 @@
 """Convert a Marian (OPUS-MT), M2M100 or NLLB model of Hugging Face into a checkpoint.
 
-It gives the same translations of raw text, and can be trained further (--finetune-from-model,
---config):
+The checkpoint gives the same translations of raw text, and can be trained further
+(--finetune-from-model, --config):
 
   relu-nmt-import-marian opus-mt-de-en --output model.safetensors
   relu-nmt-import-marian opus-mt-en-ROMANCE --target-lang fr --output en-fr.safetensors

@@ -1,8 +1,8 @@
 r"""Make a data folder from text files.
 
-It has dictionaries, binarized text, and everything needed to start from raw text and to end in raw
-text. The text is either tokenized (tokens between spaces, as for fairseq-preprocess, and the folder
-is then the same as fairseq's) or raw:
+The folder has dictionaries, binarized text, and everything needed to start from raw text and to end
+in raw text. The text is either tokenized (tokens between spaces, as for fairseq-preprocess, and the
+folder is then the same as fairseq's) or raw:
 
   relu-nmt-preprocess -s de -t en --trainpref corpus/train --validpref corpus/valid \
       --testpref corpus/test --destdir data-bin/corpus --joined-dictionary \

@@ -8,7 +8,7 @@ documents against another system, and BLEU by length:
   relu-nmt-score --sys long.out --ref test.en --documents data-bin/test.de-en.documents \
       --baseline short.out --length-buckets
 
-Test if a model prefers the right translation of sentences that need those before:
+Test if a model prefers the right translation of sentences that need the sentences before them:
 
   relu-nmt-score --contrastive test.contrasts.jsonl --path checkpoints/checkpoint_best.safetensors
 

@@ -21,9 +21,9 @@ Models may differ in more than the attention:
       "pre: --encoder-normalize-before" "sharp: --attention reluformer:gamma=8 --lr 2e-3" ...
 
 The flags behind -- go to relu-nmt-train. To join sentences, DATA needs document boundaries
-(relu-nmt-preprocess --document-separator). The same command continues a stopped sweep: it runs
-failed steps again, and finished ones not. Several sweeps may share a --save-dir at once, also on
-several machines. Exit code 1: a step failed (a step that diverged is a result).
+(relu-nmt-preprocess --document-separator). The same command continues a stopped sweep: it repeats
+failed steps and skips finished ones. Several sweeps may share a --save-dir at once, also on several
+machines. Exit code 1: a step failed (a step that diverged is a result).
 """
 
 from relu_nmt.applications.sweep.settings import SweepSettings

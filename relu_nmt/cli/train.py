@@ -10,7 +10,7 @@ By hand:
       --lr 5e-4 --warmup-updates 4000 --dropout 0.3 --weight-decay 1e-4 --max-tokens 4096 \
       --eval-bleu --best-checkpoint-metric bleu --save-dir checkpoints
 
-The same command goes on where it was stopped. Losses in the log are in bits. Several processes:
+The same command continues a stopped training. Losses in the log are in bits. Several processes:
 torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is per process).
 """
 

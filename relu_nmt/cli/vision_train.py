@@ -7,7 +7,7 @@ val with class folders. It may also be a NumPy archive or parquet file of images
       --patch-size 4 --attention sima --batch-size 128 --lr 1e-3 --warmup-updates 500 \
       --max-epoch 30 --best-checkpoint-metric accuracy --save-dir checkpoints
 
---budget 10m in place of --max-epoch ends after ten minutes, with the rate at its end.
+--budget 10m in place of --max-epoch ends after ten minutes, with the schedule of the rate complete.
 --recipe deit (xcit, cvt, swin, ...) sets augmentation and schedule as the papers do. The same
 command resumes a training that was stopped. In the log wps is images a second, losses are in bits,
 and accuracy (top-1) is in percent. Several processes: torchrun --nproc-per-node N -m
