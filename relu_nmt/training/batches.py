@@ -61,13 +61,13 @@ class Scorer(Protocol):
 
     @property
     def signatures(self) -> Mapping[str, str]:
-        """The way that each metric is computed, by name. Scores of another way do not compare."""
+        """Signatures of the metrics by name. Scores with other signatures cannot be compared."""
 
     def score(self) -> dict[str, float]:
         """Return the metrics by name."""
 
     def check(self, largest: bool) -> None:
-        """Score a little data, perhaps also the ``largest``, so that errors come early."""
+        """Score a little data, or the ``largest`` batch too, so that errors come early."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class TrainingData:
 def batches_of_process(
     num_batches: int, offset: int, update_freq: int, rank: int, world_size: int
 ) -> list[list[int | None]]:
-    """Return a process's batches of each update that is left of an epoch after ``offset`` batches.
+    """Return a process's batches of each remaining update of an epoch, after ``offset`` batches.
 
     Batch ``i`` belongs to process ``i % world_size``, and an update takes ``update_freq`` batches
     of every process. So N processes without accumulation make the same updates as one process
     that accumulates N batches. In the last update other processes may have one batch more. ``None``
-    stands for it, since all processes must compute the same number of batches.
+    stands for a batch without effect, since all processes must compute the same number of batches.
 
     Example:
         >>> batches_of_process(num_batches=5, offset=0, update_freq=1, rank=1, world_size=2)

@@ -6,8 +6,8 @@ safetensors maps ``format``, ``version``, ``tied``, ``model_config``, ``task``, 
 and ``args`` to JSON. A file is written beside its place and renamed, so an interrupted or failed
 write never harms an older checkpoint.
 
-The metadata also has a CRC-32 of every tensor and of the other metadata, which is no protection
-against forgery. Earlier files have none. :func:`read_tensors` reads weights of other libraries.
+The metadata also has a CRC-32 of every tensor and of all other metadata, which finds damage, not
+forgery. Earlier files have none. :func:`read_tensors` reads weights of other libraries.
 """
 
 import json
@@ -91,7 +91,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
 
 
 def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = False) -> Checkpoint:
-    """Read a checkpoint to the CPU, ``with_training_state`` also what only training needs."""
+    """Read a checkpoint to the CPU. ``with_training_state``: also the tensors of training alone."""
     metadata = _read_header(path)
     source = Path(path)
     version = metadata.pop("version")
@@ -122,7 +122,7 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
 
 
 def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, under the rest of their names."""
+    """Return the tensors whose names begin with a prefix, by name without the prefix."""
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
@@ -149,7 +149,7 @@ def load_weights(
     model_tensors: Mapping[str, Tensor] | None = None,
     advice: str = "",
 ) -> None:
-    """Copy stored weights into the model, all or ``model_tensors``. ``advice`` ends the error."""
+    """Copy stored weights into the model, or ``model_tensors``. ``advice`` ends the errors."""
     model_tensors = model_tensors or model.state_dict()
     unlike: list[str] = []
     missing: list[str] = []
@@ -173,10 +173,10 @@ def load_weights(
 def average_checkpoints(
     paths: Sequence[Path], check: Callable[[Checkpoint, Path, Checkpoint, Path], None]
 ) -> Checkpoint:
-    """Return a checkpoint with the mean weights, by float64, if ``check`` accepts all."""
+    """Return a checkpoint with the mean weights, in float64. ``check`` refuses other models."""
     first = load_checkpoint(paths[0])
     tensors = first.model_tensors
-    # Add up the weights by the first name of each tensor: tied weights once.
+    # Add up the weights by the first name of each tensor, so that tied weights count once.
     names = {id(x): name for name, x in reversed(tensors.items()) if x.is_floating_point()}
     sums = {name: tensors[name].double() for name in names.values()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
@@ -219,7 +219,7 @@ def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> di
         raise CheckpointError(f"{origin}: no such file") from None
     except MemoryError:
         raise
-    except pickle.UnpicklingError as error:  # whose text advises to read the file unsafely
+    except pickle.UnpicklingError as error:  # its text advises to read the file unsafely
         raise CheckpointError(
             f"{origin}: cannot be read as weights (damaged, or more than weights in it)"
         ) from error
@@ -273,7 +273,7 @@ def _read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor once, on the CPU, and the names of tied tensors with their first names."""
+    """Return each tensor once, on the CPU, and the first name for all other names of tied ones."""
     stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     first_name: dict[tuple[Any, ...], str] = {}
@@ -327,7 +327,7 @@ def _check_is_safetensors(path: Path) -> None:
         raise CheckpointError(f"{path}: no such checkpoint{_beside(path)}") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot read the checkpoint ({error.strerror})") from error
-    # The size of a header may begin with the same bytes as a pickle.
+    # The size of a header may begin with the same bytes as a pickle, so look for the brace, too.
     has_header = start[8:] == b"{" and int.from_bytes(start[:8], "little") < _MOST_HEADER
     if start.startswith(_PICKLE_STARTS) and not has_header:
         raise CheckpointError(
@@ -343,7 +343,7 @@ def _check_is_safetensors(path: Path) -> None:
 
 
 def _beside(path: Path) -> str:
-    """Return a hint if a checkpoint has the same name but ``.safetensors``."""
+    """Return a hint if there is a checkpoint with this name and the ending ``.safetensors``."""
     other = path.with_suffix(SUFFIX)
     return f"; {other.name} is there" if other != path and other.is_file() else ""
 

@@ -91,7 +91,7 @@ class OptimizerConfig:
     ema_update_freq: int = _ema(1, "updates between two averagings", least=1)
 
     def check(self) -> None:
-        """Refuse another number of decay rates than two, and factors that are no numbers."""
+        """Refuse --adam-betas of other than two rates, and --lr-scales that are no numbers."""
         _ = self.scale_by_part
         if len(self.adam_betas) != 2:
             raise ConfigError(
@@ -121,7 +121,7 @@ class TrainerConfig(shared.PrecisionOptions):
     seed: int = shared.seed_option()
     budget: str | None = option(
         None,
-        f"train this long, well: all that no flag gives is chosen; {BUDGET_EXAMPLES}",
+        f"train this long, and choose all that no flag gives; {BUDGET_EXAMPLES}",
         metavar="N[u|s|m|h|e]",
         parse=checked_by(Budget.parse),
         brings={
@@ -179,14 +179,14 @@ class TrainerConfig(shared.PrecisionOptions):
     finetune_from_model: str | None = option(
         None, "start from the weights of this checkpoint, all else fresh", files=READ
     )
-    reset_optimizer: bool = option(False, "restore weights alone, and count updates from 0")
+    reset_optimizer: bool = option(False, "restore only the weights, and count updates from 0")
     reset_lr_scheduler: bool = option(False, "do not restore the learning-rate schedule")
     reset_dataloader: bool = option(False, "begin with epoch 1 instead of the stored position")
     reset_meters: bool = option(False, "forget averages, times and the best score so far")
     save_interval: int = _saving(1, "save every N epochs", least=1)
     save_interval_updates: int = _number(0, "also save (and validate) every N updates")
     keep_interval_updates: int = _number(
-        -1, "number of those to keep; -1: all", least=-1, needs=[SAVES, "save_interval_updates"]
+        -1, "keep the last N of those; -1: all", least=-1, needs=[SAVES, "save_interval_updates"]
     )
     keep_last_epochs: int = _number(
         -1,
@@ -204,7 +204,7 @@ class TrainerConfig(shared.PrecisionOptions):
     no_epoch_checkpoints: bool = _saving(False, "keep only checkpoint_last and checkpoint_best")
     no_last_checkpoints: bool = _saving(False, "do not write checkpoint_last")
     no_save_optimizer_state: bool = _saving(
-        False, "leave out the optimizer's state; training cannot go on exactly"
+        False, "leave out the optimizer's state; training cannot resume exactly"
     )
     no_progress_bar: bool = shared.no_progress_bar_option(heading="log")
     log_interval: int = _number(100, "updates between two log lines", least=1)
@@ -223,7 +223,7 @@ class TrainerConfig(shared.PrecisionOptions):
     schedule: ScheduleConfig = group("learning rate", ScheduleConfig)
 
     def check(self) -> None:
-        """Refuse resets and --restore-file beside --finetune-from-model, and saving nothing."""
+        """Refuse --finetune-from-model with resets or --restore-file. Refuse to save nothing."""
         super().check()
         if self.finetune_from_model and any(getattr(self, name) for name in RESETS):
             raise ConfigError("--finetune-from-model resets everything; leave --reset-... out")
@@ -240,7 +240,7 @@ class TrainerConfig(shared.PrecisionOptions):
 
     @property
     def maximize(self) -> bool:
-        """True if more of that metric is better."""
+        """True if a larger value of ``best_checkpoint_metric`` is better."""
         if self.maximize_best_checkpoint_metric is not None:
             return self.maximize_best_checkpoint_metric
         return self.best_checkpoint_metric in MAXIMIZED_METRICS
@@ -256,7 +256,7 @@ class TrainerConfig(shared.PrecisionOptions):
         return f"the same command without {' '.join(flags)}"
 
     def fresh_start(self, goes_on: bool) -> str:
-        """Return advice on flags for a training that takes nothing of an earlier checkpoint."""
+        """Return advice on flags for a training that takes nothing from an earlier checkpoint."""
         if not goes_on:
             return "leave --finetune-from-model out for a fresh start"
         without = ""
@@ -278,6 +278,6 @@ class TrainerConfig(shared.PrecisionOptions):
 
     @property
     def follows_time(self) -> bool:
-        """True if a ``--budget`` of time drives the schedule, ``max_update`` being an estimate."""
+        """True if a ``--budget`` of time drives the schedule, and ``max_update`` is an estimate."""
         has_time = self.budget is not None and Budget.parse(self.budget).seconds is not None
         return has_time and self.max_update > 0 and self.stop_time_hours > 0

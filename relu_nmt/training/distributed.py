@@ -31,7 +31,7 @@ from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.io.process import BETWEEN_LOOKS, handle_stop_signals
 from relu_nmt.training.config import ALLOW_UNUSED, FULLY_SHARDED
 
-if TYPE_CHECKING:  # only sharded training imports these, which takes as long as importing torch
+if TYPE_CHECKING:  # importing them takes as long as torch, so only sharded training does
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
@@ -81,7 +81,7 @@ class ProcessGroup:
         return values
 
     def wrap(self, objective: nn.Module, backend: str) -> nn.Module:
-        """Return the objective on the device, its gradients averaged in the backward pass."""
+        """Return the objective on the device, with gradients averaged in the backward pass."""
         if self.world_size == 1:
             return objective.to(self.device)
         if backend == FULLY_SHARDED:
@@ -92,8 +92,8 @@ class ProcessGroup:
             self._meshes.append(init_device_mesh(self.device.type, (self.world_size,)))
             return shard(objective, self.device, self._meshes[-1])
         with warnings.catch_warnings():
-            # Each process keeps its own buffers, as tables that grow may differ in size. The flag
-            # that PyTorch 2.13 advises instead would send them once.
+            # Each process keeps its own buffers, since growing tables may differ in size. The flag
+            # that PyTorch 2.13 advises instead would send the buffers once.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             return DistributedDataParallel(
                 objective.to(self.device),
@@ -103,7 +103,7 @@ class ProcessGroup:
             )
 
     def close(self) -> None:
-        """Leave the group and end its threads before Python ends. Drop wrapped objectives first."""
+        """Leave the group and end its threads before Python ends. First drop wrapped objectives."""
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
             for mesh in self._meshes:  # PyTorch's caches keep them
@@ -127,7 +127,7 @@ def join_processes(cpu: bool) -> ProcessGroup:
     rank = _environment_number("RANK", 0, world_size - 1)
     local_rank = _environment_number("LOCAL_RANK", 0, world_size - 1, default=rank)
     if on_gpu:
-        # Give each process of the machine another GPU.
+        # Give each process of the machine its own GPU.
         if local_rank >= torch.cuda.device_count():
             raise ConfigError(
                 f"process {local_rank} of this machine has no GPU: there are "
@@ -135,16 +135,17 @@ def join_processes(cpu: bool) -> ProcessGroup:
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    # Import it before the group exists: defaults of its functions would hold the group for ever.
+    # Import it before the group exists: default arguments in it would hold the group for ever.
     importlib.import_module("torch.distributed.nn")
-    # The agent of torchrun has a store, and watches the processes. Others meet here.
+    # The agent of torchrun has a store and watches its processes. Processes without an agent meet
+    # here.
     store = None if "TORCHELASTIC_USE_AGENT_STORE" in os.environ else _meet(rank, world_size)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     return ProcessGroup(rank, world_size, device)
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed CPU tensors, which the system would clear each time."""
+    """Let glibc keep the memory of freed CPU tensors: the system would clear it at every reuse."""
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 32 << 20)
@@ -167,7 +168,7 @@ def _wrong_variable(name: str, expected: str) -> ConfigError:
 
 
 def _meet(rank: int, world_size: int) -> dist.TCPStore:
-    """Return the store of process 0 when all processes are there. Say for which it waits."""
+    """Return the store of process 0 when all processes are there. Print for which ones it waits."""
     host = os.environ.get("MASTER_ADDR", "")
     if not host:
         raise _wrong_variable("MASTER_ADDR", "the machine of process 0")
@@ -177,7 +178,7 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
     missing = [0]
     is_told = False
     started = time.monotonic()
-    # Look again and again, since a call that waits hears no Ctrl-C.
+    # Poll, since a call that waits does not react to Ctrl-C.
     while missing:
         seconds = time.monotonic() - started
         missing_text = f"process {', '.join(map(str, missing))} of {world_size}"
@@ -239,7 +240,7 @@ def noting_signals() -> Iterator[list[int]]:
 
 
 def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.Module:
-    """Reduce an objective to this process's part of its weights, on the device. Return it.
+    """Cut an objective down to this process's part of its weights, on the device. Return it.
 
     Every parameter is cut along its first dimension, and keeps its name and attributes. Only one
     layer at a time is whole on the device.
@@ -252,10 +253,10 @@ def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.
 
     # Keep the attributes, such as no_weight_decay, to restore them at the end.
     attributes = {name: dict(vars(parameter)) for name, parameter in objective.named_parameters()}
-    # Shard layers before the whole, which then takes only the remaining weights.
+    # Shard layers first. The whole objective then takes only the remaining weights.
     for unit in [*_layers(objective), objective]:
         fully_shard(unit, mesh=mesh)
-    objective.to(device)  # tensors outside of all units too. Parameters lose their attributes
+    objective.to(device)  # also tensors outside of all units. Parameters lose their attributes here
     for name, parameter in objective.named_parameters():
         vars(parameter).update(attributes[name])
     return objective
@@ -282,7 +283,7 @@ def _is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 
 def exchanging(objective: nn.Module, exchange: bool) -> AbstractContextManager[None]:
-    """Return the context of a pass, in which processes ``exchange`` gradients or keep them."""
+    """Return the context of a pass. Processes ``exchange`` gradients in it, or keep them."""
     if is_sharded(objective):
         objective.set_requires_gradient_sync(exchange)
     elif isinstance(objective, DistributedDataParallel) and not exchange:
@@ -292,7 +293,7 @@ def exchanging(objective: nn.Module, exchange: bool) -> AbstractContextManager[N
 
 @contextmanager
 def whole_weights(objective: nn.Module) -> Iterator[None]:
-    """Give each process all weights inside the block, which all enter and leave together."""
+    """Give each process all weights inside the block. All processes enter and leave it together."""
     units = [module for module in objective.modules() if is_sharded(module)]
     # Gather each unit's weights, and keep them after its forward pass.
     for unit in units:
@@ -308,7 +309,7 @@ def whole_weights(objective: nn.Module) -> Iterator[None]:
 
 
 def give_back(objective: nn.Module) -> None:
-    """Free gathered weights, which would go stale when the parts change."""
+    """Free gathered weights, which become wrong when the parts change."""
     for module in objective.modules():
         if is_sharded(module):
             module.reshard()
@@ -330,7 +331,7 @@ def part_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
-    """Return whole tensors, gathered from all processes. Without ``keep`` only send the parts."""
+    """Return whole tensors, gathered from all processes, or empty ones without ``keep``."""
     tensor_of: dict[int, Tensor] = {}
     for tensor in tensors.values():
         value = tensor.detach()

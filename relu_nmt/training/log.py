@@ -58,7 +58,7 @@ class Meters:
     ) -> dict[str, float]:
         """Return the averages for the log, in fairseq's order: losses in bits, sizes per update.
 
-        ``wall`` is the time of running in seconds. ``loss_scale`` is None unless in float16.
+        ``wall`` is the running time in seconds. ``loss_scale`` is None except in float16.
         """
         updates = max(1, self.updates)
         seconds = max(self.seconds, 1e-9)
@@ -81,7 +81,7 @@ class Meters:
 
 
 class TrainingLog:
-    """Log lines, in ``json`` each an object, and TensorBoard curves from the same numbers.
+    """Log lines, in ``json`` as objects, and TensorBoard curves of the same numbers.
 
     All processes but the first are ``quiet``. Without ``shown`` only the log file and TensorBoard
     are written. ``lost`` is the first error that ended a part of the log, such as a full disk or a
@@ -135,7 +135,7 @@ class TrainingLog:
             self.say(f"WARNING: {text}")
 
     def begin(self, num_updates: int) -> None:
-        """Begin after ``num_updates`` updates, which hides later points of an earlier run."""
+        """Begin after ``num_updates`` updates. TensorBoard hides later points of an earlier run."""
         self._first_update = num_updates + 1
 
     def begin_epoch(self, epoch: int, done: int, total: int) -> None:
@@ -154,7 +154,7 @@ class TrainingLog:
         self._bar.update()
 
     def updates(self, epoch: int, position: int, total: int, stats: Stats) -> None:
-        """Print the averages since the last such line, after ``position`` of ``total`` updates."""
+        """Print averages since the last such line. ``position`` of ``total`` updates are done."""
         if self._format == "json":
             done = round(epoch - 1 + position / total, 3)
             self._write(json.dumps({"epoch": epoch, "update": done, **_json_values(stats)}))
@@ -205,7 +205,7 @@ class TrainingLog:
         threading.excepthook = self._hook
 
     def _report_thread(self, error: threading.ExceptHookArgs) -> None:
-        """Print the trace of a thread. The loss of TensorBoard's thread is noted already."""
+        """Print the trace of a failed thread, except TensorBoard's, whose loss is noted already."""
         is_of_board = type(error.thread).__module__.startswith("tensorboard.")
         if not is_of_board or not isinstance(error.exc_value, OSError):
             self._hook(error)

@@ -1,8 +1,8 @@
 """The optimizers, their groups of parameters, and the parts of a model that do not learn.
 
-An optimizer of your own is most easily a subclass of ``torch.optim.Optimizer``, made with (groups,
-options). Without a ``Config`` it is made with the groups only. Before each step the update sets the
-learning rate of every group.
+An optimizer of your own is most easily a subclass of ``torch.optim.Optimizer``. It is called with
+(groups, options), and without a ``Config`` with the groups only. Before each step the update sets
+the learning rate of every group.
 """
 
 from typing import Any
@@ -52,9 +52,9 @@ class Adafactor(torch.optim.Adafactor):
     Reference: Shazeer and Stern 2018, algorithm 5.
     """
 
-    beta2_decay: float = option(-0.8, "power of the step, for the decay of squares", below=0)
-    eps: float = option(1e-3, "least size of a weight, which the step is relative to", above=0)
-    clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
+    beta2_decay: float = option(-0.8, "exponent of the step, for the decay of squares", below=0)
+    eps: float = option(1e-3, "least size of the weights to which the step is relative", above=0)
+    clip: float = option(1.0, "largest root mean square of a step divided by the rate", above=0)
 
     def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
         for group in groups:
@@ -70,7 +70,7 @@ class Adafactor(torch.optim.Adafactor):
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Return the optimizer of the model's trainable parameters.
 
-    Weight decay acts on all of them, as in fairseq, but on those with a true ``no_weight_decay``.
+    As in fairseq, weight decay acts on all of them, except those with a true ``no_weight_decay``.
     Each group has its ``lr_scale``, from ``--lr-scales``.
     """
     scale_of: dict[nn.Parameter, float] = {}
@@ -106,7 +106,7 @@ def freeze(model: nn.Module, config: OptimizerConfig) -> None:
 
 
 def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
-    """Return the parameters of whose names ``part`` is the start, or of all ``embeddings``."""
+    """Return the parameters whose names begin with ``part``, or those of all ``embeddings``."""
     if part == "embeddings":
         parameters: list[nn.Parameter] = []
         for module in model.modules():

@@ -90,13 +90,14 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             model.zero_grad(set_to_none=True)
-            # Restore the buffers. A table that grew stays, as it is as good as before.
+            # Restore the buffers, except a table that has grown, which is also right.
             for name, buffer in model.named_buffers():
                 if name in buffers and buffers[name].shape == buffer.shape:
                     buffer.copy_(buffers[name])
                 else:
                     buffers.pop(name, None)
-            # Load them too: some modules update values that they derive from a buffer.
+            # Load the buffers, too, since some modules derive values from them when they are
+            # loaded.
             stored = model.state_dict().keys() & buffers.keys()
             model.load_state_dict({name: buffers[name] for name in stored}, strict=False)
 
@@ -135,14 +136,14 @@ def num_trained(parts: Components) -> int:
 
 
 def memory_of(process: ProcessGroup) -> int:
-    """Return the bytes that a process may use on its device, or uses already."""
+    """Return the bytes of its device that a process uses or may still use."""
     if process.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(process.device)
         return free + torch.cuda.memory_reserved(process.device)
-    # Let the peak count from now, where the system can (Linux).
+    # Reset the peak of memory, where the system can (Linux).
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", "ascii")
-    # Share the machine's memory with its other processes.
+    # The processes of a machine share its memory.
     local = int(os.environ.get("LOCAL_WORLD_SIZE", process.world_size))
     return free_memory() // local + peak_resident_bytes()
 
@@ -152,8 +153,9 @@ def largest_that_fits(
 ) -> int:
     """Return the largest size whose share of the memory is at most ``goal``, or 0.
 
-    ``share_of`` tries a size. Sizes grow as far as ``goal`` allows if all memory grew in proportion
-    to them. So none is tried that does not fit, after which the system would end the process.
+    ``share_of`` tries a size. The next size is at most the one that would reach ``goal`` if all
+    memory were proportional to the size. So no size is tried that does not fit, for which the
+    system would end the process.
     """
     size = max(smallest, min(FIRST_TRIAL_TOKENS, largest))
     fits = 0
@@ -182,7 +184,7 @@ def fitting_tokens(
 
     def share_of(size: int) -> float:
         try:
-            # The later batches of an update find gradients of the first in memory.
+            # From the second batch of an update on, gradients take memory, too.
             peak = peak_of(parts, batch_of(size)) + BYTES_OF_GRADIENT * num_trained(parts)
         except OutOfMemoryError:
             return max(process.gather(math.inf))
@@ -203,7 +205,7 @@ def fitting_tokens(
         raise ConfigError(
             f"--max-tokens auto: the longest sentences, {longest_group:,} tokens, need more than "
             f"{MEMORY_TO_FILL:.0%} {memory_text}; take --checkpoint-activations or a smaller "
-            "model, or leave them out with a number and --skip-invalid-size-inputs"
+            "model, or give a number and leave them out with --skip-invalid-size-inputs"
         )
     if stored or not share:
         return largest

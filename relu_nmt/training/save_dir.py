@@ -63,15 +63,15 @@ class TrainingResult:
     num_updates: int = 0
     seconds: float = 0.0  # time of running, validation and saving included
     parameters: int = 0  # number of the model's parameters, frozen ones included
-    # Averages by name since the log interval before, each with ``epoch`` and ``num_updates``:
-    # losses in bits, ``lr``, ``wps`` (tokens per second) and so on, as in the log.
+    # Averages by name of each log interval, with ``epoch`` and ``num_updates``: losses in bits,
+    # ``lr``, ``wps`` (tokens per second) and so on, as in the log.
     train: list[Stats] = field(default_factory=list)
     epochs: list[Stats] = field(default_factory=list)  # the same for each finished epoch
     # The metrics of each validation set at each validation, and the signatures of scores.
     valid: dict[str, list[Stats]] = field(default_factory=dict)
     best: dict[str, Any] | None = None  # metric, value and num_updates of the best validation
-    # Most bytes over all runs: ``resident_bytes`` of the first process, ``gpu_bytes`` of tensors
-    # on its GPU. None where they are not counted.
+    # Peak memory over all runs in bytes: ``resident_bytes`` of the first process, ``gpu_bytes`` of
+    # tensors on its GPU. None where they are not counted.
     memory: dict[str, int | None] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     log_lost: OSError | None = None  # the error that ended a part of the log, if one did
@@ -116,7 +116,7 @@ class TrainingResult:
         return self._per_second("ups")
 
     def _per_second(self, name: str) -> float | None:
-        """Return a mean speed, without the first interval, which is slow, if there are others."""
+        """Return a mean speed. The first of several intervals, which is slow, does not count."""
         parts = self.train or self.epochs
         total = seconds = 0.0
         for part in parts[1:] or parts:
@@ -134,7 +134,7 @@ class TrainingResult:
             self.memory[name] = max(self.memory.get(name) or 0, peak or 0) or None
 
     def set_best(self, metric: str, score: float | None, subset: str | None) -> None:
-        """Set the best score, found in a validation set (None: the first), and its update."""
+        """Set the best score of validation set ``subset`` (None: the first), and its update."""
         validations = self.valid.get(subset or next(iter(self.valid), ""), [])
         self.best = None
         for stats in validations:  # the last of equal scores counts
@@ -162,7 +162,7 @@ class TrainingResult:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "TrainingResult":
-        """Read the ``results.json`` of a folder (DataError: none, or one of another format)."""
+        """Read the ``results.json`` of a folder (DataError: missing, or in another format)."""
         path = Path(folder) / RESULTS_FILE
         with reporting(f"{path}: cannot be read", form=IN_BRACKETS):
             text = safe_write.plain_file(path).read_bytes()
@@ -191,7 +191,7 @@ class TrainingResult:
     def to_continue(
         cls, folder: Path, checkpoint: Path | None, num_updates: int
     ) -> "TrainingResult":
-        """Return the result of the run to go on with, up to ``num_updates``, or a new one."""
+        """Return the result to continue, with entries up to ``num_updates``, or a new one."""
         continues = checkpoint is not None and checkpoint.parent.resolve() == folder.resolve()
         if not continues or not (folder / RESULTS_FILE).exists():
             return cls(folder)
@@ -227,13 +227,14 @@ class CheckpointFolder:
     ) -> list[str]:
         """Return the names of the checkpoint after an update.
 
-        ``kept_score`` is its score, if :meth:`keeps` is true of it. Deviation from fairseq: a
-        checkpoint saved by updates at the end of an epoch has both names.
+        ``kept_score`` is the score of the checkpoint if :meth:`keeps` is true for it, else None.
+        Deviation from fairseq: a checkpoint at the end of an epoch that is also due by updates has
+        both names.
         """
         config = self._config
         if config.no_save:
             return []
-        # Name the checkpoint by epoch, and by updates, if their intervals are complete.
+        # Name the checkpoint by epoch and by updates, each if its interval is complete.
         by_epoch = end_of_epoch and not config.no_epoch_checkpoints
         interval = config.save_interval_updates
         is_due_by_name = {
@@ -243,7 +244,7 @@ class CheckpointFolder:
             f"checkpoint.best_{config.best_checkpoint_metric}_{kept_score or 0:.4f}{SUFFIX}": (
                 kept_score is not None
             ),
-            # An interrupted training always needs the last one.
+            # An interrupted training always needs checkpoint_last.
             LAST: interrupted or not config.no_last_checkpoints,
         }
         return [name for name, is_due in is_due_by_name.items() if is_due]
@@ -263,7 +264,7 @@ class CheckpointFolder:
         return rf"checkpoint\.best_{re.escape(self._config.best_checkpoint_metric)}_(-?\d+\.?\d*)"
 
     def write(self, checkpoint: Checkpoint, names: list[str]) -> None:
-        """Write a checkpoint under several names, without shared bytes, and remove old ones."""
+        """Write a checkpoint to a file for each name, and remove old checkpoints."""
         first, *further_paths = [self.path / name for name in names]
         save_checkpoint(first, checkpoint)
         for path in further_paths:
@@ -292,7 +293,7 @@ class CheckpointFolder:
         )
 
     def present(self) -> Path | None:
-        """Return the first file here that has the name of a training's checkpoint, if any."""
+        """Return the first file here that is named like a training's checkpoint, if any."""
         for file in sorted(self.path.glob("*")):
             if WRITTEN.fullmatch(file.name):
                 return file
@@ -300,7 +301,7 @@ class CheckpointFolder:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Lock the folder inside the block. Remove it then if it is new and nothing is written."""
+        """Lock the folder inside the block. At the end remove a new folder without files."""
         if self._config.no_save:
             yield
             return
@@ -372,9 +373,9 @@ class CheckpointFolder:
             new_checkpoints = _numbers(pattern, written)
             if count <= 0 or not new_checkpoints:
                 continue
-            # Put the worst in front: of scores to minimize the highest.
+            # Sort by score, the worst in front: the highest score if lower is better.
             checkpoints = numbered_checkpoints(self.path, pattern)
-            if pattern != self._best_pattern:  # the larger are an earlier training's, and go first
+            if pattern != self._best_pattern:  # larger ones are an earlier training's, and go first
                 newest, _ = new_checkpoints[0]
                 checkpoints.sort(key=lambda checkpoint: (checkpoint[0] <= newest, checkpoint[0]))
             elif not config.maximize:
@@ -384,7 +385,7 @@ class CheckpointFolder:
 
 
 def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]:
-    """Return a folder's checkpoints by the number, the group of ``pattern``, in their names."""
+    """Return a folder's checkpoints, by the number in their names, the group of ``pattern``."""
     with reporting(f"{folder}: cannot read the folder", CheckpointError):
         names = os.listdir(folder)
     return sorted((number, folder / name) for number, name in _numbers(pattern, names))
@@ -407,7 +408,7 @@ def last_checkpoints(folder: Path, count: int, pattern: str, last: int | None) -
 
 
 def _numbers(pattern: str, names: Iterable[str]) -> list[tuple[float, str]]:
-    """Return the numbers in the names that match the pattern, with these names."""
+    """Return the number in each name that matches the pattern, and the name."""
     numbers = []
     for name in names:
         match = re.fullmatch(pattern + re.escape(SUFFIX), name)

@@ -1,8 +1,8 @@
 """Learning rates as formulas of the number of updates, as in fairseq and with its flags.
 
-Update ``t`` (from 1) uses ``learning_rate(t)``. fairseq uses its value at ``t - 1``, so its first
-update after a warm-up from 0 changes nothing. The values at a given number of updates, which both
-print, are the same.
+Update ``t`` (from 1) uses ``learning_rate(t)``. fairseq uses the value at ``t - 1``, so that with a
+warm-up from 0 its first update changes nothing. Logs of both print the same rate for a given number
+of updates.
 
 A schedule is one subclass of :class:`Schedule` with its options. Most options are a flag of fairseq
 as well, which :class:`ScheduleConfig` lists.
@@ -26,8 +26,8 @@ from relu_nmt.training import SCHEDULES
 class Schedule(ABC):
     """A learning rate for every update. Most are a formula of its number, without a state.
 
-    Options stand in the subclass and become its ``Config``, or a ``Config`` stands there instead.
-    Either way they are attributes of the schedule.
+    A subclass declares its options as attributes, which become its ``Config``, or it declares a
+    ``Config``. In both cases the options are attributes of the schedule.
 
     Args:
         config: an instance of the class's ``Config``.
@@ -60,7 +60,7 @@ class Schedule(ABC):
         self.prepare()
 
     def prepare(self) -> None:  # noqa: B027
-        """Check the options, and set attributes that follow from these. Called once at the end."""
+        """Check the options, and set attributes that follow. The constructor calls it last."""
 
     @abstractmethod
     def learning_rate(self, num_updates: int, epoch: int) -> float:
@@ -81,7 +81,7 @@ class Schedule(ABC):
 
     def warming_up(self, num_updates: int) -> float:
         """Return the learning rate on the straight line of the warm-up."""
-        # A negative rate stands for the lowest rate of the schedule, 0 unless it has one.
+        # A negative rate stands for the lowest rate of the schedule, or 0 if it has none.
         start = getattr(self.config, "init_lr", -1.0)
         if start < 0:
             start = getattr(self.config, "min_lr", 0.0)
@@ -89,7 +89,7 @@ class Schedule(ABC):
 
 
 WarmupConfig = Schedule.Config
-"""The option of every schedule here, and a base for the ``Config`` of further ones."""
+"""The option of every schedule here, and a base class for the ``Config`` of further schedules."""
 
 
 @SCHEDULES.register("inverse_sqrt")
@@ -118,7 +118,7 @@ class InverseSqrtSchedule(Schedule):
 
 @SCHEDULES.register("cosine")
 class CosineSchedule(Schedule):
-    """Half cosines from --lr down to --min-lr, the periods growing by --t-mult.
+    """Half cosines from --lr down to --min-lr. Each period is --t-mult times as long as the last.
 
     Reference: Loshchilov and Hutter 2017, equation 5. Deviation (fairseq's): each period shrinks
     both ends by --lr-shrink.
@@ -177,7 +177,7 @@ class PolynomialDecaySchedule(Schedule):
 
 @SCHEDULES.register("fixed")
 class FixedSchedule(Schedule):
-    """One learning rate per epoch, the last one for the rest, shrunk from --force-anneal on."""
+    """One rate per epoch, the last one for all later epochs. It shrinks from --force-anneal on."""
 
     anneal: int | None = option(None, "first epoch in which the learning rate shrinks", least=1)
     shrink: float = option(0.1, "factor of the learning rate from epoch anneal on", above=0)
@@ -187,14 +187,14 @@ class FixedSchedule(Schedule):
             rate = self.rates[min(epoch - 1, len(self.rates) - 1)]
         else:
             rate = self.rates[-1] * self.shrink ** (epoch + 1 - self.anneal)
-        # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it prints
-        # that value at u updates. Here both are update t's own factor.
+        # fairseq uses the factor (u + 1) / warmup for update u + 1, and prints it after u updates.
+        # Here the factor of update t is used and printed at t.
         return rate * num_updates / self.warmup if num_updates < self.warmup else rate
 
 
 @dataclass
 class PlateauState:
-    """The factor of the rate, the best score, and the epochs since."""
+    """The factor of the rate, the best score, and the number of epochs since the best score."""
 
     factor: float = 1.0
     best: float | None = None
@@ -235,7 +235,7 @@ class ReduceOnPlateauSchedule(Schedule):
             state.bad_epochs = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the factor, the best score and the epochs since."""
+        """Return the factor, the best score and the number of epochs since."""
         return dataclasses.asdict(self._state)
 
     def forget_best(self) -> None:
@@ -247,7 +247,7 @@ class ReduceOnPlateauSchedule(Schedule):
 
 
 def _flag(name: str, help_text: str, metavar: str, **changes: Any) -> Any:
-    """Return fairseq's flag of an option, which needs one of the schedules that have it."""
+    """Return fairseq's flag for an option of schedules, which needs one that has the option."""
     owners = [n for n in SCHEDULES.names() if name in options_of(SCHEDULES.get(n).Config)]
     declared = options_of(SCHEDULES.get(owners[0]).Config)[name]
     common: Any = {"parts": ("lr_scheduler", name), "needs": ("lr_scheduler", *owners)}
@@ -259,7 +259,7 @@ class ScheduleConfig:
     """Settings of the learning-rate schedule, under fairseq's flag names."""
 
     lr: tuple[float, ...] = option(
-        (5e-4,), "learning rate, its peak (fixed: one per epoch, LR1,...)", least=0, metavar="LR"
+        (5e-4,), "peak learning rate (fixed: one rate per epoch, LR1,...)", least=0, metavar="LR"
     )
     lr_scheduler: str = option(
         "inverse_sqrt",
@@ -283,7 +283,7 @@ class ScheduleConfig:
         "lowest learning rate",
         "LR",
         # Recipes for the first versions of fairseq give it with every schedule.
-        no_effect="only cosine has a lowest learning rate; --stop-min-lr ends training at one",
+        no_effect="only cosine has a lowest learning rate; --stop-min-lr ends training at a rate",
     )
     lr_period_updates: float = _flag("period", "updates of the first period; negative: all", "N")
     t_mult: float = _flag("t_mult", "factor of the length of periods", "F")

@@ -54,7 +54,7 @@ class TrainingState:
     precision: dict[str, float] = field(default_factory=dict)  # state of the loss scale
     inner: Meters = field(default_factory=Meters)  # meters since the last log line
     epoch_meters: Meters = field(default_factory=Meters)
-    # A signal came with the last update. Validation and saving that were due were left out.
+    # A signal came with the last update, so that validation and saving that were due are missing.
     interrupted: bool = False
 
     def begin_epoch(self, num_batches: int) -> bool:
@@ -81,7 +81,8 @@ class TrainingState:
         """Return the state that ``dataclasses.asdict`` described. Errors name ``origin``."""
         stored = dict(values)
         try:
-            # Earlier checkpoints hold the best score a second time, together with the count.
+            # Checkpoints of earlier versions hold the best score a second time, together with the
+            # count.
             patience = stored.pop("patience", None)
             if patience:
                 stored["bad_validations"] = patience["bad_validations"]
@@ -96,9 +97,9 @@ class TrainingState:
 class WeightAverage:
     """The average a <- decay * a + (1 - decay) * w of a model's weights. Empty without EMA.
 
-    At averaging t the decay is at most (1 + t) / (10 + t), so that a short training's average
-    forgets the random start. With ``--ema-start-update``, which has this purpose in fairseq, it is
-    always ``--ema-decay``. The statistics of BatchNorm are averaged with the parameters.
+    At averaging number t the decay is at most (1 + t) / (10 + t), so that the average of a short
+    training forgets the random start. With ``--ema-start-update``, fairseq's way to do so, the
+    decay is always ``--ema-decay``. The statistics of BatchNorm are averaged with the parameters.
     """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
@@ -124,7 +125,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[dict[str, Tensor]]:
-        """Put the average into the model inside the block. Yields the raw weights."""
+        """Put the average into the model inside the block. Yield the raw weights."""
         self._swap()
         try:
             yield self._averages
@@ -139,7 +140,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        """Exchange weights and averages in place: sharding gathers from the same memory."""
+        """Exchange weights and averages in place, since sharding reads this memory."""
         for name, parameter in self._parameters.items():
             weights = distributed.local_part(parameter)
             average = distributed.local_part(self._averages[name])
@@ -183,7 +184,7 @@ class Components:
         self.process = process
         self.config = config
         self.optimizer = build_optimizer(model, config.optimizer)
-        self.parameters: list[nn.Parameter] = []  # that the optimizer changes
+        self.parameters: list[nn.Parameter] = []  # those that the optimizer changes
         for group in self.optimizer.param_groups:
             self.parameters += group["params"]
         # BatchNorm's running statistics are averaged over the processes for evaluation.
@@ -217,12 +218,12 @@ class Components:
 
     @torch.no_grad()
     def normalize_gradients(self, sample_size: Tensor) -> Tensor:
-        """Divide summed gradients by the sample size and clip them. Return the norm before."""
+        """Divide summed gradients by the sample size and clip them. Return the norm before that."""
         # Undo the loss scale, so that norms are comparable.
         self.scaler.unscale_(self.optimizer)
         gradients = [distributed.local_part(p.grad) for p in self.parameters if p.grad is not None]
-        # Keep the factor on the device, without a wait for the GPU. Its world_size undoes the mean
-        # of DistributedDataParallel over the processes.
+        # Keep the factor on the device, without a wait for the GPU. world_size in it undoes
+        # DistributedDataParallel's mean over the processes.
         factor = (self.process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         if distributed.is_sharded(self.objective):
@@ -236,10 +237,10 @@ class Components:
         return norm
 
     def step(self, finite: Tensor | None) -> bool:
-        """Make the optimizer's step. Return False if gradients overflowed and it was skipped.
+        """Make the optimizer's step. Return False if gradients overflowed and the step was skipped.
 
-        The bool scalar ``finite`` keeps a fused optimizer from changing the weights if it is False,
-        so that the update can be repeated to find the cause. None: always change them.
+        If the bool scalar ``finite`` is False, a fused optimizer does not change the weights, so
+        that the update can be repeated to find the cause. None: always change the weights.
         """
         optimizer = self.optimizer
         scaler = self.scaler
@@ -252,7 +253,7 @@ class Components:
         before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
-        # Find an overflow by the scale, which falls only then.
+        # An overflow shows in the scale, which falls only then.
         overflowed = scaler.get_scale() < before
         smallest = self.config.min_loss_scale
         if overflowed and scaler.get_scale() < smallest:
@@ -274,7 +275,7 @@ class Components:
     def snapshot(
         self, state: TrainingState, description: Mapping[str, Any], with_optimizer: bool = True
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint of live tensors. All processes call this if the model is sharded."""
+        """Yield a checkpoint of the live tensors. With a sharded model, all processes call this."""
         state.schedule = self.schedule.state()
         state.precision = self.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
@@ -360,7 +361,7 @@ def _reset(state: TrainingState, config: TrainerConfig) -> None:
 def _load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
 ) -> None:
-    """Restore the optimizer's tensors, without frozen parts. New parts begin with a new state."""
+    """Restore the optimizer's tensors, without frozen parts. New parts begin without state."""
     # Group the tensors by parameter, and keep the tensors of trained ones.
     stored: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -401,7 +402,7 @@ def _load_optimizer(
 
 
 def _fits(state: Sequence[int], weight: Sequence[int]) -> bool:
-    """Return True for a scalar, and for the weight's shape with means of some dimensions."""
+    """Return True for a scalar, and for the weight's shape with some dimensions averaged."""
     if not state:
         return True
     pairs = zip(state, weight, strict=False)

@@ -58,7 +58,8 @@ class Trainer:
         self._per_update = 1  # batches of an update over all processes
         self._num_updates = 1  # of the epoch
         self._launched: Update | None = None
-        # Votes in the last update that was read: a process has a signal, the share of the time.
+        # Votes in the last update that was read: some process has a signal, and the used share of
+        # time.
         self._votes = (False, 0.0)
         self._reason: str | None = None  # to stop
         self._started = time.monotonic()  # earlier by the time of the runs before a resume
@@ -90,7 +91,8 @@ class Trainer:
             self._reason = self._limit_reached(self.state.epoch) or over
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
-            # Go on after an interruption even at a limit, to make up for it.
+            # After an interruption go on even at a limit, to make up for the validation that is
+            # missing.
             if self._reason is None or self.state.interrupted:
                 check_before_start(self.parts, self._data, self.log, self.state, self._description)
                 self.log.begin(self.state.num_updates)
@@ -116,13 +118,13 @@ class Trainer:
                     if self.state.batch_offset < self.state.num_batches:
                         self._validate_and_save(end_of_epoch=False)
                     else:
-                        self._reason = None  # the end of the epoch is left
+                        self._reason = None  # the end of the epoch is still to be done
                 while self._reason is None:
                     self._train_epoch()
         except BaseException as error:
             self.result.ended = str(error) or type(error).__name__
             self.result.diverged = isinstance(error, TrainingError)
-            # Save the updates before damaged data, of this or another process.
+            # Save the updates that came before damaged data of this or another process.
             is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
             can_save = not self.config.no_save and not is_sharded(self.parts.objective)
             is_saved = is_for_data and can_save and self.state.num_updates > 0
@@ -189,7 +191,7 @@ class Trainer:
         # Vote in the update, so that all processes stop at the same one.
         votes = bool(self._signals), self.config.share_of_time(self._wall())
         update.run(self.parts, batches, votes, self.log.wants_telemetry(number))
-        # While a GPU works on this update, read the numbers of the one before.
+        # While a GPU works on this update, read the numbers of the last update.
         self._read_launched()
         # Count the batches even of a skipped update.
         state.batch_offset = min(state.batch_offset + self._per_update, state.num_batches)
@@ -217,13 +219,14 @@ class Trainer:
         except TrainingError as error:
             if is_sharded(self.parts.objective):  # one process alone cannot repeat the update
                 raise
-            # Repeat the update, whose weights are unchanged, to name its first value not finite.
+            # The weights are unchanged: repeat the update to name the first value that is not
+            # finite.
             torch.manual_seed(update.seed)
             causes = self._process.gather(first_not_finite(self.parts, update.batches))
             first = next(filter(None, causes), None)
             result = f"{first} that is not finite" if first else "made again, all of it is finite"
             raise TrainingError(f"{error}; {result}") from error
-        # Add the numbers to the meters, with the time since those before.
+        # Add the numbers to the meters, with the time since the last numbers.
         state = self.state
         end = time.monotonic()
         meters.seconds = end - self._lap
@@ -324,7 +327,7 @@ class Trainer:
         is_kept: bool = False,
         keeps_last: bool = False,
     ) -> None:
-        """Write a checkpoint. At the end of an epoch ``state`` has the next one already."""
+        """Write a checkpoint. At the end of an epoch ``state`` holds the next epoch already."""
         self._read_launched()
         state = self.state
         state.seconds = self._wall()
@@ -350,7 +353,7 @@ class Trainer:
                 f"{state.num_updates} updates, score {score_text}) (writing took "
                 f"{time.monotonic() - start:.2f} seconds)"
             )
-        # Leave the time of writing out of the next update's.
+        # Do not count the time of writing for the next update.
         self._lap = time.monotonic()
 
     def _write_result(self) -> None:
@@ -392,17 +395,17 @@ class Trainer:
 
     def _learning_rate(self, num_updates: int) -> float:
         config = self.config
-        # Reach the end of the schedule with the end of the time, at any pace.
+        # Let the schedule end together with the time, at any pace.
         if config.follows_time:
             planned = 1 + int(self._share_of_time() * config.max_update)
             num_updates = min(planned, config.max_update)
         return self.parts.schedule.learning_rate(num_updates, self.state.epoch)
 
     def _wall(self) -> float:
-        """Return the seconds of running, those before a resume included."""
+        """Return the seconds of running, also before a resume."""
         return time.monotonic() - self._started
 
 
 def is_multiple(number: int, interval: int) -> bool:
-    """Return True for the multiples of ``interval`` above 0. False for all if it is 0."""
+    """Return True if ``number`` is a multiple of ``interval`` above 0. 0 has no multiples."""
     return interval > 0 and number > 0 and number % interval == 0

@@ -20,7 +20,7 @@ SHOWN_IDS = 20
 
 @dataclass
 class Update:
-    """An update. After :meth:`run` its numbers may still be on their way from the device."""
+    """An update. After :meth:`run` its numbers may still be on the device, and not yet computed."""
 
     num_updates: int  # number of the update, from 1
     epoch: int
@@ -29,7 +29,7 @@ class Update:
     batches: Sequence[Batch] = ()  # of this process
     names: Sequence[str] = ()  # of the metrics
     # Float64 [6 + 2 * metrics + batches] on the device: the gradient's norm before clipping, sums
-    # over all processes, and the loss of each batch.
+    # over all processes (counts, votes, metrics), and the loss of each batch.
     values: Tensor = field(default_factory=lambda: torch.empty(0))
     skipped: bool = False  # gradients overflowed and the optimizer made no step
     loss_scale: float | None = None
@@ -45,8 +45,8 @@ class Update:
         """Make an update of the objective, which is in training mode.
 
         The weight of a batch is 1, or 0 if it only keeps this process in step with others.
-        ``votes``: this process has received a signal, and its used share of the time.
-        ``wants_telemetry``: compute the telemetry of the first batch.
+        ``votes`` say whether this process has received a signal, and which share of the time is
+        used. ``wants_telemetry``: compute the telemetry of the first batch.
         """
         # Go forward and backward with each batch.
         torch.manual_seed(self.seed)
@@ -84,7 +84,7 @@ class Update:
         for group in parts.optimizer.param_groups:
             group["lr"] = self.lr * group["lr_scale"]
         sums_of_all = torch.cat([gradient_norm.double().view(1), vector])
-        # Leave the verdict on the device, so that the CPU need not wait.
+        # Keep the result of the test on the device, so that the CPU need not wait.
         finite = None if is_sharded(parts.objective) else sums_of_all.isfinite().all()
         self.skipped = not parts.step(finite)
         # Keep the numbers unread, so that the next update can start at once.
@@ -94,7 +94,7 @@ class Update:
         self.loss_scale = parts.loss_scale
 
     def read(self, parts: Components) -> tuple[Meters, tuple[bool, float]]:
-        """Wait for the sums over all processes. Return them, and the votes: signal, mean time."""
+        """Wait for the sums over all processes. Return them and votes: signal, mean time share."""
         # Take the vector apart.
         gradient_norm, _, tokens, sentences, signals, times, *pairs = self.values.tolist()
         metrics: dict[str, tuple[float, float]] = {}
@@ -176,7 +176,7 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
                 if parameter.grad is not None and not _is_finite(parameter.grad):
                     broken.append(name)
             if broken:  # the backward pass begins with the last module
-                # Find the broken parameter whose module came last in the forward pass.
+                # Of the broken parameters, name one whose module came last in the forward pass.
                 last_pass = {name: index for index, name in enumerate(order)}
                 first = max(broken, key=lambda name: last_pass.get(name.rpartition(".")[0], -1))
                 return f"the gradient of {first} is the first"

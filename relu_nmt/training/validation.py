@@ -68,7 +68,7 @@ def validate(
                     log.warn_once(name, f"{name} stays 0 while the loss falls {fall}; {advice}")
             scorer = None  # further sets have no scorer
     except DataError:
-        # The training, once it goes on, validates again.
+        # A resumed training validates again.
         state.interrupted = True
         # Remove entries of the sets that were validated before the error.
         for entries in (result.epochs, *result.valid.values()):
@@ -80,7 +80,7 @@ def validate(
 def patience_is_over(
     config: TrainerConfig, state: TrainingState, result: TrainingResult
 ) -> str | None:
-    """Return the reason to stop if too many validations brought no better score."""
+    """Return the reason to stop if ``--patience`` validations brought no better score."""
     if not 0 < config.patience <= state.bad_validations:
         return None
     metric = config.best_checkpoint_metric
@@ -160,7 +160,7 @@ def forget_other_measure(
     if old_subset not in (None, state.best_subset):
         how = f"is of the validation set {old_subset}, no longer the first"
     elif signature:
-        # Compare without sacreBLEU's version. Before signatures were kept, all languages had 13a.
+        # Compare without sacreBLEU's version. A score without a signature used the tokenizer 13a.
         is_comparable = re.search(r"\btok:(13a|none)\b", signature) is not None
         if old_signature is not None:
             settings = old_signature.partition("|version:")[0]
@@ -178,7 +178,7 @@ def forget_other_measure(
 
 
 def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float, float] | None:
-    """Return the first and last loss if it falls while a score stays 0, from the second time on."""
+    """Return the first and last loss if the loss falls while a score stays 0 in two validations."""
     losses: list[float] = []
     for stats in validations:
         score = stats.get(metric)
