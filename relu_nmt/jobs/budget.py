@@ -45,12 +45,12 @@ AVERAGED = 9
 """The average of the weights reaches back over one of so many parts of the updates."""
 MOST_DECAY = 0.9999
 GAIN = 0.95
-"""The share of the time in float32 that bfloat16 has to fall below."""
+"""bfloat16 is chosen if its time is below this share of the time in float32."""
 TIMED_UPDATES = 8
 MOST_TRYING = 0.03
-"""The share of a budget of time that ends a trial before all of its updates."""
+"""The share of a budget of time after which a trial ends early."""
 UNTIMED_UPDATES = 1
-"""Updates before those that are timed, in which kernels are compiled and memory is found."""
+"""First updates of a trial, which compile kernels and allocate memory, and are not timed."""
 
 SettingsT = TypeVar("SettingsT")
 
@@ -116,7 +116,7 @@ def given_names(settings: Any) -> set[str]:
     """Return the names of the settings that a flag, a keyword or a file gives."""
     if settings.given:
         return set(settings.given)
-    # Settings that were made in another way have values that are no defaults.
+    # Settings made in Python do not know what was given: take the values that are not defaults.
     values = flat(to_dict(settings))
     options = all_options(type(settings))
     return {name for name, entry in options.items() if values[name] != entry.default}
@@ -130,7 +130,7 @@ def filled(settings: SettingsT, chosen: Mapping[str, Any]) -> SettingsT:
     chosen = {name: value for name, value in chosen.items() if name in options}
     given = given_names(settings) - set(LIMITS)
     typed = set(settings.typed) - set(LIMITS) or given  # type: ignore[attr-defined]
-    # Presets stay as they are, and a file's values go before choices.
+    # Presets stay as they are. Values of a file override choices.
     presets = {name for name, entry in options.items() if entry.presets is not None}
     base = {name: values[name] for name in presets} | chosen
     base |= {name: values[name] for name in given - typed}
@@ -144,17 +144,17 @@ def measured_pace(
     config: TrainerConfig,
     process: ProcessGroup,
 ) -> Pace:
-    """Return the pace of a training, after some updates at rate 0 of a model for this purpose."""
+    """Return the pace of a training, measured in some updates at rate 0 of a model of its own."""
     assert config.budget is not None
     most_seconds = MOST_TRYING * (Budget.parse(config.budget).seconds or math.inf)
-    # Schedules that end with the training have no end yet.
+    # Schedules that end with the training do not know its end yet.
     config = replace(config, schedule=ScheduleConfig(lr_scheduler="fixed"))
     wrapped = process.wrap(objective.train(), config.ddp_backend)
     parts = Components(objective, config, process, wrapped)
     num_batches = source.begin_epoch(1)
     update_freq = config.update_freq_of(1)
     per_update = update_freq * process.world_size
-    # Take batches from all of the epoch, since their lengths differ.
+    # Take batches from the whole epoch, since their lengths differ.
     count = UNTIMED_UPDATES + TIMED_UPDATES
     indices = np.linspace(0, num_batches - 1, count * update_freq).astype(int).tolist()
     seconds = 0.0
@@ -173,7 +173,7 @@ def measured_pace(
                 num_timed += 1
                 if max(process.gather(time.monotonic() - begun)) > most_seconds:
                     break
-    # Give every process the pace of the slowest.
+    # Give every process the pace of the slowest process.
     slowest = max(process.gather(seconds / num_timed))
     weights = sum(parameter.numel() for parameter in parts.model.parameters())
     validation_batches = sum(valid_source.begin_epoch(1) for valid_source in valid.values())
@@ -207,11 +207,11 @@ def with_length(
     chosen: Mapping[str, Any],
     least_warmup: int = 0,
 ) -> SettingsT:
-    """Return settings with ``chosen`` and the number of updates, and print how long it takes."""
+    """Return settings with ``chosen`` and the number of updates. Print how long these take."""
     trainer: TrainerConfig = settings.trainer  # type: ignore[attr-defined]
     assert trainer.budget is not None
     budget = Budget.parse(trainer.budget)
-    # The time before the first update counts in a new training alone.
+    # The time before the first update counts only in a new training.
     spent = 0.0
     if not training.goes_on:
         spent = max(training.process.gather(time.monotonic() - training.started))

@@ -48,7 +48,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 def require_training_memory(model: nn.Module, config: TrainerConfig, world_size: int) -> None:
-    """Refuse a training whose gradients and moments do not fit this machine beside the weights."""
+    """Refuse a training whose weights, gradients and moments do not fit into memory."""
     num_bytes = 0
     for weight in model.parameters():
         num_bytes += weight.numel() * weight.element_size() * weight.requires_grad
@@ -67,7 +67,7 @@ class TrainingRun:
     settings: Any  # with the groups ``model`` and ``trainer``
     process: ProcessGroup
     log: TrainingLog
-    checkpoint: Path | None  # of this training, or the one whose weights alone it takes
+    checkpoint: Path | None  # of this training, or only a source of initial weights
     goes_on: bool  # ``checkpoint`` is of this training
     started: float = field(default_factory=lambda: time.monotonic())
 
@@ -77,7 +77,7 @@ class TrainingRun:
 
     @property
     def fresh_start(self) -> str:
-        """Advice on flags for a training that takes nothing of an earlier checkpoint."""
+        """Advice on flags for a training that takes nothing from an earlier checkpoint."""
         return self.settings.trainer.fresh_start(self.goes_on)
 
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:

@@ -170,7 +170,7 @@ def test_long_sources_are_cut_in_training(data, tmp_path):
     ("flags", "message"),
     [
         ("--left-pad-source True", "expected False, or leave it out: padding stands on the right"),
-        ('--eval-bleu --eval-bleu-detok-args {"target_lang":"fr"}', "but the data's is en"),
+        ('--eval-bleu --eval-bleu-detok-args {"target_lang":"fr"}', "but the data folder's is en"),
         ('--eval-bleu --eval-bleu-detok-args {"dash":1}', "--eval-bleu-detok-args"),
         ("--eval-bleu --eval-bleu-detok-args en", 'expected JSON such as \'{"target_lang": "en"}'),
         ("--amp", "--fp16 needs a CUDA GPU"),

@@ -238,7 +238,7 @@ def test_steps_that_the_model_has_not_are_refused(texts, marian, tmp_path):
     other = tiny_task(["a"])
     other.source_text.lowercase = True
     save_tiny_model(tmp_path / "sides.safetensors", other)
-    refused(tmp_path, [*paths[:-1], tmp_path / "sides.safetensors"], "have other text steps")
+    refused(tmp_path, [*paths[:-1], tmp_path / "sides.safetensors"], "have different text steps")
     apart = replace(tiny_task(["a"]), target_dictionary=Dictionary(["b"]))
     save_tiny_model(tmp_path / "apart.safetensors", apart)
     flags = [*paths[:-1], tmp_path / "apart.safetensors", "-s", "de", "-t", "en"]

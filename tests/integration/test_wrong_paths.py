@@ -204,7 +204,7 @@ def test_a_line_without_an_end_is_not_read_for_ever(monkeypatch):
     monkeypatch.setattr(translate_lines, "MOST_BYTES", 3 * READ_BYTES)
     with (
         open("/dev/zero", "rb") as endless,
-        pytest.raises(DataError, match="a line without an end"),
+        pytest.raises(DataError, match="a line that does not end"),
     ):
         next(read_buffers(endless, "/dev/zero", 0))
 

@@ -1,4 +1,4 @@
-"""A checkpoint that is analyzed: what it reads, and the results."""
+"""A checkpoint that is analyzed: its input, and the results."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,10 +35,10 @@ AT_ONCE = 1000  # most sentences or groups to read, sort by length and analyze t
 
 @dataclass
 class AnalyzedModel:
-    """A checkpoint, the split as it reads it in groups of sentences or one by one, and its results.
+    """A checkpoint, the split in the groups or single sentences that it reads, and its results.
 
     The results are the records and the report of :class:`WeightStatistics` and
-    :class:`LayerStatistics`. Networks that are no memories have no report.
+    :class:`LayerStatistics`. Feed-forward networks without a memory have no report.
     """
 
     name: str
@@ -53,7 +53,7 @@ class AnalyzedModel:
     remarks: list[str] = field(default_factory=list)  # statistics that the checkpoint lacks
     losses: Losses | None = None  # of the references
     alone: Losses | None = None  # of the sentences of groups, each read by itself
-    removal: Removal | None = None  # as many of the weak heads as can go, or else the weakest
+    removal: Removal | None = None  # of all weak heads that can go, or else of the weakest
     bleu: SegmentStatistics | None = None
 
     @property
@@ -115,9 +115,9 @@ class AnalyzedModel:
             self._translate(chosen.tolist(), scorer)
 
     def _measure_losses(self, numbers: Sequence[int]) -> None:
-        """Measure the losses of sentences or groups, and in two more ways that answers need."""
+        """Measure losses: of sentences or groups, of sentences alone, and without weak heads."""
         task = self.translator.task
-        # Models with and without separators have the same tokens apart from ends of sentences.
+        # Leave out ends of sentences, which models with and without separators mark differently.
         left_out = []
         if task.separators is not None:
             left_out.append(task.separators.target)
@@ -141,7 +141,7 @@ class AnalyzedModel:
                     sentences.append(SourceSentence(source, reference=target))
             losses = reference_losses(self.translator, sentences, left_out, label)
             self.alone = losses.joined(first)
-        # Remove weak heads together, and fewer and fewer until the loss stays.
+        # Remove all weak heads, then half as many, and so on until the loss hardly rises.
         weak = weak_heads(self.records)
         while weak and (self.removal is None or not self.removal.is_harmless(of_all)):
             places = list(map(AttentionPlace.parse, weak))

@@ -1,7 +1,7 @@
 """Answers to the questions of an analysis: sentences made of its numbers.
 
-They say no more than the numbers carry. A difference whose interval contains 0 is none, and few
-sentences are named as such. The intervals hold 95 % of resamples of the sentences.
+They claim no more than the numbers show. A difference whose interval contains 0 is no difference,
+and answers say if the sentences are few. The intervals hold 95 % of resamples of the sentences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ from relu_nmt.modules.config import SLOTS
 FEW = 100  # fewer sentences or groups than this are few
 DEAD = 0.99  # a head is dead if so many of its rows are null
 WEAK = 0.01  # a head is weak if it adds less than this fraction of the variance of the states
-NEGLIGIBLE = 0.02  # bits per token: a larger rise of the loss is one that counts
+NEGLIGIBLE = 0.02  # in bits per token: a smaller rise of the loss does not count
 MOST_SEGMENTS = 10_000  # most sentences or groups to resample one by one
 MAJORITY = 0.5  # a head looks at a place that has more than this share of its weight
-MOST_NAMES = 6  # name up to this many heads, and count more
+MOST_NAMES = 6  # up to this many heads are named, more are counted
 SPREAD = "spread"
 SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"}
 Record = Mapping[str, Any]
@@ -33,7 +33,7 @@ Records = Sequence[Record]
 
 
 class Answer(NamedTuple):
-    """A question, and its answer in sentences, the first ones first to read."""
+    """A question, and its answer in sentences, the most important first."""
 
     question: str
     sentences: list[str]
@@ -47,7 +47,7 @@ class Interval(NamedTuple):
     high: float
 
     def contains_zero(self, decimals: int) -> bool:
-        """Return whether a difference may be none, as far as it is printed."""
+        """Return whether the interval contains 0, with the ends as they are printed."""
         return round(self.low, decimals) <= 0 <= round(self.high, decimals)
 
     def text(self, decimals: int, signed: bool = False) -> str:
@@ -73,8 +73,8 @@ class Losses:
         return Losses(np.add.reduceat(self.bits, first), np.add.reduceat(self.tokens, first))
 
     def resampled(self) -> np.ndarray:
-        """Return the bits per token of the sentences and, behind it, of each resample."""
-        # Draw blocks of neighbors where a count of each single one would need much memory.
+        """Return the bits per token of the sentences, then those of each resample."""
+        # Draw blocks of neighboring sentences if counts of single ones would need much memory.
         if len(self.bits) > MOST_SEGMENTS:
             size = -(-len(self.bits) // MOST_SEGMENTS)
             return self.joined(range(0, len(self.bits), size)).resampled()
@@ -83,7 +83,7 @@ class Losses:
 
 
 def interval(values: np.ndarray) -> Interval:
-    """Return the first value with the interval of the resamples' values behind it."""
+    """Return the first value, with the interval of the further values, which are of resamples."""
     return Interval(float(values[0]), *resampling_bounds(values[1:]))
 
 
@@ -246,7 +246,7 @@ class Removal(NamedTuple):
     losses: Losses
 
     def is_harmless(self, of_all: Losses) -> bool:
-        """Return True if the loss of the whole model, ``of_all``, rises negligibly at most."""
+        """Return True if the loss rises at most negligibly above ``of_all``, the whole model's."""
         return self.change(of_all).high <= NEGLIGIBLE
 
     def change(self, of_all: Losses) -> Interval:
@@ -268,7 +268,7 @@ def dead_heads(records: Records) -> list[str]:
     """Return the names of heads that give nearly no query any weight."""
     heads: dict[str, bool] = {}
     for record in _heads(records):
-        # A head may have two records, for the sentence and for the document.
+        # A head may have two records, one for the sentence and one for the document.
         is_null = record.get("null_fraction", 0.0) >= DEAD
         heads[head_name(record)] = is_null and heads.get(head_name(record), True)
     return [name for name, is_dead in heads.items() if is_dead]

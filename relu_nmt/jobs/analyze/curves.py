@@ -89,7 +89,7 @@ def _add_line(curves: Curves, line: str) -> None:
             add_point(curves, TELEMETRY, {**means, "num_updates": values.get("num_updates")})
         elif "num_updates" in values:
             add_point(curves, TRAIN, values)
-        # Take a validation line apart: its names begin with the subset's.
+        # Take a validation line apart: its names begin with the name of the subset.
         for name in values:
             subset = name.removesuffix("_num_updates")
             if subset not in (name, TRAIN):  # the means of an epoch repeat the other lines

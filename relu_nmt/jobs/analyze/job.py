@@ -88,7 +88,7 @@ def _analyze(
                 f"--examples {number}: split {settings.gen_subset} has {total:,} {unit}, numbered "
                 "from 0"
             )
-    # Find the layers and heads to draw in each model. None if the attention has no weights.
+    # Find the layers and heads to draw in each model. None stands for attention without weights.
     shown_places: dict[str, list[AttentionPlace | None]] = {}
     for text in settings.places:
         place = AttentionPlace.parse(text)
@@ -182,7 +182,7 @@ def _example(
 
 def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) -> dict[str, str]:
     """Return the text of each CSV file by the last part of its name."""
-    # Branches and attention of each checkpoint, a row for each head and mean.
+    # Branches and attention of each checkpoint, with a row for each head and each mean.
     attention: list[Mapping[str, Any]] = []
     ranks: list[Mapping[str, Any]] = []
     memories: list[Mapping[str, Any]] = []
@@ -224,7 +224,7 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) ->
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """Return short distinct names for paths: of their folders if these differ, or of the files.
+    """Return short distinct names for paths: folder names if these differ, or file names.
 
     Example:
         >>> distinct_names(["runs/relu/best.safetensors", "runs/softmax/last.safetensors"])
@@ -236,12 +236,13 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     for path in map(Path, paths):
         parts.append((*path.absolute().parent.parts, path.stem))
     number = len(set(parts))
-    # Drop usual names at the end, or the file, if the paths still differ.
+    # Drop usual names at the end, or else the file name, if the paths differ without it.
     for shorter in (list(map(_without_usual_names, parts)), [path[:-1] for path in parts]):
         if len(set(shorter)) == number:
             parts = shorter
             break
-    # Drop an end that several paths share, and take as few parts from the end as differ.
+    # Drop an end that all paths share. Then take as few parts from the end as distinguish the
+    # paths.
     while number > 1 and len({path[-1] for path in parts}) == 1:
         parts = [path[:-1] for path in parts]
     length = 1

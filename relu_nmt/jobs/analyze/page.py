@@ -108,7 +108,7 @@ def answers_of(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) -
 
 
 def last_bleu(names: Sequence[str], courses: Mapping[str, Curves]) -> dict[str, float]:
-    """Return the last BLEU of each training's first validation set, {} if one has none."""
+    """Return the last BLEU of each training's first validation set, {} if a training has none."""
     values: dict[str, float] = {}
     for name in names:
         for (split, metric), points in courses.get(name, {}).items():
@@ -151,7 +151,7 @@ def _slot_means(series: Sequence[Series]) -> dict[str, list[tuple[str, Mapping[s
 
 
 def of_courses(courses: Mapping[str, Curves], panels: Mapping[tuple[str, str], str]) -> str:
-    """Return a plot of each training's curves over updates, ``panels`` by split and metric."""
+    """Return a plot of the trainings' curves over updates, with ``panels`` by split and metric."""
     drawn = []
     for key, title in panels.items():
         curves = [(name, course.get(key, {})) for name, course in courses.items()]
@@ -168,7 +168,7 @@ def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], s
         for key, points in course.items():
             if len(points) > 1:
                 drawn[key] = None
-            # Only translation models have a loss without smoothing. Others count examples.
+            # Only translation models log a loss without smoothing. Other models count examples.
             if key == (TRAIN, "nll_loss"):
                 bits = "bits per token"
     splits = list(dict.fromkeys(split for split, _ in drawn if split not in (TRAIN, TELEMETRY)))

@@ -1,4 +1,4 @@
-"""Write models in other forms, from other toolkits, or as a mean, and shortlists for them."""
+"""Convert models to other forms and from other toolkits, average them, and make shortlists."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -140,7 +140,7 @@ def save_model(
     progress: bool,
 ) -> Path:
     """Write a model of another toolkit as a checkpoint. Return the path."""
-    # Compare the embeddings with the dictionaries, and the names with the built model's names.
+    # Compare the embeddings with the dictionaries, and the names with those of a built model.
     for side, dictionary in (
         ("encoder", task.source_dictionary),
         ("decoder", task.target_dictionary),
@@ -164,8 +164,8 @@ def save_model(
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"{origin}: does not fit its settings: {reason}") from error
-    # Store settings and task, from which the model is built again. --config takes the settings: the
-    # default --arch would add the weights of a regularizer.
+    # Store settings and task, from which the model is built again. --config takes the model with
+    # --arch transformer: the default --arch would add the weights of a regularizer.
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
     metadata["args"] = {"model": to_dict(config), "task": {"arch": "transformer"}}
     save_checkpoint(safe_write.target_of(path), Checkpoint(dict(model.state_dict()), metadata))
@@ -184,7 +184,7 @@ def output_path(text: str, kind: str | None = TRANSLATION) -> Path:
 
 
 def check_replaceable(path: str, kind: str | None) -> None:
-    """Check that ``--output`` can be written and replaces at most weights of this kind."""
+    """Check that ``--output`` can be written, and replaces nothing but weights of this kind."""
     safe_write.check_writable("--output", path)
     if not Path(path).exists():
         return
@@ -194,7 +194,7 @@ def check_replaceable(path: str, kind: str | None) -> None:
         raise DataError(
             f"--output {path}: is there already; give another name ({error})"
         ) from error
-    # Weights of the same task may be replaced, but no state of a training.
+    # Weights of the same task may be replaced, but not the state of a training.
     if "training_state" in earlier:
         reason = "holds the state that a training goes on from"
     elif kind != (other := _kind(path)):
@@ -268,7 +268,7 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
     split = task.load_split(settings.gen_subset)
     if split.target is None:
         raise DataError(f"{split.stem}: has no target side, from which translations are learned")
-    # Choose pairs at equal distances. A small split gives each pair once.
+    # Choose pairs at equal distances, or each pair once if the split is small.
     chosen = np.unique(
         np.linspace(0, len(split) - 1, min(settings.pairs, len(split))).round().astype(int)
     )

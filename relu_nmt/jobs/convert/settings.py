@@ -16,7 +16,7 @@ class ConvertSettings:
     )
     to: str = option(
         "checkpoint",
-        "form: a checkpoint for decoding alone, or one for other runtimes",
+        "form: a checkpoint for decoding alone, or a folder for another runtime",
         choices=("checkpoint", "ctranslate2", "onnx"),
     )
     output: str = option(
@@ -40,12 +40,12 @@ class AverageSettings:
     )
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     num_epoch_checkpoints: int | None = option(
-        None, "average the last N of the folder that were saved by epochs", least=1
+        None, "average the last N checkpoints of the folder saved by epochs", least=1
     )
     num_update_checkpoints: int | None = option(
-        None, "average the last N of the folder that were saved by updates", least=1
+        None, "average the last N checkpoints of the folder saved by updates", least=1
     )
-    checkpoint_upper_bound: int | None = option(None, "take none of a later epoch (or update)")
+    checkpoint_upper_bound: int | None = option(None, "take none after this epoch (or update)")
 
     def check(self) -> None:
         """Compare the settings with each other."""
@@ -112,7 +112,7 @@ class ImportFairseqSettings:
                 "read; if you trust the author of this one, give --trust-pickle"
             )
         if self.subword in SPLIT[1:] and self.subword_model is None:
-            raise ConfigError(f"--subword {self.subword}: give its --subword-model, too")
+            raise ConfigError(f"--subword {self.subword}: give --subword-model, too")
 
 
 MARIAN_NAMES = (

@@ -31,7 +31,8 @@ from relu_nmt.tokenization.pipeline import TextPipeline
 
 CLUSTER_FOLDER = "jobs"
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model", "target_subword_model")
-# Settings without effect on the result, or names of files, whose contents count.
+# Settings that are not in the key: they do not change the result, or name files, whose contents are
+# in the key.
 NOT_IN_KEY = (
     *("workers", "overwrite", "destdir", "task", "dataset_impl", "no_progress_bar"),
     *("cluster", "cluster_parameters", "like"),
@@ -47,8 +48,8 @@ SMALL_SHARE = 0.01  # share of changed lines that is too small for advice
 def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
     """Make a data folder, or one for each shard, or finish an interrupted one.
 
-    Returns the manifest, of several shards the first manifest, which has dictionaries and subwords.
-    With ``dict_only`` it is empty.
+    Returns the manifest. With several shards it is that of the first, which has dictionaries and
+    subwords. With ``dict_only`` it is empty.
     """
     settings.refuse_idle_limits()
     # Make the first folder, which gives further ones dictionaries and subwords.
@@ -153,7 +154,7 @@ def _key(job: Job) -> str:
     # Add versions, on which tokens depend.
     hashed: dict[str, Any] = {"settings": settings, "contents": contents}
     hashed["versions"] = _versions(job)
-    # Add only later tokenizer versions, so that old folders keep their keys.
+    # Add tokenizer versions above 1 only, so that old folders keep their keys.
     version = tokenizers.get(job.config.tokenizer).version()
     if version > 1:
         hashed["tokenizer_version"] = version
@@ -202,7 +203,7 @@ def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
             raise DataError(
                 f"{job.config.destdir}: holds data made from other text or settings; {advice}"
             )
-        # Remove all files of the old folder, so that none is mistaken for a new one.
+        # Remove all files of the old folder, so that no old file is taken for a new one.
         (job.folder / data_folder.MANIFEST_NAME).unlink()
         data_folder.remove_files(job.folder, manifest["files"], _given_files(job).values())
     elif not job.config.overwrite and Journal.read(job.folder / data_folder.WORK_FOLDER) is None:
@@ -413,7 +414,7 @@ def _written_files(job: Job) -> list[Path]:
 
 
 def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:
-    """Report in one line how many sampled lines survive, but for white space and lost case."""
+    """Report how many sampled lines decode to the same text, except white space and lost case."""
     total = num_unchanged = num_characters = 0
     for line in _sample(text, separator):
         # Remove differences that tokens cannot keep: white space, codes of languages and case.

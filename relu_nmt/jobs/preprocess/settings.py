@@ -55,11 +55,11 @@ class PreprocessSettings(shared.ClusterOptions):
         None, "use this target dictionary", files=GIVEN, needs=("only_source", False)
     )
     thresholdsrc: int = option(
-        0, "source words (joined: all words) that occur less often are unknown"
+        0, "source words (joined: all words) with fewer occurrences are unknown"
     )
     thresholdtgt: int = option(
         0,
-        "target words that occur less often are unknown",
+        "target words with fewer occurrences are unknown",
         needs=("joined_dictionary", False),
         no_effect="--thresholdsrc is that of the joined dictionary",
     )
@@ -97,7 +97,7 @@ class PreprocessSettings(shared.ClusterOptions):
     )
     target_subword_model: str | None = option(
         None,
-        "model of the target, if it has another, as Marian's source.spm and target.spm",
+        "model of the target if it is not the same, as Marian's source.spm and target.spm",
         files=GIVEN,
         needs=["subword_model", ("only_source", False)],
     )
@@ -133,7 +133,7 @@ class PreprocessSettings(shared.ClusterOptions):
     # Declared last, since its name hides the function that declares the options above.
     like: str | None = option(
         None,
-        "checkpoint of a model whose dictionaries, text steps and languages to take",
+        "take dictionaries, text steps and languages from the checkpoint of a model",
         metavar="CKPT",
         files=READ,
     )
@@ -241,7 +241,7 @@ class PreprocessSettings(shared.ClusterOptions):
             return
         if self.dict_only:
             raise ConfigError("--dict-only: give one --trainpref, the text to learn from")
-        # Require one model, since all shards take over the model of the first.
+        # Require one model, since all shards use the model of the first shard.
         if self.learns_subwords and not self.joined_dictionary and not self.only_source:
             raise ConfigError(
                 f"--subword {self.subword} of several --trainpref: add --joined-dictionary, for "
@@ -256,7 +256,7 @@ class PreprocessSettings(shared.ClusterOptions):
     def shards(self) -> list["PreprocessSettings"]:
         """Return the settings of each shard. The first also gets validation and test text."""
         folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
-        # Give further shards dictionaries and subwords of the first, unless a model has them.
+        # Further shards use the dictionaries and subwords of the first, unless a model has them.
         of_first: dict[str, Any] = {"validpref": None, "testpref": None}
         if not self.like:
             of_first |= {"srcdict": None, "tgtdict": None}

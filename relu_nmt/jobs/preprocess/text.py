@@ -43,7 +43,8 @@ class Job:
     # Text steps and dictionary of the model by language, empty without a model.
     texts: dict[str, TextPipeline] = field(default_factory=dict)
     dictionaries: dict[str, Dictionary] = field(default_factory=dict)
-    # Documents of each split with known boundaries. Separator lines of each split's source text.
+    # The number of documents of each split with boundaries. The separator lines of each source
+    # text.
     num_documents: dict[str, int] = field(default_factory=dict, init=False)
     separators: dict[str, list[int]] = field(default_factory=dict, init=False)
     model_paths: dict[str, Path] = field(default_factory=dict, init=False)  # by language
@@ -75,7 +76,7 @@ class Job:
         disk = next(path for path in (self.folder, *self.folder.parents) if path.is_dir())
         try:
             return self.open_files.enter_context(tempfile.TemporaryFile(dir=disk))
-        except OSError:  # a finished folder may be on a disk that is read-only
+        except OSError:  # the disk of a finished folder may be read-only
             return self.open_files.enter_context(tempfile.TemporaryFile())
 
     def path(self, split: str, ending: str) -> Path:
@@ -85,7 +86,7 @@ class Job:
     def tokens(self) -> dict[SideKey, TextFile]:
         """Return the text of each side of each split, tokens between spaces."""
         config = self.config
-        # Learn the subword model on the words of the training text, or copy given ones.
+        # Learn the subword model on the words of the training text, or copy given models.
         train = {key: text for key, text in self.inputs.items() if key[0] == "train"}
         done: dict[SideKey, TextFile] = {}
         if config.learns_subwords:
@@ -157,7 +158,7 @@ class Job:
             step = "keep"
             if is_train and separator == "none":
                 return None
-        # Keep the raw text of other splits, from which references come. It may be the tokens.
+        # Keep the raw text of other splits for references. It may equal the tokens.
         outputs = {}
         if is_train or step != "keep":
             outputs[self.folder / WORK_FOLDER / f"{split}.{language}.{step}"] = step
@@ -265,7 +266,7 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
     for text in (task.source_text, task.target_text):
         subword = base.WholeWords() if isinstance(text.subword, base.WholeWords) else text.subword
         texts.append(replace(text, subword=subword, sentence_separator=None, detokenizer=""))
-    # Free the place of the separator: reading adds it to sentences.
+    # Remove the separator from the dictionary: reading adds it to sentences.
     words = [task.source_dictionary, task.target_dictionary]
     if task.separators is not None:
         words = [dictionary.without_symbol(SENTENCE_SEPARATOR) for dictionary in words]
@@ -306,11 +307,11 @@ def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool)
         subword = base.subword_models.name_of(type(text.subword))
         step = {"tokenizer": text.tokenizer, "lowercase": text.lowercase, "subword": subword}
         steps.append(step)
-    # Refuse sides with other steps, which no settings describe, and flags that change steps.
+    # Refuse sides with different steps, which no settings describe, and flags that change steps.
     if steps[0] != steps[1]:
         raise ConfigError(
-            f"--like {settings.like}: source and target have other text steps; prepare the text "
-            "yourself, and give --srcdict and --tgtdict"
+            f"--like {settings.like}: source and target have different text steps; prepare the "
+            "text yourself, and give --srcdict and --tgtdict"
         )
     of_model = steps[0] | {"joined_dictionary": joined}
     for name, value in of_model.items():
@@ -413,7 +414,7 @@ def scan_alignments(job: Job) -> dict[str, TextFile]:
             existing[split] = path
         else:
             missing[split] = path
-    # Only the training text, or the first split, must have alignments.
+    # Only the training text, or else the first split, must have alignments.
     if "train" in missing or not existing:
         raise DataError(
             f"{next(iter(missing.values()))}: no such file; it is to hold the word alignments "

@@ -20,7 +20,7 @@ from relu_nmt.jobs.score.settings import COMET
 from relu_nmt.jobs.score.settings import ScoreSettings as Settings
 
 FEW_SEGMENTS = 20
-"""With fewer segments, resamples differ so little that the p-value of a bootstrap says little."""
+"""With fewer segments the p-value of a bootstrap says little."""
 Entry = tuple[str, dict[str, Any]]  # one result: the line to print, and the same for JSON
 
 
@@ -48,7 +48,7 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, float]:
         print(text)
     if settings.results is not None:
         write_file("--results", settings.results, text + "\n")
-    # The first score of a name stays.
+    # Keep the first score of each name.
     return {values["name"]: values["score"] for values in reversed(entries) if "name" in values}
 
 
@@ -254,7 +254,7 @@ def _entry(score: Score, **details: object) -> Entry:
 
 def _contrast_report(options: Settings) -> Iterator[Entry]:
     """Yield the accuracies with and without context, of all contrasts and by category."""
-    # Import PyTorch for this alone, since that takes longer than scoring most texts.
+    # Import PyTorch only here, since its import takes longer than scoring most texts.
     from relu_nmt.translation.search.config import GenerationConfig
     from relu_nmt.translator import Translator
 

@@ -41,7 +41,7 @@ DOCUMENTS = (
     *("document_separator", "documents", "sentence_separator"),
     *("baseline", "paired_bs_n", "length_buckets", "position_buckets"),
 )
-"""Settings of documents, of the comparison with a baseline, and of buckets."""
+"""Settings for documents, for the comparison with a baseline, and for buckets."""
 CONTRASTS = ("contrastive", "path", "cpu", "batch_size", "format", "results")
 """Settings of the contrastive test."""
 
@@ -128,7 +128,7 @@ class ScoreSettings:
         help="most translations in a batch; the default suits the device", needs="contrastive"
     )
     format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
-    results: str | None = option(None, "also write the scores to FILE as JSON", files=WRITTEN)
+    results: str | None = option(None, "write the scores to FILE as JSON, too", files=WRITTEN)
 
     def check(self) -> None:
         """Check that every setting has an effect."""

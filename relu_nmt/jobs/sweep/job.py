@@ -45,7 +45,7 @@ from relu_nmt.translation.task import TranslationTask
 
 SettingsT = TypeVar("SettingsT")
 
-# A flag that the user types comes later on the command line and wins.
+# Flags of the user come later on the command line and override these.
 TRAIN_DEFAULTS = ("--log-interval", "50")
 OUTPUT_SEPARATOR = "tag"
 ATTENTION_FIELDS = ("attention", "attention_preset")
@@ -74,7 +74,7 @@ GENERATE_OWN_FLAGS = {
 
 
 def run(settings: Settings, *, progress: bool = True) -> StepRunner:
-    """Run all steps that are not done, write the report after each, and return their runner."""
+    """Run all steps that are not done, and write the report after each. Return the runner."""
     folder = Path(settings.save_dir)
     published = None
     if settings.published is not None:
@@ -103,7 +103,7 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
     if settings.start_from is not None:
         for model in planned_models(settings):
             _check_start(settings, model)
-    # Find the attentions without weights: their evaluations measure no statistics.
+    # Find the attentions without weights: their evaluations cannot measure statistics.
     used: dict[str, set[str]] = {}
     for step, training in zip(trainings, trained, strict=True):
         used[step.model.attention] = {training.model.attention_of(slot) for slot in SLOTS}
@@ -133,7 +133,7 @@ def _checked_trainings(
     budget = config.time_flags[0].removeprefix("--").replace("-", "_")
     own_flags = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own_flags)
-    # Let variants set the attention, unlike the flags of all models.
+    # Variants may set the attention. Flags for all models may not.
     fixed = dict(own_flags)
     for field in ATTENTION_FIELDS:
         del fixed[field]
@@ -159,7 +159,7 @@ def _checked_evaluation(config: Settings, step: Step) -> TranslateSplitSettings:
 
 
 def _check_documents(settings: Settings, training: TranslationTrainingSettings) -> None:
-    """Check that the data have document boundaries, unless all models see single sentences."""
+    """Check that the data has document boundaries, unless all models read single sentences."""
     folders = split_paths(settings.data, ":")
     source = training.source_lang
     target = training.target_lang
@@ -235,7 +235,7 @@ def _parser(settings_class: type[SettingsT]) -> Parser:
 def _refuse(
     settings_class: type[SettingsT], where: str, typed: Sequence[str], own_flags: Mapping[str, str]
 ) -> None:
-    """Refuse flags that do not exist, or that the sweep sets: the fields in ``own_flags``."""
+    """Refuse unknown flags, and flags of fields in ``own_flags``, which the sweep sets."""
     with reporting(where, ConfigError, ConfigError):
         arguments = _parser(settings_class).parse_args(typed)
     for name, setter in own_flags.items():
@@ -257,7 +257,7 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
     """Check that a training will write the checkpoint to evaluate."""
     which = config.checkpoint
     number = config.averaged
-    # A single checkpoint: the training must write its kind.
+    # A single checkpoint: the training must write a checkpoint of this kind.
     if which == "best" and trainer.disable_validation:
         raise ConfigError(
             "--disable-validation: there is no best checkpoint; add --checkpoint last"

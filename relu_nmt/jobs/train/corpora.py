@@ -23,7 +23,7 @@ from relu_nmt.translation.task import TranslationTask
 class Corpora:
     """Opens training and validation data, and prints their sizes with ``say``."""
 
-    # The flags. A later assignment holds for all batches that are opened after it.
+    # The flags. A new value holds for all batches that are opened afterwards.
     settings: TranslationTrainingSettings
     task: TranslationTask  # of the first of the data folders
     folders: Sequence[str]  # one a shard
@@ -56,7 +56,7 @@ class Corpora:
         )
 
     def validation_batches(self) -> dict[str, TranslationBatches]:
-        """Return batches of each validation split, of groups if documents are trained on."""
+        """Return batches of each validation split: of groups if the training is on documents."""
         settings = self.settings
         batches: dict[str, TranslationBatches] = {}
         if settings.trainer.disable_validation:
@@ -131,7 +131,7 @@ class Corpora:
         return self._prepared(Split.chained(corpora, tags), has_tags=settings.tag_extra_data)
 
     def _tags(self, num_corpora: int) -> list[int]:
-        """Return the symbol before the sources of each corpus, unused ones; -1: none."""
+        """Return the symbol before the sources of each corpus, an unused one. -1: none."""
         tags = [-1] * num_corpora
         if self.settings.tag_extra_data:
             count = len(self.settings.extra_data)
@@ -157,7 +157,7 @@ class Corpora:
         return Split.chained(splits)
 
     def _prepared(self, split: Split, has_tags: bool = False) -> Split:
-        """Return a split with long sources cut and documents required, as the settings say."""
+        """Return a split. If the settings say so, cut long sources and require documents."""
         longest = self.longest[0]
         documents = self.settings.documents
         # Cut long sources, which works for single sentences only.
@@ -171,7 +171,7 @@ class Corpora:
                 raise ConfigError(
                     "--truncate-source cuts single sentences; leave it out for documents"
                 )
-            # Leave room for the tag, if sources have one.
+            # Leave room for the tag of sources, if there is one.
             split.longest_source = longest - has_tags
             if split.num_truncated:
                 self.say(

@@ -128,10 +128,10 @@ def open_task(
     for name, language in detokenizer_settings(settings.eval_bleu_detok_args).items():
         if language != languages[name]:
             raise ConfigError(
-                f"--eval-bleu-detok-args: {name} is {language}, but the data's is "
-                f"{languages[name]}, which counts; leave it out"
+                f"--eval-bleu-detok-args: {name} is {language}, but the data folder's is "
+                f"{languages[name]}, which is used; leave the flag out"
             )
-    # Undo the preparation of data that came prepared, for BLEU.
+    # For BLEU, undo the text steps of data that came prepared.
     if task.target_text.keeps_text:
         task = task.with_post_processing(settings.eval_bleu_remove_bpe, settings.eval_bleu_detok)
     # Add the separator, with its id in the model that training starts from, or a teacher's.
@@ -168,7 +168,7 @@ def load_teachers(
     process: ProcessGroup,
     say: Callable[[str], None],
 ) -> list[TranslationModel]:
-    """Return the models of ``--teacher`` on the device, none without the flag."""
+    """Return the models of ``--teacher`` on the device, or [] without the flag."""
     path = settings.teacher.teacher
     if path is None:
         return []
@@ -197,7 +197,7 @@ def load_teachers(
 def new_objective(
     settings: Settings, model: TranslationModel, teachers: list[TranslationModel]
 ) -> TranslationObjective:
-    """Return the loss of a model, with ``teachers`` on their probabilities."""
+    """Return the loss of a model. ``teachers`` add the distance from their probabilities."""
     alignment_lambda = 0.0
     if settings.load_alignments:
         alignment_lambda = settings.alignment_lambda
@@ -210,7 +210,7 @@ def new_objective(
 
 
 def search_dtype(config: TrainerConfig) -> torch.dtype | None:
-    """Return the dtype of models that do not learn: the one in which training computes."""
+    """Return the dtype of models that do not learn, which is that of the training."""
     if config.bf16:
         return torch.bfloat16
     if config.fp16:
@@ -248,7 +248,7 @@ def training_batches(
         notes.append(note)
     if settings.batching.update_tokens:
         assert tokens is not None, "--update-tokens needs --max-tokens"
-        # Take the number of batches that comes closest.
+        # Take the number of batches whose tokens come closest.
         together = tokens * training.process.world_size
         count = max(1, round(settings.batching.update_tokens / together))
         trainer = replace(trainer, update_freq=(count,))
@@ -272,7 +272,7 @@ def tokens_in_memory(
     """Return the most tokens of a batch that the memory holds, after trial updates."""
     trainer = settings.trainer
     process = training.process
-    # Bring the model, or this process's part, to the device as the trainer does.
+    # Move the model, or this process's part of it, to the device as the trainer does.
     if trainer.ddp_backend == FULLY_SHARDED:
         process.wrap(objective, FULLY_SHARDED)
     parts = Components(objective.to(process.device).train(), trainer, process)
@@ -331,17 +331,17 @@ def initial_weights(
     training: TrainingRun,
     checkpoint: Checkpoint,
 ) -> Mapping[str, Tensor]:
-    """Return initial weights from another model, calibrated for mechanisms that it lacks."""
+    """Return initial weights from another model, calibrated where attentions differ."""
     weights = start_weights(model, checkpoint)
     slots = calibration.changed_slots(checkpoint.metadata.get("model_config", {}), settings.model)
     if not slots:
         return weights
 
     def build() -> TranslationModel:
-        with using_backend("auto"):  # the named one may need a GPU
+        with using_backend("auto"):  # the named back end may need a GPU
             return build_model(settings.model, task)
 
-    # Calibrate a copy on the CPU, as the model itself may be sharded.
+    # Calibrate a copy on the CPU, since the model itself may be sharded.
     copy = training.new_model(build)
     weights = calibration.fit_mechanisms(copy, weights, slots)
     origin = settings.trainer.finetune_from_model or ""

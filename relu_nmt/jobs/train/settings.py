@@ -64,7 +64,7 @@ class TranslationTrainingSettings(shared.FairseqOptions):
     attention_preset: str = attention_preset_option()
     criterion: str = option(
         LABEL_SMOOTHED,
-        "loss per target token (with_alignment: also of --alignment-layer)",
+        "loss per target token (with_alignment: plus the loss of --alignment-layer)",
         choices=(LABEL_SMOOTHED, "cross_entropy", WITH_ALIGNMENT),
     )
     label_smoothing: float = probability_option(
@@ -93,7 +93,7 @@ class TranslationTrainingSettings(shared.FairseqOptions):
     truncate_source: bool = option(False, "cut sources that are longer than --max-source-positions")
     valid_subset: str = option(
         "valid",
-        "splits to validate on, of which the first decides which is best",
+        "splits to validate on; the first one decides which checkpoint is best",
         metavar="SPLITS",
         needs=shared.VALIDATES,
     )
@@ -133,7 +133,7 @@ class TranslationTrainingSettings(shared.FairseqOptions):
     trainer: TrainerConfig = group("updates, limits and processes", TrainerConfig)
 
     def check(self) -> None:
-        """Compare settings with each other, of which the criterion needs alignments."""
+        """Compare the settings with each other."""
         if self.criterion == WITH_ALIGNMENT and not self.load_alignments:
             raise ConfigError(
                 f"--criterion {WITH_ALIGNMENT}: give --load-alignments too, and data made with "

@@ -29,7 +29,7 @@ def translate_documents(
     is_one_of_several: bool = False,
     progress: bool = True,
 ) -> tuple[list[str], TranslatedDocuments]:
-    """Translate a text, and print it. Return its lines, and the same by document."""
+    """Translate a text, and print it. Return its lines, and its documents as translated."""
     # Read the text first, since loading the model takes longer.
     check_writable("--output", settings.output)
     text = _Text(settings)
@@ -43,7 +43,8 @@ def translate_documents(
             shared.print_notes(length)
             length = ""
         shared.print_notes(about_tabs)
-    # Divide the lines into sentences if asked. Lines that are translated alone may be cut anyway.
+    # If asked, divide the lines into sentences here. Otherwise only lines that are translated alone
+    # may be cut, later.
     options = shared.term_options(settings)
     if settings.split_sentences:
         text.cut(SentenceSplitter(translator.task.source_lang))
@@ -125,7 +126,7 @@ class _Text:
     def numbers_where(
         self, is_noted: Callable[[SourceSentence], object], sources: SourceDocuments
     ) -> list[int]:
-        """Return the number of the line of each whole sentence of which this is true."""
+        """Return the line numbers of those sentences for which ``is_noted`` is true."""
         sentences = zip(self.numbers, sources.whole, strict=True)
         return [number for number, sentence in sentences if is_noted(sentence)]
 

@@ -98,11 +98,11 @@ def _translate_several(settings: TranslateDocumentsSettings, folder: str, progre
     sources, num_left = _sources(settings, Path(folder))
     names = set()
     for path in sources.values():
-        with suppress(DataError):  # which the file gets in its turn
+        with suppress(DataError):  # the error is reported when the file's turn comes
             names.add(format_name(path, settings.format))
     if names:
         _check_flags(settings, names)
-    # A translation is renamed into its place, so that one that is there is whole.
+    # A translation is renamed into its place, so a translation that exists is complete.
     waiting = {output: path for output, path in sources.items() if not output.exists()}
     num_failed = 0
     notes = []
@@ -130,7 +130,7 @@ def _translate_waiting(
     segments: SegmentTranslator,
     progress: bool,
 ) -> int:
-    """Translate files, by the paths of their translations. Return the number of files that fail."""
+    """Translate ``waiting`` files, keyed by the translations' paths. Return how many fail."""
     num_failed = 0
     with (
         hidden_progress(settings.no_progress_bar or not progress),
@@ -172,7 +172,7 @@ def _translate_one(
 
 
 def _sources(settings: TranslateDocumentsSettings, folder: Path) -> tuple[dict[Path, Path], int]:
-    """Return the file of each translation, and the number of files in folders that are left out."""
+    """Return the source file of each translation, and the number of files in folders left out."""
     sources: dict[Path, Path] = {}
     num_left = 0
     for word in (settings.file, *settings.further_files):

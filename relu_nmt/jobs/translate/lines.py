@@ -150,7 +150,7 @@ class _LineTranslation:
         number = len(self.texts)
         if source.parts:
             self._split_lines.append(number)
-        # A line that is too long is marked. Pictures are drawn of all others.
+        # A line that is too long is marked. All other lines get pictures.
         if self._limit.refuses(source):
             self.too_long.append(number)
             if not self._limit.truncate:
@@ -172,7 +172,7 @@ class _LineTranslation:
     def _printed(
         self, number: int, line: str, source: SourceSentence, translations: list[Translation]
     ) -> list[str]:
-        """Return the printed lines of a line, in the format of ``--format``."""
+        """Return the output lines for an input line, in the format of ``--format``."""
         num_best = self._settings.search.nbest
         if self._settings.format == "json":
             return [self._format.json(number, line, source, translations)]
@@ -208,7 +208,7 @@ def _check_pictures(folder: Path) -> None:
 
 
 def _length_note(trained: int) -> str:
-    """Return a note that lines are not joined, for a model that was trained on longer groups."""
+    """Return a note that lines are not joined, although the model was trained on longer groups."""
     if trained == SINGLE_SENTENCES:
         return ""
     return (
@@ -218,7 +218,7 @@ def _length_note(trained: int) -> str:
 
 
 def _untranslated(translation: Translation) -> Translation:
-    """Return the empty translation of a line that is too long, marked by its score."""
+    """Return an empty translation for a line that is too long. Its score marks it."""
     hypothesis = replace(translation.hypothesis, score=-math.inf)
     return replace(translation, hypothesis=hypothesis)
 
@@ -226,7 +226,7 @@ def _untranslated(translation: Translation) -> Translation:
 def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iterator[list[str]]:
     """Yield lines as they arrive, at most ``buffer_size`` together (0: no limit)."""
     origin = named_input(origin)
-    # Parts of a line without its end yet. Join them once, as a line may be as long as a file.
+    # Parts of an unfinished line. Join them once, since a line may be as long as a file.
     parts: list[bytes] = []
     number = 1
     unended = 0
@@ -239,7 +239,7 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
         unended += len(block)
         # Refuse endless input before it fills the memory.
         if unended > MOST_BYTES:
-            raise DataError(f"{origin}:{number}: a line without an end; expected text")
+            raise DataError(f"{origin}:{number}: a line that does not end; expected text")
         if block and not end:
             continue
         lines = decode_lines(b"".join(parts), origin, number)

@@ -33,7 +33,7 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
         app = make_app(translator, settings.search, windows, limits, models[1:])
         split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
         if split is not None:
-            split("One. Two.")  # which gives a note if the library is missing
+            split("One. Two.")  # notes a missing library
             print_notes(split.note)
         if progress:
             print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))

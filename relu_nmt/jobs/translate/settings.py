@@ -88,11 +88,11 @@ class ModelOptions(FairseqOptions, PrecisionOptions):
     )
     max_source_length: int | None = option(
         None,
-        "longest sentence to translate, in tokens (others get an empty line)",
+        "longest sentence to translate, in tokens (longer ones give an empty line)",
         flags=("--max-source-positions",),
         least=2,
     )
-    truncate_source: bool = option(False, "translate the beginning of longer sentences instead")
+    truncate_source: bool = option(False, "translate the beginning of sentences that are too long")
 
     def check(self) -> None:
         """Compare the dtypes."""
@@ -121,7 +121,7 @@ class TermOptions(BannedTermOptions):
     """Terms that the translations of lines must have or must not have."""
 
     prefixes: str | None = option(
-        None, "begin the translation of each line with the same line of FILE", files=READ
+        None, "begin the translation of each line with the line of this number in FILE", files=READ
     )
     constraints: str | None = option(
         None,
@@ -205,7 +205,7 @@ class TranslateSplitSettings(WindowOptions, BannedTermOptions):
             raise ConfigError(
                 "--print-attention and --print-alignment both print A- lines; give one"
             )
-        # Statistics and weights need the whole translation of a window.
+        # Statistics and weights need whole translations, with the context of windows.
         for name in ("attention_stats", "memory_stats", "print_attention"):
             if getattr(self, name) is not None and self.window_overlap:
                 raise ConfigError(
@@ -222,7 +222,7 @@ class TranslateSplitSettings(WindowOptions, BannedTermOptions):
         return Path(self.results_path) / f"generate-{self.gen_subset}{part}.txt"
 
     def check_sentences(self) -> None:
-        """Check that no option for documents is given."""
+        """Refuse options for documents, where sentences are translated."""
         for name in ("window_overlap", "count_source_only", "output", "results"):
             if value := getattr(self, name):
                 flag = options_of(type(self))[name].with_value(value)
@@ -261,7 +261,7 @@ class TranslateLinesSettings(TermOptions):
     refused: ClassVar = NEED_REFERENCES
 
     def check(self) -> None:
-        """Refuse settings that are not printed, or cannot force terms."""
+        """Refuse alignments that no format prints, and searches that cannot force terms."""
         self.search.resolved()
         if self.constraints:
             self.search.check_terms()
@@ -356,7 +356,7 @@ class ServeSettings(ServerOptions, WindowOptions):
     model: ModelOptions = group(
         "model", ModelOptions, path=like(ModelOptions, "path", metavar="CKPT", positional=True)
     )
-    # Refuse these without advice to add --sampling, which is refused too.
+    # Refuse these here: the usual advice to add --sampling would be wrong.
     search: GenerationConfig = group(
         "search",
         GenerationConfig,

@@ -75,7 +75,7 @@ def _adapted_task(
     if data is not None:
         # Use the first folder. Only training reads several, as in fairseq.
         task = at_folder(task, split_paths(data, ":")[0], options.path)
-    # Text that this package split is joined anyway. The flag then only changes the printed tokens.
+    # Text that this package has split is joined anyway. The flag then only changes printed tokens.
     symbol = None
     if task.target_text.keeps_text:
         symbol = options.post_process
@@ -193,8 +193,8 @@ class AttentionReport:
                 check_writable(flag, path)
 
     def add(self, source: SourceSentence, translation: Translation) -> None:
-        """Keep a sentence with its reference, or else its translation, if it has words."""
-        if self._files and len(source.ids) > 1:  # the model does not read empty sentences
+        """Keep a sentence, if it has words, with its reference or else its translation."""
+        if self._files and len(source.ids) > 1:  # the model reads no empty sentences
             target = source.reference
             if target is None:
                 target = translation.hypothesis.tokens
@@ -209,7 +209,7 @@ class AttentionReport:
         return [f"A-{number}\t{weights.to_json()}"]
 
     def write(self) -> None:
-        """Measure and write the files. This comes last: time and memory are the translation's."""
+        """Measure and write the files, after time and memory of the translation were measured."""
         for flag, path, statistics in self._files:
             statistics.add(self._sources, self._targets)
             report = {"subset": self._subset, **statistics.report()}
@@ -270,7 +270,7 @@ def limit_note(number: int, config: GenerationConfig) -> str:
 
 
 def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
-    """Return the longest source to translate, and the treatment of longer ones."""
+    """Return the longest source to translate, and whether longer ones are cut or left out."""
     separators = translator.task.separators
     sentence_limit = translator.ensemble.max_source_sentence_positions
     if sentence_limit is not None and separators is not None:
@@ -293,7 +293,7 @@ def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
 
 
 def split_note(numbers: Sequence[int], note: str) -> str:
-    """Return a note on lines that were cut into sentences unasked, or ``note`` without any."""
+    """Return a note on lines that were cut into sentences by default. Without any: ``note``."""
     if not numbers:
         return note
     return (
@@ -326,7 +326,7 @@ def length_note(max_doc_tokens: int | None, trained: int, has_documents: bool = 
         >>> length_note(None, 128)
         'NOTE: sentences are joined up to 128 tokens, as in training; --max-doc-tokens changes it'
     """
-    # Say the length that is used, then the reason if it is not the length of training.
+    # Name the length that is used. If it is not the length of training, give the reason.
     training = f"the model was trained on up to {trained} tokens"
     if trained == SINGLE_SENTENCES:
         training = "the model was trained on single sentences"
@@ -367,7 +367,7 @@ def documents_text(
         filled = list(filter(str.strip, lines))
         if separator == "tag":
             texts.append("\n".join([DOCUMENT_TAG, *lines, ""]))
-        elif filled:  # without the empty lines, each of which would end the document
+        elif filled:  # leave out empty lines, each of which would end the document
             texts.append("\n".join([*filled, ""]))
         num_lines += len(lines)
         num_empty_lines += len(lines) - len(filled)
@@ -385,7 +385,7 @@ def documents_text(
 
 
 def wrong_prefixes(path: str | None, prefixes: list[str], lines: str) -> DataError:
-    """Return the error for a file that has another number of prefixes than there are lines."""
+    """Return the error for a file whose number of prefixes is not the number of lines."""
     return DataError(
         f"--prefixes {path}: {counted(len(prefixes), 'line')}, but the {lines}; give one for each, "
         "empty for none"

@@ -1,7 +1,7 @@
 """Translate a split of a data folder, sentence by sentence or as whole documents, and score it.
 
-The model translates windows of consecutive sentences. Single sentences are windows of one. Windows
-are not repaired here, so that the scores measure the model's own output.
+The model translates windows of consecutive sentences, or of one sentence. Here a window whose
+number of sentences changes is not translated again, so that scores measure the model's own output.
 """
 
 import json
@@ -37,7 +37,7 @@ MAX_SENTENCES = 50_000
 def run(settings: Settings, *, progress: bool = True) -> "SplitTranslation":
     """Translate a split, print the lines and the scores, and write the requested files."""
     translator = shared.load_translator(settings.model, settings.data)
-    # Make the statistics first, since they may not fit the model.
+    # Make the attention report first: the model may not have such statistics.
     attention = shared.AttentionReport(settings, translator)
     with _output(settings, progress) as output:
         result = _Run(settings, translator, attention, output).run(progress)
@@ -48,7 +48,7 @@ def run(settings: Settings, *, progress: bool = True) -> "SplitTranslation":
 
 @contextmanager
 def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
-    """Open the results file, else standard output, else (without progress) the null device."""
+    """Open the file of the results, or standard output, or without ``progress`` the null device."""
     path = settings.results_file
     if path is None:
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
@@ -80,9 +80,9 @@ class SplitTranslation:
     # has another number of sentences.
     documents: list[Sequence[Line]] = field(default_factory=list)
     num_tokens: int = 0  # target tokens of the best translations, ``</s>`` included
-    seconds: float = 0.0  # time of the search, with ``--results`` without loading and compiling
+    seconds: float = 0.0  # of the search. With ``--results`` without loading and compiling
     num_at_limit: int = 0  # groups whose translation reached the longest output
-    num_mismatched: int | None = 0  # with another number of sentences, None without separators
+    num_mismatched: int | None = 0  # of groups, None without separators
     num_undivided: int = 0  # groups of several sentences that became one line
     scores: dict[str, Score] = field(default_factory=dict)  # the main one first
     # Lengths of the groups (:func:`relu_nmt.data.split.describe_lengths`).
@@ -114,8 +114,8 @@ class _Run:
         self._limit = shared.source_limit(settings.model, translator)
         self._lines = shared.LineFormat(self._task, settings.model, settings.search)
         self._banned = translator.sources.banned_terms(**shared.banned_options(settings))
-        # Choose the windows for the whole split, then keep the shard. The windows before it only
-        # count for the numbers of the lines.
+        # Choose the windows for the whole split, then keep the shard. Windows before the shard are
+        # only counted, for the numbers of the lines.
         self._split = self._task.load_split(settings.gen_subset)
         if settings.search.replace_unk is not None and self._split.raw_source is None:
             raise DataError(
@@ -151,7 +151,7 @@ class _Run:
             options.check_sentences()
         self._windows = options.windows(trained, has_documents=self._has_documents, repair=False)
         if limit is None and trained == SINGLE_SENTENCES and not is_divided:
-            return ""  # sentences of a model of sentences
+            return ""  # a model of sentences translates sentences
         return shared.length_note(limit, trained, is_divided)
 
     def _document_sizes_of(self, split: Split) -> np.ndarray:
@@ -162,7 +162,7 @@ class _Run:
 
     @property
     def _counts_source_only(self) -> bool:
-        """True if target tokens do not count toward the limit, as they do where they are read."""
+        """True if only source tokens count toward the limit. Scored references count, too."""
         return self._settings.count_source_only or not self._config.score_reference
 
     def _sizes_of(self, split: Split) -> np.ndarray:
@@ -190,7 +190,7 @@ class _Run:
             self._print(note)
         if self._settings.results is not None:
             self._warm_up()
-        # Translate some documents at a time, and print each window when its documents are done.
+        # Translate some documents at a time. Print their windows when these documents are done.
         label = f"translate {self._split.name}"
         with (
             hidden_progress(self._settings.no_progress_bar or not progress),
@@ -205,7 +205,7 @@ class _Run:
                 translated = self._translator.answer(sources, self._config, search)
                 result.seconds += time.perf_counter() - started
                 self._take(translated)
-        # Report no mismatches if groups cannot be divided without separators.
+        # Report no mismatches if groups cannot be divided, for lack of separators.
         if result.num_undivided and self._task.separators is None:
             result.num_mismatched = None
         self._score()

@@ -68,9 +68,9 @@ def candidates(
 ) -> tuple[tuple[str, ...], torch.Tensor]:
     """Return the classes to choose among: the lines of a file, or all classes of the model.
 
-    Return their names, the model's classes first, and int64 [K], the indices of the model's outputs
-    for the first K. A line of ``file`` is a class. Text after a space is a remark, unless the whole
-    line is a class of the model or of the images, ``image_classes``.
+    Return their names and int64 [K], the model's outputs for the first K names. Classes of the
+    model come first. A line of ``file`` is a class. Text after a space is a remark, unless the
+    whole line is a class of the model or of the images (``image_classes``).
     """
     number = {composed(name): index for index, name in enumerate(classes)}
     if file is None:
@@ -78,7 +78,7 @@ def candidates(
     lines = [composed(line.strip()) for line in read_lines(file)]
     exact = {*number, *image_classes}
     names = dict.fromkeys(line if line in exact else line.split()[0] for line in lines if line)
-    # Put the classes of the model first, in the order of its outputs that are returned.
+    # Put the classes of the model first, in the order of the returned outputs.
     present = [name for name in names if name in number]
     if not present:
         raise DataError(f"--classes {file}: none of its lines is a class of {checkpoint}")
@@ -107,7 +107,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
                     f"as wrong: {printable(some_of(absent))}"
                 )
             for name, images in sets.items():
-                # Number the labels like the candidates. Labels of absent classes come last.
+                # Number the labels like the candidates. Classes that the model lacks come last.
                 images = with_classes_of(images, names, origin)
                 accuracies.append(accuracy(name, images, classifier, outputs, settings))
                 if progress:
@@ -128,7 +128,7 @@ def accuracy(
     options: Settings,
 ) -> Accuracy:
     """Return the accuracy on a set whose labels are indices into ``outputs``, int64 [K]."""
-    # Count the ranks of the right classes over all images but damaged ones.
+    # Count the ranks of the right classes over all images that are not damaged.
     started = time.monotonic()
     num_images = 0
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
@@ -210,7 +210,7 @@ def load_classifier(
     try:
         return ImageClassifier.from_checkpoint(path, device, dtype, backend, image_size)
     except CheckpointError as error:
-        # Without --path, a picture may have been taken for the checkpoint.
+        # Without --path the first word is the checkpoint, and may be a picture by mistake.
         if Path(path).suffix == ".safetensors":
             raise
         hint = "the first word is the checkpoint, unless --path CKPT names it"

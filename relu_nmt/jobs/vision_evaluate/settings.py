@@ -32,7 +32,7 @@ class ClassifyImagesSettings(PrecisionOptions):
     json: bool = option(False, "print JSON")
     attention_maps: str | None = option(
         None,
-        "draw the attention of each picture in this folder, as its name and .svg",
+        "draw the attention of each picture in this folder, as NAME.svg",
         metavar="DIR",
         files=WRITTEN,
     )

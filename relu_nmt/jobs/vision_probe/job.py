@@ -38,7 +38,8 @@ LINEAR_STD = 0.01
 def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
     """Probe the features of a checkpoint on each data set. Return accuracies in percent.
 
-    ``top1`` of ridge regression is the mean of ``by_seed``. ``top5`` is None up to five classes.
+    ``top1`` of ridge regression is the mean of ``by_seed``. ``top5`` is None for five classes or
+    fewer.
     """
     check_writable("--results", settings.results)
     sets = []
@@ -98,7 +99,7 @@ def _say_few(train: ImageSet, options: Settings) -> None:
 
 
 def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
-    """Return the training set, and the test set: the only one of its path besides train."""
+    """Return the training set, and the test set: the only set of its path besides train."""
     train, *_ = open_images(train_path).values()
     first, *further = open_images(test_path).values()
     if len(further) > 1:

@@ -31,14 +31,14 @@ class ProbeImagesSettings:
     test: tuple[str, ...] = _images("images to test on, for each path of --train")
     method: str = option(
         REQUIRED,
-        "nearest neighbours, ridge regression of few images, or linear classifier",
+        "nearest neighbours, ridge regression on few images, or a linear classifier",
         choices=("knn", "ridge", "linear"),
     )
     neighbours: int = option(20, "number of neighbours that vote", least=1, needs=KNN, metavar="K")
     temperature: float = option(0.07, "votes are exp(cosine / T)", above=0, needs=KNN, metavar="T")
     shots: int = option(10, "images of each class", least=1, needs=RIDGE)
     seeds: tuple[int, ...] = option(
-        (0, 1, 2), "choices of these images (accuracies are averaged)", least=0, needs=RIDGE
+        (0, 1, 2), "seeds that choose these images (accuracies are averaged)", least=0, needs=RIDGE
     )
     l2: float = option(1024.0, "weight of the squared norm", above=0, needs=RIDGE)
     epochs: int = option(100, "passes over --train", least=1, needs=LINEAR)

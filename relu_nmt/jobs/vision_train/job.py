@@ -115,7 +115,7 @@ def pace_of(
     report: Callable[[DataError], None] | None,
     training: TrainingRun,
 ) -> Pace:
-    """Return the pace of a training with these settings, measured with a model for this purpose."""
+    """Return the pace of a training with these settings, measured with a model of its own."""
     num_classes = len(train_set.classes)
     model = training.new_model(lambda: build_vision_model(settings.model, num_classes))
     train, valid = new_batches(settings, train_set, valid_sets, report)
@@ -203,7 +203,7 @@ def say_images(images: ImageSet, say: Callable[[str], None]) -> None:
 
 
 def note_enlarged(settings: Settings, images: ImageSet, say: Callable[[str], None]) -> None:
-    """Warn if images have far fewer pixels than the model's input, which wastes time."""
+    """Warn if images have far fewer pixels than the model's input: large inputs then waste time."""
     # Read some images that are spread over the set.
     chosen = np.linspace(0, len(images) - 1, min(len(images), SAMPLED_IMAGES)).astype(int)
     try:
@@ -296,13 +296,13 @@ def scaled_rates(
     schedule: ScheduleConfig, images: int, given_for: int, say: Callable[[str], None]
 ) -> ScheduleConfig:
     """Return the schedule with all its rates scaled to updates of so many images."""
-    # Scale all rates that are set: a peak scaled alone could fall below the lowest rate.
+    # Scale all rates that are set: if only the peak were scaled, it could fall below the lowest.
     factor = images / given_for
     rates = {name: getattr(schedule, name) for name in OTHER_RATES}
     original: dict[str, Any] = {"lr": schedule.lr} | {n: r for n, r in rates.items() if r > 0}
     scaled = {name: rate * factor for name, rate in original.items() if name != "lr"}
     scaled["lr"] = tuple(rate * factor for rate in schedule.lr)
-    # Print them before and after as flags.
+    # Print the rates before and after as flags.
     were = " ".join(f"{flag_of(name)} {shown(rate)}" for name, rate in original.items())
     are = " ".join(f"{flag_of(name)} {shown(scaled[name])}" for name in original)
     say(f"learning rates {are}: {were} for {given_for} images, of which an update has {images:,}")

@@ -45,7 +45,7 @@ class VisionTrainerConfig(TrainerConfig):
         heading="rates by epochs and images",
     )
     lr_batch_size: int = option(
-        0, "images per update that the rates are given for (0: no scaling)", least=0
+        0, "images per update for which the rates are given (0: do not scale them)", least=0
     )
     optimizer: OptimizerConfig = group(
         "optimizer and averaged weights",
@@ -93,7 +93,7 @@ class ImageTrainingSettings:
     )
     criterion: str = option(
         CROSS_ENTROPY,
-        "loss per image: over all classes, or of a sigmoid for each",
+        "loss per image: of one softmax over the classes, or of a sigmoid for each class",
         choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
     )
     init: str | None = option(
