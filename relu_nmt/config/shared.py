@@ -109,9 +109,9 @@ class BatchingConfig:
     required_batch_size_multiple: int = option(
         1, "make the size of larger batches a multiple of N", least=1
     )
-    max_tokens_valid: int | None = _valid("--max-tokens for validation, if another")
+    max_tokens_valid: int | None = _valid("--max-tokens for validation (default: the same)")
     batch_size_valid: int | None = _valid(
-        "--batch-size for validation, if another", flags=("--max-sentences-valid",)
+        "--batch-size for validation (default: the same)", flags=("--max-sentences-valid",)
     )
     skip_invalid_size_inputs: bool = option(
         False,

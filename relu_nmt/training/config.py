@@ -87,7 +87,7 @@ class OptimizerConfig:
         False, "average the weights, and validate, decode and store the average"
     )
     ema_decay: float = _ema(0.9999, "share of the old average per update", below=1, metavar="D")
-    ema_start_update: int = _ema(0, "copy the weights before this update")
+    ema_start_update: int = _ema(0, "before this update the average equals the weights")
     ema_update_freq: int = _ema(1, "updates between two averagings", least=1)
 
     def check(self) -> None:
@@ -135,7 +135,7 @@ class TrainerConfig(shared.PrecisionOptions):
     max_epoch: int = _number(0, "stop after this epoch; 0: no limit")
     max_update: int = _number(0, "stop after this update; 0: no limit")
     stop_time_hours: float = _number(
-        0.0, "stop after this many hours, resumed ones included; 0: no limit", metavar="H"
+        0.0, "stop after this many hours, earlier runs included; 0: no limit", metavar="H"
     )
     patience: int = _number(
         -1, "end after N validations without progress; -1: never", least=-1, needs=shared.VALIDATES
@@ -150,7 +150,9 @@ class TrainerConfig(shared.PrecisionOptions):
     fp16_scale_window: int | None = _fp16(
         None, "updates without overflow before the scale doubles", least=1
     )
-    min_loss_scale: float = _fp16(1e-4, "stop if the loss scale falls below", above=0, metavar="S")
+    min_loss_scale: float = _fp16(
+        1e-4, "stop if the loss scale falls below this", above=0, metavar="S"
+    )
     num_workers: int = _number(1, "threads that read batches ahead; 0: none", most=1024)
     preflight: bool = option(True, "try the largest batch first, and print its memory")
     ddp_backend: str = option(
@@ -168,7 +170,7 @@ class TrainerConfig(shared.PrecisionOptions):
         "loss", "metric that decides which checkpoint is best", metavar="M"
     )
     maximize_best_checkpoint_metric: bool | None = _validating(
-        None, "more of that metric is better (default: of bleu, chrf, accuracy)"
+        None, "larger values of that metric are better (default: of bleu, chrf, accuracy)"
     )
     save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR", files=SAVED)
     restore_file: str = option(

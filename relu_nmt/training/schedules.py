@@ -275,7 +275,7 @@ class ScheduleConfig:
         parts=("lr_scheduler", "warmup"),
     )
     warmup_init_lr: float = _flag(
-        "init_lr", "rate at update 0; negative: 0, for cosine --min-lr", "LR"
+        "init_lr", "rate at update 0; negative: 0 (cosine: --min-lr)", "LR"
     )
     stop_min_lr: float = option(-1.0, "stop when the rate is this low after an epoch", metavar="LR")
     min_lr: float = _flag(
@@ -286,7 +286,7 @@ class ScheduleConfig:
         no_effect="only cosine has a lowest learning rate; --stop-min-lr ends training at a rate",
     )
     lr_period_updates: float = _flag("period", "updates of the first period; negative: all", "N")
-    t_mult: float = _flag("t_mult", "factor of the length of periods", "F")
+    t_mult: float = _flag("t_mult", "factor from the length of a period to the next", "F")
     lr_shrink: float = _flag("shrink", "factor per period, plateau or --force-anneal epoch", "F")
     total_num_update: int = _flag("total", "update at which the decay ends", "N")
     power: float = _flag("power", "exponent of the decay", "P")

@@ -151,9 +151,7 @@ class VisionTransformerConfig(TransformerOptions):
     stage_heads: tuple[int, ...] = size_option(
         (3, 6, 12, 24), "attention heads of the blocks of each stage", needs=_staged, metavar="N,N"
     )
-    window_size: int = size_option(
-        7, "patches a side of the windows that attention stays inside", needs=_swin
-    )
+    window_size: int = size_option(7, "side of the windows of attention, in patches", needs=_swin)
 
     def check(self) -> None:
         """Compare the sizes with each other."""

@@ -95,7 +95,7 @@ class ImportFairseqSettings:
     )
     tokenizer: str = like(PreprocessSettings, "tokenizer", "none", "tokenizer of the training text")
     lowercase: bool = like(PreprocessSettings, "lowercase", False, "the text was lower-cased")
-    subword: str = like(PreprocessSettings, "subword", "none", "method that split its words")
+    subword: str = like(PreprocessSettings, "subword", "none", "method that split the words")
     subword_model: str | None = like(
         PreprocessSettings,
         "subword_model",
@@ -137,5 +137,5 @@ class ImportMarianSettings:
         help="source language: fr, fra_Latn (M2M100, NLLB)"
     )
     target_lang: str | None = target_lang_option(
-        help="target language of a model of several: fra for >>fra<<"
+        help="target language of a multilingual model: fra for >>fra<<"
     )

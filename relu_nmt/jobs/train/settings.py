@@ -57,7 +57,9 @@ def _json_object(text: str, example: str) -> dict[str, Any]:
 class TranslationTrainingSettings(shared.FairseqOptions):
     """All settings of the training of a translation model."""
 
-    data: str = data_option(REQUIRED, "data folder; of several shards, a:b:c, each epoch reads one")
+    data: str = data_option(
+        REQUIRED, "data folder; with several shards, a:b:c, each epoch reads one"
+    )
     source_lang: str | None = shared.source_lang_option(heading="task and loss")
     target_lang: str | None = shared.target_lang_option()
     arch: str = arch_option("reluformer", architectures, "transformer* or reluformer*")
@@ -114,7 +116,7 @@ class TranslationTrainingSettings(shared.FairseqOptions):
     )
     eval_bleu_detok_args: str = _of_bleu(
         "{}",
-        "as in fairseq; the data have the language",
+        "as in fairseq; the language is that of the data",
         metavar="JSON",
         parse=checked_by(detokenizer_settings),
     )

@@ -76,7 +76,7 @@ class EvaluateImagesSettings:
         False, "leave out images that cannot be decoded, with a warning"
     )
     data: tuple[str, ...] = _data(
-        "images, as for relu-nmt-vision-train (of its sets those other than train)",
+        "images, as for relu-nmt-vision-train (all sets but train)",
         metavar="DATA",
         files=IMAGES,
     )
