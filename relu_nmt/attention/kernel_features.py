@@ -46,7 +46,7 @@ class FeatureAttention(Attention):
     exact = True
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]. Padded keys do not matter.
+        """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]. Values at padded keys are ignored.
 
         q [B, H, Nq, d] and k [B, H, Nk, d] are float32 or float64.
         """
@@ -389,8 +389,8 @@ def exponent_parts(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
 def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
     """Return sum_j (queries_i keys_j) m_ij v_j, [B, H, Nq, dv], in the cheapest order.
 
-    queries [B, H, Nq, R] and keys [B, H, Nk, R] are features. Keys must be 0 where padding, which
-    the visibility m does not hide here.
+    queries [B, H, Nq, R] and keys [B, H, Nk, R] are features. Padded keys must be 0, since m hides
+    only later keys here.
     """
     # Choose the order by its number of products. An exported graph, which serves all lengths,
     # cannot choose.

@@ -163,7 +163,7 @@ class NystromformerAttention(Attention):
         )
 
         def check(self) -> None:
-            """See that the convolution has a middle."""
+            """Refuse a convolution of even width."""
             check_width(self.conv)
 
     exact = True
@@ -301,7 +301,7 @@ class SOFTAttention(Attention):
         )
 
         def check(self) -> None:
-            """See that the convolution has a middle."""
+            """Refuse a convolution of even width."""
             check_width(self.conv)
 
     shares_queries_and_keys = True

@@ -85,7 +85,8 @@ def thresholded_relu_attention(
 
     m_i and s_i are the mean and the standard deviation of the row's visible scores, and the
     threshold u_i is such that n_i E relu(s_i x / p - u_i)^p = 1 for a standard normal x: rows of
-    normal scores sum to 1 on average. It is entmax with alpha = 1 + 1 / p, but for the threshold.
+    normal scores sum to 1 on average. It is entmax with alpha = 1 + 1 / p, except for the
+    threshold.
     """
     z = scores(q, k)
     n = visible(q, mask)
@@ -234,8 +235,8 @@ def cosformer_attention(
 ) -> Tensor:
     """CosFormer: w_ij = relu(q_i) relu(k_j) cos(pi (i - j) / (2 M)), w v / sum_j w_ij.
 
-    M is ``horizon``, by default the number of tokens. The queries are the last Nq tokens. ``axes``,
-    [N] each, replace the positions i / M. Each has a cosine.
+    M is ``horizon``, by default the number of tokens. The queries are the last Nq tokens. Each of
+    ``axes``, [N], replaces the positions i / M in a cosine of its own.
 
     Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-10.
     """

@@ -110,10 +110,10 @@ def without_records() -> Iterator[None]:
 
 @singledispatch
 def second_pass(module: nn.Module) -> AbstractContextManager[None]:
-    """Return a context in which a module repeats its next pass and keeps its state.
+    """Return a context for the second of two equal passes, in which a module keeps its state.
 
-    Call it before the first pass. A class with a state that a training pass changes registers
-    another context.
+    Call it before the first pass. A class whose state changes in training passes registers its own
+    context.
     """
     return nullcontext()
 

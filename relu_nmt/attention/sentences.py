@@ -39,7 +39,7 @@ class SentenceRows:
 
     @classmethod
     def of_tokens(cls, numbers: Tensor, real: Tensor) -> "SentenceRows":
-        """Divide documents into sentences by their numbers [B, N], where ``real`` [B, N]."""
+        """Divide documents into rows by each token's sentence [B, N], where ``real`` [B, N]."""
         batch, length = real.shape
         numbers = numbers.masked_fill(~real, 0)
         counts = 1 + numbers.amax(1)

@@ -347,7 +347,7 @@ def merged(
 def _preset_note(
     config_class: type, values: Mapping[str, Any], typed: Collection[str], error: ConfigError
 ) -> str:
-    """Return a note that names those flags in a message that a preset has set."""
+    """Return a note on flags in an error message whose values come from a preset."""
     options = all_options(config_class)
     named_flags = re.findall(r"--[\w-]+", str(error))
     notes = []

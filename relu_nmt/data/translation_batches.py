@@ -308,7 +308,7 @@ class TranslationBatches:
 
 
 class ShardedBatches:
-    """The batches of several data folders, one each epoch, in turn, as in fairseq."""
+    """The batches of several data folders, one folder each epoch, in turn, as in fairseq."""
 
     def __init__(self, folders: Sequence[str], make: Callable[[str], TranslationBatches]) -> None:
         self._folders = folders
@@ -350,8 +350,8 @@ def batches_by_length(
     """Return the sentence numbers of each batch of an epoch, int64, grouped by similar length.
 
     Sentences are sorted by the longer side, then source, then target length. A sentence that is
-    longer than ``max_tokens`` is a batch. The seed (seed, epoch) gives the order of the batches and
-    of equally long sentences. Without it batches are sorted by length.
+    longer than ``max_tokens`` is a batch of its own. The seed (seed, epoch) gives the order of the
+    batches and of equally long sentences. Without it batches are sorted by length.
 
     Example:
         >>> batches = batches_by_length(np.array([3, 5, 4]), None, BatchLimits(10))

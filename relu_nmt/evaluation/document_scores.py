@@ -118,7 +118,7 @@ def bucket_scores(
 
 
 def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
-    """Return the documents of a text with ``blank`` lines or ``tag`` lines ``<d>`` between."""
+    """Cut a text into documents: ``blank`` lines stand between, ``tag`` lines ``<d>`` in front."""
     runs = itertools.groupby(lines, SEPARATOR_TESTS[separator])
     return [list(run) for is_separator, run in runs if not is_separator]
 
@@ -290,7 +290,7 @@ class SplitScorer:
         counts: np.ndarray | None = None,
         metric: MetricConfig | None = None,
     ) -> Score:
-        """Return the score of all lines, each of ``counts`` sentences if they are groups."""
+        """Return the score of all lines. Lines that are groups have ``counts`` sentences."""
         references = self._references
         if counts is not None:
             cut = cut_by_counts(references, counts, self._split.name)

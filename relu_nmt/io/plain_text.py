@@ -132,7 +132,7 @@ def markup_kind(lines: Sequence[str]) -> str | None:
 
 
 def _is_json(lines: Sequence[str]) -> bool:
-    """Return True for an object, a list with texts, or one of them a line."""
+    """Return True for a JSON object or list with texts, or for one of these on each line."""
     if _is_value("\n".join(lines)) or all(map(_is_value, lines)):
         return True
     # If the end of a long text is missing, look at each line.

@@ -65,7 +65,7 @@ class TextFile:
         return self.copy is not None or Path(self.path).suffix in DECOMPRESSORS
 
     def add_chunk(self, data: bytes, num_lines: int) -> None:
-        """Count whole lines, the next of the text."""
+        """Append whole lines to the chunks, and count them."""
         end = self.num_bytes + len(data)
         self.chunks.append(Chunk(self.path, self.num_bytes, end, self.num_lines + 1))
         self.num_bytes = end

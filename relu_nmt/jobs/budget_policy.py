@@ -161,7 +161,7 @@ def warmup_updates(updates: int, least: int) -> int:
 def paced_settings(
     pace: Pace, updates: int, seconds: float | None, least_warmup: int = 0
 ) -> dict[str, Any]:
-    """Return the settings that follow from the updates, and the ``seconds`` of a time budget."""
+    """Return the settings that depend on the updates and on the ``seconds`` of a time budget."""
     between = max(1, round(updates / VALIDATIONS))
     between = max(between, round(pace.updates_of_validation / MOST_VALIDATING))
     epochs = max(1, round(between / pace.updates_per_epoch))

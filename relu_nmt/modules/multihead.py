@@ -41,8 +41,8 @@ class MultiheadAttention(nn.Module):
     def draw_projections(self, *parts: int) -> list[nn.Linear]:
         """Return new input projections. Initialize their weights and the weight of the output.
 
-        Each of ``parts`` is the number of queries, keys and values that one projection makes. Like
-        fairseq, draw them as one matrix, which halves their variance.
+        Each of ``parts`` says how many of queries, keys and values one projection makes. Like
+        fairseq, draw them as one matrix, which halves the variance.
         """
         dim = self.embed_dim
         device = self.out_proj.weight.device

@@ -85,7 +85,7 @@ class TextPipeline:
         return " ".join(words).lower().split() if self.lowercase else words
 
     def without_code(self, raw: str) -> str:
-        """Return a sentence without the first symbol (DataError: it has another language's)."""
+        """Return a sentence without its language code (DataError: the code of another language)."""
         code = LANGUAGE_CODE.match(raw)
         if code is None or self.first_symbol is None:
             return raw
@@ -105,7 +105,7 @@ class TextPipeline:
         return self.between_symbols(self.subword.split(words))
 
     def between_symbols(self, tokens: list[str]) -> list[str]:
-        """Return the tokens of a sentence with the symbols around it. No tokens stay none."""
+        """Return the tokens of a sentence with the symbols around it, [] if there are no tokens."""
         if not tokens:
             return tokens
         if self.first_symbol is not None:

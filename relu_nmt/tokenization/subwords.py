@@ -258,7 +258,7 @@ class SentencePiece(SubwordModel):
         return _unescaped(processor.decode_pieces(escaped)).split()
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
-        """Return the pieces without ``▁``. The first byte piece of a character has all of it."""
+        """Return the pieces without ``▁``. The first byte piece of a character gets all of it."""
         letters: list[str | None] = []
         content = b""
         begin = 0
@@ -283,7 +283,7 @@ class SentencePiece(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn a unigram model of at most ``size`` pieces from a sample. Characters stay."""
+        """Learn a unigram model of at most ``size`` pieces from a sample. Keep all characters."""
         model = io.BytesIO()
         # Seed the sample of sentences, which is drawn at random.
         sentencepiece.set_random_generator_seed(seed)

@@ -368,7 +368,7 @@ def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return weights, or optimizer state as ``optimizer.PARAMETER.KEY``, under their present names.
 
     Query, key and value projections were one parameter ``in_proj_weight`` (and ``in_proj_bias``).
-    They are ``qkv`` in self-attention, ``q`` and ``kv`` in cross-attention.
+    Now they are ``qkv`` in self-attention, ``q`` and ``kv`` in cross-attention.
     """
     upgraded = {}
     for old_name, tensor in tensors.items():

@@ -74,7 +74,7 @@ class Schedule(ABC):
         return {}
 
     def forget_best(self) -> None:  # noqa: B027
-        """Forget the best score. Later scores are measured otherwise."""
+        """Forget the best score, since later scores are measured in another way."""
 
     def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Go on from :meth:`state`."""

@@ -137,7 +137,7 @@ def map_of(tokens: Tensor, grid: Grid) -> Tensor:
 
 
 def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate positions [T + patches, D], but for the T class tokens, between grids."""
+    """Interpolate positions [T + patches, D] between grids. Those of T class tokens stay."""
     if old == new:
         return positions
     tokens, patches = positions.tensor_split([-old.num_patches])
@@ -308,7 +308,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def sigmoid_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Return the sum over images and classes of log(1 + exp(z)) - t z, as :func:`cross_entropy`.
+    """Return the sum of log(1 + exp(z)) - t z over images and classes (:func:`cross_entropy`: t).
 
     Reference: Beyer et al. 2020, "Are we done with ImageNet?", section 4: -t log p - (1 - t)
     log(1 - p) with p = 1 / (1 + exp(-z)).

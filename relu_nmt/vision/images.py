@@ -261,7 +261,7 @@ def reporter_of_damaged(say: Callable[[str], object]) -> Callable[[DataError], N
 
 @dataclass(frozen=True)
 class SampleBatch(TensorBatch):
-    """Some samples of a set. The fields of a subclass have tensors."""
+    """A batch of samples of a set. A subclass adds fields with tensors."""
 
     ids: Tensor  # [B] int64, indices of the samples in their set
 

@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
 
 @vision_models.register("xcit")
 class XCiT(VisionModel):
-    """Patches through blocks of attention, local patch interaction and feed-forward network.
+    """Blocks of attention, local patch interaction and feed-forward network for patches.
 
     Blocks of class attention follow, in which a class token reads the patches.
 

@@ -262,7 +262,7 @@ class _Steps:
             self.bias = self.bias.part(part.sample, part.heads)
 
     def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
-        """Write the rows of ``block`` into outputs and sums, which are 0. Find its live keys."""
+        """Write the rows of ``block`` of outputs and sums, which start at 0. Find its live keys."""
         if block.num_keys == 0:
             return
         # Keep the scores while there is room. Otherwise leave out keys whose weights are zero.
@@ -347,7 +347,7 @@ class _Steps:
         self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
 
     def _scores(self, block: Block) -> Tensor:
-        """Return z of the block's live keys. Rectified and 0 where hidden, if the map rectifies."""
+        """Return z of the block's live keys, rectified and 0 where hidden if the map rectifies."""
         k = self._seen(self.k, block)
         z = self._product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
         if self.bias is not None:

@@ -90,7 +90,7 @@ def key_range(
     key_bounds, sample, first_row, num_queries, num_keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
 ):  # fmt: skip
-    """Return the ends of the keys in blocks without a mask, and in blocks with one."""
+    """Return two ends: of the blocks of keys that need no mask, and of all blocks of keys."""
     plain, end = num_keys, num_keys
     if HAS_MASK:  # keys before the first hidden one need no mask
         plain = tl.load(key_bounds + 2 * sample)

@@ -206,7 +206,7 @@ class PreprocessSettings(shared.ClusterOptions):
                 raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
 
     def refuse_idle_limits(self) -> None:
-        """Refuse limits for dictionaries that are given, not made here, as fairseq ignores them."""
+        """Refuse limits for given dictionaries, which are not made here. fairseq ignores them."""
         source = self.srcdict and f"--srcdict {self.srcdict}"
         target = self.tgtdict and f"--tgtdict {self.tgtdict}"
         if self.joined_dictionary:

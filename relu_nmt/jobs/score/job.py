@@ -174,7 +174,7 @@ class _Texts:
 
 
 def _cut_by_counts(lines: list[str], counts: str, name: str) -> docs.Documents:
-    """Return the documents of a text by a file with their numbers of lines."""
+    """Cut a text into documents by a file with their numbers of lines."""
     sizes = read_documents(counts)
     # Refuse a text that has separators itself, which the counts do not include.
     for separator in SEPARATORS[1:]:

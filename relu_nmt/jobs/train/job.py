@@ -102,7 +102,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
 def pace_of(
     settings: Settings, task: TranslationTask, folders: list[str], training: TrainingRun
 ) -> Pace:
-    """Return the pace of a training with these settings, measured with a model for this purpose."""
+    """Return the pace of a training with these settings, measured with a model of its own."""
     training.settings = settings
     model = training.new_model(lambda: build_model(settings.model, task))
     # Measure with the teachers, but without a cache, which one trial would fill for the next. A

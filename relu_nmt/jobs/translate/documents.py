@@ -195,7 +195,7 @@ def _empty_note(translated: TranslatedDocuments) -> str:
 
 
 def _joined(lines: Sequence[str], numbers: Sequence[int], language: str) -> list[str]:
-    """Join the sentences of each line. If sentences are missing, leave them apart."""
+    """Join the sentences of each line. If sentences are missing, return them unjoined."""
     if len(numbers) != len(lines):
         return list(lines)
     sentences_of_line: dict[int, list[str]] = {}
