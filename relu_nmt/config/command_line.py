@@ -82,7 +82,8 @@ class Parser(argparse.ArgumentParser):
         for flag in unknown:
             if advice := advice_on(flag, words):
                 raise ConfigError(f"{flag}: {advice}")
-        # Without advice, name the commands that have the flag, or the nearest flag of this one.
+        # Without advice, name commands that have the flag, or the most similar flag of this
+        # command.
         for flag in unknown:
             if commands := _commands_with(flag):
                 raise ConfigError(f"{flag}: it is a flag of {' and '.join(commands[:MOST_NAMED])}")
@@ -93,7 +94,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def advice_on(flag: str, words: str = "") -> str:
-    """Return the advice on a flag, or "". The number behind it in ``words`` replaces N."""
+    """Return the advice on a flag, or "". The number after the flag in ``words`` replaces N."""
     tables = parse_yaml(ADVICE.read_text("utf-8"))
     for patterns, advice in (*tables["nowhere"].items(), *tables["elsewhere"].items()):
         if any(fnmatchcase(flag, pattern) for pattern in patterns.split()):

@@ -115,7 +115,7 @@ class Split:
         return self._part(begins, 0, first), self._part(begins, first, last)
 
     def _part(self, begins: np.ndarray, first: int, last: int) -> "Split":
-        """Return documents ``first`` to ``last - 1``. Document i begins at sentence ``begins[i]``."""
+        """Return documents ``first`` to ``last - 1``. Each begins at its sentence in ``begins``."""
         sentences = range(int(begins[first]), int(begins[last]))
         part = self._of([(self, sentences)])
         part.documents = None if self.documents is None else self.documents[first:last]

@@ -37,12 +37,12 @@ MOST_VALIDATING = 0.1
 WARMUP = 0.1
 """Share of the updates for the warm-up of the rate."""
 MOST_WARMUP = 1 / 3
-"""Largest share of the updates for a longer warm-up."""
+"""Largest share of the updates for a warm-up that is longer than WARMUP."""
 VALIDATIONS = 10
 LOG_LINES = 50
 MOST_BETWEEN_LINES = 100
 AVERAGED = 9
-"""The average of the weights reaches back over one of so many parts of the updates."""
+"""The average of the weights covers about the last 1 / AVERAGED of the updates."""
 MOST_DECAY = 0.9999
 GAIN = 0.95
 """bfloat16 is chosen if its time is below this share of the time in float32."""
@@ -186,7 +186,7 @@ def faster_dtype(
     trial: Callable[[SettingsT], Pace],
     pace: Pace,
 ) -> tuple[dict[str, Any], Pace]:
-    """Return the choice of bfloat16 if updates are faster with it than ``pace``, and the pace."""
+    """Choose bfloat16 if updates with it are faster than ``pace``. Return choice and pace."""
     if given_names(settings) & {"bf16", "fp16"}:
         return {}, pace
     has_bfloat16 = has_fast_bfloat16()
@@ -235,7 +235,7 @@ def with_length(
 
 
 def planned_updates(budget: Budget, pace: Pace, spent: float = 0.0) -> int:
-    """Return the number of updates in a budget, of which ``spent`` seconds are gone."""
+    """Return the number of updates in a budget. ``spent`` seconds of it are used up."""
     if budget.epochs is not None:
         return max(1, round(budget.epochs * pace.updates_per_epoch))
     if budget.updates is not None:
@@ -258,7 +258,7 @@ def training_seconds(budget: Budget, pace: Pace, spent: float) -> float:
 def paced_settings(
     pace: Pace, updates: int, seconds: float | None, least_warmup: int = 0
 ) -> dict[str, Any]:
-    """Return the settings that follow from updates, and from the seconds of a budget of time."""
+    """Return the settings that depend on the updates and on the ``seconds`` of a time budget."""
     between = max(1, round(updates / VALIDATIONS))
     between = max(between, round(pace.updates_of_validation / MOST_VALIDATING))
     epochs = max(1, round(between / pace.updates_per_epoch))
@@ -280,7 +280,7 @@ def paced_settings(
 
 
 def warmup_updates(updates: int, least: int) -> int:
-    """Return the updates of warm-up, at least ``least`` where there is time for them.
+    """Return the updates of warm-up, at least ``least`` if there is time for so many.
 
     Example:
         >>> warmup_updates(1_500, least=400), warmup_updates(600, least=400)

@@ -221,7 +221,7 @@ def refuse_other_optimizer(
 
 
 def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
-    """Refuse a new training beside files of another. Return a note on files that it replaces."""
+    """Refuse a new training in a folder with files of another. Return a note on replaced files."""
     start = folder.restore_path()
     is_inside = start is not None and start.parent.resolve() == folder.path.resolve()
     if settings.trainer.no_save or is_inside:
@@ -240,7 +240,7 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
             advice += f", or go on from it with --restore-file {path.name}"
             if settings.trainer.finetune_from_model:
                 advice += " in place of --finetune-from-model"
-        raise ConfigError(f"{path}: is another training's, and might be written over; {advice}")
+        raise ConfigError(f"{path}: is another training's, and might be overwritten; {advice}")
     # Compare with earlier results if the folder has no checkpoint.
     results = folder.path / RESULTS_FILE
     if not results.exists():
@@ -258,7 +258,7 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
 
 
 def _as_stored(config: Any) -> dict[str, Any]:
-    """Return settings by name in the form in which a checkpoint has them, without tuples."""
+    """Return settings by name in the form that checkpoints store, without tuples."""
     return flat(json.loads(json.dumps(to_dict(config, stored_only=True))))
 
 
@@ -273,7 +273,7 @@ def _is_equal(stored: Any, settings: Any) -> bool:
         _worth_a_note(flat(stored), settings),
         _worth_a_note(_as_stored(settings), settings),
     )
-    # Leave out numbers that the program chose in place of the flags' values.
+    # Leave out numbers that the program has put in place of the values of flags.
     if present.get("max_tokens") == AUTO_TOKENS or present.get("update_tokens"):
         for name in ("max_tokens", "update_tokens", "update_freq"):
             earlier.pop(name, None)
@@ -324,7 +324,7 @@ def _changes(stored: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str,
 
 
 def _by_slot_and_side(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's settings with the value of each slot and side in place of a common one."""
+    """Return a model's settings with a value for each slot and side instead of common values."""
     full = dict(model)
     # Give each slot and side the common value that it falls back to.
     for name, value in model.items():

@@ -25,7 +25,7 @@ LOSS_SUFFIX = "loss"
 DECIMALS = {"ppl": 2, "wps": 1, "ups": 2, "wpb": 1, "bsz": 1, "clip": 1, "train_wall": 0, "wall": 0}
 DEFAULT_DECIMALS = 3
 EXACT = ("lr", "loss_scale")  # are not rounded
-# The parts of a log, as a note on the loss of one names it.
+# The parts of a log, as notes on a lost part name them.
 OUTPUT = "standard output"
 FILE = "the log file"
 BOARD = "TensorBoard's files"

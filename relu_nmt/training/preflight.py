@@ -41,7 +41,7 @@ def check_before_start(
     state: TrainingState,
     description: Mapping[str, Any],
 ) -> None:
-    """Check folder, memory, scorer and metric, whose errors would otherwise come after hours."""
+    """Check folder, memory, scorer and metric now, so that errors do not come after hours."""
     config = parts.config
     is_first = parts.process.is_first
     folder = CheckpointFolder(config)
@@ -56,7 +56,7 @@ def check_before_start(
         if config.preflight:
             data.train.begin_epoch(state.epoch)
             log.say(try_batch(parts, data.train.load(data.train.largest())))
-            # Let all processes join in if the model is sharded, to gather its weights.
+            # If the model is sharded, all processes are needed to gather its weights.
             if not config.no_save and (is_first or is_sharded(parts.objective)):
                 with parts.snapshot(state, description) as checkpoint:
                     if is_first:

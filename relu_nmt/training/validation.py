@@ -98,7 +98,7 @@ def measure(
     largest_only: bool = False,
     say: Callable[[str], object] = str,
 ) -> dict[str, float]:
-    """Return the metrics of a set, losses in bits, by all processes, or of its largest batch.
+    """Return the metrics of a set or of its largest batch, losses in bits, over all processes.
 
     ``say`` prints the progress of a slow validation. By default nothing is printed.
     """

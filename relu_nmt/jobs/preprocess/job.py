@@ -229,7 +229,7 @@ def _make_dictionaries(job: Job, texts: Mapping[SideKey, TextFile]) -> dict[str,
             for language in languages:
                 dictionary.save(paths[language])
 
-    # Read the files back, so that new and finished dictionaries are the same.
+    # Read the files back, so that new dictionaries equal those of a finished step.
     job.journal.finish("dictionaries", make, [*paths.values()])
     dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
     for language, dictionary in dictionaries.items():

@@ -196,7 +196,7 @@ class Job:
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
     def _copy_models(self) -> None:
-        """Write the subword model of each language, if any, into the folder, equal models once."""
+        """Write the subword models into the folder: one file if all languages have the same."""
         config = self.config
         paths = (config.subword_model, config.target_subword_model or config.subword_model)
         models = {}

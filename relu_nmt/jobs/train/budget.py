@@ -20,23 +20,23 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.translation.task import TranslationTask
 
 LEAST_WARMUP = 400
-"""Updates of warm-up of a translation model: norms behind the layers need them."""
+"""Least updates of warm-up of a translation model, whose post-norm layers need them."""
 SMALLEST_BATCH = {"cpu": 768, "cuda": 4096}  # in tokens, by device
 LARGEST_BATCH = 4096
 ENOUGH_UPDATES = 12_000
-"""Updates that are worth more than larger batches."""
+"""Up to this number, further updates are worth more than larger batches."""
 RATE_OF_WIDTH = 0.256
 """The peak rate times the width of the model."""
 SHARE_OF_TRAINED = 0.2
-"""Factor of the rate for a model that is trained already."""
+"""Factor of the rate for a model that starts from trained weights."""
 DROPOUTS = ((2, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))
-"""Most epochs, and the dropout of a training that reads its data so often."""
+"""A number of epochs, and the dropout of a training for at most so many epochs."""
 MOST_ATTENTION_DROPOUT = 0.1
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A shape of both sides, and the least updates and sentence pairs that it is worth."""
+    """A shape of encoder and decoder, and the least updates and sentence pairs to choose it."""
 
     layers: int
     width: int
@@ -74,7 +74,7 @@ KEPT = frozenset(SMALL.settings) | {
 
 
 class Chooser:
-    """Chooses shape, batch, dtype and rates of a new training, by the pace in trials.
+    """Chooses shape, batch, dtype and rates of a new training, by the pace of trial updates.
 
     ``trial`` measures the pace of a training with such settings.
     """
@@ -96,13 +96,14 @@ class Chooser:
         self._budget = Budget.parse(settings.trainer.budget)
         # Leave a model that a flag or a checkpoint describes as it is.
         self._is_free = settings.arch in FAMILIES and training.checkpoint is None
-        # Choose the smallest batch, which makes the most updates, if a group of sentences fits it.
+        # Begin with the smallest batch, which gives the most updates. It must hold a group of
+        # sentences.
         longest = max(settings.documents.training_lengths, default=1)
         tokens = max(SMALLEST_BATCH[training.process.device.type], longest)
         self._chosen: dict[str, Any] = {"max_tokens": tokens}
 
     def choose(self) -> tuple[dict[str, Any], Pace]:
-        """Return the choices, and the pace with them. Print what and why."""
+        """Return the choices, and the pace with them. Print the choices with reasons."""
         self._choose_model()
         dtype, self._pace = faster_dtype(
             self._filled(), self._training.process, self._trial, self._pace
@@ -116,11 +117,11 @@ class Chooser:
         self._training.say(f"budget {self._settings.trainer.budget}: {text}")
 
     def _filled(self, **changes: Any) -> Settings:
-        """Return the settings with the choices so far, and with changes of these."""
+        """Return the settings with the choices so far, replaced by ``changes``."""
         return filled(self._settings, self._chosen | changes)
 
     def _choose(self, **choices: Any) -> None:
-        """Add choices, and measure the pace with all so far."""
+        """Add choices, and measure the pace with all choices so far."""
         self._chosen |= choices
         self._pace = self._trial(self._filled())
 
@@ -129,7 +130,7 @@ class Chooser:
         return planned_updates(self._budget, self._pace)
 
     def _choose_model(self) -> None:
-        """Choose the largest shape for which there is time and text."""
+        """Choose the largest shape for which there is enough time and text."""
         if self._training.checkpoint is not None:
             stored = flat(read_metadata(self._training.checkpoint).get("model_config") or {})
             self._say(f"the model of {self._training.checkpoint}")
@@ -146,12 +147,12 @@ class Chooser:
             return self._choose()
         shape = SMALL
         self._choose(**shape.settings)
-        # A narrow model is worth more updates in the same time, not as many updates.
+        # A narrower model pays only if time is the limit: it makes more updates in the same time.
         if self._budget.seconds is not None and self._updates < shape.least_updates:
             shape = TINY
             self._choose(**shape.settings)
         for larger in LARGER:
-            # Larger shapes are slower, so that time for fewer updates rules them out.
+            # Larger shapes are slower: too few updates of the present shape rule them out.
             if shape is TINY or self._pace.samples < larger.least_pairs:
                 break
             if self._updates < larger.least_updates:
@@ -213,7 +214,7 @@ class Chooser:
 
 
 def batch_factor(tokens: int, updates: int) -> int:
-    """Return how many times larger batches are, where there is time for enough updates of them.
+    """Return a factor for the size of batches, so that there is still time for enough updates.
 
     Example:
         >>> batch_factor(768, 4_000), batch_factor(768, 50_000), batch_factor(4096, 10**6)
@@ -234,6 +235,6 @@ def peak_rate(width: int, is_trained: bool) -> float:
 
 
 def dropout_settings(epochs: float) -> dict[str, Any]:
-    """Return the dropout of a training that reads its data so often."""
+    """Return the dropout of a training for so many epochs."""
     dropout = next(value for most, value in DROPOUTS if epochs <= most)
     return {"dropout": dropout, "attention_dropout": min(dropout, MOST_ATTENTION_DROPOUT)}

@@ -27,7 +27,7 @@ class Corpora:
     settings: TranslationTrainingSettings
     task: TranslationTask  # of the first of the data folders
     folders: Sequence[str]  # one a shard
-    # The model that learns, and its teachers. Batches have only what all can read.
+    # The model that learns, and its teachers. Batches have only sentences that all can read.
     models: Sequence[TranslationModel]
     say: Callable[[str], None]
 

@@ -173,7 +173,7 @@ def load_teachers(
     if path is None:
         return []
     models, teacher_task, _ = load_models(path, "auto", None)
-    # Name the separator first, which makes dictionaries differ.
+    # Compare separators first, since they make dictionaries differ.
     if (teacher_task.separators is None) != (task.separators is None):
         how = "without --sentence-separator; take a teacher with it, or leave it out here"
         if teacher_task.separators is not None:

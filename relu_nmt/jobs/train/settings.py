@@ -89,7 +89,7 @@ class TranslationTrainingSettings(shared.FairseqOptions):
         files=DATA_FILES,
     )
     corpus_weights: tuple[float, ...] = _of_extra_data(
-        (), "times that an epoch reads each folder, as 2,0.5", above=0, metavar="W"
+        (), "number of times that an epoch reads each folder: 2,0.5", above=0, metavar="W"
     )
     tag_extra_data: bool = _of_extra_data(False, "tag the sources of each further folder")
     truncate_source: bool = option(False, "cut sources that are longer than --max-source-positions")

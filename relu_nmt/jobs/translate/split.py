@@ -155,7 +155,7 @@ class _Run:
         return shared.length_note(limit, trained, is_divided)
 
     def _document_sizes_of(self, split: Split) -> np.ndarray:
-        """Return the sentences of each document, int [documents]. Single ones are documents."""
+        """Return the sentences of each document, int [documents]. Without documents: ones."""
         if not self._has_documents:
             return np.ones(len(split), dtype=np.int64)
         return split.require_documents("--max-doc-tokens", self._windows.max_doc_tokens)

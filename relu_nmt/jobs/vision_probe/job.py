@@ -204,7 +204,7 @@ class Probe:
         return ImageBatches(images, transform, size, seed, damaged=damaged)
 
     def _features_of_batch(self, images: Tensor) -> Tensor:
-        """Return float32 features [B, D] of normalized images [B, 3, Y, X], as ``--features``."""
+        """Return float32 features [B, D] of images [B, 3, Y, X], as ``--features`` says."""
         if self.options.features == "last":
             return self.classifier.outputs(images).features.float()
         # Request the last blocks, or all of a smaller model.
@@ -223,6 +223,6 @@ class Probe:
         for batch in loaded(self._batches(images, transform), label, self.options.num_workers):
             features.append(self._features_of_batch(batch.images))
             labels.append(batch.labels.to(self.classifier.device))
-            # Note the images that were read, since damaged ones are missing.
+            # Remember which images were read, since damaged ones are missing.
             ids += batch.ids.tolist()
         return torch.cat(features), torch.cat(labels), ids

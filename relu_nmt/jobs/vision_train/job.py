@@ -92,7 +92,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
 def choose_dtype(
     settings: Settings, training: TrainingRun, trial: Callable[[Settings], Pace]
 ) -> tuple[dict[str, Any], Pace]:
-    """Return the choice of bfloat16 within a budget, and the pace. A recipe's epochs give way."""
+    """Choose bfloat16 if it is faster. Return choice and pace. Print what a budget changes."""
     budget = settings.trainer.budget
     if settings.trainer.max_epoch:
         training.say(

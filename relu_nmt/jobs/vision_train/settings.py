@@ -127,7 +127,7 @@ class ImageTrainingSettings:
         """Compare the groups with each other."""
         if self.init and self.trainer.finetune_from_model:
             raise ConfigError("--init and --finetune-from-model exclude each other; give one")
-        # Refuse mixtures of images that lack a partner.
+        # Refuse mixtures of images where a batch has only one image.
         if self.batch_size == 1:
             for name in ("mixup", "cutmix"):
                 if value := getattr(self.augmentation, name):
