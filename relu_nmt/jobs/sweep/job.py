@@ -219,7 +219,7 @@ def _refuse_foreign(folder: Path) -> None:
     for name in (REPORT_NAME, CSV_NAME, CARD_NAME):
         if os.path.lexists(folder / name):
             raise ConfigError(
-                f"--save-dir {folder}: holds {name}, but no sweep, which would write over it; "
+                f"--save-dir {folder}: holds {name}, but no sweep, and it would be overwritten; "
                 "choose another --save-dir, or move the file away"
             )
 
