@@ -57,7 +57,6 @@ class FeatureAttention(Attention):
         return totals
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
         visibility = problem.visibility
         queries, keys = self.features(problem.q, problem.k, visibility)
         keys = visibility.without_padding(keys)
@@ -92,7 +91,6 @@ class LinearAttention(FeatureAttention):
     """
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """See :meth:`FeatureAttention.features`."""
         return F.elu(q) + 1, F.elu(k) + 1
 
     def divisor(self, totals: Tensor) -> Tensor:
@@ -116,7 +114,6 @@ class EfficientAttention(FeatureAttention):
     )
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """See :meth:`FeatureAttention.features`."""
         real = visibility.key_column
         if real is not None:
             # Let a sample without keys see all of them: its softmax would be NaN.
@@ -278,7 +275,6 @@ class PerformerAttention(FeatureAttention):
         self.register_load_state_dict_post_hook(_forget_draw)
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """See :meth:`FeatureAttention.features`."""
         directions = self._current_directions().to(q.dtype)
         q, k = q * self.head_dim**-0.25, k * self.head_dim**-0.25
         if self.config.kernel == "relu":

@@ -179,7 +179,6 @@ class NystromformerAttention(Attention):
             self.scale = without_decay(torch.ones(1))  # g
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
         q, k, v = scaled_tokens(problem)
         visibility = problem.visibility
         num_tokens = k.size(2)
@@ -318,7 +317,6 @@ class SOFTAttention(Attention):
         self.convolution = token_convolution(num_heads, config.conv)
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
         q, k, v = scaled_tokens(problem)
         visibility = problem.visibility
         stride = self.config.stride

@@ -63,11 +63,9 @@ class NormalizedAttention(Attention):
         raise TypeError(f"{type(self).__name__} must define normalize")
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
         return self.backend_for(problem).solve(problem)
 
     def weights(self, problem: AttentionProblem) -> Tensor:
-        """See :meth:`Attention.weights`."""
         visibility = problem.visibility
         # These maps depend on small differences, but 16-bit scores near 10 are rounded by 0.03.
         with without_autocast(problem.q.device):

@@ -187,7 +187,6 @@ class PointwiseAttention(Attention):
         return None
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
         counts = problem.visibility.positive_counts
         if problem.q.dtype == torch.float64:
             counts = counts.to(torch.float64)

@@ -65,7 +65,6 @@ class SimAAttention(Attention):
     )
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
         need = problem.need
         # Zero the padding, so that norms over the tokens leave it out.
         q, k = map(problem.visibility.without_padding, (problem.q, problem.k))
@@ -83,7 +82,6 @@ class SimAAttention(Attention):
         return self.head_dim * (num_queries + num_keys) <= 2 * num_queries * num_keys
 
     def weights(self, problem: AttentionProblem) -> Tensor:
-        """See :meth:`Attention.weights`."""
         return problem.q @ problem.k.transpose(-1, -2)  # 0 for padded keys
 
 
@@ -149,7 +147,6 @@ class CrossCovarianceAttention(Attention):
             self.scale = without_decay(torch.ones(1))  # g
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
         visibility = problem.visibility
         q, k, v = map(visibility.without_padding, (problem.q, problem.k, problem.v))
         num_tokens = visibility.positive_counts[..., None].to(q)  # [B or 1, 1, 1, 1]

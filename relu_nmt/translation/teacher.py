@@ -17,7 +17,6 @@ and Rush 2016, "Sequence-level knowledge distillation", Eq. 3 (each token). Tan 
 
 import hashlib
 import json
-import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -36,7 +35,7 @@ from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.translation.base import TranslationModel
+from relu_nmt.translation.base import TranslationModel, average_log_probs
 from relu_nmt.translation.blockwise_loss import block_rows
 from relu_nmt.translation.config import TeacherConfig
 from relu_nmt.translation.encoder_decoder import encoder_decoder_of
@@ -163,11 +162,10 @@ class TaughtObjective(TranslationObjective):
         # Average the probabilities of the models, block by block of tokens.
         tops = []
         for blocks in zip(*states, strict=True):
-            log_probs = self._teachers[0].logits(blocks[0]).log_softmax(-1)
-            for model, block in zip(self._teachers[1:], blocks[1:], strict=True):
-                log_probs = torch.logaddexp(log_probs, model.logits(block).log_softmax(-1))
-            if len(blocks) > 1:
-                log_probs = log_probs - math.log(len(blocks))
+            by_model = []
+            for model, block in zip(self._teachers, blocks, strict=True):
+                by_model.append(model.logits(block).log_softmax(-1))
+            log_probs = average_log_probs(by_model)
             tops.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
         return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
 
