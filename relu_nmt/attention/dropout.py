@@ -47,4 +47,5 @@ class Dropout(nn.Dropout):
     """:func:`dropout` with a probability of 0 to below 1 in training. No change otherwise."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Drop entries of ``x`` of any shape."""
         return dropout(x, self.p) if self.training else x

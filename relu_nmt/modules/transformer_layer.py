@@ -154,4 +154,5 @@ class RMSNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map [..., D] to [..., D]. Under autocast to float32, as LayerNorm does."""
         return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)
