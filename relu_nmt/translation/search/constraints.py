@@ -146,7 +146,7 @@ class TokenConstraints:
             rule.advance(parents, tokens)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """See :meth:`StepRule.keep`."""
+        """Keep only the sentences with indices ``rows`` [B'], which ``mask`` [B] marks."""
         self.written.keep(rows, mask)
         for rule in self._all_rules:
             rule.keep(rows, mask)
