@@ -34,7 +34,7 @@ from relu_nmt.translator.attention_maps import attention_of, input_batches, sing
 
 BRANCHES = ("self_attention", "cross_attention", "feed_forward")  # of a layer, in order
 PERCENTS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
-MOST_WEIGHTS = 2**22  # weights of memories to sort at a time: 32 MB in float64
+SORTED_AT_ONCE = 2**22  # weights of memories to sort at a time: 32 MB in float64
 OF_ATTENTION = {
     "weights": f"before dropout, real query rows only; targets are read in one pass; {SYMBOLS}",
     **definitions((*LOGGED, "exp_entropy", "mean_log_n")),
@@ -286,7 +286,7 @@ class BranchSums:
         """Add the sums of the largest p percent of weights, from all weights [R, F]."""
         # Stop at the first negative weight: signed weights have no shares.
         self._num_tokens += len(weights)
-        for part in weights.split(max(1, MOST_WEIGHTS // self.size)):
+        for part in weights.split(max(1, SORTED_AT_ONCE // self.size)):
             self._is_signed = self._is_signed or bool((part < 0).any())
             if self._is_signed:
                 return

@@ -38,7 +38,7 @@ from relu_nmt.translator.attention_maps import SLOT_NAMES, input_batches, single
 
 PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Percents p of the visible keys. Figure 4 of the paper ends at 1.5."""
-MOST_WEIGHTS = 2**21  # weights to process together: 16 MB in float64, in about ten copies
+WEIGHTS_AT_ONCE = 2**21  # weights to process together: 16 MB in float64, in about ten copies
 COPIES = 8  # copies of a matrix of weights in memory while a mechanism computes it
 SUBWORD_MARKS = ("@@", "\u2581")
 RANKED = ("top_sum", "share_at_rank")
@@ -162,7 +162,7 @@ class WeightStatistics:
         expected = visibility.query_positions().double()
         if record.slot == "cross":
             expected = expected * counts / real.sum(1, keepdim=True).clamp_min(1)
-        size = max(1, MOST_WEIGHTS // max(1, batch * heads * num_keys))
+        size = max(1, WEIGHTS_AT_ONCE // max(1, batch * heads * num_keys))
         for start in range(0, num_queries, size):
             rows = slice(start, start + size)
             distances = (visibility.key_positions()[:, None] - expected[:, rows, None]).abs()

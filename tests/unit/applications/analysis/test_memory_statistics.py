@@ -101,7 +101,7 @@ def mean_cosine(values):
 @pytest.mark.parametrize("max_weights", [1, 2**22])
 @torch.no_grad()
 def test_statistics_equal_the_formulas(kind, before, max_weights, monkeypatch):
-    monkeypatch.setattr(statistics, "MOST_WEIGHTS", max_weights)
+    monkeypatch.setattr(statistics, "SORTED_AT_ONCE", max_weights)
     model = make(kind, before)
     if kind.startswith("relu"):  # so that some tokens have no weight at all
         for layer in [*model.encoder.layers, *model.decoder.layers]:

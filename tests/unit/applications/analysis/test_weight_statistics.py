@@ -163,7 +163,7 @@ def check(records, rows):
 @pytest.mark.parametrize("attention", ["softmax", "reluformer", "polynomial:power=3"])
 @pytest.mark.parametrize("max_weights", [1, 60, 2**21])
 def test_means_equal_those_of_the_weights_of_each_sentence(attention, max_weights, monkeypatch):
-    monkeypatch.setattr(analysis, "MOST_WEIGHTS", max_weights)  # a row at a time, some, or all
+    monkeypatch.setattr(analysis, "WEIGHTS_AT_ONCE", max_weights)  # a row at a time, some, or all
     model = make_model(attention).double()
     pairs = pairs_of(separated=False)
     records = statistics_of(model, pairs)
