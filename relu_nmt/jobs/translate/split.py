@@ -89,6 +89,11 @@ class SplitTranslation:
     lengths: dict[str, Any] | None = None
 
     @property
+    def score(self) -> Score | None:
+        """The main score, or None without references."""
+        return next(iter(self.scores.values()), None)
+
+    @property
     def tokens_per_second(self) -> float:
         """Speed of the search."""
         return self.num_tokens / max(self.seconds, 1e-9)
