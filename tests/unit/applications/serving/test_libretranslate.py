@@ -169,7 +169,7 @@ PARAMETER_ENTITY = b'<!DOCTYPE a [<!ENTITY % p SYSTEM "file:///etc/passwd"> %p;]
         ("a.epub", packed({"META-INF/container.xml": PARAMETER_ENTITY}), "entity p"),
         ("a.odt", packed({"content.xml": b'<!DOCTYPE a SYSTEM "http://a/b"><a/>'}), "outside"),
         ("a.html", b"<p>" + b"wort " * 1_000_000, "a paragraph has more than 100,000 characters"),
-        ("a.docx", packed({"word/document.xml": b"<a>" * 10**5 + b"</a>" * 10**5}), "200 elements"),
+        ("a.docx", packed({"word/document.xml": b"<a>" * 10**5 + b"</a>" * 10**5}), "200 deep"),
         ("a.html", b"<b>" * 10**5 + b"x", "2,000 tags"),
         ("a.xlf", b'<?xml version="1.0" encoding="ascii"?><x>\xfc</x>', "encoding ascii"),
         ("a.xlf", b'<?xml version="1.0" encoding="utf-7"?><x>+ADw-</x>', "utf-7 would change"),
