@@ -77,14 +77,15 @@ def folder(tmp_path_factory, own_network):
     return folder
 
 
-def checkpoints(folder, *names):
-    return [str(next((folder / name).glob("*.safetensors"))) for name in names]
+def checkpoint_of(folder, name):
+    return str(next((folder / name).glob("*.safetensors")))
 
 
 def command(folder, output, *flags, names=("relu", "softmax"), check=True):
-    paths = ["--path", checkpoints(folder, *names), "--cpu"] if names else []
+    paths = [checkpoint_of(folder, name) for name in names]
+    flags = ["--path", paths, "--cpu", flags] if names else flags
     data = [folder / "data-bin"] if names else []
-    return run_here("analyze", data, paths, "--output", output, flags, check=check)
+    return run_here("analyze", data, "--output", output, flags, check=check)
 
 
 def images_of(page):
@@ -141,7 +142,7 @@ def test_the_answers_stand_before_the_folded_sections(analyzed, folder):
     assert "<h2>" not in "".join(sections) and "<table>" not in answers
     assert "18 sentences are few" in answers
     # The loss is the cross-entropy of all reference tokens, in bits.
-    [path] = checkpoints(folder, "relu")
+    path = checkpoint_of(folder, "relu")
     translator = Translator.from_checkpoint(path, "cpu")
     split = at_folder(translator.task, folder / "data-bin").load_split("test")
     total = 0.0
@@ -157,7 +158,7 @@ def test_the_answers_stand_before_the_folded_sections(analyzed, folder):
 
 
 def test_a_model_without_heads_is_one_whose_heads_are_cut_from_the_last_matrix(folder):
-    [path] = checkpoints(folder, "softmax")
+    path = checkpoint_of(folder, "softmax")
     translator = Translator.from_checkpoint(path, "cpu")
     model = translator.ensemble.models[0]
     tokens = torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6, 7]])
@@ -198,7 +199,7 @@ def test_the_numbers_agree_with_the_attention_maps(analyzed, folder):
     """Entropies of the references, from the weights that the translator shows."""
     output, _ = analyzed
     attention = csv_rows(output.with_name("report_attention.csv"))
-    [path] = checkpoints(folder, "relu")
+    path = checkpoint_of(folder, "relu")
     translator = Translator.from_checkpoint(path, "cpu")
     task = at_folder(translator.task, folder / "data-bin")
     split = task.load_split("test")
@@ -219,7 +220,7 @@ def test_the_numbers_agree_with_the_attention_maps(analyzed, folder):
 def test_the_memory_numbers_agree_with_the_memory_statistics(analyzed, folder):
     output, _ = analyzed
     rows = csv_rows(output.with_name("report_feed_forward.csv"))
-    [path] = checkpoints(folder, "softmax")
+    path = checkpoint_of(folder, "softmax")
     translator = Translator.from_checkpoint(path, "cpu")
     split = at_folder(translator.task, folder / "data-bin").load_split("test")
     statistics = LayerStatistics(translator.ensemble, memories_only=True)
@@ -285,7 +286,7 @@ def test_the_page_reports_models_without_weights_or_memories(folder, tmp_path):
 
 
 def test_a_diverged_model_is_named_and_gets_no_verdict(folder, tmp_path):
-    [path] = checkpoints(folder, "softmax")
+    path = checkpoint_of(folder, "softmax")
     checkpoint = load_checkpoint(path)
     for weight in checkpoint.model_tensors.values():
         weight.fill_(math.nan)
@@ -322,7 +323,7 @@ def test_options_of_models_are_errors_without_models(folder, tmp_path, flags):
 
 
 def test_the_recipe_prints_nothing_and_returns_its_numbers(folder, tmp_path, capsys):
-    path = checkpoints(folder, "relu")
+    path = [checkpoint_of(folder, "relu")]
     settings = analyze.Settings.of(
         data=str(folder / "data-bin"), path=path, output=str(tmp_path / "r.html"), sample=3
     )
@@ -374,14 +375,14 @@ def test_a_checkpoint_without_translation_model_is_an_error(folder, tmp_path, wo
 
 
 def test_missing_data_is_an_error(folder, tmp_path):
-    flags = ["--path", *checkpoints(folder, "relu"), "--output", tmp_path / "r.html"]
+    flags = ["--path", checkpoint_of(folder, "relu"), "--output", tmp_path / "r.html"]
     done = run_here("analyze", flags, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--path needs a data folder" in done.stderr
 
 
 def test_two_checkpoints_as_an_ensemble_are_refused(folder, tmp_path):
-    pair = ":".join(checkpoints(folder, "relu", "softmax"))
+    pair = f"{checkpoint_of(folder, 'relu')}:{checkpoint_of(folder, 'softmax')}"
     flags = ["--path", pair, "--output", tmp_path / "r.html"]
     done = run_here("analyze", folder / "data-bin", flags, check=False)
     assert_refused(done, "of one model only")

@@ -102,7 +102,7 @@ def test_a_budget_is_planned_with_the_teacher(data, teachers, tmp_path, monkeypa
 
     monkeypatch.setattr(job, "measured_pace", measure)
     cache = ("--teacher-cache", tmp_path / "cache")
-    train(data, tmp_path, "--teacher", teachers[0], *cache, "--budget", "2u")
+    train(data, tmp_path, "--teacher", teachers[0], cache, "--budget", "2u")
     assert set(kinds) == {TaughtObjective}
 
 
