@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Test if document models use earlier sentences: contrasts with and without them, in both directions
 # of the grammar corpus. See README.md.
-#   UPDATES=1600 JOBS=4 examples/context_use/run.sh
+#   UPDATES=1600 JOBS=4 PRECISION=--bf16 examples/context_use/run.sh
 set -euo pipefail
 source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
@@ -12,7 +12,9 @@ DIRECTIONS=${DIRECTIONS:-en-de de-en}
 UPDATES=${UPDATES:-800}
 SEEDS=${SEEDS:-1}
 JOBS=${JOBS:-1}
-RELU='--attention-preset reluformer_hybrid'
+PRECISION=${PRECISION:-}
+HYBRID='--attention-preset reluformer_hybrid'
+ALIGNED='--document-attention aligned'
 
 # Keep held-out documents whole: a line seen in training may be the decisive one.
 corpus=$OUT/corpus
@@ -29,8 +31,10 @@ for direction in $DIRECTIONS; do
     "$PYTHON" -m relu_nmt.cli.sweep "$data" --save-dir "$OUT/$direction/sweep" \
         --doc-mixture 1,128,512 --lengths 1,512 --seeds "$SEEDS" --budget "${UPDATES}u" \
         --checkpoint last --contrastive "$corpus/test.contrasts.jsonl" --jobs "$JOBS" \
-        --attentions softmax --variants "softmax-aligned: --document-attention aligned" \
-        "reluformer: $RELU" "reluformer-aligned: $RELU --document-attention aligned" \
+        --attentions softmax --variants "softmax-aligned: $ALIGNED" \
+        "hybrid: $HYBRID" "hybrid-aligned: $HYBRID $ALIGNED" \
+        "reluformer-aligned: --attention-preset reluformer $ALIGNED" \
+        "thresholded-aligned: --attention thresholded_relu $ALIGNED" \
         -- --arch transformer_tiny --share-all-embeddings --sentence-separator \
         --encoder-layers 3 --encoder-embed-dim 128 --encoder-ffn-embed-dim 512 \
         --encoder-attention-heads 4 --encoder-normalize-before \
@@ -39,7 +43,7 @@ for direction in $DIRECTIONS; do
         --max-tokens 1024 --dropout 0.1 --attention-dropout 0.1 --label-smoothing 0.1 \
         --clip-norm 1.0 --optimizer adam --adam-betas '(0.9, 0.98)' --lr 2e-3 \
         --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update "$UPDATES" \
-        --disable-validation --no-progress-bar
+        --disable-validation --no-progress-bar $PRECISION
 done
 
 "$PYTHON" examples/context_use/table.py "$OUT"/*/sweep/results.csv
