@@ -52,7 +52,7 @@ class ConfigError(ReluNmtError):
 
 
 class DataError(ReluNmtError):
-    """A data file is missing, damaged or does not fit the others."""
+    """A data file is missing, damaged or does not fit the other files."""
 
 
 class CheckpointError(ReluNmtError):

@@ -96,7 +96,7 @@ class WeightStatistics:
         source_dictionary, target_dictionary = dictionaries
         self._source_kinds = kinds_of(source_dictionary).to(ensemble.device)
         self._target_kinds = kinds_of(target_dictionary).to(ensemble.device)
-        # Of each statistic, totals and numbers of rows, [2, H] or [2, H, percents].
+        # The totals and numbers of rows of each statistic, [2, H] or [2, H, percents].
         self._sums: dict[Place, dict[str, np.ndarray]] = defaultdict(dict)
         self._rows: Counter[Place] = Counter()
 
@@ -313,7 +313,7 @@ def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
     """Return the sentence number of each token of joined sentences, int64 [n].
 
     ``sizes`` are the tokens of each sentence with its ``</s>``. Only the last ``</s>`` stays. With
-    separators it gets a number of its own, as in attention that stays inside sentences.
+    separators it has a separate number, as in attention that stays inside sentences.
 
     Example:
         >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()

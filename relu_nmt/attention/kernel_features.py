@@ -413,7 +413,7 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
 
 
 def _causal_sums(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-    """Return each query's sum over the keys up to its own. The last key is the last query's."""
+    """Return each query's sum over the keys up to its position. Query and key -1 are one token."""
     # Each chunk of C positions attends to itself by a small matrix, and to all earlier chunks by
     # the running sum of keys^T v, [B, H, chunks, R, dv].
     # Split keys into those before the first query's own and the rest, which form chunks.

@@ -114,8 +114,7 @@ class Visibility:
     def without_padding(self, x: Tensor) -> Tensor:
         """Return x [B, H, Nk, d] with 0 in the rows of padded keys.
 
-        In self-attention that is not causal x may also be queries, whose padding is that of the
-        keys.
+        In self-attention that is not causal x may also be queries, which have the same padding.
         """
         return x if self.key_column is None else x.masked_fill(~self.key_column, 0.0)
 

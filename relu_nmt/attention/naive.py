@@ -236,7 +236,7 @@ def cosformer_attention(
     """CosFormer: w_ij = relu(q_i) relu(k_j) cos(pi (i - j) / (2 M)), w v / sum_j w_ij.
 
     M is ``horizon``, by default the number of tokens. The queries are the last Nq tokens. Each of
-    ``axes``, [N], replaces the positions i / M in a cosine of its own.
+    ``axes``, [N], replaces the positions i / M in a separate cosine.
 
     Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-10.
     """

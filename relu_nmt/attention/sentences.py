@@ -129,8 +129,8 @@ class SentenceView:
     queries: SentenceRows
     keys: SentenceRows
     inside: Visibility  # the keys of a row visible to each of its queries
-    # In a search, the rows of queries whose row of keys is not that of the last step. None: maybe
-    # all.
+    # In a search, the rows of queries whose row of keys has changed since the last step. None:
+    # maybe all.
     changed: Tensor | None = None
     # Divide the rows into parts of similar lengths. Undivided rows are as long as the longest
     # sentence, so most of their tokens are padding.

@@ -9,14 +9,12 @@ folders all files of known formats are translated. After Ctrl-C the same command
 text has a sentence or paragraph a line, and blank lines between documents.
 
 Consecutive lines of a document are translated together, up to --max-doc-tokens tokens, by default
-as many as in training, as with relu-nmt-generate. A longer line is translated alone and whole.
-With a model trained with --sentence-separator every line gives one line, and blank lines stay in
-place. If a translation reaches the longest output, its lines are translated again in two
-halves, and so on. The same happens if, with --free-sentence-count, its number of sentences is not
-that of the lines. Standard error reports the number of such repetitions. A model trained without
-separators gives one line for each group of lines. --max-doc-tokens 1 translates line by line with
-any model.
-"""
+as many as in training, as with relu-nmt-generate. A longer line is translated alone and whole. With
+a model trained with --sentence-separator every line gives one line, and blank lines stay in place.
+If a translation reaches the longest output, its lines are translated again in two halves, and so
+on. The same happens if, with --free-sentence-count, it has not as many sentences as lines. Standard
+error reports the number of such repetitions. A model trained without separators gives one line for
+each group of lines. --max-doc-tokens 1 translates line by line with any model."""
 
 from relu_nmt.cli.command import Command
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings

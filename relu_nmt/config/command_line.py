@@ -288,7 +288,7 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
     nested, is_stored = _nested_values(Path(path))
     try:
         values = known_fields(config_class, flat(nested))
-        # Do not copy what a stored budget has set: a new training sets it by its own pace and
+        # Do not copy what a stored budget has set: a new training chooses by its pace and
         # length.
         if is_stored and values.get("budget") is not None:
             values = {name: value for name, value in values.items() if name not in PACED}

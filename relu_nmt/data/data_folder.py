@@ -308,7 +308,7 @@ class Journal:
         return self.finish_all({step: files}, lambda _: [make()], form)[step]
 
     def record(self, path: Path) -> dict[str, Any]:
-        """Return size and SHA-256 of a file. Those of finished steps are known already."""
+        """Return size and SHA-256 of a file. The files of finished steps are known already."""
         for entry in self._content["steps"].values():
             record = entry["files"].get(str(path))
             if record:

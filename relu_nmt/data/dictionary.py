@@ -91,7 +91,7 @@ class Dictionary:
     def with_symbol(self, symbol: str, index: int | None = None) -> "Dictionary":
         """Return a dictionary with one more symbol. All other symbols keep their ids.
 
-        ``index`` is the id of the symbol: that of a ``madeupword`` to replace, or the size of the
+        ``index`` is the id of the symbol: the id of a ``madeupword`` to replace, or the size of the
         dictionary. By default, and if ``index`` is taken, the symbol replaces the first
         ``madeupword``. Without a ``madeupword`` it comes last.
         """

@@ -361,7 +361,7 @@ def deal_lengths(
     """Draw a limit in tokens for each document, int64. All limits get equally many sentences."""
     if len(lengths) == 1:
         return np.full(len(documents), lengths[0], dtype=np.int64)
-    # The third number separates this stream from that of the shuffled batches.
+    # The third number separates this stream from the stream of the shuffled batches.
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence((*seed, 1))))
     order = generator.permutation(len(documents))
     # A document belongs to the share in which its middle sentence falls.

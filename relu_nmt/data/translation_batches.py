@@ -350,7 +350,7 @@ def batches_by_length(
     """Return the sentence numbers of each batch of an epoch, int64, grouped by similar length.
 
     Sentences are sorted by the longer side, then source, then target length. A sentence that is
-    longer than ``max_tokens`` is a batch of its own. The seed (seed, epoch) gives the order of the
+    longer than ``max_tokens`` is a batch alone. The seed (seed, epoch) gives the order of the
     batches and of equally long sentences. Without it batches are sorted by length.
 
     Example:

@@ -195,7 +195,7 @@ def _remove(folder: Path, lock: int) -> None:
 
 
 def _set_permissions(path: Path, final: Path) -> None:
-    """Give a file the permissions of the file that it replaces, or those of new files."""
+    """Give a file the permissions of the file that it replaces, or the permissions of new files."""
     try:
         old = final.stat()
     except FileNotFoundError:

@@ -144,7 +144,7 @@ def measured_pace(
     config: TrainerConfig,
     process: ProcessGroup,
 ) -> Pace:
-    """Return the pace of a training, measured in some updates at rate 0 of a model of its own."""
+    """Return the pace of a training, measured in some updates of a new model at rate 0."""
     assert config.budget is not None
     most_seconds = MOST_TRYING * (Budget.parse(config.budget).seconds or math.inf)
     # Schedules that end with the training do not know its end yet.

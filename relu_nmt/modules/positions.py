@@ -253,7 +253,7 @@ class AlibiPositions(DistanceBias):
 class T5Positions(DistanceBias):
     """A learned bias for each head and bucket of distances, the same in all layers.
 
-    Half of the 32 buckets hold one small distance each. The others hold ranges that widen
+    Half of the 32 buckets hold one small distance each. The other half holds ranges that widen
     logarithmically up to 128 tokens. The last bucket also holds all larger distances. Where tokens
     see both sides, half of the buckets are for keys behind the query.
 

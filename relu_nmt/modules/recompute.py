@@ -30,7 +30,7 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
     def same_need(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Keep the need of a module's first pass, with that of recorders, for its second pass."""
+        """Keep the need of a module's first pass, recorders included, for its second pass."""
         return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
 
     @contextmanager

@@ -106,7 +106,7 @@ def freeze(model: nn.Module, config: OptimizerConfig) -> None:
 
 
 def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
-    """Return the parameters whose names begin with ``part``, or those of all ``embeddings``."""
+    """Return the parameters whose names begin with ``part``, or of all ``embeddings``."""
     if part == "embeddings":
         parameters: list[nn.Parameter] = []
         for module in model.modules():

@@ -44,7 +44,7 @@ class Update:
     ) -> None:
         """Make an update of the objective, which is in training mode.
 
-        The weight of a batch is 1, or 0 if it only keeps this process in step with others.
+        The weight of a batch is 1, or 0 if it only keeps this process in step with other ones.
         ``votes`` say whether this process has received a signal, and which share of the time is
         used. ``wants_telemetry``: compute the telemetry of the first batch.
         """
@@ -176,7 +176,7 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
                 if parameter.grad is not None and not _is_finite(parameter.grad):
                     broken.append(name)
             if broken:  # the backward pass begins with the last module
-                # Of the broken parameters, name one whose module came last in the forward pass.
+                # Name the broken parameter whose module came last in the forward pass.
                 last_pass = {name: index for index, name in enumerate(order)}
                 first = max(broken, key=lambda name: last_pass.get(name.rpartition(".")[0], -1))
                 return f"the gradient of {first} is the first"

@@ -150,7 +150,7 @@ def compare_with_data(
     goes_on: bool,
     fresh_start: str,
 ) -> list[str]:
-    """Refuse data whose dictionaries or text steps are not those of a stored model. Return notes.
+    """Refuse data with other dictionaries or text steps than a stored model. Return notes.
 
     If ``goes_on``, the languages must be equal as well.
     """

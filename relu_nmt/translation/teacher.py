@@ -209,7 +209,7 @@ def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float
     """
     num_others = log_p.size(1) - ids.size(1)
     share = (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=LEAST_REST)  # of all others
-    # Divide logarithms by T and normalize: k symbols, then one value for each of the others.
+    # Divide logarithms by T and normalize: k symbols, then one value for each other symbol.
     log_share = (share / max(num_others, 1)).log()
     scores = torch.cat([log_probs, log_share], -1) / temperature  # [N, k + 1]
     counts = torch.ones_like(scores[0])

@@ -253,8 +253,9 @@ class Translator:
     ) -> None:
         """Translate a file with markup, such as a web page or a Word file. Only its text changes.
 
-        The ``options`` are those of :func:`relu_nmt.applications.files.sentences.translate_with`:
-        the name of the ``format``, a ``glossary``, and settings of the search (``beam=5``).
+        The ``options`` are arguments of
+        :func:`relu_nmt.applications.files.sentences.translate_with`: the name of the ``format``, a
+        ``glossary``, and settings of the search (``beam=5``).
         """
         # Import late: applications import the translator.
         files = importlib.import_module("relu_nmt.applications.files.sentences")

@@ -105,7 +105,7 @@ def image_weights(model: VisionModel, images: Tensor, layer: int) -> tuple[Tenso
     with torch.inference_mode(), record_attention(attention, Need(weights=True)) as records:
         patches = Grid(1, 1)
         for _, grid in model.encode(images):
-            # XCiT's class attention has no grid of its own, and reads all patches.
+            # XCiT's class attention has no grid, and reads all patches.
             patches = grid if grid.num_patches else patches
             if records:
                 break

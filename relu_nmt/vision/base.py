@@ -137,7 +137,7 @@ def map_of(tokens: Tensor, grid: Grid) -> Tensor:
 
 
 def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate positions [T + patches, D] between grids. Those of T class tokens stay."""
+    """Interpolate positions [T + patches, D] between grids. The T class tokens keep theirs."""
     if old == new:
         return positions
     tokens, patches = positions.tensor_split([-old.num_patches])

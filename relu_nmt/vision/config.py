@@ -261,7 +261,7 @@ class PreprocessingConfig:
         return "padded" if image_size <= LARGEST_PADDED else "resized"
 
     def check_fits(self, image_size: int, preset: Mapping[str, Any]) -> None:
-        """Raise a ConfigError if a setting does nothing with the crop. Those of ``preset`` may."""
+        """Raise a ConfigError if a setting that ``preset`` lacks does nothing with the crop."""
         crop = self.crop_of(image_size)
         for needed, name in (("padded", "crop_padding"), ("resized", "crop_min_area")):
             entry = options_of(PreprocessingConfig)[name]

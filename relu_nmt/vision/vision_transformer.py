@@ -153,7 +153,7 @@ class GatedBlock(nn.Module):
     """Two gated attention units in place of attention and feed-forward network.
 
     Queries and keys have the paper's width of 128, whatever the number of heads. The inner width of
-    a unit is half that of the feed-forward network.
+    a unit is half the width of the feed-forward network.
 
     Raises:
         ConfigError: the attention is not an ungated ``pointwise`` without ``output_norm``, or there

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from relu_nmt.applications.serving import ServerOptions
 
 SPARE_CONNECTIONS = 256
-"""Connections for silent clients and metrics, in addition to those of waiting requests."""
+"""Connections for silent clients and metrics, beside the connections of waiting requests."""
 MOST_DROPPED_BYTES = 2**28
 """Most bytes of a refused request that the server reads and drops before it closes."""
 

@@ -15,7 +15,7 @@ from relu_nmt.translation.task import TranslationTask
 MOST_CHARACTERS = 1000
 """Most characters of a text that are read."""
 UNKNOWN_CHARACTER = -3.0
-"""Log likelihood of each character of an unknown word, added to that of a rare word."""
+"""Log likelihood of each character of an unknown word, beside the likelihood of a rare word."""
 SHARPNESS = 0.5
 """Weight of the log likelihoods, since the symbols of a text are not independent."""
 

@@ -236,7 +236,7 @@ def _gradients(
         return None if grad_table is None else grad_table.sum(0)
 
     def by_columns(blocks: Blocks, sum_dq: Tensor | None = None) -> None:
-        """Write the gradients of k and v. Add that of q to ``sum_dq`` [B, H, Nq, d], if given."""
+        """Write the gradients of k and v. Add dq to ``sum_dq`` [B, H, Nq, d], if given."""
         arguments = _arguments(plan, seed, inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
         # The scale may vary within a block of rows.
         varying = plan.row_scale.size(2) > 1

@@ -73,7 +73,7 @@ class Losses:
         return Losses(np.add.reduceat(self.bits, first), np.add.reduceat(self.tokens, first))
 
     def resampled(self) -> np.ndarray:
-        """Return the bits per token of the sentences, then those of each resample."""
+        """Return the bits per token of the sentences, then of each resample."""
         # Draw blocks of neighboring sentences if counts of single ones would need much memory.
         if len(self.bits) > MOST_SEGMENTS:
             size = -(-len(self.bits) // MOST_SEGMENTS)
@@ -124,7 +124,7 @@ def which_translates_better(
 def _compared(
     measure: str, unit: str, resampled: Mapping[str, np.ndarray], sign: int, decimals: int
 ) -> list[str]:
-    """Compare resampled values [1 + samples], the best model by ``sign`` with the others."""
+    """Compare resampled values [1 + samples], the best model by ``sign`` with all other models."""
     best = max(resampled, key=lambda name: sign * resampled[name][0])
     worse: list[str] = []
     equal: list[str] = []

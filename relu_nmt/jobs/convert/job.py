@@ -140,7 +140,7 @@ def save_model(
     progress: bool,
 ) -> Path:
     """Write a model of another toolkit as a checkpoint. Return the path."""
-    # Compare the embeddings with the dictionaries, and the names with those of a built model.
+    # Compare the embeddings with the dictionaries, and the names with the names in a built model.
     for side, dictionary in (
         ("encoder", task.source_dictionary),
         ("decoder", task.target_dictionary),

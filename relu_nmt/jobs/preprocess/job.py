@@ -48,7 +48,7 @@ SMALL_SHARE = 0.01  # share of changed lines that is too small for advice
 def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
     """Make a data folder, or one for each shard, or finish an interrupted one.
 
-    Returns the manifest. With several shards it is that of the first, which has dictionaries and
+    Returns the manifest. With several shards it is the first one's, which has dictionaries and
     subwords. With ``dict_only`` it is empty.
     """
     settings.refuse_idle_limits()
@@ -229,7 +229,7 @@ def _make_dictionaries(job: Job, texts: Mapping[SideKey, TextFile]) -> dict[str,
             for language in languages:
                 dictionary.save(paths[language])
 
-    # Read the files back, so that new dictionaries equal those of a finished step.
+    # Read the files back, so that new dictionaries equal the dictionaries of a finished step.
     job.journal.finish("dictionaries", make, [*paths.values()])
     dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
     for language, dictionary in dictionaries.items():

@@ -24,7 +24,7 @@ LEAST_WARMUP = 400
 SMALLEST_BATCH = {"cpu": 768, "cuda": 4096}  # in tokens, by device
 LARGEST_BATCH = 4096
 ENOUGH_UPDATES = 12_000
-"""Up to this number, further updates are worth more than larger batches."""
+"""Below this number more updates are worth more than larger batches."""
 RATE_OF_WIDTH = 0.256
 """The peak rate times the width of the model."""
 SHARE_OF_TRAINED = 0.2

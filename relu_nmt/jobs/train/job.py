@@ -102,7 +102,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
 def pace_of(
     settings: Settings, task: TranslationTask, folders: list[str], training: TrainingRun
 ) -> Pace:
-    """Return the pace of a training with these settings, measured with a model of its own."""
+    """Return the pace of a training with these settings, measured with a new model."""
     training.settings = settings
     model = training.new_model(lambda: build_model(settings.model, task))
     # Measure with the teachers, but without a cache, which one trial would fill for the next. A
@@ -210,7 +210,7 @@ def new_objective(
 
 
 def search_dtype(config: TrainerConfig) -> torch.dtype | None:
-    """Return the dtype of models that do not learn, which is that of the training."""
+    """Return the dtype of models that do not learn, which is the dtype of the training."""
     if config.bf16:
         return torch.bfloat16
     if config.fp16:

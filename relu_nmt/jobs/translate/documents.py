@@ -126,7 +126,7 @@ class _Text:
     def numbers_where(
         self, is_noted: Callable[[SourceSentence], object], sources: SourceDocuments
     ) -> list[int]:
-        """Return the line numbers of those sentences for which ``is_noted`` is true."""
+        """Return the line numbers of the sentences for which ``is_noted`` is true."""
         sentences = zip(self.numbers, sources.whole, strict=True)
         return [number for number, sentence in sentences if is_noted(sentence)]
 

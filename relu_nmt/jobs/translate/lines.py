@@ -71,7 +71,7 @@ class _LineTranslation:
         self.texts: list[str] = []
         self.at_limit: list[int] = []
         self.too_long: list[int] = []
-        # What the notes tell.
+        # The facts that the notes tell.
         self._beginning: list[str] = []  # the first lines, to look for markup
         self._has_tabs = False
         self._split_lines: list[int] = []  # numbers of lines of several sentences

@@ -115,7 +115,7 @@ def pace_of(
     report: Callable[[DataError], None] | None,
     training: TrainingRun,
 ) -> Pace:
-    """Return the pace of a training with these settings, measured with a model of its own."""
+    """Return the pace of a training with these settings, measured with a new model."""
     num_classes = len(train_set.classes)
     model = training.new_model(lambda: build_vision_model(settings.model, num_classes))
     train, valid = new_batches(settings, train_set, valid_sets, report)

@@ -329,7 +329,7 @@ class SearchHistory:
         self, config: GenerationConfig, written: Written, num_groups: int, device: torch.device
     ) -> None:
         self._config = config
-        # Of all sentences of the batch, unlike later arrays of ``written``.
+        # These are of all sentences of the batch, unlike later arrays of ``written``.
         self._limits = written.limits
         self._context_sizes = written.context_sizes
         self._eos_index = written.eos_index

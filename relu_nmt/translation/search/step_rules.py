@@ -71,7 +71,7 @@ class StepScore(StepRule):
 
 
 class Written:
-    """How much the hypotheses of a batch have written and may write.
+    """The tokens that the hypotheses of a batch have written and may write.
 
     ``limits`` are the most tokens before the end symbol, ``context_sizes`` the tokens of a known
     context, int64 [B] each. At ``most_of_a_sentence`` tokens (None: never) the separator is forced.
