@@ -14,7 +14,8 @@ a model trained with --sentence-separator every line gives one line, and blank l
 If a translation reaches the longest output, its lines are translated again in two halves, and so
 on. The same happens if, with --free-sentence-count, it has not as many sentences as lines. Standard
 error reports the number of such repetitions. A model trained without separators gives one line for
-each group of lines. --max-doc-tokens 1 translates line by line with any model."""
+each group of lines. --max-doc-tokens 1 translates line by line with any model.
+"""
 
 from relu_nmt.cli.command import Command
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
