@@ -2,7 +2,6 @@
 
 import csv
 import json
-from pathlib import Path
 
 import torch
 
@@ -10,9 +9,15 @@ from relu_nmt.training.checkpoint import load_checkpoint
 
 
 def contents(folder):
-    """Return the files of a folder by name, without the manifest, which names the folder."""
-    paths = filter(Path.is_file, folder.iterdir())
-    return {path.name: path.read_bytes() for path in paths if path.name != "manifest.json"}
+    """Return the files of a folder by name, without the manifest, which names the folder.
+
+    A folder in it has no bytes, and so None.
+    """
+    found = {}
+    for path in folder.iterdir():
+        if path.name != "manifest.json":
+            found[path.name] = path.read_bytes() if path.is_file() else None
+    return found
 
 
 def names_in(folder, pattern="*"):

@@ -87,7 +87,9 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     assert page.count("<img") == page.count("<figure>") == 2
     curves = csv_rows(tmp_path / "curves.csv")
     entropies = {}
-    for row in select(curves, metric="encoder entropy"):
+    rows = select(curves, metric="encoder entropy")
+    assert len(rows) == 3
+    for row in rows:
         entropies[row["training"]] = float(row["value"])
     assert entropies == {"softmax seed 1": 1.5, "softmax seed 2": 2.5, "softmax seed 3": 3.5}
 

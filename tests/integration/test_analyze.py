@@ -181,7 +181,9 @@ def test_the_csv_files_have_their_columns(analyzed):
     # Two models, three slots: two layers of two heads and their mean, and the mean of the layers.
     assert len(attention) == 2 * 3 * (2 * 3 + 1)
     assert set(column(attention, "sees")) == {"all"}
-    for row in select(attention, layer="mean"):
+    means = select(attention, layer="mean")
+    assert len(means) == 2 * 3
+    for row in means:
         assert (row["checkpoint"] == "softmax") == (float(row["sum"]) == pytest.approx(1))
     ranks = csv_rows(output.with_name("report_top_sums.csv"))
     assert list(ranks[0]) == [*columns, "percent", "top_sum", "share_at_rank", "beyond"]

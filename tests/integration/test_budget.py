@@ -11,7 +11,13 @@ from relu_nmt.jobs import budget
 from relu_nmt.training.checkpoint import read_metadata
 from tests.commands import assert_refused, run_here
 from tests.outputs import json_lines, names_in, starting, values
-from tests.tiny import digit_lines, preprocessed, write_lines
+from tests.tiny import (
+    digit_documents,
+    digit_lines,
+    preprocessed,
+    write_documents,
+    write_lines,
+)
 
 LAST = "checkpoint_last.safetensors"
 SHAPE = ("layers=1", "embed-dim=16", "ffn-embed-dim=16", "attention-heads=2")
@@ -64,6 +70,24 @@ def test_a_short_time_has_a_small_shape(data, tmp_path, budget, width):
     assert settings["model"]["share_all_embeddings"]
     assert settings["model"]["positions"] == "sinusoidal+rotary"
     assert settings["batching"]["max_tokens"] == 768
+
+
+def test_two_dictionaries_tie_the_target_side_alone(tmp_path):
+    for split in ("train", "valid"):
+        lines = digit_lines(random.Random(0), 20, 2, 4)
+        write_lines(tmp_path, split, lines, target=[f"{line} x" for line in lines])
+    train(preprocessed(tmp_path), tmp_path / "save", SMALL, "--budget=2u", "--disable-validation")
+    model = stored(tmp_path / "save")["model"]
+    assert model["share_decoder_input_output_embed"] and not model["share_all_embeddings"]
+
+
+def test_the_first_batch_holds_a_group_of_sentences(tmp_path):
+    for split in ("train", "valid"):
+        write_documents(tmp_path, split, digit_documents(random.Random(0), 9))
+    data = preprocessed(tmp_path, joined_dictionary=True, document_separator="blank")
+    flags = ["--budget=2u", "--disable-validation", "--max-doc-tokens=1024"]
+    train(data, tmp_path / "save", SMALL, flags)
+    assert stored(tmp_path / "save")["batching"]["max_tokens"] == 1024
 
 
 def test_flags_win_and_are_kept(data, tmp_path):

@@ -51,7 +51,7 @@ LAST = "checkpoint_last.safetensors"
 
 
 @pytest.mark.parametrize("name", OTHER_STEPS)
-def test_data_prepared_in_another_way_is_assert_refused(folder, tmp_path, name):
+def test_data_prepared_in_another_way_is_refused(folder, tmp_path, name):
     _, value, own_value = OTHER_STEPS[name]
     path = folder / "model" / LAST
     data = folder / name

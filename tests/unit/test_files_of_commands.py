@@ -195,9 +195,9 @@ def test_devices_and_standard_input_are_no_files():
 
 def test_very_many_pictures_are_compared_with_the_maps_alone():
     pictures = tuple(f"{number}.jpg" for number in range(20_000))
-    start = time.monotonic()
+    start = time.process_time()
     from_flat(SETTINGS["vision_classify"], {"path": "m", "images": pictures, "attention_maps": "a"})
-    assert time.monotonic() - start < 10  # comparing all pairs takes half a minute
+    assert time.process_time() - start < 10  # comparing all pairs takes half a minute
 
 
 def test_a_data_folder_may_be_made_beside_its_text_again(tmp_path):

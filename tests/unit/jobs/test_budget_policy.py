@@ -9,6 +9,7 @@ from relu_nmt.jobs.budget import Pace, paced_settings, planned_updates, training
 from relu_nmt.jobs.train.budget import (
     LARGER,
     SMALL,
+    SMALLEST_BATCH,
     TINY,
     batch_factor,
     dropout_settings,
@@ -93,6 +94,7 @@ def test_more_epochs_need_more_dropout(epochs, dropout, attention_dropout):
 def test_rates_batches_and_shapes():
     assert [peak_rate(width, False) for width in (128, 256, 512)] == [0.002, 0.001, 0.0005]
     assert peak_rate(512, True) == 0.0001
+    assert SMALLEST_BATCH == {"cpu": 768, "cuda": 4096}
     assert [batch_factor(768, n) for n in (4_000, 23_999, 24_000, 10**6)] == [1, 1, 2, 4]
     assert SMALL.settings["decoder_ffn_embed_dim"] == 1024
     shapes = [TINY, SMALL, *LARGER]
