@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 
-from relu_nmt.errors import counted
 from relu_nmt.jobs.translate import lines as translate_lines
 from relu_nmt.translation.search.translations import load_translations
 from relu_nmt.translator import Translator
@@ -179,7 +178,7 @@ def test_interactive_reports_translations_that_reached_the_limit(folder):
             named += ", ".join(map(str, cut))
             assert notes[0].endswith(f"--max-len-b change it ({named})")
             assert f"{len(cut)} of 4 translations reached" in str(caught[0].message)
-            assert f"{counted(len(cut), 'translation')} reached the longest output" in notes[0]
+            assert f"{len(cut)} translations reached the longest output" in notes[0]
         if longest == 1:
             assert cut == [1, 3, 4]
 

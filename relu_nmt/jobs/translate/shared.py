@@ -258,17 +258,12 @@ def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> s
 
 
 def limit_note(number: int, config: GenerationConfig) -> str:
-    """Return a note on translations that may be cut off, or an empty text.
-
-    Example:
-        >>> limit_note(1, GenerationConfig()).partition(" (")[0]
-        'NOTE: 1 translation reached the longest output'
-    """
+    """Return a note on translations that may be cut off, or an empty text."""
     if not number:
         return ""
     a, b = config.longest_output
     return (
-        f"NOTE: {counted(number, 'translation')} reached the longest output ({a:g} * source "
+        f"NOTE: {number:,} translations reached the longest output ({a:g} * source "
         f"+ {b} tokens, or what the model can write) and may be cut off; "
         "--max-len-a and --max-len-b change it"
     )

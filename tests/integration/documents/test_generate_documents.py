@@ -14,7 +14,6 @@ import pytest
 import sacrebleu
 
 from relu_nmt.cli import generate, score, translate_document
-from relu_nmt.errors import counted
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
@@ -207,8 +206,7 @@ def test_the_longest_output_and_a_missing_s_bleu_are_reported(folder, capsys, mo
     )
     output, results = generate_documents(folder, capsys, "sep", 24, "--max-len-b", 1)
     assert results["at_limit"] > 0
-    at_limit = counted(results["at_limit"], "translation")
-    assert f"NOTE: {at_limit} reached the longest output" in output
+    assert f"NOTE: {results['at_limit']} translations reached the longest output" in output
     assert "beam=2: s-BLEU: none, no document has as many sentences as its reference" in output
 
 
