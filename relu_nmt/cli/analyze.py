@@ -17,7 +17,7 @@ draws the course of trainings alone.
 from relu_nmt.cli.command import Command
 from relu_nmt.jobs.analyze.settings import AnalysisSettings
 
-main = Command("relu-nmt-analyze", __doc__, AnalysisSettings)
+main = Command("relu-nmt-analyze", __doc__, AnalysisSettings, "relu_nmt.jobs.analyze.job:run")
 
 if __name__ == "__main__":
     raise SystemExit(main())

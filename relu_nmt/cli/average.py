@@ -9,7 +9,12 @@ from relu_nmt.cli.command import Command
 from relu_nmt.jobs.convert.settings import AverageSettings
 
 main = Command(
-    "relu-nmt-average", __doc__, AverageSettings, ".job:average", user_modules=False, computes=False
+    "relu-nmt-average",
+    __doc__,
+    AverageSettings,
+    "relu_nmt.jobs.convert.job:average",
+    user_modules=False,
+    computes=False,
 )
 
 if __name__ == "__main__":

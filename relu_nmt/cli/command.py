@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import resolve_name
 from typing import Any
 
 import relu_nmt
@@ -61,9 +60,8 @@ class Command:
     description: str | None  # first text of ``--help``, most often the module's docstring
     settings_class: type[Any]  # settings whose flags the command has
     # The function that does the work, called with the settings. Its result may have an
-    # ``exit_code``. ``module:function`` is imported when the flags are read and right, ``.module``
-    # from beside the module of the settings.
-    job: str | Callable[[Any], Any] = ".job:run"
+    # ``exit_code``. ``module:function`` is imported when the flags are read and right.
+    job: str | Callable[[Any], Any]
     user_modules: bool = True  # let the user add parts of their own
     computes: bool = True  # warn if other processes use the same cores
     most_used: str = ""  # the settings with which ``--help`` begins, with spaces between them
@@ -72,12 +70,6 @@ class Command:
     # Such settings also have ``command``, which gets all words, and ``user_modules``, which gets
     # the files of ``--user-module``.
     remainder: str = ""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.job, str):
-            module, _, function = self.job.partition(":")
-            package = self.settings_class.__module__.rpartition(".")[0]
-            object.__setattr__(self, "job", f"{resolve_name(module, package)}:{function}")
 
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the command's flags."""

@@ -10,7 +10,7 @@ The result is a smaller checkpoint, or a folder for other runtimes:
 from relu_nmt.cli.command import Command
 from relu_nmt.jobs.convert.settings import ConvertSettings
 
-main = Command("relu-nmt-convert", __doc__, ConvertSettings)
+main = Command("relu-nmt-convert", __doc__, ConvertSettings, "relu_nmt.jobs.convert.job:run")
 
 if __name__ == "__main__":
     raise SystemExit(main())

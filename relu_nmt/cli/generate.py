@@ -18,7 +18,7 @@ main = Command(
     "relu-nmt-generate",
     __doc__,
     TranslateSplitSettings,
-    ".split:run",
+    "relu_nmt.jobs.translate.split:run",
     most_used="path gen_subset beam nbest lenpen max_doc_tokens int8 output results",
 )
 

@@ -14,7 +14,7 @@ main = Command(
     "relu-nmt-import-fairseq",
     __doc__,
     ImportFairseqSettings,
-    ".job:import_fairseq",
+    "relu_nmt.jobs.convert.job:import_fairseq",
     user_modules=False,
 )
 

@@ -15,7 +15,7 @@ main = Command(
     "relu-nmt-import-marian",
     __doc__,
     ImportMarianSettings,
-    ".job:import_marian",
+    "relu_nmt.jobs.convert.job:import_marian",
     user_modules=False,
 )
 

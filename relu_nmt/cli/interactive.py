@@ -18,7 +18,7 @@ main = Command(
     "relu-nmt-interactive",
     __doc__,
     TranslateLinesSettings,
-    ".lines:translate_lines",
+    "relu_nmt.jobs.translate.lines:translate_lines",
     most_used="path input beam nbest lenpen prefixes format int8",
 )
 

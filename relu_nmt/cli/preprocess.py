@@ -28,6 +28,7 @@ main = Command(
     "relu-nmt-preprocess",
     __doc__,
     PreprocessSettings,
+    "relu_nmt.jobs.preprocess.job:run",
     computes=False,
     most_used="source_lang target_lang trainpref validpref testpref destdir tokenizer subword "
     "subword_size joined_dictionary document_separator",

@@ -22,6 +22,7 @@ main = Command(
     "relu-nmt-score",
     __doc__,
     ScoreSettings,
+    "relu_nmt.jobs.score.job:run",
     computes=False,
     most_used="sys ref metrics document_separator baseline contrastive format",
 )

@@ -14,7 +14,7 @@ passwords: to let other people in, put a proxy with both before it.
 from relu_nmt.cli.command import Command
 from relu_nmt.jobs.translate.settings import ServeSettings
 
-main = Command("relu-nmt-serve", __doc__, ServeSettings, ".serve:serve")
+main = Command("relu-nmt-serve", __doc__, ServeSettings, "relu_nmt.jobs.translate.serve:serve")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -13,7 +13,7 @@ main = Command(
     "relu-nmt-shortlist",
     __doc__,
     ShortlistSettings,
-    ".job:shortlist",
+    "relu_nmt.jobs.convert.job:shortlist",
     user_modules=False,
     computes=False,
 )

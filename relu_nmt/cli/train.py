@@ -21,6 +21,7 @@ main = Command(
     "relu-nmt-train",
     __doc__,
     TranslationTrainingSettings,
+    "relu_nmt.jobs.train.job:run",
     most_used="budget arch share_all_embeddings lr warmup_updates dropout max_tokens "
     "max_update eval_bleu best_checkpoint_metric save_dir",
 )

@@ -24,7 +24,7 @@ main = Command(
     "relu-nmt-translate-document",
     __doc__,
     TranslateDocumentsSettings,
-    ".files:translate",
+    "relu_nmt.jobs.translate.files:translate",
     most_used="path output output_dir beam max_doc_tokens window_overlap split_sentences int8",
     usage="relu-nmt-translate-document FILE [FILE ...] [flags]",
 )

@@ -9,7 +9,12 @@ Accuracies are in percent.
 from relu_nmt.cli.command import Command
 from relu_nmt.jobs.vision_evaluate.settings import EvaluateImagesSettings
 
-main = Command("relu-nmt-vision-evaluate", __doc__, EvaluateImagesSettings)
+main = Command(
+    "relu-nmt-vision-evaluate",
+    __doc__,
+    EvaluateImagesSettings,
+    "relu_nmt.jobs.vision_evaluate.job:run",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

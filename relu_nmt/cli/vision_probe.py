@@ -12,7 +12,9 @@ data sets the mean is also printed.
 from relu_nmt.cli.command import Command
 from relu_nmt.jobs.vision_probe.settings import ProbeImagesSettings
 
-main = Command("relu-nmt-vision-probe", __doc__, ProbeImagesSettings)
+main = Command(
+    "relu-nmt-vision-probe", __doc__, ProbeImagesSettings, "relu_nmt.jobs.vision_probe.job:run"
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -21,6 +21,7 @@ main = Command(
     "relu-nmt-vision-train",
     __doc__,
     ImageTrainingSettings,
+    "relu_nmt.jobs.vision_train.job:run",
     most_used="valid_data arch recipe attention image_size batch_size lr max_epoch budget save_dir",
 )
 

@@ -62,8 +62,8 @@ class Option:
     # are true or false.
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metavar: str | None = None  # name of the value in --help, by default FILE or N
-    # Turns text into the value, or checks it. Raises ValueError or ConfigError with the text that
-    # it expects.
+    # Turns text other than the default into the value, or checks it. Raises ValueError or
+    # ConfigError with the text that it expects.
     parse: Callable[[str], Any] | None = None
     show: Callable[[Any], str] | None = None  # the inverse of ``parse``, by default :func:`shown`
     bare: Any = None  # the value of the flag alone. None: the flag needs a value.
@@ -137,7 +137,7 @@ class Option:
             return None
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if isinstance(value, str) and self.parse is not None:
+        if isinstance(value, str) and self.parse is not None and value != self.default:
             with reporting(self.label, ConfigError, (ValueError, ConfigError)):
                 value = self.parse(value)
         if not self.is_sequence:

@@ -10,7 +10,7 @@ import hashlib
 import html
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 from xml.parsers import expat
@@ -331,14 +331,3 @@ def scan_pairs(
     if counts[LEFT_OUT]:
         report += f"; {counts[LEFT_OUT]:,} {LEFT_OUT}"
     return sides, report
-
-
-def check_parallel(counts: Mapping[str, int], unit: str) -> None:
-    """Refuse files with different numbers of lines or sentences (the ``unit``)."""
-    (path, count), *other_counts = counts.items()
-    for other, other_count in other_counts:
-        if other_count != count:
-            raise DataError(
-                f"{path}: {count:,} {unit}, but {other} has {other_count:,}; both sides must be "
-                "parallel, line by line"
-            )

@@ -79,7 +79,7 @@ def within_budget(
     kept_names: frozenset[str],
     least_warmup: int = 0,
 ) -> SettingsT:
-    """Return settings of a training within ``--budget``, if given. Choose what the user did not.
+    """Return settings of a training within ``--budget``. Choose what the user did not.
 
     ``trial`` measures the pace of a training with such settings. ``choose`` returns the choices of
     a new training besides its length, and the pace with them. A training whose budget grows keeps
@@ -87,8 +87,7 @@ def within_budget(
     A flag that says when the training ends is a ConfigError.
     """
     config: TrainerConfig = settings.trainer  # type: ignore[attr-defined]
-    if config.budget is None:
-        return settings
+    assert config.budget is not None
     typed = settings.typed.intersection(LIMITS)  # type: ignore[attr-defined]
     if typed:
         raise ConfigError(

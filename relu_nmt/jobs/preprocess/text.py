@@ -19,7 +19,7 @@ from relu_nmt.config.fields import flag_of, options_of
 from relu_nmt.data.data_folder import WORK_FOLDER, Journal, split_path
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
 from relu_nmt.data.documents import DOCUMENT_TAG, document_sizes, write_documents
-from relu_nmt.data.pair_files import check_parallel, pair_format, scan_pairs
+from relu_nmt.data.pair_files import pair_format, scan_pairs
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.process import available_cores
 from relu_nmt.io.safe_write import safe_writer
@@ -384,7 +384,7 @@ def _find_texts(
     for split, prefix in config.splits().items():
         # Text files with the language as ending come before a file of pairs.
         files = {la: find_text(str(Path(f"{prefix}.{endings[la]}"))) for la in endings}
-        if pair_format(prefix) and not any(map(os.path.isfile, files.values())):
+        if not any(map(os.path.isfile, files.values())) and pair_format(prefix):
             if not os.path.isfile(prefix):
                 raise DataError(f"{prefix}: no such file")
             pair_files[split] = prefix
@@ -430,3 +430,14 @@ def scan_alignments(job: Job) -> dict[str, TextFile]:
         source = job.inputs[split, config.languages[0]]
         check_parallel({file.path: file.num_lines for file in (source, text)}, "lines")
     return alignments
+
+
+def check_parallel(counts: Mapping[str, int], unit: str) -> None:
+    """Refuse files with different numbers of lines or sentences (the ``unit``)."""
+    (path, count), *other_counts = counts.items()
+    for other, other_count in other_counts:
+        if other_count != count:
+            raise DataError(
+                f"{path}: {count:,} {unit}, but {other} has {other_count:,}; both sides must be "
+                "parallel, line by line"
+            )

@@ -52,15 +52,12 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             earlier_task = stored_task(checkpoint)
         task = open_task(settings, folders[0], checkpoint, earlier_task)
         # Complete the settings if there is a --budget.
-        trial = partial(pace_of, task=task, folders=folders, training=training)
-        training.settings = settings = within_budget(
-            settings,
-            training,
-            trial,
-            choose=lambda: Chooser(settings, task, training, trial).choose(),
-            kept_names=KEPT,
-            least_warmup=LEAST_WARMUP,
-        )
+        if settings.trainer.budget is not None:
+            trial = partial(pace_of, task=task, folders=folders, training=training)
+            chooser = Chooser(settings, task, training, trial)
+            training.settings = settings = within_budget(
+                settings, training, trial, chooser.choose, KEPT, LEAST_WARMUP
+            )
         # Build the model and the loss.
         model = new_model(settings, task, training)
         if checkpoint is not None and earlier_task is not None:

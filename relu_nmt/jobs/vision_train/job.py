@@ -54,13 +54,18 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         report = reporter(settings, [train_set, *valid_sets.values()], training)
         note_enlarged(settings, train_set, training.say)
         # Complete the settings if there is a --budget.
-        trial = partial(
-            pace_of, train_set=train_set, valid_sets=valid_sets, report=report, training=training
-        )
-        choose = partial(choose_dtype, settings, training, trial)
-        training.settings = settings = within_budget(
-            settings, training, trial, choose, kept_names=frozenset({"bf16"})
-        )
+        if settings.trainer.budget is not None:
+            trial = partial(
+                pace_of,
+                train_set=train_set,
+                valid_sets=valid_sets,
+                report=report,
+                training=training,
+            )
+            choose = partial(choose_dtype, settings, training, trial)
+            training.settings = settings = within_budget(
+                settings, training, trial, choose, kept_names=frozenset({"bf16"})
+            )
         # Build the model and the loss.
         model = new_model(settings, len(train_set.classes), training)
         objective = new_objective(settings, model)

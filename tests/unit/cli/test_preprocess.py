@@ -1,7 +1,8 @@
 import pytest
 
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings
+from relu_nmt.jobs.preprocess.text import check_parallel
 
 BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
 
@@ -92,3 +93,10 @@ def test_shards_take_the_first_dictionary_and_keep_its_limits_in_their_key():
     first, second = config.shards()
     assert (first.thresholdsrc, first.nwordstgt, first.srcdict) == (5, 9, None)
     assert (second.thresholdsrc, second.srcdict) == (5, "data-bin/shard0/dict.de.txt")
+
+
+def test_files_must_have_the_same_number_of_lines():
+    check_parallel({"a": 3, "b": 3}, "lines")
+    check_parallel({"a": 3}, "lines")
+    with pytest.raises(DataError, match="a: 1,000 lines, but b has 1,001; both sides"):
+        check_parallel({"a": 1000, "b": 1001}, "lines")

@@ -6,7 +6,6 @@ import pytest
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.binarize import AlignmentDataset
 from relu_nmt.data.documents import Separators, join_sentences
-from relu_nmt.data.pair_files import check_parallel
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import DataError
@@ -92,13 +91,6 @@ def test_wrong_alignments_are_errors(side):
     side("align", [[1]])
     with pytest.raises(DataError, match=r"align.idx: not the word alignments"):
         AlignmentDataset(prefix)
-
-
-def test_files_must_have_the_same_number_of_lines():
-    check_parallel({"a": 3, "b": 3}, "lines")
-    check_parallel({"a": 3}, "lines")
-    with pytest.raises(DataError, match="a: 1,000 lines, but b has 1,001; both sides"):
-        check_parallel({"a": 1000, "b": 1001}, "lines")
 
 
 def test_separators_are_added_before_the_end(side):
