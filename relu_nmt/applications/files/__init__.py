@@ -7,7 +7,9 @@ the alignment of the words places the tags (:mod:`placing`).
 """
 
 import os
+import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +65,38 @@ class FileOptions:
     retranslate: bool = option(False, "also translate entries of PO and XLIFF that are translated")
 
 
+@dataclass(frozen=True)
+class Languages:
+    """Source and target language of a translation, such as ``en_GB``. "" is an unknown language."""
+
+    source: str = ""
+    target: str = ""
+
+    @property
+    def tag(self) -> str:
+        """The target language as most formats write it, such as ``en-GB``, or ""."""
+        is_name = re.fullmatch(r"[\w-]+", self.target) is not None
+        return self.target.replace("_", "-") if is_name else ""
+
+    def after_translation(self, name: str) -> str:
+        """Return the target language for a name of the source language, else the name.
+
+        Example:
+            >>> languages = Languages("de", "en")
+            >>> languages.after_translation("de-AT"), languages.after_translation("fr")
+            ('en', 'fr')
+        """
+        is_source = _main_part(name) == _main_part(self.source) != ""
+        return self.tag if is_source and self.source != self.target and self.tag else name
+
+
+UNKNOWN_LANGUAGES = Languages()
+
+
+def _main_part(language: str) -> str:
+    return re.split("[-_]", language)[0].lower()
+
+
 def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:
     """Return the name of a file's format: ``name``, or else the format of the path's ending.
 
@@ -107,7 +141,7 @@ def translated(
     name: str,
     translate: "TranslateSegments",
     options: FileOptions,
-    target_lang: str = "",
+    languages: Languages = UNKNOWN_LANGUAGES,
 ) -> bytes:
     """Return the content of a file with its text translated.
 
@@ -116,7 +150,7 @@ def translated(
         name: name of the format.
         translate: translates the segments.
         options: options of the formats.
-        target_lang: language of the translation, "" if unknown.
+        languages: languages of the translation, which the file names.
 
     Raises:
         DataError: the file is damaged, too large or not of this format.
@@ -125,7 +159,9 @@ def translated(
 
     if len(content) > MOST_BYTES:
         raise DataError(f"it has more than {MOST_BYTES:,} bytes; divide it")
-    document = formats.get(name)(options, target_lang).read(content)
+    document = formats.get(name)(options, languages).read(content)
+    if not document.segments:
+        return content
     return document.written(translate(document.segments))
 
 
@@ -135,7 +171,7 @@ def translate_file(
     translate: "TranslateSegments",
     options: FileOptions,
     name: str,
-    target_lang: str = "",
+    languages: Languages = UNKNOWN_LANGUAGES,
 ) -> None:
     """Translate a file of a format, and write the result. After an error nothing is written.
 
@@ -147,6 +183,6 @@ def translate_file(
     with reporting(f"{path}: cannot read it"):
         content = Path(path).read_bytes()
     with reporting(path, caught=DataError):
-        written = translated(content, name, translate, options, target_lang)
+        written = translated(content, name, translate, options, languages)
     with reporting(f"{output}: cannot write it"), replacing(output) as temporary:
         temporary.write_bytes(written)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from relu_nmt.applications.files import FileOptions
+from relu_nmt.applications.files import UNKNOWN_LANGUAGES, FileOptions, Languages
 from relu_nmt.applications.files.aligned_words import AlignedText, Word, aligned_words
 from relu_nmt.applications.files.placing import PlainText, marked_parts
 from relu_nmt.applications.files.segments import Segment, Span
@@ -45,7 +45,7 @@ class FileFormat(ABC):
 
     Args:
         options: options of the formats.
-        target_lang: language of the translation, "" if unknown.
+        languages: languages of the translation.
 
     Attributes:
         reads: names of the options that the format reads. Others are refused.
@@ -53,9 +53,9 @@ class FileFormat(ABC):
 
     reads: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, options: FileOptions, target_lang: str = "") -> None:
+    def __init__(self, options: FileOptions, languages: Languages = UNKNOWN_LANGUAGES) -> None:
         self.options = options
-        self.target_lang = target_lang
+        self.languages = languages
 
     @abstractmethod
     def read(self, content: bytes) -> Document:
@@ -87,6 +87,7 @@ class TextFormat(FileFormat):
             ) from error
         if not is_kept:
             raise DataError(f"its encoding {encoding} would change its bytes; convert it to UTF-8")
+        source = self.with_languages(source)
         segments = [segment for segment in self.segments(source) if segment is not None]
 
         def written(translations: Sequence[AlignedText]) -> bytes:
@@ -98,6 +99,10 @@ class TextFormat(FileFormat):
     def encoding(self, content: bytes) -> str:
         """Return the name of the encoding of a file without a byte order mark."""
         return "utf-8"
+
+    def with_languages(self, source: str) -> str:
+        """Return a source that names the target language where it named its language."""
+        return source
 
     @abstractmethod
     def segments(self, source: str) -> Iterable[Segment | None]:

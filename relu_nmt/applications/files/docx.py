@@ -20,11 +20,14 @@ from relu_nmt.applications.files.markup import (
     Vocabulary,
     XmlFormat,
     attribute,
+    attributes_of,
     names,
 )
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, Tag, all_tags
 
-_PARTS = re.compile(r"word/(?:document\d*|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
+_PARTS = re.compile(
+    r"word/(?:document\d*|header\d*|footer\d*|footnotes|endnotes|comments|styles)\.xml"
+)
 _AROUND = names("w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:bdo w:dir w:moveTo")
 _SPACES = names("w:tab w:ptab w:br w:cr")
 _LETTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": ""}
@@ -197,6 +200,13 @@ class DocxPart(XmlFormat):
             else:
                 yield _with_default(segment)
 
+    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the language of a run or a style."""
+        if tag.name == "w:lang":
+            for name, (begin, end) in attributes_of(source, tag):
+                if name == "w:val":
+                    yield (begin, end), self.languages.after_translation(source[begin:end])
+
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text as a run."""
         if segment.note == "attribute":
@@ -211,7 +221,7 @@ class DocxFormat(ZipFormat):
     """Word."""
 
     def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
-        reader = DocxPart(self.options)
+        reader = DocxPart(self.options, self.languages)
         names_of_parts = sorted(name for name in parts if _PARTS.fullmatch(name))
         # Office on the web writes word/document2.xml. The text comes before headers and notes.
         names_of_parts.sort(key=lambda name: not name.startswith("word/document"))

@@ -1,7 +1,8 @@
 """EPUB: the chapters in the order of the book, its title and its table of contents."""
 
 import posixpath
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
 from relu_nmt.applications.files import formats
@@ -9,6 +10,7 @@ from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
 from relu_nmt.applications.files.html import HTML, HtmlReader
 from relu_nmt.applications.files.markup import (
+    Piece,
     Vocabulary,
     XmlFormat,
     attribute,
@@ -16,6 +18,9 @@ from relu_nmt.applications.files.markup import (
     names,
     pieces,
 )
+from relu_nmt.applications.files.segments import Span
+
+_LANGUAGE = re.compile(r"[\w-]+")
 
 
 class ChapterFormat(XmlFormat):
@@ -32,6 +37,13 @@ class BookFormat(XmlFormat):
         inline=frozenset(), only_in=names("dc:title dc:description dc:subject text ncx:text")
     )
 
+    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the language of an element, or of the book."""
+        yield from super().language_edits(source, tag)
+        match = _LANGUAGE.match(source, tag.end)
+        if tag.name == "dc:language" and match:
+            yield match.span(), self.languages.after_translation(match[0])
+
 
 @formats.register("epub")
 class EpubFormat(ZipFormat):
@@ -40,7 +52,7 @@ class EpubFormat(ZipFormat):
     def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
         packages = _values(parts["META-INF/container.xml"], "rootfile", "full-path", "full-path")
         package = next(iter(packages), "")
-        documents = {package: BookFormat(self.options).read(parts[package])}
+        documents = {package: BookFormat(self.options, self.languages).read(parts[package])}
         targets = _values(parts[package], "item", "id", "href")
         chapters = _values(parts[package], "itemref", "idref", "idref")
         # Read the chapters in the order of the book, then the other pages.
@@ -50,9 +62,9 @@ class EpubFormat(ZipFormat):
             if name in documents or name not in parts:
                 continue
             if name.endswith(".ncx"):
-                documents[name] = BookFormat(self.options).read(parts[name])
+                documents[name] = BookFormat(self.options, self.languages).read(parts[name])
             elif name.endswith((".xhtml", ".html", ".htm", ".xml")):
-                documents[name] = ChapterFormat(self.options).read(parts[name])
+                documents[name] = ChapterFormat(self.options, self.languages).read(parts[name])
         return documents
 
 

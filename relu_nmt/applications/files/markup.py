@@ -407,6 +407,29 @@ class MarkupFormat(TextFormat):
         """Return the segments of a file in reading order."""
         return self.reader(source, self.vocabulary).segments()
 
+    def with_languages(self, source: str) -> str:
+        """Return a source with new languages outside elements that are not translated."""
+        reader = self.reader(source, self.vocabulary)
+        parts = []
+        position = 0
+        last = -1
+        for number, piece in enumerate(reader.pieces):
+            if number <= last or piece.kind not in ("open", "empty"):
+                continue
+            if reader.is_untranslated(piece):
+                last = reader.partners.get(number, number)
+                continue
+            for (begin, end), language in self.language_edits(source, piece):
+                parts += [source[position:begin], language]
+                position = end
+        return "".join([*parts, source[position:]])
+
+    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the places of languages at a tag, in order, and their new texts."""
+        for name, (begin, end) in attributes_of(source, tag):
+            if name.lower() in ("lang", "xml:lang"):
+                yield (begin, end), self.languages.after_translation(source[begin:end])
+
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with references for the characters of markup."""
         if segment.note == "bare attribute":

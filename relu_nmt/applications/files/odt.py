@@ -1,13 +1,22 @@
 """OpenDocument text: paragraphs and headings of the content, headers and footers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
-from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, XmlFormat, names
+from relu_nmt.applications.files.markup import (
+    MarkupReader,
+    Piece,
+    Vocabulary,
+    XmlFormat,
+    attribute,
+    attributes_of,
+    names,
+)
+from relu_nmt.applications.files.segments import Span
 
 _BEHIND_SPACE = re.compile(r"<text:(?:s|tab|line-break)\b[^<>]*/>(?:</?text:span\b[^<>]*>)*\Z")
 
@@ -36,13 +45,27 @@ class OdtPart(XmlFormat):
         only_in=names("text:p text:h svg:title svg:desc"),
     )
 
+    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the language and the country of a style."""
+        language = attribute(source, tag, "fo:language")
+        translated = self.languages.after_translation(language)
+        if translated == language:
+            return
+        main, *further = translated.split("-")
+        country = further[-1] if further and len(further[-1]) == 2 else "none"
+        for name, span in attributes_of(source, tag):
+            if name == "fo:language":
+                yield span, main
+            elif name == "fo:country":
+                yield span, country
+
 
 @formats.register("odt")
 class OdtFormat(ZipFormat):
     """OpenDocument text."""
 
     def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
-        reader = OdtPart(self.options)
+        reader = OdtPart(self.options, self.languages)
         documents = {"content.xml": reader.read(parts["content.xml"])}
         if "styles.xml" in parts:
             documents["styles.xml"] = reader.read(parts["styles.xml"])

@@ -20,6 +20,10 @@ _FIELD = re.compile(
 _STRING = re.compile(f'"({_CONTENT})"')
 _FLAGS = re.compile(r"^#,.*", re.M)
 _INLINE = re.compile(f"{tag_pattern('<', '>')}|{KEPT_SPACE.pattern}")
+_LANGUAGE = re.compile(
+    rf'^msgid[ \t]+""\s*^msgstr[ \t]+""\s*(?:"{_CONTENT}"\s*)*?"Language:[ \t]*([\w@.-]*)\\n"', re.M
+)
+"""The language in the header."""
 _CHARSET = re.compile(rb"charset=([\w.-]+)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
@@ -44,6 +48,19 @@ class PoFormat(TextFormat):
         match = _CHARSET.search(content[:4096])
         declared = match[1].decode() if match else "CHARSET"
         return "utf-8" if declared == "CHARSET" else declared
+
+    def with_languages(self, source: str) -> str:
+        """Return a source whose header names the target language, unless it names another."""
+        header = _LANGUAGE.search(source)
+        if header is None:
+            return source
+        language = self.languages.tag
+        if header[1]:
+            language = self.languages.after_translation(header[1])
+        if language == header[1]:
+            return source
+        begin, end = header.span(1)
+        return source[:begin] + language.replace("-", "_") + source[end:]
 
     def segments(self, source: str) -> Iterator[Segment]:
         """Yield the entries that are not translated, in order."""

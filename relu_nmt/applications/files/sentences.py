@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
-from relu_nmt.applications.files import FileOptions, check_options, format_name, translate_file
+from relu_nmt.applications.files import (
+    FileOptions,
+    Languages,
+    check_options,
+    format_name,
+    translate_file,
+)
 from relu_nmt.applications.files.aligned_words import (
     AlignedText,
     Link,
@@ -80,6 +86,12 @@ class SegmentTranslator:
         self.config = replace(self.config, print_alignment=alignment).resolved(documents=True)
         patterns = map(literal_pattern, sorted(self.glossary, key=len, reverse=True))
         self._terms = re.compile("|".join(patterns)) if self.glossary else None
+
+    @property
+    def languages(self) -> Languages:
+        """The languages of the model."""
+        task = self.translator.task
+        return Languages(task.source_lang, task.target_lang)
 
     @property
     def notes(self) -> list[str]:
@@ -184,7 +196,7 @@ def translate_with(
     options = options or FileOptions()
     check_options([name], options)
     with hidden_progress():
-        translate_file(path, output, translate, options, name, translator.task.target_lang)
+        translate_file(path, output, translate, options, name, translate.languages)
 
 
 def sentence_spans(

@@ -21,6 +21,9 @@ from relu_nmt.applications.files.segments import Segment, Span
 
 _OPENING = names("bpt bx sc sm")
 _CLOSING = names("ept ex ec em")
+_NAMING = ("xliff", "file")
+"""Elements that name the languages, in versions 2 and 1.2."""
+_LANGUAGES = (("srcLang", "trgLang"), ("source-language", "target-language"))
 _FINAL = names("final signed-off")
 _UNTRANSLATED = names("new needs-translation initial")
 _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[^']*')""")
@@ -34,8 +37,8 @@ _RAW_TAG = re.compile(tag_pattern("<", ">"))
 class _Reader(MarkupReader):
     def __init__(self, source: str, vocabulary: Vocabulary) -> None:
         super().__init__(source, vocabulary)
-        self.root = next(piece for piece in self.pieces if piece.kind in ("open", "empty"))
-        self.prefix, _, _ = self.root.name.rpartition("xliff")
+        root = next(piece for piece in self.pieces if piece.kind in ("open", "empty"))
+        self.prefix, _, _ = root.name.rpartition("xliff")
         if self.prefix:
             self.pieces = [
                 replace(piece, name=piece.name.removeprefix(self.prefix)) for piece in self.pieces
@@ -214,16 +217,18 @@ class XliffFormat(XmlFormat):
     def segments(self, source: str) -> list[Segment]:
         """Return the units that are not translated, in order."""
         check_xml(source)
-        reader = _Reader(source, self.vocabulary)
-        units = [unit for unit in reader.units(self.options.retranslate) if unit is not None]
-        root = reader.root
-        # A file of version 2 with targets must name their language.
-        is_missing = attribute(source, root, "srcLang") and not attribute(source, root, "trgLang")
-        if units and is_missing and self.target_lang:
-            language = self.target_lang.replace("_", "-")
-            place = root.end - 1
-            units.insert(0, Segment("", (place, place), note=(f' trgLang="{language}"', "")))
-        return units
+        units = _Reader(source, self.vocabulary).units(self.options.retranslate)
+        return [unit for unit in units if unit is not None]
+
+    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the language of the targets if it is missing."""
+        if not self.languages.tag or tag.kind != "open" or not tag.name.endswith(_NAMING):
+            return
+        for source_name, target_name in _LANGUAGES:
+            has_source = attribute(source, tag, source_name) != ""
+            if has_source and not attribute(source, tag, target_name):
+                place = tag.end - 1
+                yield (place, place), f' {target_name}="{self.languages.tag}"'
 
     def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return a unit up to the end of its target."""

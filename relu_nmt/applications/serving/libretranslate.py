@@ -206,7 +206,9 @@ class _Interface:
             segments = service.segment_translator(queued)
             self._running[progress_key] = segments
             try:
-                return translated(content, format_name(name), segments, FileOptions(), target_lang)
+                return translated(
+                    content, format_name(name), segments, FileOptions(), segments.languages
+                )
             finally:
                 self._running.pop(progress_key, None)
 
@@ -302,7 +304,9 @@ def ranked_translations(text: str, name: str, segments: SegmentTranslator) -> li
     for rank in range(segments.config.nbest):
         ranked = replace(segments, search=partial(search, rank))
         # The byte order mark tells that a page with another declared encoding is UTF-8.
-        target = translated(text.encode("utf-8-sig"), name, ranked, FileOptions())
+        target = translated(
+            text.encode("utf-8-sig"), name, ranked, FileOptions(), segments.languages
+        )
         translations.append(target.decode("utf-8-sig"))
     return list(dict.fromkeys(translations))
 

@@ -40,12 +40,12 @@ def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) ->
     if settings.file == "-":
         raise ConfigError("-: standard input is plain text; give the name of a file")
     segments = _segment_translator(settings)
-    target_lang = segments.translator.task.target_lang
     path = Path(settings.file)  # page.html becomes page.en.html
-    output = settings.output or str(path.with_suffix(f".{target_lang}{path.suffix}"))
+    ending = f".{segments.languages.target}{path.suffix}"
+    output = settings.output or str(path.with_suffix(ending))
     check_writable("--output", output)
     with hidden_progress(settings.no_progress_bar or not progress):
-        translate_file(path, output, segments, settings, name, target_lang)
+        translate_file(path, output, segments, settings, name, segments.languages)
     if progress:
         note = length_note(settings.max_doc_tokens, segments.translator.max_doc_tokens)
         print_notes(note, *segments.notes, f"translation: {output}")
@@ -167,8 +167,7 @@ def _translate_one(
             text_settings, translator=segments.translator, is_one_of_several=True, progress=progress
         )
     else:
-        target_lang = segments.translator.task.target_lang
-        translate_file(path, output, segments, settings, name, target_lang)
+        translate_file(path, output, segments, settings, name, segments.languages)
 
 
 def _sources(settings: TranslateDocumentsSettings, folder: Path) -> tuple[dict[Path, Path], int]:

@@ -4,7 +4,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from relu_nmt.applications.files import FileOptions, translated
+from relu_nmt.applications.files import FileOptions, Languages, translated
 from relu_nmt.errors import DataError
 from tests.unit.applications.files.translators import backward, identity, translate, upper
 
@@ -263,10 +263,14 @@ def test_spaces_and_prefixes_of_xliff_2():
 
 def test_xliff_2_names_the_language_of_its_targets():
     source = TWO.replace(' trgLang="en"', "")
-    written = translate(source.format("a"), "xliff", target_lang="en_GB")
+    written = translate(source.format("a"), "xliff", languages=Languages(target="en_GB"))
     assert written.startswith('<xliff version="2.1" srcLang="de" xmlns:m="m" trgLang="en-GB"><file')
-    assert translate(TWO.format("a"), "xliff", target_lang="en_GB").startswith(TWO[:70])
-    assert translate(source.format("1"), "xliff", target_lang="en_GB") == source.format("1")
+    assert translate(TWO.format("a"), "xliff", languages=Languages(target="en_GB")).startswith(
+        TWO[:70]
+    )
+    assert translate(
+        source.format("1"), "xliff", languages=Languages(target="en_GB")
+    ) == source.format("1")
 
 
 def test_sentences_of_xliff_1_keep_their_marks():

@@ -1,6 +1,6 @@
 """Translators for tests, which need no model."""
 
-from relu_nmt.applications.files import FileOptions, translated
+from relu_nmt.applications.files import UNKNOWN_LANGUAGES, FileOptions, translated
 from relu_nmt.applications.files.aligned_words import AlignedText, source_spans
 
 
@@ -45,7 +45,7 @@ def reordered(segment, order, change=str):
     return AlignedText(text, links)
 
 
-def translate(source, name, translate=upper, target_lang="", **options):
+def translate(source, name, translate=upper, languages=UNKNOWN_LANGUAGES, **options):
     """Return a text translated as a file of a format."""
     options = FileOptions(**options)
-    return translated(source.encode(), name, translate, options, target_lang).decode()
+    return translated(source.encode(), name, translate, options, languages).decode()
