@@ -224,8 +224,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
 
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers",
     section 3 and Figs. 1-4. ReLU with alpha = 1 is its main model. We read "gated" in its Fig. 4 as
-    an output gate. :class:`relu_nmt.vision.vision_transformer.GatedAttentionUnit` is the
-    other reading.
+    an output gate. :class:`relu_nmt.vision.gated_block.GatedAttentionUnit` is the other reading.
     """
 
     @settings(flags=False)

@@ -17,8 +17,8 @@ vision_models: "Registry[Callable[[VisionTransformerConfig, int], VisionModel]]"
     {
         "vit": "relu_nmt.vision.vision_transformer",
         "xcit": "relu_nmt.vision.xcit",
-        "swin": "relu_nmt.vision.swin_and_cvt",
-        "cvt": "relu_nmt.vision.swin_and_cvt",
+        "swin": "relu_nmt.vision.swin",
+        "cvt": "relu_nmt.vision.cvt",
     },
 )
 """Called with (config, number of classes). See :mod:`relu_nmt.vision.base`."""
@@ -27,7 +27,7 @@ vision_blocks: "Registry[Callable[[VisionTransformerConfig, int], nn.Module]]" =
     "vision block",
     {
         "transformer": "relu_nmt.vision.vision_transformer",
-        "gau": "relu_nmt.vision.vision_transformer",
+        "gau": "relu_nmt.vision.gated_block",
     },
 )
 """Called with (config, index of the block). See :mod:`relu_nmt.vision.vision_transformer`."""

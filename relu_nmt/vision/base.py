@@ -1,8 +1,8 @@
 """The interface of all vision transformers, the parts that they share, and their loss."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.config.registry import Spec
+from relu_nmt.modules import norms
 from relu_nmt.modules.building import build_in_memory
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.feed_forward import build_feed_forward
+from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput, RegularizedObjective
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual
 from relu_nmt.vision import vision_models
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 INIT_STD = 0.02
 NORM_EPS = 1e-6
+STAGE_NORM_EPS = 1e-5
+"""The margin of the norms of models whose blocks come in stages."""
 
 
 class Grid(NamedTuple):
@@ -212,6 +216,34 @@ def new_feed_forward(config: VisionTransformerConfig, placement: LayerConfig) ->
 def growing(rate: float, index: int, count: int) -> float:
     """Return a block's rate of stochastic depth: from 0 in the first to ``rate`` in the last."""
     return rate if count == 1 else rate * index / (count - 1)
+
+
+def build_stages(
+    config: VisionTransformerConfig,
+    make_attention: Callable[[VisionTransformerConfig, int, int], MultiheadAttention],
+    drop_paths: Sequence[float],
+) -> Sequence[Sequence[Block]]:
+    """Return the blocks of each stage, as a module (Liu et al. 2021, "Swin Transformer", Eq. 3)."""
+    stages = nn.ModuleList()
+    first = 0
+    for stage, count in enumerate(config.stage_layers):
+        blocks = nn.ModuleList()
+        for layer in range(first, first + count):
+            attention = make_attention(config, stage, layer)
+            rate = drop_paths[layer]
+            placement = pre_norm(config, attention.embed_dim, rate, STAGE_NORM_EPS)
+            feed_forward = new_feed_forward(config, placement)
+            # Only direct children of the attention: a mechanism draws its own weights.
+            initialize_linears((*attention.children(), *feed_forward.modules()))
+            blocks.append(Block(placement, attention, feed_forward))
+        stages.append(blocks)
+        first += count
+    return cast(Sequence[Sequence[Block]], stages)
+
+
+def stage_norm(config: VisionTransformerConfig, dim: int) -> nn.Module:
+    """Return a new normalization of vectors of this width."""
+    return norms.get(config.norm)(dim, STAGE_NORM_EPS)
 
 
 def mechanism(

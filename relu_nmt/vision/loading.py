@@ -34,7 +34,7 @@ from relu_nmt.vision.config import (
     shown_sides,
 )
 from relu_nmt.vision.image_files import composed, read_image, to_rgb
-from relu_nmt.vision.swin_and_cvt import fit_position_biases
+from relu_nmt.vision.swin import fit_position_biases
 from relu_nmt.vision.transforms import ImageTransform
 from relu_nmt.vision.vision_transformer import VisionTransformer
 

@@ -8,7 +8,7 @@ from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.config.registry import Spec
-from relu_nmt.vision.vision_transformer import GatedAttentionUnit
+from relu_nmt.vision.gated_block import GatedAttentionUnit
 from tests.tiny import num_parameters
 
 

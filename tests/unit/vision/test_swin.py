@@ -14,7 +14,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.vision.base import Grid, build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.loading import start_weights
-from relu_nmt.vision.swin_and_cvt import WindowAttention, Windows, joined_patches
+from relu_nmt.vision.swin import WindowAttention, Windows, joined_patches
 from tests.tiny import num_parameters
 from tests.unit.vision.families import without_decay
 

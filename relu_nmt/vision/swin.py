@@ -1,40 +1,26 @@
-"""Transformers whose blocks come in stages: Swin and CvT.
+"""Swin: attention inside windows of patches, which are merged between the stages of blocks.
 
-Swin's attention stays inside windows of patches, which are shifted in every second block. Patches
-are merged between stages. CvT has convolutions instead, before the projections of attention and
-between stages.
+The windows of every second block are shifted: W-MSA and SW-MSA alternate.
 """
 
-import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention import attentions
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.score_bias import ScoreBias
-from relu_nmt.errors import ConfigError
-from relu_nmt.modules import norms
-from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
+from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.modules.recompute import run_layer
 from relu_nmt.vision import base, vision_models
-from relu_nmt.vision.base import Block, Convolutions, Grid, VisionModel
-from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
+from relu_nmt.vision.base import Grid, VisionModel
+from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import PatchEmbedding
-
-STAGE_NORM_EPS = 1e-5
-FIRST_EMBEDDING = (7, 4, 2)
-"""Width, stride and padding of the convolution before the first stage, in pixels."""
-NEXT_EMBEDDING = (3, 2, 1)
-SMALLEST_IMAGE = 3  # pixels a side that the first convolution needs
-KEY_STRIDE = 2
 
 
 class Windows:
@@ -118,7 +104,9 @@ class Windows:
 
 
 class WindowAttention(SelfAttention):
-    """Self-attention inside windows. Scores, if there are any, get a bias by relative position.
+    """Self-attention inside windows (W-MSA), regular or shifted ones (SW-MSA).
+
+    Scores, if there are any, get the bias B by relative position.
 
     Reference: Liu et al. 2021, "Swin Transformer", Eq. 4.
     """
@@ -140,38 +128,12 @@ class WindowAttention(SelfAttention):
         return self.finish(windows.put(values), x)
 
 
-def build_stages(
-    config: VisionTransformerConfig,
-    make_attention: Callable[[VisionTransformerConfig, int, int], MultiheadAttention],
-    drop_paths: Sequence[float],
-) -> Sequence[Sequence[Block]]:
-    """Return the blocks of each stage, as a module (Liu et al. 2021, "Swin Transformer", Eq. 3)."""
-    stages = nn.ModuleList()
-    rates = enumerate(drop_paths)
-    for stage, count in enumerate(config.stage_layers):
-        blocks = nn.ModuleList()
-        for layer, rate in itertools.islice(rates, count):
-            attention = make_attention(config, stage, layer)
-            placement = base.pre_norm(config, attention.embed_dim, rate, STAGE_NORM_EPS)
-            feed_forward = base.new_feed_forward(config, placement)
-            # Only direct children of the attention: a mechanism draws its own weights.
-            base.initialize_linears((*attention.children(), *feed_forward.modules()))
-            blocks.append(Block(placement, attention, feed_forward))
-        stages.append(blocks)
-    return cast(Sequence[Sequence[Block]], stages)
-
-
-def stage_norm(config: VisionTransformerConfig, dim: int) -> nn.Module:
-    """Return a new normalization of vectors of this width."""
-    return norms.get(config.norm)(dim, STAGE_NORM_EPS)
-
-
 def patch_merging(config: VisionTransformerConfig, stage: int) -> nn.Sequential:
     """Return the norm and the linear map of joined patches [B, N, 4 D] behind a stage."""
     dim, next_dim = config.stage_dims[stage : stage + 2]
     reduction = nn.Linear(4 * dim, next_dim, bias=False)
     base.initialize(reduction.weight)
-    return nn.Sequential(OrderedDict(norm=stage_norm(config, 4 * dim), reduction=reduction))
+    return nn.Sequential(OrderedDict(norm=base.stage_norm(config, 4 * dim), reduction=reduction))
 
 
 def joined_patches(x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
@@ -203,13 +165,13 @@ class SwinTransformer(VisionModel):
         dims = config.stage_dims
         self.num_tokens = base.grid_of(config.image_sides, config.patch_sides).num_patches
         self.patches = PatchEmbedding(config.patch_sides, dims[0])
-        self.patches_norm = stage_norm(config, dims[0])
+        self.patches_norm = base.stage_norm(config, dims[0])
         self.dropout = Dropout(config.dropout)
         self.mergings = nn.ModuleList(patch_merging(config, i) for i in range(len(dims) - 1))
         count = sum(config.stage_layers)
         rates = [base.growing(config.drop_path, layer, count) for layer in range(count)]
-        self.stages = build_stages(config, WindowAttention, rates)
-        self.norm = stage_norm(config, dims[-1])
+        self.stages = base.build_stages(config, WindowAttention, rates)
+        self.norm = base.stage_norm(config, dims[-1])
         self.head = nn.Linear(dims[-1], num_classes)
         base.initialize(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -249,134 +211,3 @@ def fit_position_biases(weights: dict[str, Tensor], initial: Mapping[str, Tensor
             size = side // 2 + 1
             notes[f"its position biases of windows of {size} patches are interpolated"] = None
     return list(notes)
-
-
-class ConvolutionalAttention(MultiheadAttention):
-    """Self-attention with separate convolutions for queries, keys and values.
-
-    Each convolution is depth-wise, 3 x 3, with batch normalization, and precedes a linear map. Keys
-    and values use stride 2, so they are a quarter of the queries. Class tokens, in front, go
-    straight to the linear maps. Scores are divided by sqrt(D), not by the root of a head's width.
-
-    Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", section 3.2.
-    The public code has this divisor of the scores.
-    """
-
-    def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
-        dim = config.stage_dims[stage]
-        head_dim = config.stage_head_dim
-        attention = base.mechanism(config, layer, config.stage_heads[stage], head_dim)
-        able = attention.capabilities
-        if not (able.cross or able.fewer_keys):
-            fitting = []
-            for name in attentions.names():
-                kind = attentions.get(name).capabilities
-                if kind.cross or kind.fewer_keys:
-                    fitting.append(name)
-            raise ConfigError(
-                f"--attention {config.attention}: it needs as many keys as queries, but in CvT "
-                f"they are a quarter; choose one of {', '.join(fitting)}"
-            )
-        super().__init__(dim, attention)
-        self.q_convolution = depth_wise(dim, 1)
-        self.k_convolution = depth_wise(dim, KEY_STRIDE)
-        self.v_convolution = depth_wise(dim, KEY_STRIDE)
-        self.q, self.k, self.v = self.draw_projections(1, 1, 1)
-
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """Map [B, N, D] to [B, N, D]. The last height * width of the N are the patches."""
-        first = x[:, : x.size(1) - grid.num_patches]
-        image = base.map_of(x, grid)
-
-        def heads(convolution: nn.Module, linear: nn.Module) -> Tensor:
-            tokens = convolution(image).flatten(2).transpose(1, 2)  # [B, N or N / 4, D]
-            return self.split(linear(torch.cat([first, tokens], dim=1)))  # [B, H, N', d]
-
-        q = self.attention.map_queries(heads(self.q_convolution, self.q))
-        k = self.attention.map_keys(heads(self.k_convolution, self.k))
-        v = heads(self.v_convolution, self.v)
-        # The mechanism divides by the root of D / H. Divide by the root of H, too.
-        q = q * self.num_heads**-0.5
-        visibility = Visibility(q.size(2), k.size(2), device=x.device)
-        return self.finish(self.attend(q, k, v, visibility), x)
-
-
-def depth_wise(dim: int, stride: int) -> Convolutions:
-    """Return a new depth-wise 3 x 3 convolution with batch normalization."""
-    return Convolutions(
-        nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False), nn.BatchNorm2d(dim)
-    )
-
-
-def convolutional_embedding(config: VisionTransformerConfig, stage: int) -> nn.ModuleDict:
-    """Return a strided convolution and a norm, before a stage (Wu et al. 2021, section 3.1)."""
-    channels = 3
-    width, stride, padding = FIRST_EMBEDDING
-    if stage > 0:
-        channels = config.stage_dims[stage - 1]
-        width, stride, padding = NEXT_EMBEDDING
-    dim = config.stage_dims[stage]
-    convolution = nn.Conv2d(channels, dim, width, stride, padding)
-    norm = stage_norm(config, dim)
-    return nn.ModuleDict({"convolution": convolution, "norm": norm})
-
-
-@vision_models.register("cvt")
-class ConvolutionalTransformer(VisionModel):
-    """Stages of blocks with convolutional projections, without positions.
-
-    The last stage has a class token in front of its patches. Stochastic depth acts only there, at
-    a rate that grows with the block. The convolutions pad the image, so it may have any size of 3
-    pixels or more.
-
-    Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", Table 2.
-    """
-
-    def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
-        super().__init__(config)
-        _check_size(config.image_size)
-        width, stride, padding = FIRST_EMBEDDING
-        height, breadth = ((n + 2 * padding - width) // stride + 1 for n in config.image_sides)
-        self.num_tokens = height * breadth
-        # Before each stage, embed the image or the map of the stage before.
-        layers = config.stage_layers
-        dim = config.stage_dims[-1]
-        embeddings = [convolutional_embedding(config, stage) for stage in range(len(layers))]
-        self.embeddings = cast(Sequence[nn.ModuleDict], nn.ModuleList(embeddings))
-        self.dropout = Dropout(config.dropout)
-        # Drop branches in the last stage only, at growing rates.
-        rates = [base.growing(config.drop_path, index, layers[-1]) for index in range(layers[-1])]
-        rates = [0.0] * sum(layers[:-1]) + rates
-        self.stages = build_stages(config, ConvolutionalAttention, rates)
-        self.class_token = nn.Parameter(torch.empty(1, 1, dim))
-        self.norm = stage_norm(config, dim)
-        self.head = nn.Linear(dim, num_classes)
-        base.initialize(self.class_token, self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        base.exempt_from_decay(self, self.class_token)
-
-    def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """See :meth:`VisionModel.encode`. Raise a ConfigError if the images are too small."""
-        # Each stage embeds the map [B, C, height, width] of the stage before.
-        _check_size(images.shape[2:])
-        for embedding, stage in zip(self.embeddings, self.stages, strict=True):
-            images = base.convolved(embedding["convolution"], images)  # [B, D, height, width]
-            grid = Grid(images.size(2), images.size(3))
-            x = embedding["norm"](images.flatten(2).transpose(1, 2))  # [B, N, D]
-            if stage is self.stages[-1]:
-                first = self.class_token.expand(x.size(0), -1, -1)
-                x = torch.cat([first, x], dim=1)  # [B, 1 + N, D]
-            x = self.dropout(x)
-            for block in stage:
-                x = run_layer(block, (x, grid), self.config.checkpoint_activations)
-                yield x, grid
-            images = base.map_of(x, grid)
-
-    def features(self, tokens: Tensor) -> Tensor:
-        return self.norm(tokens[:, 0])  # [B, D]
-
-
-def _check_size(sides: Sequence[int]) -> None:
-    """Raise a ConfigError if images with these sides, in pixels, are too small."""
-    if min(sides) < SMALLEST_IMAGE:
-        raise ConfigError(f"--image-size {shown_sides(sides)}: CvT needs {SMALLEST_IMAGE} or more")
