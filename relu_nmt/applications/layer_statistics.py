@@ -425,6 +425,6 @@ def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
                     points[float(percent)] = 100 * share
             curves.append((name, points))
         title = f"{side}: share of the sum, %"
-        x_label = "largest p % of a token's weights"
+        x_label = "largest p% of a token's weights"
         panels.append(Panel(title, x_label, curve_lines(curves), log_x=True, from_zero=True))
     return draw_panels(panels, share_y=True)

@@ -438,7 +438,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
 
 
 def by_rank(series: Sequence[Series]) -> str:
-    """Return a plot of ``top_sum`` and ``share_at_rank`` for p up to 1.5 %.
+    """Return a plot of ``top_sum`` and ``share_at_rank`` for p up to 1.5%.
 
     The result is "" if all lines are level: rows are so short that p percent is always one key.
 
@@ -457,7 +457,7 @@ def by_rank(series: Sequence[Series]) -> str:
                             if percent <= FIGURE_4_END:
                                 points[percent] = 100 * share
                         lines.append(Curve(name, style, points, dashes=dashes))
-            x_label = "largest p % of the visible keys"
+            x_label = "largest p% of the visible keys"
             panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", x_label, lines, from_zero=True))
     for panel in panels:
         for line in panel.lines:

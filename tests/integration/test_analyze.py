@@ -255,7 +255,7 @@ def test_models_with_and_without_separators_are_compared(folder, tmp_path):
     assert "outside the own sentence" in "\n".join(images_of(page))
     answers, *_ = page.split("<details>")
     assert "<h2>Does the context count?</h2>" in answers
-    assert re.search(r"BLEU with 95 % intervals: one \d+\.\d \(.*; two \d+\.\d \(", answers)
+    assert re.search(r"BLEU with 95% intervals: one \d+\.\d \(.*; two \d+\.\d \(", answers)
 
 
 def test_single_sentences_are_read_without_separators_as_in_a_search(folder, tmp_path):

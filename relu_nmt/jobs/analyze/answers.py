@@ -1,7 +1,7 @@
 """Answers to the questions of an analysis: sentences made of its numbers.
 
 They claim no more than the numbers show. A difference whose interval contains 0 is no difference,
-and answers say if the sentences are few. The intervals hold 95 % of resamples of the sentences.
+and answers say if the sentences are few. The intervals hold 95% of resamples of the sentences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ MOST_SEGMENTS = 10_000  # most sentences or groups to resample one by one
 MAJORITY = 0.5  # a head looks at a place that has more than this share of its weight
 MOST_NAMES = 6  # up to this many heads are named, more are counted
 SPREAD = "spread"
-SIDES = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"}
+SIDES = {"encoder": "in the encoder", "decoder": "in the decoder", "cross": "in cross-attention"}
 Record = Mapping[str, Any]
 Records = Sequence[Record]
 
@@ -144,7 +144,7 @@ def _compared(
         sentences.append(f"In {measure} {best} cannot be told apart from {equals}.")
     values = [f"{name} {interval(of_model).text(decimals)}" for name, of_model in resampled.items()]
     title = f"{measure[0].upper()}{measure[1:]}"
-    sentences.append(f"{title} with 95 % intervals: {'; '.join(values)}.")
+    sentences.append(f"{title} with 95% intervals: {'; '.join(values)}.")
     return sentences
 
 
@@ -160,7 +160,7 @@ def does_context_count(together: Mapping[str, Losses], alone: Mapping[str, Losse
             sentences.append(f"{name}: yes, it changes the loss by {text}.")
         else:
             sentences.append(f"{name}: it harms, and changes the loss by {text}.")
-    sentences.append("Compared with the same sentences one by one, ends of sentences apart.")
+    sentences.append("Compared with the same sentences one by one, without the ends of sentences.")
     return Answer("Does the context count?", sentences)
 
 
@@ -181,8 +181,8 @@ def where_heads_look(series: Mapping[str, Records]) -> Answer:
                 slots.append(f"{SIDES[slot]} {', '.join(map(_counted, places))}")
         sentences.append(f"{name}: {'; '.join(slots)}.")
     sentences.append(
-        "More than half of the head's weight is there; neighbors are up to two tokens away. "
-        "Brackets have layer.head."
+        "A head looks where more than half of its weight is, else it is spread. Neighbors are up "
+        "to two tokens away. In brackets: layer.head."
     )
     return Answer("Where do the heads look?", sentences)
 
@@ -215,7 +215,7 @@ def how_many_zeros(series: Mapping[str, Records]) -> Answer:
         for record in records:
             if record["layer"] == "mean":
                 share = record["zero_fraction"]
-                text = f"{number(100 * share, 1)} %" if share else "none"
+                text = f"{number(100 * share, 1)}%" if share else "none"
                 shares.append(f"{SIDES[record['slot']]} {text}")
         sentences.append(f"{name}: {', '.join(shares)}.")
     return Answer("How many weights are exactly zero?", sentences)

@@ -61,7 +61,7 @@ def test_a_better_model_is_named_with_the_paired_interval_of_the_difference():
     low, high = bounds(lambda indices: loss_of(bad, indices) - loss_of(good, indices))
     difference = loss_of(bad) - loss_of(good)
     assert numbers(better) == pytest.approx([difference, low, high], abs=6e-4)
-    assert values.startswith("Loss with 95 % intervals: relu ") and values.endswith(
+    assert values.startswith("Loss with 95% intervals: relu ") and values.endswith(
         ", on the same 120 sentences."
     )
     of_bad = [loss_of(bad), *bounds(lambda indices: loss_of(bad, indices))]
@@ -96,7 +96,7 @@ def test_one_model_is_only_measured_and_few_sentences_are_said_to_be_few():
     answer = which_translates_better({"a": losses(2.0, size=12)}, {}, {}, "groups")
     assert answer.question == "How well does it translate?"
     values, few = answer.sentences
-    assert values.startswith("Loss with 95 % intervals: a ") and values.endswith(", on 12 groups.")
+    assert values.startswith("Loss with 95% intervals: a ") and values.endswith(", on 12 groups.")
     assert few == "12 groups are few: others may give another answer."
 
 
@@ -110,7 +110,7 @@ def test_bleu_is_that_of_sacrebleu():
     models = {name: losses(2.0, size=30, noise=0) for name in bleu}
     sentences = which_translates_better(models, bleu, {}, "sentences").sentences
     [better] = starting(sentences, "good is better in BLEU than bad, by ")
-    [values] = starting(sentences, "BLEU with 95 % intervals: good ")
+    [values] = starting(sentences, "BLEU with 95% intervals: good ")
     scores = [sacrebleu.corpus_bleu(lines, [references]).score for lines in (right, wrong)]
     assert numbers(better)[0] == pytest.approx(scores[0] - scores[1], abs=0.06)
     assert [numbers(values)[1], numbers(values)[4]] == pytest.approx(scores, abs=0.06)
@@ -182,8 +182,8 @@ def test_heads_are_counted_by_slot_and_place():
     records += [head("cross", 2, 1, punctuation=0.8), head("cross", 2, "mean", punctuation=0.9)]
     sentence, _ = where_heads_look({"relu": records}).sentences
     assert sentence == (
-        "relu: encoder 2 at the token itself (0.0, 0.1), 3 spread; "
-        "cross-attention 1 at punctuation (2.1)."
+        "relu: in the encoder 2 at the token itself (0.0, 0.1), 3 spread; "
+        "in cross-attention 1 at punctuation (2.1)."
     )
 
 
@@ -192,7 +192,7 @@ def test_zeros_are_shares_and_none_where_there_are_none():
     for slot, share in (("encoder", 0.7), ("decoder", 0.5546), ("cross", 0.0)):
         records.append({**head(slot, "mean", "mean"), "zero_fraction": share})
     [sentence] = how_many_zeros({"relu": records}).sentences
-    assert sentence == "relu: encoder 70.0 %, decoder 55.5 %, cross-attention none."
+    assert sentence == "relu: in the encoder 70.0%, in the decoder 55.5%, in cross-attention none."
 
 
 def changed(of_all, change, noise=0.0):
