@@ -26,7 +26,7 @@ from typing import Any
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config.registry import close_names
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
 
@@ -319,11 +319,9 @@ def _write(
         "commands": dict(done),
         "results": dict(results),
     }
-    try:
+    with reporting(f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(values, indent=1) + "\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def chosen(names: Sequence[str]) -> dict[str, Entry]:

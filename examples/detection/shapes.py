@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 
 from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, option, settings
-from relu_nmt.errors import DataError
+from relu_nmt.errors import reporting
 from relu_nmt.io.safe_write import write_text
 
 KINDS = {"disc": 24, "square": 4, "triangle": 3}
@@ -120,11 +120,9 @@ def run(settings: ShapeSettings) -> None:
         DataError: they cannot be written.
     """
     folder = Path(settings.folder)
-    try:
+    with reporting(f"{folder}: cannot be written"):
         for name, count in (("train", settings.train), ("val", settings.val)):
             make_set(folder, name, count, settings.size, settings.seed)
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {error.strerror}") from error
     print(f"{folder}: {settings.train:,} images to train on, {settings.val:,} to evaluate on")
 
 

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from relu_nmt.attention.base import Attention
 from relu_nmt.cli.command import Command
 from relu_nmt.config import option, settings
-from relu_nmt.errors import DataError
+from relu_nmt.errors import reporting
 from relu_nmt.io.page import csv_text
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.vision.base import build_vision_model
@@ -113,11 +113,9 @@ def run(settings: CountSettings) -> None:
                 flush=True,
             )
     path = Path(settings.out)
-    try:
+    with reporting(f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, csv_text(list(rows[0]), rows))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
     print(f"table: {path}")
 
 

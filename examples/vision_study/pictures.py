@@ -29,8 +29,8 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.token_axis import SimAAttention, normalized_over_tokens
 from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, option, settings
-from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.page import csv_text, draw_image, draw_weights, render_page
+from relu_nmt.errors import ConfigError, reporting
+from relu_nmt.io.page import csv_text, draw_svg, draw_weights, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.vision.loading import ImageClassifier
 
@@ -212,7 +212,7 @@ def pictures_of(path: str, settings: PictureSettings) -> tuple[Pictures, np.ndar
 
 
 def overlay_image(pictures: Pictures, images: np.ndarray) -> str:
-    """Return the images with overlays of the lengths, for the ``src`` of an image."""
+    """Return the images with overlays of the lengths, as SVG."""
     size = (images.shape[1], images.shape[2])
 
     def draw(figure: "Figure") -> None:
@@ -229,11 +229,11 @@ def overlay_image(pictures: Pictures, images: np.ndarray) -> str:
             panel.set_xticks([])
             panel.set_yticks([])
 
-    return draw_image(PANEL_INCHES * len(images), PANEL_INCHES * 3, draw)
+    return draw_svg(PANEL_INCHES * len(images), PANEL_INCHES * 3, draw)
 
 
 def heat_map_image(pictures: Pictures) -> str:
-    """Return the heat maps side by side, for ``src``. Exact zeros are white."""
+    """Return the heat maps side by side, as SVG. Exact zeros are white."""
 
     def draw(figure: "Figure") -> None:
         panels = figure.subplots(1, len(pictures.heat_maps), squeeze=False)[0]
@@ -245,7 +245,7 @@ def heat_map_image(pictures: Pictures) -> str:
             axes.set_ylabel("query, token")
             figure.colorbar(drawn, ax=axes, shrink=0.8, label="weight")
 
-    return draw_image(3.6 * len(pictures.heat_maps), 3.2, draw)
+    return draw_svg(3.6 * len(pictures.heat_maps), 3.2, draw)
 
 
 def write_report(models: Sequence[tuple[Pictures, np.ndarray]], settings: PictureSettings) -> None:
@@ -283,14 +283,12 @@ def write_report(models: Sequence[tuple[Pictures, np.ndarray]], settings: Pictur
             ("report of", time.strftime("%d %B %Y, %H:%M")),
         ],
     }
-    try:
+    with reporting(f"{folder / REPORT}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / OVERLAYS, csv_text(list(sizes[0]), sizes))
         if weights:
             write_text(folder / HEAT_MAPS, csv_text(list(weights[0]), weights))
         write_text(folder / REPORT, render_page(Path(__file__).parent, REPORT, page))
-    except OSError as error:
-        raise DataError(f"{folder / REPORT}: cannot be written: {error.strerror}") from error
 
 
 def run(settings: PictureSettings) -> None:

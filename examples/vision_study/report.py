@@ -13,7 +13,7 @@ from typing import Any
 from studies import Study
 
 from relu_nmt.applications.sweep.steps import DONE, Step, read_step
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, reporting
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import LEAST_SEEDS, Curve, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
@@ -285,12 +285,10 @@ def write_report(folder: Path, study: Study) -> None:
     for training in trainings:
         curves += curve_rows(str(training.step.model), training.curves)
     names = ("training", "split", "metric", "num_updates", "value")
-    try:
+    with reporting(f"{folder / REPORT}: cannot be written"):
         write_text(folder / RESULTS, csv_text(list(columns), rows))
         write_text(folder / CURVES, csv_text(names, curves))
         write_text(folder / REPORT, _page(study, trainings, means))
-    except OSError as error:
-        raise DataError(f"{folder / REPORT}: cannot be written: {error.strerror}") from error
 
 
 def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -> str:

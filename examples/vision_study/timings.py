@@ -29,7 +29,7 @@ from relu_nmt.attention.token_axis import SimAAttention
 from relu_nmt.cli.command import Command
 from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Spec
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, reporting
 from relu_nmt.evaluation.significance import NORMAL_QUANTILE
 from relu_nmt.io.page import Curve, Panel, csv_text, draw_panels, render_page
 from relu_nmt.io.process import describe_environment
@@ -283,12 +283,10 @@ def write_report(rows: Sequence[Mapping[str, Any]], settings: TimingSettings, de
         "tables": [table_of(rows, tokens, width) for tokens, width in PUBLISHED],
         "figures": [("Medians; both axes are logarithmic.", draw_panels(panels_of(rows)))],
     }
-    try:
+    with reporting(f"{folder / REPORT}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / TABLE, csv_text(list(rows[0]), rows))
         write_text(folder / REPORT, render_page(Path(__file__).parent, REPORT, values))
-    except OSError as error:
-        raise DataError(f"{folder / REPORT}: cannot be written: {error.strerror}") from error
 
 
 def run(settings: TimingSettings) -> None:

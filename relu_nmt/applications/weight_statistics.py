@@ -204,19 +204,13 @@ class WeightStatistics:
                 means = {name: _ratio(*sums) for name, sums in self._sums[key].items()}
                 where = {"slot": slot, "sees": sees, "layer": key[2]}
                 for head in range(len(means["sum"])):
-                    of_head = {}
-                    for name, values in means.items():
-                        # Leave out the entropy of mean weights, which belongs to the whole layer.
-                        if name != OF_ALL_HEADS:
-                            of_head[name] = values[head]
+                    # Leave out the entropy of mean weights, which belongs to the whole layer.
+                    of_head = {n: values[head] for n, values in means.items() if n != OF_ALL_HEADS}
                     records.append({**where, "head": head, "rows": rows, **_record(of_head)})
                 layers.append(_means(means))
                 records.append({**where, "head": "mean", "rows": rows, **_record(layers[-1])})
                 all_rows += rows
-            by_name: dict[str, list[np.ndarray]] = {}
-            for layer_means in layers:
-                for name, values in layer_means.items():
-                    by_name.setdefault(name, []).append(values)
+            by_name = {name: [of_layer[name] for of_layer in layers] for name in layers[0]}
             where = {"slot": slot, "sees": sees, "layer": "mean", "head": "mean"}
             records.append({**where, "rows": all_rows, **_record(_means(by_name))})
         return records
@@ -391,27 +385,21 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
     return record
 
 
-# ------------------------------------------------------------------- plots, as the src of images
+# ------------------------------------------------------------------- plots, as SVG
 
 
 def series_of(models: Mapping[str, Records]) -> list[Series]:
     """Return the lines of the plots: one per checkpoint, or one per kind of visible keys."""
-    # With attention inside sentences, a checkpoint has two kinds of lines.
+    # With attention inside sentences, a checkpoint has two kinds of lines. Dashes tell them apart.
+    kinds = {record["sees"] for records in models.values() for record in records}
     series: list[Series] = []
-    has_kinds = False
     for index, (name, records) in enumerate(models.items()):
-        by_kind: dict[str, list[Mapping[str, Any]]] = {}
-        for record in records:
-            by_kind.setdefault(record["sees"], []).append(record)
-        for number, sees in enumerate(sorted(by_kind)):
-            label = name
-            if OWN_SENTENCE in by_kind:
-                has_kinds = True
-                label = f"{name}, {SEEN[sees]}"
-            series.append((label, (index, number), by_kind[sees]))
-    # Number the lines of a checkpoint only if any checkpoint has two kinds.
-    if not has_kinds:
-        return [(label, (index, None), records) for label, (index, _), records in series]
+        kinds_of_model = sorted({record["sees"] for record in records})
+        for number, sees in enumerate(kinds_of_model):
+            label = f"{name}, {SEEN[sees]}" if OWN_SENTENCE in kinds_of_model else name
+            dashes = number if OWN_SENTENCE in kinds else None
+            of_kind = [record for record in records if record["sees"] == sees]
+            series.append((label, (index, dashes), of_kind))
     return series
 
 

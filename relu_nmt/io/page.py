@@ -117,8 +117,8 @@ def draw_weights(axes: "Axes", weights: np.ndarray, darkest: float, signed: bool
     return axes.imshow(drawn, cmap=colors, norm=norm, aspect="auto", interpolation="none")
 
 
-def draw_image(width: float, height: float, draw: Callable[["Figure"], object]) -> str:
-    """Draw a figure, with its size in inches. Return it as SVG for the ``src`` of an image."""
+def draw_svg(width: float, height: float, draw: Callable[["Figure"], object]) -> str:
+    """Draw a figure, with its size in inches. Return it as SVG, for :func:`image_source`."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -130,7 +130,11 @@ def draw_image(width: float, height: float, draw: Callable[["Figure"], object]) 
         file = io.BytesIO()
         # Leave out the date, so that equal figures give equal files.
         figure.savefig(file, format="svg", metadata={"Date": None})
-    svg = _compact(file.getvalue().decode("utf-8"))
+    return _compact(file.getvalue().decode("utf-8"))
+
+
+def image_source(svg: str) -> str:
+    """Return a picture as the ``src`` of an image: a filter of the templates."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode("utf-8")).decode("ascii")
 
 
@@ -196,7 +200,7 @@ def curve_lines(curves: Iterable[tuple[str, Mapping[Any, float]]]) -> list[Curve
 
 
 def draw_panels(panels: Sequence[Panel], share_y: bool = False) -> str:
-    """Return the panels with one legend, for the ``src`` of an image, "" without panels."""
+    """Return the panels with one legend as SVG, "" without panels."""
     drawn = []
     for panel in panels:
         panel = replace(panel, lines=[line for line in panel.lines if line.points])
@@ -224,7 +228,7 @@ def draw_panels(panels: Sequence[Panel], share_y: bool = False) -> str:
     width, height = PANEL_INCHES
     if len(drawn) == 1:
         width, height = WIDE_INCHES
-    return draw_image(width * columns, height * rows, draw)
+    return draw_svg(width * columns, height * rows, draw)
 
 
 def _draw(axes: "Axes", panel: Panel) -> None:
@@ -282,7 +286,7 @@ def _environment(folder: str | Path) -> "jinja2.Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = number
+    environment.filters |= {"number": number, "image_source": image_source}
     environment.globals |= {"spread": spread, "plus_minus": plus_minus}
     return environment
 

@@ -1,6 +1,5 @@
 """Maps of attention weights of a sentence pair, by query and key, and pictures of the maps."""
 
-import base64
 import json
 import os
 import textwrap
@@ -19,7 +18,7 @@ from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import EOS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows, shift_right
 from relu_nmt.errors import ConfigError, reporting
-from relu_nmt.io.page import COLORS, draw_image, draw_weights, escaped
+from relu_nmt.io.page import COLORS, draw_svg, draw_weights, escaped
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.modules.transformer_layer import TransformerLayer
@@ -196,8 +195,7 @@ class AttentionMap:
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
         with reporting(f"{path}: cannot write it"), safe_writer(path) as file:
-            # Decode the picture, which arrives as the address of an image.
-            file.write(base64.b64decode(picture(self).partition(",")[2]))
+            file.write(picture(self).encode())
 
 
 TitledMap = tuple[str, AttentionMap]
@@ -319,7 +317,7 @@ def _figure(groups: Sequence[Sequence[TitledMap]], few: int, title: Sequence[str
 
     above = 0.45 if len(groups) > 1 else 0.3
     tall = len(rows) * (height + below + above) + 0.16 * len(lines)
-    return draw_image(inches, max(tall, LEAST_HEIGHT), draw)
+    return draw_svg(inches, max(tall, LEAST_HEIGHT), draw)
 
 
 def _side(sides: Sequence[Sequence[str]], few: int) -> tuple[float, float]:

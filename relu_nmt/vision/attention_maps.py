@@ -1,6 +1,5 @@
 """The attention weights of an image classifier, as maps over the image."""
 
-import base64
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError, reporting
-from relu_nmt.io.page import draw_image, draw_weights
+from relu_nmt.io.page import draw_svg, draw_weights
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.vision.base import Grid, VisionModel
 
@@ -56,10 +55,9 @@ class ImageAttention:
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
         maps = self.over_image()
         heads = range(len(maps)) if self.head is None else [self.head]
-        picture = _drawn(self.pixels, maps.reshape(-1, *self.grid), heads, self.layer)
+        svg = _drawn(self.pixels, maps.reshape(-1, *self.grid), heads, self.layer)
         with reporting(f"{path}: cannot write it"), safe_writer(path) as file:
-            # Decode the picture, which arrives as a data URL.
-            file.write(base64.b64decode(picture.partition(",")[2]))
+            file.write(svg.encode())
 
 
 def _drawn(pixels: np.ndarray, maps: np.ndarray, heads: range | list[int], layer: int) -> str:
@@ -89,7 +87,7 @@ def _drawn(pixels: np.ndarray, maps: np.ndarray, heads: range | list[int], layer
             axes.set_title(f"layer {layer}, head {head}", fontsize=TITLE_SIZE)
 
     height = PANEL_INCHES * num_rows * max(0.5, min(2.0, bottom / right)) + 0.25 * num_rows
-    return draw_image(PANEL_INCHES * columns, height, draw)
+    return draw_svg(PANEL_INCHES * columns, height, draw)
 
 
 def image_weights(model: VisionModel, images: Tensor, layer: int) -> tuple[Tensor, Grid, int]:

@@ -211,16 +211,9 @@ class ImageClassifier:
         results: list[dict[str, float]] = []
         while chunk := list(itertools.islice(remaining, batch_size)):
             # Read a batch. Damaged pictures have no view and an empty result.
-            views: dict[int, np.ndarray] = {}
-            for number, image in enumerate(chunk, start=len(results)):
-                view = self._view(image, damaged)
-                if view is not None:
-                    views[number] = view
-            results += [{} for _ in chunk]
-            for number, shares in zip(
-                views, self._likeliest([*views.values()], top_k), strict=True
-            ):
-                results[number] = shares
+            views = [self._view(image, damaged) for image in chunk]
+            shares = iter(self._likeliest([v for v in views if v is not None], top_k))
+            results += [{} if view is None else next(shares) for view in views]
         return results
 
     def attention(

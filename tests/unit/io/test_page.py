@@ -1,6 +1,5 @@
 """Parts that pages of HTML share."""
 
-import base64
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -8,7 +7,7 @@ from xml.etree import ElementTree
 from relu_nmt.io.page import (
     DASHES,
     common_legend,
-    draw_image,
+    draw_svg,
     escaped,
     line_style,
     plain_axes,
@@ -46,7 +45,7 @@ def test_a_legend_shows_more_of_a_line_than_its_marker_hides():
         lines.extend(legend.get_lines())
         figure.draw_without_rendering()
 
-    draw_image(7, 3, draw)
+    draw_svg(7, 3, draw)
     assert len(lines) == len(DASHES)
     for index, line in enumerate(lines):
         style = line_style(index)
@@ -58,8 +57,7 @@ def test_a_legend_shows_more_of_a_line_than_its_marker_hides():
 
 def test_dollars_in_text_begin_no_formula():
     for text in ("$5 and $6", "$x_{$"):
-        picture = draw_image(4, 2, lambda figure, text=text: figure.suptitle(escaped(text)))
-        drawn = base64.b64decode(picture.partition(",")[2]).decode()
+        drawn = draw_svg(4, 2, lambda figure, text=text: figure.suptitle(escaped(text)))
         assert f">{text}</text>" in drawn
 
 
@@ -69,7 +67,7 @@ def test_pictures_are_small_and_keep_the_digits_of_labels():
         axes.plot([0, 1 / 3], [0, 2 / 3])
         axes.set_title("3.14159")
 
-    svg = base64.b64decode(draw_image(4, 2, draw).partition(",")[2]).decode()
+    svg = draw_svg(4, 2, draw)
     root = ElementTree.fromstring(svg)
     assert svg.startswith("<svg") and "metadata" not in svg and "\n" not in svg
     assert ">3.14159<" in svg
@@ -89,7 +87,7 @@ def test_titles_are_wrapped_to_their_plots():
             plain_axes(axes, "encoder self-attention: weight on other sentences, %")
             titles.append(axes.get_title(loc="left"))
 
-    draw_image(10.5, 3, draw)
+    draw_svg(10.5, 3, draw)
     assert titles == ["encoder self-attention: weight on other\nsentences, %"] * 3
 
 
