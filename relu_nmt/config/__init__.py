@@ -7,7 +7,15 @@ command's are a class of groups of them (:func:`group`). ``fields.py`` checks a 
 reads.
 """
 
-from relu_nmt.config.classes import build_part, from_dict, from_flat, group, settings, to_dict
+from relu_nmt.config.classes import (
+    build_part,
+    from_dict,
+    from_flat,
+    group,
+    refuse_given,
+    settings,
+    to_dict,
+)
 from relu_nmt.config.command_line import add_settings, read_settings, read_settings_file, to_yaml
 from relu_nmt.config.fields import MOST_SIZE, REQUIRED, checked_by, flag_of, like, option, shown
 from relu_nmt.config.registry import CHECKPOINTS, READ, WRITTEN, Files, split_paths
@@ -30,6 +38,7 @@ __all__ = [
     "option",
     "read_settings",
     "read_settings_file",
+    "refuse_given",
     "settings",
     "shown",
     "split_paths",

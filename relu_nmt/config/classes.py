@@ -208,6 +208,16 @@ def idle_options(
                 break
 
 
+def refuse_given(
+    config: Any, names: Collection[str], reason: str, remedy: str = "leave one of them out"
+) -> None:
+    """Refuse options that differ from their defaults. The reason goes on behind the option."""
+    for name, entry in options_of(type(config)).items():
+        value = getattr(config, name)
+        if name in names and value != entry.default:
+            raise ConfigError(f"{entry.with_value(value)}{reason}; {remedy}")
+
+
 def is_off(value: Any) -> bool:
     """Return whether a value switches its option off: an empty one, or a number up to 0.
 
@@ -309,18 +319,23 @@ def merged(
     A given preset that differs from the preset of ``base`` overrides ``base``. Values of files and
     presets that have no effect beside the given values, or forbid one of them, are left out.
     """
-    values = all_values(config_class, user_values, base or {})
     options = all_options(config_class)
-    typed = {*user_values, *(base or {})}
+    # A part that the user names replaces the part of the file, with all its options.
+    replaced = {name for name in user_values if options[name].with_options}
+    kept = {name: value for name, value in (base or {}).items() if name not in replaced}
+    file_values = with_part_options(options, kept, {})
+    typed = with_part_options(options, user_values, file_values)
+    given = frozenset([*typed, *file_values])
+    values = all_values(config_class, typed, file_values)
     # Reset values of presets that forbid a value of the user.
-    for entry, _ in list(idle_options(config_class, values, user_values)):
+    for entry, _ in list(idle_options(config_class, values, typed)):
         for needed, *allowed in entry.conditions:
-            is_free = needed in options and needed not in typed
-            if entry.name in user_values and is_free and options[needed].default in allowed:
+            is_free = needed in options and needed not in given
+            if entry.name in typed and is_free and options[needed].default in allowed:
                 values[needed] = options[needed].default
     # Drop idle values of files and presets, and refuse idle ones of the user.
-    for entry, text in list(idle_options(config_class, values, user_values)):
-        if entry.name not in user_values:
+    for entry, text in list(idle_options(config_class, values, typed)):
+        if entry.name not in typed:
             values[entry.name] = entry.default
         elif not entry.no_effect:
             raise ConfigError(text)
@@ -333,19 +348,14 @@ def merged(
     try:
         config = _built(config_class, values)
     except ConfigError as error:
-        raise ConfigError(f"{error}{_preset_note(config_class, values, typed, error)}") from error
-    # An option in the text of a part is given, too: --optimizer adam:beta2=0.95.
-    names = frozenset(with_part_options(options, user_values, {}))
-    stored = _without_renamed_parts(options, user_values, base or {})
-    object.__setattr__(config, "typed", names)
-    object.__setattr__(
-        config, "given", names | typed | with_part_options(options, stored, {}).keys()
-    )
+        raise ConfigError(f"{error}{_preset_note(config_class, values, given, error)}") from error
+    object.__setattr__(config, "typed", frozenset(typed))
+    object.__setattr__(config, "given", given)
     return config
 
 
 def _preset_note(
-    config_class: type, values: Mapping[str, Any], typed: Collection[str], error: ConfigError
+    config_class: type, values: Mapping[str, Any], given: Collection[str], error: ConfigError
 ) -> str:
     """Return a note on flags in an error message whose values come from a preset."""
     options = all_options(config_class)
@@ -355,7 +365,7 @@ def _preset_note(
         preset = values[entry.name]
         defaults = (entry.presets or {}).get(preset, {})
         for name, default in defaults.items():
-            is_named = options[name].label in named_flags and name not in typed
+            is_named = options[name].label in named_flags and name not in given
             if is_named and values[name] is not None and values[name] == default:
                 setting = options[name].with_value(default)
                 notes.append(f"{setting} is the default of {entry.with_value(preset)}")
@@ -364,20 +374,12 @@ def _preset_note(
     return f" ({'; '.join(notes)})"
 
 
-def _without_renamed_parts(
-    options: Mapping[str, Option], typed: Mapping[str, Any], base: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a file's values, without registered parts that the user names with their options."""
-    return {n: x for n, x in base.items() if n not in typed or not options[n].with_options}
+def all_values(config_class: type, typed: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Return the value of every option by name, each checked. See :func:`merged`.
 
-
-def all_values(
-    config_class: type, typed: Mapping[str, Any], base: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the value of every option by name, each checked. See :func:`merged`."""
+    The given values have the options of registered parts in their fields.
+    """
     options = all_options(config_class)
-    base = with_part_options(options, _without_renamed_parts(options, typed, base), {})
-    typed = with_part_options(options, typed, base)
     by_preset: dict[str, Any] = {}
     for name, entry in options.items():
         value = typed.get(name, base.get(name, entry.default))

@@ -27,6 +27,7 @@ from relu_nmt.config.fields import (
     known_fields,
     options_of,
     shown,
+    with_part_options,
 )
 from relu_nmt.config.registry import READ, Files, Registry, close_names, refuse_shared_files
 from relu_nmt.config.stored import checked, parse_json
@@ -294,7 +295,9 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
             values = {name: value for name, value in values.items() if name not in PACED}
         # Refuse idle values only in files that users write. Stored files have all values.
         if not is_stored:
-            for entry, text in idle_options(config_class, all_values(config_class, values, {})):
+            spread_values = with_part_options(all_options(config_class), values, {})
+            all_of_file = all_values(config_class, spread_values, {})
+            for entry, text in idle_options(config_class, all_of_file):
                 if entry.name in values and not entry.no_effect:
                     raise ConfigError(text)
     except ConfigError as error:

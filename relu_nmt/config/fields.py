@@ -140,14 +140,17 @@ class Option:
         if isinstance(value, str) and self.parse is not None and value != self.default:
             with reporting(self.label, ConfigError, (ValueError, ConfigError)):
                 value = self.parse(value)
-        if not self.is_sequence:
-            return self._read_element(value, value)
-        elements = _elements(value, has_paths=self.files is not None)
-        values = tuple(self._read_element(element, value) for element in elements)
-        # Refuse an empty sequence where the default has elements.
-        if not values and self.default:
-            raise self._error(value, f"expected {self._expected}")
-        return values
+        elements: Iterable[Any] = [value]
+        if self.is_sequence:
+            elements = _elements(value, has_paths=self.files is not None)
+        try:
+            values = tuple(map(self._read_element, elements))
+            # Refuse an empty sequence where the default has elements.
+            if not values and self.default:
+                raise ValueError(f"expected {self._expected}")
+        except ValueError as error:
+            raise ConfigError(f"{self.with_value(value)}: {error}") from None
+        return values if self.is_sequence else values[0]
 
     @property
     def choice_names(self) -> list[str]:
@@ -163,20 +166,21 @@ class Option:
             return f"{text.removeprefix('a ')}s with commas"
         return text
 
-    def _read_element(self, value: Any, whole_value: Any) -> Any:
+    def _read_element(self, element: Any) -> Any:
+        """Return the checked value, or element of a sequence (ValueError: a wrong one)."""
         try:
-            value = _converted(value, self.kind)
+            value = _converted(element, self.kind)
         except (TypeError, ValueError):
-            raise self._error(whole_value, f"expected {self._expected}") from None
+            raise ValueError(f"expected {self._expected}") from None
         if value == "" and self.metavar in PATHS and "" not in (self.default, self.bare):
-            raise self._error(whole_value, "expected a path")
+            raise ValueError("expected a path")
         if self.choices is not None:
-            self._check_choice(value, whole_value)
+            self._check_choice(value)
         if isinstance(value, (int, float)) and self.kind is not bool:
-            self._check_range(value, whole_value)
+            self._check_range(value)
         return value
 
-    def _check_choice(self, value: Any, whole_value: Any) -> None:
+    def _check_choice(self, value: Any) -> None:
         if self.with_options:
             with reporting(self.label, ConfigError, ConfigError):
                 value = Spec.parse(value).name
@@ -195,9 +199,9 @@ class Option:
             hint = close_names(value, names)
         if hint:
             text += f"; {hint}"
-        raise self._error(whole_value, text)
+        raise ValueError(text)
 
-    def _check_range(self, value: float, whole_value: Any) -> None:
+    def _check_range(self, value: float) -> None:
         inside = (
             (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
@@ -205,13 +209,13 @@ class Option:
             and (self.below is None or value < self.below)
         )
         if not inside:
-            raise self._error(whole_value, f"expected {self._range_text}")
+            raise ValueError(f"expected {self._range_text}")
         # Bound whole numbers, and refuse inf unless it is the limit.
         if isinstance(value, int):
             if self.most is None and abs(value) > MOST_WHOLE:
-                raise self._error(whole_value, f"expected at most {MOST_WHOLE:,}")
+                raise ValueError(f"expected at most {MOST_WHOLE:,}")
         elif not math.isfinite(value) and not (value > 0 and self.most == math.inf):
-            raise self._error(whole_value, "expected a number")
+            raise ValueError("expected a number")
 
     @property
     def _range_text(self) -> str:
@@ -231,9 +235,6 @@ class Option:
         if self.most not in (None, math.inf):
             return f"{limits[0]} or less"
         return limits[0].replace("above", "more than")
-
-    def _error(self, value: Any, text: str) -> ConfigError:
-        return ConfigError(f"{self.with_value(value)}: {text}")
 
 
 option: Any = Option  # declares a field: gamma: int = option(1, "the power")

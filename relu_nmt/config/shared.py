@@ -147,15 +147,11 @@ class PrecisionOptions:
         False,
         "compute in float16 on a CUDA GPU, with weights in 32 bits",
         flags=("--amp", "--memory-efficient-fp16"),
+        needs=("bf16", False),
     )
     attention_backend: str = option(
         "auto", "code that computes attention (auto: the fastest)", metavar="NAME", stored=False
     )
-
-    def check(self) -> None:
-        """Refuse two dtypes at once."""
-        if self.fp16 and self.bf16:
-            raise ConfigError("--fp16 and --bf16 exclude each other; give one")
 
 
 def _parameters(text: str) -> dict[str, int | str]:

@@ -10,7 +10,7 @@ A text has a ``.bin`` of token ids and an ``.idx`` of lengths, all numbers littl
     pointers   int64 [N] offset of each sentence in the .bin, in bytes
 
 The tokens of the text stand between spaces. Chunks of bounded size (:mod:`relu_nmt.io.text_lines`)
-keep the memory independent of the size of the corpus.
+keep the memory small: besides them it has the length of each sentence.
 
 Reference: fairseq 0.12, ``fairseq/data/indexed_dataset.py``, ``MMapIndexedDataset``.
 """
@@ -39,7 +39,6 @@ from relu_nmt.io.work import ordered_map
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQ")
-COUNT_OFFSET = HEADER.size - 8
 TYPE_CODES: dict[int, type[np.integer]] = {
     1: np.uint8,
     2: np.int8,
@@ -51,7 +50,6 @@ TYPE_CODES: dict[int, type[np.integer]] = {
     10: np.uint64,
 }
 OLDER_MAGIC = b"TNTIDX\x00\x00"
-POINTER_BLOCK = 1 << 18
 # A worker sends one counter for a run of chunks, since sending costs more than counting.
 CHUNKS_PER_COUNT = 64
 # Chunks that are sent with their text take memory, so that their runs are short.
@@ -220,38 +218,24 @@ def indexed_writer(
     Yield a function that appends sentences: joined ids, int [sum of sizes], and sizes, int [n].
     """
     stored = np.dtype(dtype).newbyteorder("<")
-    count = 0
     [code] = [code for code, numpy_type in TYPE_CODES.items() if numpy_type is dtype]
+    sizes_of_parts = [np.empty(0, dtype="<i4")]
     idx_path, bin_path = paths_of(prefix)
     # Files close in reverse order, so that no index appears before its data.
     with safe_writer(idx_path) as index, safe_writer(bin_path) as data:
-        # Leave room for the number of sentences, which is known at the end.
-        index.write(HEADER.pack(MAGIC, VERSION, code, 0))
 
         def add(tokens: np.ndarray, sizes: np.ndarray) -> None:
-            nonlocal count
             assert int(sizes.sum()) == len(tokens)
             data.write(tokens.astype(stored, copy=False).tobytes())
-            index.write(sizes.astype("<i4", copy=False).tobytes())
-            count += len(sizes)
+            sizes_of_parts.append(sizes.astype("<i4"))
 
         yield add
-        _finish_index(index, count, stored.itemsize)
-
-
-def _finish_index(index: BinaryIO, count: int, item_bytes: int) -> None:
-    """Write the pointers and the count, block by block to keep memory small."""
-    start = 0
-    for first in range(0, count, POINTER_BLOCK):
-        index.seek(HEADER.size + 4 * first)
-        block = index.read(4 * min(POINTER_BLOCK, count - first))
-        sizes = np.frombuffer(block, dtype="<i4").astype(np.int64)
-        ends = start + np.cumsum(sizes)
-        index.seek(HEADER.size + 4 * count + 8 * first)
-        index.write(((ends - sizes) * item_bytes).astype("<i8").tobytes())
-        start = int(ends[-1])
-    index.seek(COUNT_OFFSET)
-    index.write(struct.pack("<Q", count))
+        sizes = np.concatenate(sizes_of_parts)
+        ends = np.cumsum(sizes, dtype=np.int64)
+        pointers = (ends - sizes) * stored.itemsize
+        index.write(HEADER.pack(MAGIC, VERSION, code, len(sizes)))
+        index.write(sizes.tobytes())
+        index.write(pointers.astype("<i8").tobytes())
 
 
 def _count_run(run: Sequence[Chunk]) -> Counter[str]:

@@ -156,15 +156,14 @@ class Dictionary:
 
         Reference: fairseq 0.12, ``Dictionary.finalize`` and ``pad_to_multiple_``.
         """
-        words = {word: count for word, count in counts.items() if word not in SPECIAL_SYMBOLS}
-        ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+        words = sorted(counts.keys() - SPECIAL_SYMBOLS, key=lambda word: (-counts[word], word))
         # Cut rare words, leaving room for the special symbols.
         if nwords > 0:
-            ordered = ordered[: max(0, nwords - len(SPECIAL_SYMBOLS))]
+            words = words[: max(0, nwords - len(SPECIAL_SYMBOLS))]
         dictionary = cls()
-        for word, count in ordered:
-            if count >= threshold:
-                dictionary._append(word, count)
+        for word in words:
+            if counts[word] >= threshold:
+                dictionary._append(word, counts[word])
         # Pad to a multiple, skipping fillers that the text has as words.
         filler = 0
         while padding_factor > 1 and len(dictionary) % padding_factor:

@@ -128,12 +128,8 @@ class WindowOptions:
                 "translates single sentences, without context; give more tokens"
             )
 
-    def windows(
-        self, trained: int, *, has_documents: bool = True, repair: bool = True
-    ) -> "WindowConfig":
-        """Return the division of documents. The default is ``trained``, without documents 1."""
-        if not has_documents:
-            trained = SINGLE_SENTENCES
+    def windows(self, trained: int, repair: bool = True) -> "WindowConfig":
+        """Return the division of documents, by default into groups of ``trained`` tokens."""
         return WindowConfig(self.max_doc_tokens or trained, self.window_overlap, repair)
 
 

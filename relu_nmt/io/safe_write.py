@@ -218,8 +218,8 @@ def _set_permissions(path: Path, final: Path) -> None:
 
 @contextmanager
 def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that :func:`replacing` renames to ``path``. The block may also read it."""
-    with replacing(path) as temporary, open(temporary, "w+b") as file:
+    """Open a file that :func:`replacing` renames to ``path``."""
+    with replacing(path) as temporary, open(temporary, "wb") as file:
         yield file
 
 

@@ -202,10 +202,10 @@ def split_lines(text: str) -> list[str]:
     return lines
 
 
-def _whole_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield pieces of about ``size`` bytes, whole lines each."""
+def whole_lines(read: Callable[[], bytes]) -> Iterator[bytes]:
+    """Yield what ``read`` returns, up to its end, in pieces of whole lines."""
     line: list[bytes] = []  # joined when the line ends, since it may be as long as a file
-    while block := file.read(size):
+    while block := read():
         end = block.rfind(b"\n") + 1
         if end:
             yield b"".join((*line, block[:end]))
@@ -220,7 +220,7 @@ def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
     result = TextFile(path)
     digest = hashlib.sha256()
     with reading(path), open_text(path) as file:
-        for data in _whole_lines(file, chunk_bytes):
+        for data in whole_lines(partial(file.read, chunk_bytes)):
             digest.update(data)
             lines = decode_lines(data, path, result.num_lines + 1)
             result.num_blank += sum(not line.strip() for line in lines)
@@ -246,7 +246,7 @@ def iterate_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the lines of a file without their ends, in bounded memory."""
     number = 1
     with reading(path), open_text(path) as file:
-        for data in _whole_lines(file, CHUNK_BYTES):
+        for data in whole_lines(partial(file.read, CHUNK_BYTES)):
             lines = decode_lines(data, os.fspath(path), number)
             yield from lines
             number += len(lines)

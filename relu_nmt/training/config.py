@@ -45,6 +45,7 @@ _ema = partial(option, least=0, needs="store_ema")
 _fp16 = partial(option, needs="fp16")
 _validating = partial(option, needs=shared.VALIDATES)
 _saving = partial(option, needs=SAVES)
+_going_on = partial(option, False, needs=("finetune_from_model", None))
 # Metrics that are better when larger. All others are losses.
 MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 
@@ -181,10 +182,10 @@ class TrainerConfig(shared.PrecisionOptions):
     finetune_from_model: str | None = option(
         None, "start from the weights of this checkpoint, all else fresh", files=READ
     )
-    reset_optimizer: bool = option(False, "restore only the weights, and count updates from 0")
-    reset_lr_scheduler: bool = option(False, "do not restore the learning-rate schedule")
-    reset_dataloader: bool = option(False, "begin with epoch 1 instead of the stored position")
-    reset_meters: bool = option(False, "forget averages, times and the best score so far")
+    reset_optimizer: bool = _going_on("restore only the weights, and count updates from 0")
+    reset_lr_scheduler: bool = _going_on("do not restore the learning-rate schedule")
+    reset_dataloader: bool = _going_on("begin with epoch 1 instead of the stored position")
+    reset_meters: bool = _going_on("forget averages, times and the best score so far")
     save_interval: int = _saving(1, "save every N epochs", least=1)
     save_interval_updates: int = _number(0, "also save (and validate) every N updates")
     keep_interval_updates: int = _number(
@@ -225,10 +226,7 @@ class TrainerConfig(shared.PrecisionOptions):
     schedule: ScheduleConfig = group("learning rate", ScheduleConfig)
 
     def check(self) -> None:
-        """Refuse --finetune-from-model with resets or --restore-file. Refuse to save nothing."""
-        super().check()
-        if self.finetune_from_model and any(getattr(self, name) for name in RESETS):
-            raise ConfigError("--finetune-from-model resets everything; leave --reset-... out")
+        """Refuse --finetune-from-model with --restore-file. Refuse to save nothing."""
         if self.finetune_from_model and self.restore_file != LAST:
             raise ConfigError(
                 "--finetune-from-model begins a training and --restore-file goes on; leave one out"

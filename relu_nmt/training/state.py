@@ -86,6 +86,7 @@ class TrainingState:
             patience = stored.pop("patience", None)
             if patience:
                 stored["bad_validations"] = patience["bad_validations"]
+            # All versions have both meters. A state without them is damaged.
             return checked(cls, {name: stored[name] for name in ("inner", "epoch_meters")} | stored)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(

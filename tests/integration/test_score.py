@@ -190,7 +190,10 @@ def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
         ("--sys sys.plain --ref - --baseline -", "- is standard input"),
         ("--ref ref.plain --sentence-bleu --metrics chrf", "--metrics: not with --sentence-bleu"),
         ("--contrastive c.jsonl", "give its checkpoint with --path"),
-        ("--contrastive c.jsonl --path a --ref ref.plain", "--ref: not with --contrastive;"),
+        (
+            "--contrastive c.jsonl --path a --ref ref.plain",
+            "--ref ref.plain: not with --contrastive;",
+        ),
         ("--contrastive none.jsonl --path a", "none.jsonl: cannot read"),
         ("--sys /dev/null --ref /dev/null", "/dev/null: no lines to score; give a text"),
     ],
@@ -299,7 +302,7 @@ def test_comet_is_computed_if_it_is_installed(files, monkeypatch, capsys):
             "--ignore-case does nothing without --metrics bleu or chrf",
         ),
         ("--src worse.plain", "--src worse.plain does nothing without --metrics comet"),
-        ("--metrics comet --src worse.plain --baseline worse.plain", "--baseline: not with"),
+        ("--metrics comet --src worse.plain --baseline worse.plain", "worse.plain: not with"),
     ],
 )
 def test_missing_requirements_of_comet_are_reported(files, flags, message, monkeypatch, capsys):

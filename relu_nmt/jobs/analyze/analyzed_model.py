@@ -84,7 +84,7 @@ class AnalyzedModel:
             sentence_numbers(split.target_sizes[sentences] - unread, separated),
         )
 
-    def analyze(self, chosen: np.ndarray, scorer: SplitScorer | None = None) -> None:
+    def analyze(self, chosen: np.ndarray, scorer: SplitScorer | None) -> None:
         """Measure the chosen sentences or groups. A scorer compares translations, too."""
         task = self.translator.task
         ensemble = self.translator.ensemble

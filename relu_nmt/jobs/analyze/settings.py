@@ -36,7 +36,7 @@ class AnalysisSettings:
     )
     cpu: bool = like(PrecisionOptions, "cpu", False, needs="path")
     bf16: bool = like(ModelOptions, "bf16", False, needs="path")
-    fp16: bool = like(PrecisionOptions, "fp16", False, needs="path")
+    fp16: bool = like(PrecisionOptions, "fp16", False, needs=["path", ("bf16", False)])
     no_progress_bar: bool = no_progress_bar_option()
     gen_subset: str = subset_option(help="split to analyze: test, valid...", needs="path")
     max_doc_tokens: int | None = like(
@@ -73,8 +73,6 @@ class AnalysisSettings:
 
     def check(self) -> None:
         """Check that there is something to show, and a name for each checkpoint."""
-        if self.fp16 and self.bf16:
-            raise ConfigError("--fp16 and --bf16 exclude each other")
         paths = self.path
         names = self.names
         if not paths and not self.log:

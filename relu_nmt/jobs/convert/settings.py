@@ -40,7 +40,10 @@ class AverageSettings:
     )
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     num_epoch_checkpoints: int | None = option(
-        None, "average the last N checkpoints of the folder saved by epochs", least=1
+        None,
+        "average the last N checkpoints of the folder saved by epochs",
+        least=1,
+        needs=("num_update_checkpoints", None),
     )
     num_update_checkpoints: int | None = option(
         None, "average the last N checkpoints of the folder saved by updates", least=1
@@ -50,13 +53,10 @@ class AverageSettings:
     def check(self) -> None:
         """Compare the settings with each other."""
         flags = "--num-epoch-checkpoints and --num-update-checkpoints"
-        counts = [self.num_epoch_checkpoints, self.num_update_checkpoints]
-        num_flags = sum(count is not None for count in counts)
-        if num_flags > 1:
-            raise ConfigError(f"{flags} exclude each other")
-        if not num_flags and self.checkpoint_upper_bound is not None:
+        has_count = bool(self.num_epoch_checkpoints or self.num_update_checkpoints)
+        if not has_count and self.checkpoint_upper_bound is not None:
             raise ConfigError(f"--checkpoint-upper-bound needs {flags.replace('and', 'or')}")
-        if num_flags and len(self.inputs) != 1:
+        if has_count and len(self.inputs) != 1:
             raise ConfigError(f"{flags} need one folder as --inputs")
 
 
@@ -101,7 +101,6 @@ class ImportFairseqSettings:
         "subword_model",
         None,
         "codes of subword-nmt or model of SentencePiece",
-        needs=SPLIT,
     )
 
     def check(self) -> None:

@@ -1,12 +1,10 @@
 """Settings of relu-nmt-preprocess."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from relu_nmt.config import READ, Files, like, option, settings, shared, split_paths
-from relu_nmt.config.fields import options_of
+from relu_nmt.config import READ, Files, like, option, refuse_given, settings, shared, split_paths
 from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
@@ -48,7 +46,9 @@ class PreprocessSettings(shared.ClusterOptions):
         files=replace(DATA_FILES, written=True),
     )
     joined_dictionary: bool = option(
-        False, "one dictionary (and one subword model) for both languages"
+        False,
+        "one dictionary (and one subword model) for both languages",
+        needs=("only_source", False),
     )
     srcdict: str | None = option(None, "use this source dictionary", files=GIVEN)
     tgtdict: str | None = option(
@@ -93,7 +93,10 @@ class PreprocessSettings(shared.ClusterOptions):
         needs=[SPLIT, ("subword_model", None)],
     )
     subword_model: str | None = option(
-        None, "codes of subword-nmt or model of SentencePiece to use instead", files=GIVEN
+        None,
+        "codes of subword-nmt or model of SentencePiece to use instead",
+        files=GIVEN,
+        needs=SPLIT,
     )
     target_subword_model: str | None = option(
         None,
@@ -161,8 +164,7 @@ class PreprocessSettings(shared.ClusterOptions):
         if not (self.trainpref or self.validpref or self.testpref):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
         if self.like:
-            reason = f": --like takes dictionaries and subwords of {self.like}"
-            self._refuse_given(OF_MODEL, reason)
+            refuse_given(self, OF_MODEL, f": --like takes dictionaries and subwords of {self.like}")
         else:
             self._check_dictionaries()
             self._check_subwords()
@@ -186,19 +188,9 @@ class PreprocessSettings(shared.ClusterOptions):
                     f"leave {'--like' if self.like else flag} out"
                 )
 
-    def _refuse_given(self, names: Iterable[str], reason: str) -> None:
-        """Refuse settings that differ from their defaults."""
-        for name in names:
-            entry = options_of(type(self))[name]
-            value = getattr(self, name)
-            if value != entry.default:
-                raise ConfigError(f"{entry.with_value(value)}{reason}; leave one of them out")
-
     def _check_dictionaries(self) -> None:
         if self.joined_dictionary and self.srcdict and self.tgtdict:
             raise ConfigError("--joined-dictionary: give --srcdict or --tgtdict, not both")
-        if self.joined_dictionary and self.only_source:
-            raise ConfigError("--joined-dictionary and --only-source exclude each other; give one")
         if self.trainpref or (self.joined_dictionary and (self.srcdict or self.tgtdict)):
             return
         for flag, path in (("--srcdict", self.srcdict), ("--tgtdict", self.tgtdict)):
@@ -212,19 +204,14 @@ class PreprocessSettings(shared.ClusterOptions):
         if self.joined_dictionary:
             source, target = source or target, None
         if source:
-            self._refuse_given(["thresholdsrc", "nwordssrc"], f" does nothing with {source}")
+            refuse_given(self, ["thresholdsrc", "nwordssrc"], f" does nothing with {source}")
         flags = [flag for flag in (source, target) if flag]
         if len(flags) == len(self.sharing):
-            self._refuse_given(["padding_factor"], f" does nothing with {' and '.join(flags)}")
+            refuse_given(self, ["padding_factor"], f" does nothing with {' and '.join(flags)}")
         if target:
-            self._refuse_given(["thresholdtgt", "nwordstgt"], f" does nothing with {target}")
+            refuse_given(self, ["thresholdtgt", "nwordstgt"], f" does nothing with {target}")
 
     def _check_subwords(self) -> None:
-        if self.subword == "none" and self.subword_model:
-            raise ConfigError(
-                "--subword-model: give its kind with --subword "
-                + " or ".join(name for name in subword_models.names() if name != "none")
-            )
         if self.subword != "none" and not self.subword_model and not self.trainpref:
             raise ConfigError(
                 f"--subword {self.subword} learns on the training text: give --trainpref or "

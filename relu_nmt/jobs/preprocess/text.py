@@ -63,13 +63,83 @@ class Job:
 
     @cached_property
     def inputs(self) -> dict[SideKey, TextFile]:
-        """The text of each side of each split, as it is given."""
-        return scan_inputs(self)
+        """The text of each side of each split, as it is given, read through and compared."""
+        config = self.config
+        endings = self.endings
+        pair_files, paths = _find_texts(config, endings)
+        # Read a file once, even if several splits or sides name it.
+        distinct = list(dict.fromkeys(paths.values()))
+        scanned: dict[str, TextFile] = {}
+        inputs: dict[SideKey, TextFile] = {}
+        report = []
+        # Read through text files in parallel, and files of pairs one by one.
+        total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
+        with progress_bar("scan", total) as advance:
+            for path, text in ordered_map(scan_text, distinct, self.workers):
+                scanned[path] = text
+                advance(os.path.getsize(path))
+            for split, path in pair_files.items():
+                languages = [*endings.values()]
+                sides, line = scan_pairs(path, languages, config.document_separator, self.new_file)
+                for language, side in zip(endings, sides, strict=True):
+                    inputs[split, language] = side
+                report.append(line)
+                advance(os.path.getsize(path))
+        for line in report:
+            self.say(line)
+        # Put the sides in the order of splits and languages.
+        for split in config.splits():
+            for language in config.languages:
+                key = (split, language)
+                inputs[key] = scanned[paths[key]] if key in paths else inputs.pop(key)
+        # Compare the sides. With separators, the text steps compare documents and sentences.
+        for text in inputs.values():
+            if text.num_lines == 0:
+                raise DataError(
+                    f"{text.path}: the file is empty; give text, or leave the split out"
+                )
+        for split in config.splits() if config.document_separator == "none" else ():
+            texts = [inputs[split, language] for language in config.languages]
+            check_parallel({text.path: text.num_lines for text in texts}, "lines")
+            # Warn of blank lines, which may be boundaries of documents.
+            num_blank = min(text.num_blank for text in texts)
+            if num_blank:
+                self.say(
+                    f"NOTE: {texts[0].path}: {num_blank:,} blank lines become sentences without "
+                    "words; if they stand between documents, give --document-separator blank"
+                )
+        return inputs
 
     @cached_property
     def alignments(self) -> dict[str, TextFile]:
-        """The word alignments of each split that has some."""
-        return scan_alignments(self)
+        """The word alignments of each split that has some, as the training text must."""
+        config = self.config
+        if config.align_suffix is None:
+            return {}
+        existing: dict[str, str] = {}
+        missing: dict[str, str] = {}
+        for split, prefix in config.splits().items():
+            path = find_text(str(Path(f"{prefix}.{config.align_suffix}")))
+            if os.path.isfile(path):
+                existing[split] = path
+            else:
+                missing[split] = path
+        # Only the training text, or else the first split, must have alignments.
+        if "train" in missing or not existing:
+            raise DataError(
+                f"{next(iter(missing.values()))}: no such file; it is to hold the word alignments "
+                f"(--align-suffix {config.align_suffix}), a line for each line of the text"
+            )
+        for split, path in missing.items():
+            self.say(f"[alignments] {path}: no such file, so that {split} has none")
+        # Read through the files, and compare them with the source text.
+        scanned = ordered_map(scan_text, list(existing.values()), self.workers)
+        alignments: dict[str, TextFile] = {}
+        for split, (_, text) in zip(existing, scanned, strict=True):
+            alignments[split] = text
+            source = self.inputs[split, config.languages[0]]
+            check_parallel({file.path: file.num_lines for file in (source, text)}, "lines")
+        return alignments
 
     def new_file(self) -> BinaryIO:
         """Open a file without a name, on the disk of the data folder, which need not exist yet."""
@@ -328,53 +398,6 @@ def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool)
     return replace(settings, **of_model, source_lang=source.language, target_lang=target.language)
 
 
-def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
-    """Read through the text of each side of each split, and compare the sides."""
-    config = job.config
-    endings = job.endings
-    pair_files, paths = _find_texts(config, endings)
-    # Read a file once, even if several splits or sides name it.
-    distinct = list(dict.fromkeys(paths.values()))
-    scanned: dict[str, TextFile] = {}
-    inputs: dict[SideKey, TextFile] = {}
-    report = []
-    # Read through text files in parallel, and files of pairs one by one.
-    total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
-    with progress_bar("scan", total) as advance:
-        for path, text in ordered_map(scan_text, distinct, job.workers):
-            scanned[path] = text
-            advance(os.path.getsize(path))
-        for split, path in pair_files.items():
-            languages = [*endings.values()]
-            sides, line = scan_pairs(path, languages, config.document_separator, job.new_file)
-            for language, side in zip(endings, sides, strict=True):
-                inputs[split, language] = side
-            report.append(line)
-            advance(os.path.getsize(path))
-    for line in report:
-        job.say(line)
-    # Put the sides in the order of splits and languages.
-    for split in config.splits():
-        for language in config.languages:
-            key = (split, language)
-            inputs[key] = scanned[paths[key]] if key in paths else inputs.pop(key)
-    # Compare the sides. With separators, the text steps compare documents and sentences.
-    for text in inputs.values():
-        if text.num_lines == 0:
-            raise DataError(f"{text.path}: the file is empty; give text, or leave the split out")
-    for split in config.splits() if config.document_separator == "none" else ():
-        texts = [inputs[split, language] for language in config.languages]
-        check_parallel({text.path: text.num_lines for text in texts}, "lines")
-        # Warn of blank lines, which may be boundaries of documents.
-        num_blank = min(text.num_blank for text in texts)
-        if num_blank:
-            job.say(
-                f"NOTE: {texts[0].path}: {num_blank:,} blank lines become sentences without "
-                "words; if they stand between documents, give --document-separator blank"
-            )
-    return inputs
-
-
 def _find_texts(
     config: Settings, endings: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[SideKey, str]]:
@@ -399,37 +422,6 @@ def _find_texts(
                 )
             paths[split, language] = path
     return pair_files, paths
-
-
-def scan_alignments(job: Job) -> dict[str, TextFile]:
-    """Read through the word alignments of each split that has some, as the training text must."""
-    config = job.config
-    if config.align_suffix is None:
-        return {}
-    existing: dict[str, str] = {}
-    missing: dict[str, str] = {}
-    for split, prefix in config.splits().items():
-        path = find_text(str(Path(f"{prefix}.{config.align_suffix}")))
-        if os.path.isfile(path):
-            existing[split] = path
-        else:
-            missing[split] = path
-    # Only the training text, or else the first split, must have alignments.
-    if "train" in missing or not existing:
-        raise DataError(
-            f"{next(iter(missing.values()))}: no such file; it is to hold the word alignments "
-            f"(--align-suffix {config.align_suffix}), a line for each line of the text"
-        )
-    for split, path in missing.items():
-        job.say(f"[alignments] {path}: no such file, so that {split} has none")
-    # Read through the files, and compare them with the source text.
-    scanned = ordered_map(scan_text, list(existing.values()), job.workers)
-    alignments: dict[str, TextFile] = {}
-    for split, (_, text) in zip(existing, scanned, strict=True):
-        alignments[split] = text
-        source = job.inputs[split, config.languages[0]]
-        check_parallel({file.path: file.num_lines for file in (source, text)}, "lines")
-    return alignments
 
 
 def check_parallel(counts: Mapping[str, int], unit: str) -> None:

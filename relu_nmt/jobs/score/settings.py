@@ -1,6 +1,5 @@
 """Settings of relu-nmt-score."""
 
-from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from relu_nmt.config import (
     flag_of,
     like,
     option,
+    refuse_given,
     settings,
     shown,
     split_paths,
@@ -87,7 +87,9 @@ class ScoreSettings:
     sacrebleu: bool = option(False, "as in fairseq", no_effect="all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
     # Document boundaries, the comparison with a baseline, and scores of buckets.
-    document_separator: str = like(PreprocessSettings, "document_separator")
+    document_separator: str = like(
+        PreprocessSettings, "document_separator", needs=("documents", None)
+    )
     documents: str | None = _read(None, "number of lines of each reference document, one a line")
     sentence_separator: str | None = option(
         None,
@@ -136,15 +138,16 @@ class ScoreSettings:
         if self.contrastive:
             if not self.path:
                 raise ConfigError("--contrastive needs a model: give its checkpoint with --path")
-            self._refuse(options_of(ScoreSettings).keys() - CONTRASTS, "not with --contrastive")
+            others = options_of(ScoreSettings).keys() - CONTRASTS
+            refuse_given(self, others, ": not with --contrastive")
         elif not self.ref:
             raise ConfigError("--ref: give the file of the references")
         elif self.sentence_bleu:
             if self.metrics != ("bleu",):
                 raise ConfigError("--metrics: not with --sentence-bleu; leave one of the two out")
-            self._refuse(DOCUMENTS, "not with --sentence-bleu")
+            refuse_given(self, DOCUMENTS, ": not with --sentence-bleu")
         elif COMET in self.metrics:
-            self._refuse(DOCUMENTS, "not with --metrics comet, which scores single lines")
+            refuse_given(self, DOCUMENTS, ": not with --metrics comet, which scores single lines")
             if self.src is None or len(self.references) > 1:
                 raise ConfigError("--metrics comet needs --src FILE, and one set of references")
         self._check_texts()
@@ -172,8 +175,6 @@ class ScoreSettings:
             )
 
     def _check_documents(self) -> None:
-        if self.documents and self.document_separator != "none":
-            raise ConfigError("--documents and --document-separator exclude each other")
         separator = self.sentence_separator
         if separator is not None and not (separator and self.has_documents):
             raise ConfigError(
@@ -190,12 +191,6 @@ class ScoreSettings:
                     "--position-buckets needs document boundaries: --documents or "
                     "--document-separator"
                 )
-
-    def _refuse(self, names: Collection[str], reason: str) -> None:
-        """Refuse flags that would have no effect."""
-        for name, entry in options_of(ScoreSettings).items():
-            if name in names and getattr(self, name) != entry.default:
-                raise ConfigError(f"{entry.label}: {reason}; leave it out")
 
     @property
     def references(self) -> list[str]:

@@ -26,10 +26,13 @@ def translate_documents(
     settings: TranslateDocumentsSettings,
     *,
     translator: Translator | None = None,
-    is_one_of_several: bool = False,
     progress: bool = True,
 ) -> tuple[list[str], TranslatedDocuments]:
-    """Translate a text, and print it. Return its lines, and its documents as translated."""
+    """Translate a text, and print it. Return its lines, and its documents as translated.
+
+    A given ``translator`` translates several files, so that all notes name the file.
+    """
+    is_one_of_several = translator is not None
     # Read the text first, since loading the model takes longer.
     check_writable("--output", settings.output)
     text = _Text(settings)
@@ -99,18 +102,16 @@ class _Text:
         self.sentences: list[str] = []  # of all documents
         self.numbers: list[int] = []  # of each sentence's line, from 0
         self.counts: list[int] = []  # sentences of each document
-        for blank, run in itertools.groupby(range(len(self.lines)), self._is_blank):
+        numbered = enumerate(self.lines)
+        for blank, run in itertools.groupby(numbered, lambda entry: is_blank(entry[1])):
             if blank:
                 continue
             num_before = len(self.sentences)
-            for number in run:
-                parts = splitter(self.lines[number])
+            for number, line in run:
+                parts = splitter(line)
                 self.sentences += parts
                 self.numbers += [number] * len(parts)
             self.counts.append(len(self.sentences) - num_before)
-
-    def _is_blank(self, number: int) -> bool:
-        return is_blank(self.lines[number])
 
     def request(self, **options: Any) -> TranslationRequest:
         """Return the request for the sentences. A line with prefix or terms is one sentence."""

@@ -163,9 +163,7 @@ def _translate_one(
         text_settings = replace(
             settings, file=str(path), further_files=(), output=str(output), output_dir=None
         )
-        translate_documents(
-            text_settings, translator=segments.translator, is_one_of_several=True, progress=progress
-        )
+        translate_documents(text_settings, translator=segments.translator, progress=progress)
     else:
         translate_file(path, output, segments, settings, name, segments.languages)
 

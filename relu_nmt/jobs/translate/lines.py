@@ -12,7 +12,14 @@ from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable
-from relu_nmt.io.text_lines import decode_lines, named_input, open_text, read_lines, reading
+from relu_nmt.io.text_lines import (
+    decode_lines,
+    named_input,
+    open_text,
+    read_lines,
+    reading,
+    whole_lines,
+)
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateLinesSettings
@@ -226,28 +233,22 @@ def _untranslated(translation: Translation) -> Translation:
 def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iterator[list[str]]:
     """Yield lines as they arrive, at most ``buffer_size`` together (0: no limit)."""
     origin = named_input(origin)
-    # Parts of an unfinished line. Join them once, since a line may be as long as a file.
-    parts: list[bytes] = []
     number = 1
     unended = 0
-    while True:
-        # Read a block. Keep the bytes after its last line end for the next block.
+
+    def read() -> bytes:
+        nonlocal unended
         with reading(origin):
             block = file.read1(READ_BYTES)
-        end = block.rfind(b"\n") + 1
-        parts.append(block[:end] if end else block)
-        unended += len(block)
         # Refuse endless input before it fills the memory.
+        unended = len(block) if b"\n" in block else unended + len(block)
         if unended > MOST_BYTES:
             raise DataError(f"{origin}:{number}: a line that does not end; expected text")
-        if block and not end:
-            continue
-        lines = decode_lines(b"".join(parts), origin, number)
-        parts = [block[end:]]
-        unended = len(block) - end
+        return block
+
+    for data in whole_lines(read):
+        lines = decode_lines(data, origin, number)
         number += len(lines)
-        size = buffer_size or max(1, len(lines))
+        size = buffer_size or len(lines)
         for first in range(0, len(lines), size):
             yield lines[first : first + size]
-        if not block:
-            return

@@ -13,13 +13,12 @@ from relu_nmt.config import (
     WRITTEN,
     Files,
     checked_by,
-    flag_of,
     group,
     like,
     option,
+    refuse_given,
     settings,
 )
-from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import (
     FairseqOptions,
     PrecisionOptions,
@@ -75,7 +74,9 @@ class ModelOptions(FairseqOptions, PrecisionOptions):
         None, "detokenizer for data that came tokenized", choices=("moses", "space", "none")
     )
     int8: bool = option(
-        False, "multiply 8-bit integers (x86 CPUs): faster, but a few translations change"
+        False,
+        "multiply 8-bit integers (x86 CPUs): faster, but a few translations change",
+        needs=[("bf16", False), ("fp16", False)],
     )
     shortlist: str | None = option(
         None, "file of relu-nmt-shortlist with the allowed target symbols: faster", files=READ
@@ -93,12 +94,6 @@ class ModelOptions(FairseqOptions, PrecisionOptions):
         least=2,
     )
     truncate_source: bool = option(False, "translate the beginning of sentences that are too long")
-
-    def check(self) -> None:
-        """Compare the dtypes."""
-        super().check()
-        if self.int8 and (self.bf16 or self.fp16):
-            raise ConfigError("--int8, --bf16 and --fp16 exclude each other; give one")
 
 
 @settings
@@ -206,12 +201,10 @@ class TranslateSplitSettings(WindowOptions, BannedTermOptions):
                 "--print-attention and --print-alignment both print A- lines; give one"
             )
         # Statistics and weights need whole translations, with the context of windows.
-        for name in ("attention_stats", "memory_stats", "print_attention"):
-            if getattr(self, name) is not None and self.window_overlap:
-                raise ConfigError(
-                    f"{flag_of(name)}: not with --window-overlap, where the context's translation "
-                    "is left out"
-                )
+        if self.window_overlap:
+            whole = ("attention_stats", "memory_stats", "print_attention")
+            reason = ": not with --window-overlap, where the context's translation is left out"
+            refuse_given(self, whole, reason)
 
     @property
     def results_file(self) -> Path | None:
@@ -223,14 +216,13 @@ class TranslateSplitSettings(WindowOptions, BannedTermOptions):
 
     def check_sentences(self) -> None:
         """Refuse options for documents, where sentences are translated."""
-        for name in ("window_overlap", "count_source_only", "output", "results"):
-            if value := getattr(self, name):
-                flag = options_of(type(self))[name].with_value(value)
-                raise ConfigError(
-                    f"{flag} does nothing without --max-doc-tokens, as the model was trained on "
-                    "single sentences or the data has no boundaries of documents; give both, or "
-                    "leave it out"
-                )
+        refuse_given(
+            self,
+            ("window_overlap", "count_source_only", "output", "results"),
+            " does nothing without --max-doc-tokens, as the model was trained on single sentences "
+            "or the data has no boundaries of documents",
+            remedy="give both, or leave it out",
+        )
 
 
 @settings

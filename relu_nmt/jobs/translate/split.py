@@ -154,7 +154,8 @@ class _Run:
         self._has_documents = limit is not None or (is_divided and trained != SINGLE_SENTENCES)
         if not self._has_documents:
             options.check_sentences()
-        self._windows = options.windows(trained, has_documents=self._has_documents, repair=False)
+        default = trained if self._has_documents else SINGLE_SENTENCES
+        self._windows = options.windows(default, repair=False)
         if limit is None and trained == SINGLE_SENTENCES and not is_divided:
             return ""  # a model of sentences translates sentences
         return shared.length_note(limit, trained, is_divided)

@@ -45,7 +45,6 @@ class ClassifyImagesSettings(PrecisionOptions):
 
     def check(self) -> None:
         """Check that an image has two sides, and that each map has its own file."""
-        super().check()
         check_sides(self, "image_size")
         if self.attention_maps is None:
             return

@@ -97,7 +97,10 @@ class ImageTrainingSettings:
         choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
     )
     init: str | None = option(
-        None, "start from public weights, a file of timm or the model's authors", files=READ
+        None,
+        "start from public weights, a file of timm or the model's authors",
+        files=READ,
+        needs=("finetune_from_model", None),
     )
     label_smoothing: float = probability_option(0.0, "probability that is spread over all classes")
     valid_data: str | None = option(
@@ -125,8 +128,6 @@ class ImageTrainingSettings:
 
     def check(self) -> None:
         """Compare the groups with each other."""
-        if self.init and self.trainer.finetune_from_model:
-            raise ConfigError("--init and --finetune-from-model exclude each other; give one")
         # Refuse mixtures of images where a batch has only one image.
         if self.batch_size == 1:
             for name in ("mixup", "cutmix"):

@@ -53,9 +53,9 @@ def test_the_longest_output_of_documents_grows_with_the_source():
 
 
 def test_attention_statistics_are_refused_with_a_window_overlap():
-    with pytest.raises(ConfigError, match="--attention-stats: not with --window-overlap"):
+    with pytest.raises(ConfigError, match="--attention-stats a: not with --window-overlap"):
         settings_of(max_doc_tokens=9, window_overlap=1, attention_stats="a")
-    with pytest.raises(ConfigError, match="--memory-stats: not with --window-overlap"):
+    with pytest.raises(ConfigError, match="--memory-stats a: not with --window-overlap"):
         settings_of(max_doc_tokens=9, window_overlap=1, memory_stats="a")
     with pytest.raises(ConfigError, match="both print A- lines"):
         settings_of(print_attention="cross.0", print_alignment="hard")

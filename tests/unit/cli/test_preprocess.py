@@ -19,11 +19,11 @@ BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
         ({"trainpref": None, "validpref": "v"}, "without --trainpref, --srcdict"),
         ({"trainpref": None, "validpref": "v", "srcdict": "d"}, "without --trainpref, --tgtdict"),
         ({"joined_dictionary": True, "srcdict": "a", "tgtdict": "b"}, "not both"),
-        ({"joined_dictionary": True, "only_source": True}, "exclude each other"),
+        ({"joined_dictionary": True, "only_source": True}, "does nothing with --only-source"),
         ({"padding_factor": 0}, "--padding-factor 0"),
         ({"subword_size": 0}, "--subword-size 0"),
         ({"workers": -1}, "--workers -1"),
-        ({"subword_model": "m"}, "--subword-model: give its kind"),
+        ({"subword_model": "m"}, "--subword-model m does nothing with --subword none"),
         (
             {"trainpref": None, "testpref": "t", "srcdict": "d", "tgtdict": "d"}
             | {"subword": "subword-nmt"},

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.data import binarize as binarize_module
 from relu_nmt.data.binarize import (
     IndexedDataset,
     binarize,
@@ -120,13 +119,6 @@ def test_written_bytes_of_any_sentences_equal_those_of_fairseq(tmp_path_factory,
     written = prefix.with_suffix(".bin").read_bytes(), prefix.with_suffix(".idx").read_bytes()
     assert written == expected_files(sentences)
     assert contents(IndexedDataset(prefix)) == sentences
-
-
-def test_pointers_are_written_block_by_block(tmp_path, monkeypatch):
-    monkeypatch.setattr(binarize_module, "POINTER_BLOCK", 3)
-    sentences = [[i + 4] * (i % 5) + [2] for i in range(20)]
-    write(tmp_path / "x", sentences)
-    assert (tmp_path / "x.idx").read_bytes() == expected_files(sentences)[1]
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,16 @@ def test_whether_more_is_better_follows_from_the_metric():
 @pytest.mark.parametrize(
     ("config_class", "settings", "message"),
     [
-        (TrainerConfig, {"fp16": True, "bf16": True}, "exclude"),
+        (TrainerConfig, {"fp16": True, "bf16": True}, "--fp16 does nothing with --bf16"),
         (TrainerConfig, {"max_update": -1}, "--max-update -1"),
         (TrainerConfig, {"seed": -1}, "--seed -1"),
         (TrainerConfig, {"validate_interval": 0}, "--validate-interval 0"),
         (TrainerConfig, {"save_interval": 0}, "--save-interval 0"),
-        (TrainerConfig, {"finetune_from_model": "x", "reset_meters": True}, "leave --reset"),
+        (
+            TrainerConfig,
+            {"finetune_from_model": "x", "reset_meters": True},
+            "--reset-meters does nothing with",
+        ),
         (TrainerConfig, {"finetune_from_model": "x", "restore_file": "y"}, "leave one out"),
         (
             TrainerConfig,
