@@ -193,14 +193,14 @@ def marked_parts(segment: Segment, words: Sequence[Word]) -> list[Span | PlainTe
     placed = placer.place(segment.tags, range(len(spans)), range(len(words)))
     page = _Page(segment.text, spans, words)
     page.write(placed, range(len(words)), "")
-    return page.parts
+    return page.with_spans_in_order()
 
 
 class _Page:
     """The parts of a translation, which grows from left to right."""
 
     def __init__(self, text: str, spans: Sequence[Span], words: Sequence[Word]) -> None:
-        self.parts: list[Span | PlainText] = []
+        self._parts: list[Span | PlainText | Tag] = []
         self._source_text = text
         self._source_spans = spans
         self._words = words
@@ -229,6 +229,19 @@ class _Page:
                 self._write_word(self._words[number], inside[number], style)
                 number += 1
         self._write_gap(empties[run.stop], run.stop, run, style)
+
+    def with_spans_in_order(self) -> list[Span | PlainText]:
+        """Return the parts. The end of a span changes places with a later start of the span."""
+        numbers = {part: n for n, part in enumerate(self._parts) if isinstance(part, Tag)}
+        for end, number in numbers.items():
+            start = end.start
+            if start is not None and numbers.get(start, -1) > number:
+                self._parts[numbers[start]] = end
+                self._parts[number] = start
+        parts: list[Span | PlainText] = []
+        for part in self._parts:
+            parts += part.opening if isinstance(part, Tag) else [part]
+        return parts
 
     def _write_gap(
         self,
@@ -266,15 +279,19 @@ class _Page:
                 self._write_text(" ", style)
 
     def _write_tag(self, placed: Placed, style: str) -> None:
-        self.parts += placed.tag.opening
+        self._write_opening(placed.tag)
         run = range(placed.begin, placed.end)
         self.write(placed.children, run, placed.tag.style or style)
-        self.parts += placed.tag.closing
+        self._parts += placed.tag.closing
+
+    def _write_opening(self, tag: Tag) -> None:
+        is_empty = bool(tag.opening) and not tag.closing
+        self._parts += [tag] if is_empty else tag.opening
 
     def _write_word(self, word: Word, inside: Sequence[Tag], style: str) -> None:
         """Write a word with the tags inside it, or the source of a protected text."""
         if word.protected is not None and word.protected.source is not None:
-            self.parts.append(word.protected.source)
+            self._parts.append(word.protected.source)
             self._is_behind_space = False
             return
         if not inside:
@@ -288,17 +305,17 @@ class _Page:
         position, end = span
         for tag in tags:
             self._write_text(self._source_text[position : tag.begin], style)
-            self.parts += tag.opening
+            self._write_opening(tag)
             self._write_letters((tag.begin, tag.end), tag.children, tag.style or style)
-            self.parts += tag.closing
+            self._parts += tag.closing
             position = tag.end
         self._write_text(self._source_text[position:end], style)
 
     def _write_text(self, text: str, style: str) -> None:
         """Write text. It continues the last text if this has the same style."""
         self._is_behind_space = self._is_behind_space and not text
-        last = self.parts[-1] if self.parts else None
+        last = self._parts[-1] if self._parts else None
         if isinstance(last, PlainText) and last.style == style:
             last.text += text
         elif text:
-            self.parts.append(PlainText(text, style))
+            self._parts.append(PlainText(text, style))

@@ -46,6 +46,7 @@ class Tag:
         is_space: an empty tag stands for a space, as a line break does.
         is_spaced: a tag without words has a space on both sides.
         style: what a format keeps of the tag for the text within.
+        start: for an empty tag that ends a span, the empty tag that begins the span.
         children: tags within the pair.
     """
 
@@ -57,6 +58,7 @@ class Tag:
     is_space: bool = False
     is_spaced: bool = False
     style: str = ""
+    start: "Tag | None" = None
     children: list["Tag"] = field(default_factory=list)
 
 
@@ -99,6 +101,7 @@ class SegmentBuilder:
         self._text = ""
         self._tags: list[Tag] = []
         self._open: list[tuple[str, Tag]] = []
+        self._starts: dict[str, Tag] = {}  # empty tags that begin spans, by the spans' names
         self._protected: list[Protected] = []
         self._text_spans: list[Span] = []
         self._begin: int | None = None  # of the segment in the source
@@ -143,7 +146,11 @@ class SegmentBuilder:
         self._add_text_span(span)
 
     def add_empty(
-        self, source: Sequence[Span], is_space: bool = False, is_first: bool = False
+        self,
+        source: Sequence[Span],
+        is_space: bool = False,
+        is_first: bool = False,
+        start: Tag | None = None,
     ) -> None:
         """Add a tag without words. A tag before the first word stays outside the segment.
 
@@ -157,7 +164,7 @@ class SegmentBuilder:
         if is_space and self._text:
             self._text += " "
         position = len(self._text)
-        tag = Tag(position, position, source, is_space=is_space)
+        tag = Tag(position, position, source, is_space=is_space, start=start)
         self._siblings.append(tag)
         self._last_empty = None if is_space else tag
         self._begin_at(source)
@@ -186,13 +193,12 @@ class SegmentBuilder:
         Open pairs within this pair become empty tags. With ``may_overlap`` they stay, and both tags
         of this pair become empty tags.
         """
-        if not self.is_open(name):
-            self.add_empty(source)
-            return
-        if may_overlap and not self.is_innermost(name):
-            last = max(i for i, (open_name, _) in enumerate(self._open) if open_name == name)
-            self._make_empty(last)
-            self.add_empty(source)
+        overlaps = may_overlap and not self.is_innermost(name)
+        if overlaps or not self.is_open(name):
+            numbers = [i for i, (open_name, _) in enumerate(self._open) if open_name == name]
+            if numbers:
+                self._make_empty(numbers[-1])
+            self.add_empty(source, start=self._starts.pop(name, None))
             return
         while not self.is_innermost(name):
             self._make_empty(len(self._open) - 1)
@@ -258,7 +264,8 @@ class SegmentBuilder:
 
     def _make_empty(self, number: int) -> None:
         """Turn an open pair into an empty tag. The tags in the pair follow it as its siblings."""
-        _, tag = self._open.pop(number)
+        name, tag = self._open.pop(number)
+        self._starts[name] = tag
         self.without_end.update(tag.opening)
         siblings = self._open[number - 1][1].children if number else self._tags
         siblings.extend([tag, *tag.children])

@@ -185,18 +185,18 @@ TWO = (
         ('ab<ph id="1" subType="xlf:lb"/>cd', '<ph id="1" subType="xlf:lb"/>CD AB'),
         ('ab<ph id="1" dataRef="d2"/>cd', '<ph id="1" dataRef="d2"/>CD AB'),
         ('ab<ph id="1" dataRef="d1"/>cd', 'ABCD<ph id="1" dataRef="d1"/>'),
-        # Pairs that overlap.
+        # Pairs that overlap begin before they end.
         (
             'a <sc id="1"/>b <pc id="2">c<ec startRef="1"/> d</pc> e',
-            'E <pc id="2">D C<ec startRef="1"/></pc> <sc id="1"/>B A',
+            'E <pc id="2">D C<sc id="1"/></pc> <ec startRef="1"/>B A',
         ),
         (
             'a <pc id="2">b <sc id="1"/>c</pc> d<ec startRef="1"/> e',
-            'E D<ec startRef="1"/> <pc id="2"><sc id="1"/>C B</pc> A',
+            'E D<sc id="1"/> <pc id="2"><ec startRef="1"/>C B</pc> A',
         ),
         (
             'a <sm id="1" translate="no"/>b <pc id="2">c<em startRef="1"/> d</pc>',
-            '<pc id="2">D C<em startRef="1"/></pc> <sm id="1" translate="no"/>B A',
+            '<pc id="2">D C<sm id="1" translate="no"/></pc> <em startRef="1"/>B A',
         ),
         ('a <sc id="1" isolated="yes"/>b', '<sc id="1" isolated="yes"/>B A'),
         (

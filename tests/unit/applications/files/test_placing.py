@@ -217,3 +217,44 @@ def test_a_protected_text_within_a_longer_word_is_not_found():
     segment = Segment("ls zeigt", (0, 8), protected=[Protected(0, 2)])
     texts = [word.text for word in aligned_words(segment, AlignedText("also shows"))]
     assert texts == ["ls", "also", "shows"]
+
+
+@st.composite
+def crossing_spans(draw):
+    """Return a text whose pairs of marks cross each other and the elements in it."""
+    num_words = draw(st.integers(2, 8))
+    texts = [f"wort{number}" for number in range(num_words)]
+    begins, ends = [""] * num_words, [""] * num_words
+    for key in range(draw(st.integers(1, 4))):
+        begin = draw(st.integers(0, num_words - 1))
+        begins[begin] += f'<sc id="{key}"/>'
+        ends[draw(st.integers(begin, num_words - 1))] += f'<ec startRef="{key}"/>'
+    for key in range(draw(st.integers(0, 2))):
+        # Elements that cross each other would be no XML, so each has a word of its own or two.
+        begin = draw(st.integers(0, num_words - 1))
+        end = min(begin + key, num_words - 1)
+        if "pc" not in "".join(begins[begin : end + 1] + ends[begin : end + 1]):
+            begins[begin] = draw(st.permutations([begins[begin], f'<pc id="p{key}">']))
+            begins[begin] = "".join(begins[begin])
+            ends[end] = "".join(draw(st.permutations([ends[end], "</pc>"])))
+    words_with_tags = [a + b + c for a, b, c in zip(begins, texts, ends, strict=True)]
+    return "Anfang " + " ".join(words_with_tags)
+
+
+@given(crossing_spans(), st.randoms(use_true_random=False))
+def test_marks_of_crossing_spans_are_there_once_and_begin_before_they_end(text, random):
+    def shuffled(segments):
+        [segment] = segments
+        target = " ".join(["Wort"] * random.randint(1, 10))
+        source = word_spans(segment.text)
+        links = [(random.choice(source), span) for span in word_spans(target)]
+        return [AlignedText(target, links)]
+
+    unit = f'<unit id="u"><segment><source>{text}</source></segment></unit>'
+    source = f'<xliff version="2.0" srcLang="de"><file id="f">{unit}</file></xliff>'
+    written = translate(source, "xliff", shuffled)
+    target = re.search("<target>(.*)</target>", written)[1]
+    assert tag_words(target) == tag_words(text)
+    assert_well_nested(re.sub("<[se]c [^<>]*>", "", target))
+    for key in re.findall('<sc id="(.)"', text):
+        assert target.index(f'<sc id="{key}"/>') < target.index(f'<ec startRef="{key}"/>')
