@@ -20,7 +20,6 @@ from relu_nmt.applications.files.markup import (
     Vocabulary,
     XmlFormat,
     attribute,
-    attributes_of,
     names,
 )
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, Tag, all_tags
@@ -189,6 +188,7 @@ class DocxPart(XmlFormat):
         inline=_AROUND,
         only_in=names("w:p"),
         attributes={"wp:docPr": names("descr title")},  # of pictures
+        languages={"w:lang": names("w:val")},
     )
     reader = _Reader
 
@@ -199,13 +199,6 @@ class DocxPart(XmlFormat):
                 yield segment
             else:
                 yield _with_default(segment)
-
-    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
-        """Yield the language of a run or a style."""
-        if tag.name == "w:lang":
-            for name, (begin, end) in attributes_of(source, tag):
-                if name == "w:val":
-                    yield (begin, end), self.languages.after_translation(source[begin:end])
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text as a run."""

@@ -74,6 +74,7 @@ class Vocabulary:
             all elements have text.
         raw: elements whose content is not parsed for tags.
         preformatted: elements whose lines and spaces stay.
+        languages: attributes that name the language of a text, by element.
         is_html: names may be in capitals, and ``<![CDATA[`` is a comment.
     """
 
@@ -87,6 +88,9 @@ class Vocabulary:
     only_in: frozenset[str] | None = None
     raw: frozenset[str] = frozenset()
     preformatted: frozenset[str] = frozenset()
+    languages: Mapping[str, frozenset[str]] = field(
+        default_factory=lambda: {"*": names("lang xml:lang")}
+    )
     is_html: bool = False
 
 
@@ -426,8 +430,10 @@ class MarkupFormat(TextFormat):
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the places of languages at a tag, in order, and their new texts."""
+        languages = self.vocabulary.languages
+        language_names = languages.get(tag.name, languages.get("*", frozenset()))
         for name, (begin, end) in attributes_of(source, tag):
-            if name.lower() in ("lang", "xml:lang"):
+            if name.lower() in language_names:
                 yield (begin, end), self.languages.after_translation(source[begin:end])
 
     def text(self, text: str, style: str, segment: Segment) -> str:

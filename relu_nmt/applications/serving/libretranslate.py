@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, quote
 
 from fastapi import FastAPI, Request, Response
@@ -38,12 +38,16 @@ MOST_FILES = 32
 """Most translated files that wait for their download. For a further file the oldest goes."""
 
 
+Text = Annotated[str, Field(pattern="")]
+"""Text of whole characters. Only with a pattern, pydantic refuses halves of surrogate pairs."""
+
+
 class TextBody(BaseModel):
     """A text to translate, or several."""
 
-    q: str | list[str]
-    source: str = "auto"
-    target: str
+    q: Text | list[Text]
+    source: Text = "auto"
+    target: Text
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(0, ge=0)
     api_key: str = ""
@@ -52,7 +56,7 @@ class TextBody(BaseModel):
 class DetectBody(BaseModel):
     """A text whose language is asked for."""
 
-    q: str
+    q: Text
     api_key: str = ""
 
 

@@ -1,4 +1,5 @@
 import io
+import json
 import socket
 import threading
 import time
@@ -156,6 +157,15 @@ def test_attacks_on_the_upload_are_refused(client, name, content, status):
     assert answer.status_code == status
     assert answer.json()["error"]
     assert client.post("/translate_file", data={"a": "b"}).status_code in (400, 415)
+
+
+@pytest.mark.parametrize("field", ["q", "source", "target"])
+@pytest.mark.parametrize("path", ["/translate", "/detect"])
+def test_half_of_a_surrogate_pair_is_no_text(client, path, field):
+    body = {"q": "ein Haus", "source": "de", "target": "en", field: "\ud800"}
+    headers = {"Content-Type": "application/json"}
+    answer = client.post(path, content=json.dumps(body), headers=headers)
+    assert answer.status_code == (200 if path == "/detect" and field != "q" else 422)
 
 
 PARAMETER_ENTITY = b'<!DOCTYPE a [<!ENTITY % p SYSTEM "file:///etc/passwd"> %p;]><a/>'
