@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.config import REQUIRED, option
 from relu_nmt.errors import DataError, MissingExtraError
 from relu_nmt.vision.config import IMAGES
 from relu_nmt.vision.image_files import read_image
@@ -21,11 +23,18 @@ if TYPE_CHECKING:
     from pycocotools.coco import COCO
 
 EXTRA = "pip install 'relu-nmt[detection]'"
-ANNOTATED = replace(IMAGES, names=rf"annotations/.*\.json|{IMAGES.names}")
-"""The files of a folder of images with their boxes."""
 FLIP = 0.5
 LEAST_SIDE = 1.0
 """Least side of a box, in pixels. Thinner boxes are left out in training."""
+# The same option in training and evaluation.
+data_option = partial(
+    option,
+    REQUIRED,
+    "folder with annotations and images",
+    positional=True,
+    metavar="DATA",
+    files=replace(IMAGES, names=rf"annotations/.*\.json|{IMAGES.names}"),
+)
 
 
 def quiet_coco(path: Path) -> "COCO":

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from coco import ANNOTATED, CocoSet
+from coco import CocoSet, data_option
 from detector import DetectorConfig, build_detector
 from torch import nn
 
@@ -39,13 +39,7 @@ class EvaluationSettings:
     path: str = option(
         REQUIRED, "checkpoint of train.py", positional=True, metavar="CKPT", files=READ
     )
-    data: str = option(
-        REQUIRED,
-        "folder with annotations and images",
-        positional=True,
-        metavar="DATA",
-        files=ANNOTATED,
-    )
+    data: str = data_option()
     valid_set: str = option("val", "name of the set: DATA/annotations/instances_NAME.json")
     results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
     cpu: bool = option(False, "use the CPU even if there is a GPU")

@@ -11,12 +11,12 @@ pip install 'relu-nmt[detection]'.
 import sys
 from typing import Any
 
-from coco import ANNOTATED, CocoSet, DetectionBatches
+from coco import CocoSet, DetectionBatches, data_option
 from detector import DetectionObjective, DetectorConfig, build_detector
 from torch import nn
 
 from relu_nmt.cli.command import Command
-from relu_nmt.config import READ, REQUIRED, flag_of, group, option, settings, to_dict
+from relu_nmt.config import READ, flag_of, group, option, settings, to_dict
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.jobs.training import training_run
@@ -96,13 +96,7 @@ class DetectionSettings:
         ConfigError: settings that contradict each other.
     """
 
-    data: str = option(
-        REQUIRED,
-        "folder with annotations and images",
-        positional=True,
-        metavar="DATA",
-        files=ANNOTATED,
-    )
+    data: str = data_option()
     task: TaskOptions = group("task", TaskOptions)
     model: VisionTransformerConfig = group("backbone", VisionTransformerConfig)
     detector: DetectorConfig = group("detector", DetectorConfig)

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -243,12 +242,10 @@ class BranchSums:
         residual: Residual = getattr(layer, f"{branch}_residual")
         # In pre-norm layers x is the input of the norm.
         self._start = residual.norm if residual.normalize_before else self.module
-        # Number, sum and sum of squares of the values of x and of f(x).
-        self._moments = np.zeros((2, 3))
+        num_heads = self.module.num_heads if isinstance(self.module, MultiheadAttention) else 0
+        # Number, sum and sum of squares of the values of x, of f(x), and of each head's W_h o_h.
+        self._moments = np.zeros((2 + num_heads, 3))
         self._outer: nn.Linear | None = None
-        self._heads: HeadSums | None = None
-        if isinstance(self.module, MultiheadAttention):
-            self._heads = HeadSums(self.module)
         self.size = 0
         if isinstance(self.module, FeedForward):
             self._outer = self.module.outer
@@ -262,25 +259,32 @@ class BranchSums:
 
     def watch(self, real: Tensor, hooks: ExitStack) -> None:
         """Add the states of each pass until ``hooks`` closes. ``real`` [B, N] bool marks tokens."""
-
-        def add(row: int, states: Tensor) -> None:
-            x = states[real].double()
-            self._moments[row] += x.numel(), float(x.sum()), float(x.square().sum())
-
+        module = self.module
         # A handle removes its hook at the end of its block.
-        before = self._start.register_forward_pre_hook(lambda _, args: add(0, args[0]))
+        before = self._start.register_forward_pre_hook(lambda _, args: self._add(0, args[0][real]))
         hooks.enter_context(before)
-        after = self.module.register_forward_hook(lambda _, args, output: add(1, output))
+        after = module.register_forward_hook(lambda _, args, output: self._add(1, output[real]))
         hooks.enter_context(after)
         if self._outer is not None:
             rank = self._outer.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
             hooks.enter_context(rank)
-        if self._heads is not None:
-            output = self._heads.output
-            heads = self._heads
-            hooks.enter_context(
-                output.register_forward_pre_hook(lambda _, args: heads.add(args[0][real]))
+        if isinstance(module, MultiheadAttention):
+            heads = module.out_proj.register_forward_pre_hook(
+                lambda _, args: self._add_heads(module, args[0][real])
             )
+            hooks.enter_context(heads)
+
+    def _add(self, row: int, states: Tensor) -> None:
+        """Add states [R, D] to a row of the moments."""
+        x = states.double()
+        self._moments[row] += x.numel(), float(x.sum()), float(x.square().sum())
+
+    def _add_heads(self, attention: MultiheadAttention, values: Tensor) -> None:
+        """Add the part W_h o_h of each head, from joined heads [R, H d]."""
+        heads = values.double().chunk(attention.num_heads, -1)  # [R, d] each
+        weights = attention.out_proj.weight.double().chunk(attention.num_heads, 1)  # [D, d] each
+        for row, (head, weight) in enumerate(zip(heads, weights, strict=True), start=2):
+            self._add(row, head @ weight.T)
 
     def _rank(self, weights: Tensor) -> None:
         """Add the sums of the largest p percent of weights, from all weights [R, F]."""
@@ -300,20 +304,18 @@ class BranchSums:
     @property
     def ratio(self) -> float | None:
         """The ``variance_ratio``, or None if Var(x) is 0."""
-        before, after = self._variances
+        before, after, *_ = self._variances
         return after / before if before else None
 
     @property
     def head_ratios(self) -> list[float | None]:
         """The ``added_variance`` of each head, None if Var(x) is 0. []: a branch without heads."""
-        if self._heads is None:
-            return []
-        before = self._variances[0]
-        return [part / before if before else None for part in self._heads.variances()]
+        before, _, *heads = self._variances
+        return [part / before if before else None for part in heads]
 
     @property
     def _variances(self) -> list[float]:
-        """Var(x) and Var(f(x))."""
+        """Var(x), Var(f(x)), and the variance of each head's part."""
         counts, sums, squares = self._moments.T
         counts = np.maximum(1.0, counts)
         variances: list[float] = np.maximum(0.0, squares / counts - (sums / counts) ** 2).tolist()
@@ -337,35 +339,6 @@ class BranchSums:
             "null_fraction": 1 - self._num_summed / max(1, self._num_tokens),
             "top_sums": dict(zip(map(str, PERCENTS), means, strict=True)),
         }
-
-
-class HeadSums:
-    """Sums over tokens of the outputs of an attention's heads and of their products."""
-
-    def __init__(self, module: MultiheadAttention) -> None:
-        self.output = module.out_proj
-        self._num_heads = module.num_heads
-        self._num_tokens = 0
-        width = module.embed_dim // module.num_heads
-        self._sums = torch.zeros(module.num_heads, width, dtype=torch.float64)
-        self._products = torch.zeros(module.num_heads, width, width, dtype=torch.float64)
-
-    def add(self, values: Tensor) -> None:
-        """Add joined heads [R, H d]."""
-        heads = values.double().unflatten(-1, (self._num_heads, -1)).transpose(0, 1)  # [H, R, d]
-        self._num_tokens += len(values)
-        self._sums += heads.sum(1).cpu()
-        self._products += (heads.mT @ heads).cpu()
-
-    def variances(self) -> list[float]:
-        """Return the variance of each head's part over tokens and channels."""
-        weight = self.output.weight.detach().double().cpu()
-        parts = weight.unflatten(1, (self._num_heads, -1)).transpose(0, 1)  # [H, D, d]
-        number = max(1, self._num_tokens) * len(weight)
-        squares = ((parts @ self._products) * parts).sum((1, 2)) / number
-        means = (parts @ self._sums[:, :, None]).sum((1, 2)) / number
-        variances: list[float] = (squares - means.square()).clamp_min(0).tolist()
-        return variances
 
 
 def anisotropy(values: Tensor) -> float | None:

@@ -213,25 +213,27 @@ def new_feed_forward(config: VisionTransformerConfig, placement: LayerConfig) ->
     )
 
 
-def growing(rate: float, index: int, count: int) -> float:
-    """Return a block's rate of stochastic depth: from 0 in the first to ``rate`` in the last."""
-    return rate if count == 1 else rate * index / (count - 1)
+def drop_paths(rate: float, count: int) -> list[float]:
+    """Return the blocks' rates of stochastic depth: from 0 in the first to ``rate`` in the last."""
+    return [rate] if count == 1 else [rate * index / (count - 1) for index in range(count)]
 
 
 def build_stages(
     config: VisionTransformerConfig,
     make_attention: Callable[[VisionTransformerConfig, int, int], MultiheadAttention],
-    drop_paths: Sequence[float],
+    rates: Sequence[float],
 ) -> Sequence[Sequence[Block]]:
-    """Return the blocks of each stage, as a module (Liu et al. 2021, "Swin Transformer", Eq. 3)."""
+    """Return the blocks of each stage, as a module, with these rates of stochastic depth.
+
+    Reference: Liu et al. 2021, "Swin Transformer", Eq. 3.
+    """
     stages = nn.ModuleList()
     first = 0
     for stage, count in enumerate(config.stage_layers):
         blocks = nn.ModuleList()
         for layer in range(first, first + count):
             attention = make_attention(config, stage, layer)
-            rate = drop_paths[layer]
-            placement = pre_norm(config, attention.embed_dim, rate, STAGE_NORM_EPS)
+            placement = pre_norm(config, attention.embed_dim, rates[layer], STAGE_NORM_EPS)
             feed_forward = new_feed_forward(config, placement)
             # Only direct children of the attention: a mechanism draws its own weights.
             initialize_linears((*attention.children(), *feed_forward.modules()))

@@ -120,8 +120,7 @@ class ConvolutionalTransformer(VisionModel):
         self.embeddings = cast(Sequence[nn.ModuleDict], nn.ModuleList(embeddings))
         self.dropout = Dropout(config.dropout)
         # Drop branches in the last stage only, at growing rates.
-        rates = [base.growing(config.drop_path, index, layers[-1]) for index in range(layers[-1])]
-        rates = [0.0] * sum(layers[:-1]) + rates
+        rates = [0.0] * sum(layers[:-1]) + base.drop_paths(config.drop_path, layers[-1])
         self.stages = base.build_stages(config, ConvolutionalAttention, rates)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.norm = base.stage_norm(config, dim)

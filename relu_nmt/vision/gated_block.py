@@ -13,7 +13,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.transformer_layer import Residual
 from relu_nmt.vision import vision_blocks
-from relu_nmt.vision.base import Grid, growing, initialize, mechanism, pre_norm
+from relu_nmt.vision.base import Grid, drop_paths, initialize, mechanism, pre_norm
 from relu_nmt.vision.config import VisionTransformerConfig
 
 BASE_DIM = 128
@@ -121,7 +121,7 @@ class GatedBlock(nn.Module):
         for unit in units:
             initialize(*unit.matrices())
         self.units = nn.ModuleList(units)
-        placement = pre_norm(config, dim, growing(config.drop_path, index, config.layers))
+        placement = pre_norm(config, dim, drop_paths(config.drop_path, config.layers)[index])
         residuals = nn.ModuleList(Residual(placement) for _ in units)
         self.residuals = cast(Sequence[Residual], residuals)
 

@@ -168,8 +168,7 @@ class SwinTransformer(VisionModel):
         self.patches_norm = base.stage_norm(config, dims[0])
         self.dropout = Dropout(config.dropout)
         self.mergings = nn.ModuleList(patch_merging(config, i) for i in range(len(dims) - 1))
-        count = sum(config.stage_layers)
-        rates = [base.growing(config.drop_path, layer, count) for layer in range(count)]
+        rates = base.drop_paths(config.drop_path, sum(config.stage_layers))
         self.stages = base.build_stages(config, WindowAttention, rates)
         self.norm = base.stage_norm(config, dims[-1])
         self.head = nn.Linear(dims[-1], num_classes)

@@ -24,9 +24,9 @@ from relu_nmt.vision.base import (
     NORM_EPS,
     Grid,
     VisionModel,
+    drop_paths,
     exempt_from_decay,
     grid_of,
-    growing,
     initialize,
     initialize_linears,
     mechanism,
@@ -76,8 +76,8 @@ class TransformerBlock(nn.Module):
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
         attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
-        drop_path = growing(config.drop_path, index, config.layers)
-        self.layer = TransformerLayer(pre_norm(config, config.embed_dim, drop_path), attention)
+        rate = drop_paths(config.drop_path, config.layers)[index]
+        self.layer = TransformerLayer(pre_norm(config, config.embed_dim, rate), attention)
         feed_forward = self.layer.feed_forward.modules()
         initialize_linears((attention.qkv, attention.out_proj, *feed_forward))
 
