@@ -6,14 +6,14 @@ from tasks import PADDING, SequenceBatch, Task
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import build_attention
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.modules.objective import LossOutput, RegularizedObjective
-from relu_nmt.modules.recompute import run_layer
+from relu_nmt.modules.recompute import recomputed
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
 
 WIDTH = 64
@@ -69,7 +69,6 @@ class SequenceClassifier(nn.Module):
         self.positions = nn.Parameter(torch.empty(width, WIDTH))
         nn.init.normal_(self.embedding.weight, std=INIT_STD)
         nn.init.normal_(self.positions, std=INIT_STD)
-        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(self._layer(index) for index in range(LAYERS))
         self.norm = LayerConfig(config, WIDTH, FFN_DIM).make_norm()
         features = WIDTH * (4 if task.sequences == 2 else 1)
@@ -101,9 +100,12 @@ class SequenceClassifier(nn.Module):
         visibility = Visibility(
             length, length, key_mask=mask, query_mask=mask, device=tokens.device
         )
-        x = self.dropout(self.embedding(tokens) + self.positions)
+        x = self.embedding(tokens) + self.positions
+        if self.training:
+            x = dropout(x, self.config.dropout)
+        recompute = self.config.checkpoint_activations
         for layer in self.layers:
-            x = run_layer(layer, (x, visibility), self.config.checkpoint_activations)
+            x = recomputed(layer, (x, visibility)) if recompute else layer(x, visibility)
         x = self.norm(x)
         if mask is not None:
             x = x.masked_fill(~mask[..., None], 0.0)

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 _LEVELS = 1 << 16
 _WORDS_PER_DRAW = 4
@@ -41,11 +41,3 @@ def dropout_factors(
     keep = (words >= dropped - _LEVELS // 2).to(x.dtype)
     # Scale by the rounded probability, so that the expectation is exact.
     return keep.mul_(_LEVELS / (_LEVELS - dropped))
-
-
-class Dropout(nn.Dropout):
-    """:func:`dropout` with a probability of 0 to below 1 in training. No change otherwise."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop entries of ``x`` of any shape."""
-        return dropout(x, self.p) if self.training else x

@@ -28,7 +28,6 @@ from relu_nmt.attention.base import (
     without_autocast,
 )
 from relu_nmt.attention.kernels import reference, tuned
-from relu_nmt.attention.score_bias import biased
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
@@ -71,7 +70,9 @@ class NormalizedAttention(Attention):
         with without_autocast(problem.q.device):
             dtype = torch.promote_types(problem.q.dtype, torch.float32)
             q, k = problem.q.to(dtype), problem.k.to(dtype)
-            scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
+            scores = (q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2)
+            if problem.bias is not None:
+                scores = scores + problem.bias.values()
         # Hide keys by -inf. Rows without visible keys see all, and then get 0.
         mask = visibility.score_mask(scores.dtype)
         if mask is not None:

@@ -154,7 +154,7 @@ class PointwiseAttention(Attention):
     shift_channels = 0
     """The most channels that :meth:`shift` adds to queries and keys."""
     backends: ClassVar[Mapping[str, Backend]] = {
-        "triton": Backend(triton.pointwise, triton.supports, triton.preferred, triton.require),
+        "triton": Backend(triton.pointwise, triton.supports, tuned.triton_pays, triton.require),
         "blockwise": Backend(blockwise.pointwise, blockwise.supports, tuned.many_pairs),
         "reference": Backend(reference.pointwise),
     }

@@ -53,8 +53,3 @@ class ScoreBias:
     def _columns(self) -> Tensor:
         """Return the table's column for each score, [B or 1, Nq, Nk]."""
         return self.zero + self.query_codes[:, :, None] - self.key_codes[:, None, :]
-
-
-def biased(scores: Tensor, bias: ScoreBias | None) -> Tensor:
-    """Return scores [B, H, Nq, Nk] plus the bias, if there is one, in the wider of their dtypes."""
-    return scores if bias is None else scores + bias.values()

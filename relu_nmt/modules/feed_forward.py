@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.config import from_flat, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, reporting
@@ -73,7 +73,7 @@ class FeedForward(nn.Module):
         parts = 1 + self.gated
         self.inner = nn.Linear(embed_dim, parts * ffn_dim, bias=self.inner_bias)
         self.outer = nn.Linear(ffn_dim, embed_dim)
-        self.dropout = Dropout(dropout)
+        self.dropout = dropout
         # Initialize W1 and W3 apart, each by its shape.
         for weight in (*self.inner.weight.chunk(parts), self.outer.weight):
             nn.init.xavier_uniform_(weight)
@@ -96,7 +96,9 @@ class FeedForward(nn.Module):
             hidden = self.activate(gate) * hidden
         else:
             hidden = self.activate(hidden)
-        return self.norm(self.outer(self.dropout(hidden)))
+        if self.training:
+            hidden = dropout(hidden, self.dropout)
+        return self.norm(self.outer(hidden))
 
 
 def quick_gelu(hidden: Tensor) -> Tensor:

@@ -12,17 +12,17 @@ from relu_nmt.attention.base import NOTHING, Attention, Need
 from relu_nmt.attention.records import second_pass, without_records
 
 
-def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Tensor:
-    """Return the layer's output. With ``recompute`` keep only its inputs for the backward pass.
+def recomputed(layer: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+    """Return the layer's output. Keep only its inputs for the backward pass.
 
-    The backward pass then runs the layer a second time. Dropout repeats its random numbers, and
+    The backward pass runs the layer a second time. Dropout repeats its random numbers, and
     modules keep their state (:func:`~relu_nmt.attention.records.second_pass`). Only the first pass
     leaves records of attention, but the second computes the same row statistics again. Outside of
     training, or without gradients, nothing is recomputed.
 
     Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 3.
     """
-    if not (recompute and layer.training and torch.is_grad_enabled()):
+    if not (layer.training and torch.is_grad_enabled()):
         return layer(*inputs)
     # The results that callers wanted of each attention in the first pass.
     needs: dict[Attention, Need] = {}

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
@@ -110,7 +110,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = config.make_norm()
         self.normalize_before = config.normalize_before
-        self.dropout = Dropout(config.options.dropout)
+        self.dropout = config.options.dropout
         self.drop_path = config.drop_path
         self.gain = None
         if config.layer_scale:
@@ -124,8 +124,8 @@ class Residual(nn.Module):
         """Add the sublayer's output y [B, N, D] to the states x [B, N, D]."""
         if self.gain is not None:
             y = y * self.gain
-        if self.training:  # in decoding even calls without effect cost time
-            y = drop_path(self.dropout(y), self.drop_path)
+        if self.training:
+            y = drop_path(dropout(y, self.dropout), self.drop_path)
         x = x + y
         return x if self.normalize_before else self.norm(x)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, build_attention
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.config.registry import Spec
@@ -19,7 +19,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.multihead import MemoryProjection, SelfAttention, SelfProjection
 from relu_nmt.modules.positions import PositionConfig, PositionScheme, build_positions, kinds_of
-from relu_nmt.modules.recompute import run_layer
+from relu_nmt.modules.recompute import recomputed
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
 from relu_nmt.translation.config import TransformerConfig
 
@@ -42,7 +42,7 @@ class InputEmbedding(nn.Module):
         self.scale = 1.0 if config.no_scale_embedding else math.sqrt(tokens.embedding_dim)
         normed = config.layernorm_embedding
         self.norm = _layer_config(config, side).make_norm() if normed else nn.Identity()
-        self.dropout = Dropout(config.dropout)
+        self.dropout = config.dropout
 
     def forward(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
         """Embed token ids [B, N] as [B, N, D], from position ``start`` on or at ``positions``."""
@@ -56,7 +56,8 @@ class InputEmbedding(nn.Module):
             vectors = None if table is None else F.embedding(positions, table)
         if vectors is not None:
             x = x + vectors
-        return self.dropout(self.norm(x))
+        x = self.norm(x)
+        return dropout(x, self.dropout) if self.training else x
 
 
 class TransformerStack(nn.Module):
@@ -100,7 +101,7 @@ class TransformerStack(nn.Module):
         """
         for layer in self.layers:
             before = x
-            x = run_layer(layer, (x, *inputs), self.recompute)
+            x = recomputed(layer, (x, *inputs)) if self.recompute else layer(x, *inputs)
             # Draw on the device whether to keep the layer: reading the draw would wait for it.
             if self.training and self.layerdrop:
                 stays = torch.rand((), device=x.device) >= self.layerdrop

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
-from relu_nmt.modules.recompute import run_layer
+from relu_nmt.modules.recompute import recomputed
 from relu_nmt.vision import base, vision_models
 from relu_nmt.vision.base import Convolutions, Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
@@ -118,7 +118,6 @@ class ConvolutionalTransformer(VisionModel):
         dim = config.stage_dims[-1]
         embeddings = [convolutional_embedding(config, stage) for stage in range(len(layers))]
         self.embeddings = cast(Sequence[nn.ModuleDict], nn.ModuleList(embeddings))
-        self.dropout = Dropout(config.dropout)
         # Drop branches in the last stage only, at growing rates.
         rates = [0.0] * sum(layers[:-1]) + base.drop_paths(config.drop_path, layers[-1])
         self.stages = base.build_stages(config, ConvolutionalAttention, rates)
@@ -133,6 +132,7 @@ class ConvolutionalTransformer(VisionModel):
         """See :meth:`VisionModel.encode`. Raise a ConfigError if the images are too small."""
         # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
+        recompute = self.config.checkpoint_activations
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
             images = base.convolved(embedding["convolution"], images)  # [B, D, height, width]
             grid = Grid(images.size(2), images.size(3))
@@ -140,9 +140,10 @@ class ConvolutionalTransformer(VisionModel):
             if stage is self.stages[-1]:
                 first = self.class_token.expand(x.size(0), -1, -1)
                 x = torch.cat([first, x], dim=1)  # [B, 1 + N, D]
-            x = self.dropout(x)
+            if self.training:
+                x = dropout(x, self.config.dropout)
             for block in stage:
-                x = run_layer(block, (x, grid), self.config.checkpoint_activations)
+                x = recomputed(block, (x, grid)) if recompute else block(x, grid)
                 yield x, grid
             images = base.map_of(x, grid)
 

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.recompute import run_layer
+from relu_nmt.modules.recompute import recomputed
 from relu_nmt.vision import base, vision_models
 from relu_nmt.vision.base import Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -166,7 +166,6 @@ class SwinTransformer(VisionModel):
         self.num_tokens = base.grid_of(config.image_sides, config.patch_sides).num_patches
         self.patches = PatchEmbedding(config.patch_sides, dims[0])
         self.patches_norm = base.stage_norm(config, dims[0])
-        self.dropout = Dropout(config.dropout)
         self.mergings = nn.ModuleList(patch_merging(config, i) for i in range(len(dims) - 1))
         rates = base.drop_paths(config.drop_path, sum(config.stage_layers))
         self.stages = base.build_stages(config, WindowAttention, rates)
@@ -180,7 +179,9 @@ class SwinTransformer(VisionModel):
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         config = self.config
         x, grid = self.patches(images)  # [B, N, D]
-        x = self.dropout(self.patches_norm(x))
+        x = self.patches_norm(x)
+        if self.training:
+            x = dropout(x, self.config.dropout)
         for number, stage in enumerate(self.stages):
             # Between stages: a quarter of the tokens, [B, N / 4, 2 D].
             if number:
@@ -189,7 +190,8 @@ class SwinTransformer(VisionModel):
             # Alternate between regular and shifted windows.
             windows = [Windows(grid, config.window_size, shifted, x) for shifted in (False, True)]
             for index, block in enumerate(stage):
-                x = run_layer(block, (x, windows[index % 2]), config.checkpoint_activations)
+                inputs = x, windows[index % 2]
+                x = recomputed(block, inputs) if config.checkpoint_activations else block(*inputs)
                 yield x, grid
 
     def features(self, tokens: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.recompute import run_layer
+from relu_nmt.modules.recompute import recomputed
 from relu_nmt.modules.transformer_layer import TransformerLayer
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.base import (
@@ -118,7 +118,6 @@ class VisionTransformer(VisionModel):
         # Leave the class token without a position in Big Vision's form.
         placed = self.grid.num_patches if config.big_vision else self.num_tokens
         self.positions = nn.Parameter(torch.empty(placed, dim))
-        self.dropout = Dropout(config.dropout)
         make_block = vision_blocks.get(config.block)
         self.blocks = nn.ModuleList(make_block(config, i) for i in range(config.layers))
         self.norm = norms.get(config.norm)(dim, NORM_EPS)
@@ -144,11 +143,15 @@ class VisionTransformer(VisionModel):
             if self.config.big_vision:
                 positions = F.pad(positions, (0, 0, 1, 0))  # zero for the class token
             x = torch.cat([token, x], dim=1)  # [B, N, D]
-        x = self.dropout(x + positions)
+        x = x + positions
+        if self.training:
+            x = dropout(x, self.config.dropout)
         # Eq. 2 and 3: every block, in which each token attends to all.
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
+        recompute = self.config.checkpoint_activations
         for block in self.blocks:
-            x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
+            inputs = x, visibility, grid
+            x = recomputed(block, inputs) if recompute else block(*inputs)
             yield x, grid
 
     def features(self, tokens: Tensor) -> Tensor:

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import build_attention
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.recompute import run_layer
+from relu_nmt.modules.recompute import recomputed
 from relu_nmt.vision import base, vision_models
 from relu_nmt.vision.base import Block, Convolutions, Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -43,7 +43,6 @@ class XCiT(VisionModel):
         self.num_tokens = base.grid_of(config.image_sides, config.patch_sides).num_patches
         self.stem = convolutional_stem(config)
         self.positions = nn.Linear(2 * WAVES, dim)
-        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(xcit_block(config, i) for i in range(config.layers))
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.class_blocks = nn.ModuleList(
@@ -60,10 +59,14 @@ class XCiT(VisionModel):
         grid = Grid(picture.size(2), picture.size(3))
         x = picture.flatten(2).transpose(1, 2)  # [B, N, D]
         waves = fourier_positions(grid, x.device).to(self.positions.weight.dtype)
-        x = self.dropout(x + self.positions(waves))
+        x = x + self.positions(waves)
+        if self.training:
+            x = dropout(x, self.config.dropout)
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
+        recompute = self.config.checkpoint_activations
         for block in self.blocks:
-            x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
+            inputs = x, visibility, grid
+            x = recomputed(block, inputs) if recompute else block(*inputs)
             yield x, grid
         # Put the class token in front, and let it attend to the patches.
         x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)  # [B, 1 + N, D]

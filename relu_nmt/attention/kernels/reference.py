@@ -19,7 +19,6 @@ from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.regularizer import NULL_SUM, entropy
-from relu_nmt.attention.score_bias import biased
 from relu_nmt.errors import ConfigError
 
 NO_INPUT = torch.empty(0)
@@ -70,22 +69,29 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     the number of keys that query i may see. The sums leave out c(n_i).
     """
     visibility = problem.visibility
-    v = problem.v
     q, k = problem.attention.shift(problem.q, problem.k, visibility)
-    scores = biased(q @ k.transpose(-1, -2), problem.bias)  # [B, H, Nq, Nk]
+    scores = q @ k.transpose(-1, -2)  # [B, H, Nq, Nk]
+    if problem.bias is not None:
+        scores = scores + problem.bias.values()
     counts = visibility.positive_counts[..., None].to(problem.row_scale.dtype)
     weights = problem.attention.weigh(scores, counts)
     # Mask the weights, not the scores, as softplus(0) and sigmoid(0) are not 0.
     if visibility.hidden is not None:
         weights = weights.masked_fill(visibility.hidden, 0.0)
-    values = (dropout(weights, problem.dropout).to(v.dtype) @ v).to(v.dtype)
-    output = AttentionOutput(values)
+    output = AttentionOutput(weighted_values(weights, problem).to(problem.v.dtype))
     if problem.need.rows:
         unscaled = weights / problem.row_scale[..., None]
         output.sums = row_sums(unscaled, problem.need, problem.attention.map.non_negative)
     if problem.need.weights:
         output.weights = weights
     return output
+
+
+def weighted_values(weights: Tensor, problem: AttentionProblem) -> Tensor:
+    """Return the sums of the values [B, H, Nq, dv] by weights [B, H, Nq, Nk], after dropout."""
+    if problem.dropout > 0:
+        weights = dropout(weights, problem.dropout)
+    return weights.to(problem.v.dtype) @ problem.v
 
 
 def refuse_second_derivatives(backend: str) -> None:
@@ -135,8 +141,7 @@ def whole_rows(problem: AttentionProblem) -> AttentionOutput:
     if need.rows:
         sums = row_sums(weights, need, problem.attention.capabilities.non_negative)
         rows = row_statistics(sums, problem.visibility)
-    values = dropout(weights, problem.dropout).to(problem.v.dtype) @ problem.v
-    output = AttentionOutput(values, rows=rows)
+    output = AttentionOutput(weighted_values(weights, problem), rows=rows)
     if need.weights:
         output.weights = weights
     return output
@@ -156,11 +161,11 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
     size = max(tuned.ROWS_LEAST_ROWS, rows_of_block)
 
     def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor, RowSums | None]:
-        part = replace(problem, q=q, k=k, visibility=visibility.block(rows))
+        part = replace(problem, q=q, k=k, v=v, visibility=visibility.block(rows))
         if bias is not None:
             part.bias = bias.block(rows, slice(k.size(2)))
         weights = problem.attention.weights(part)
-        values = dropout(weights, problem.dropout).to(v.dtype) @ v
+        values = weighted_values(weights, part)
         return values, row_sums(weights, need, positive) if need.rows else None
 
     # Solve block by block. With gradients, keep only the inputs of each.

@@ -53,11 +53,6 @@ def supports(problem: AttentionProblem) -> bool:
     )
 
 
-def preferred(problem: AttentionProblem) -> bool:
-    """Return True if these kernels are the fastest for a problem."""
-    return problem.q.is_cuda and tuned.many_pairs(problem)
-
-
 def require(device: torch.device | None) -> None:
     """Raise an error if Triton is not installed or does not run on a device."""
     if importlib.util.find_spec("triton") is None:

@@ -69,6 +69,11 @@ def many_pairs(problem: AttentionProblem) -> bool:
     return math.prod(lengths) >= GPU_LEAST_PAIRS
 
 
+def triton_pays(problem: AttentionProblem) -> bool:
+    """Return True if the kernels in Triton are the fastest for pointwise attention."""
+    return problem.q.is_cuda and many_pairs(problem)
+
+
 def fused_pays(problem: AttentionProblem) -> bool:
     """Return True if PyTorch's fused softmax is faster than two products."""
     is_half_on_cpu = problem.q.is_cpu and problem.q.dtype.itemsize == 2
