@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
-from relu_nmt.translation.base import SearchState, SearchStep, StepDecoder, StepScores
+from relu_nmt.translation.base import SearchStep, StepDecoder, StepScores
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
@@ -78,14 +77,6 @@ class FastScores(StepScores):
         return sums, parents, tokens
 
 
-class Projections(WeakKeyDictionary[SearchState, Callable[[Tensor], Tensor]]):
-    """For each search with a list of symbols, the map from states to the symbols' logits."""
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        """Leave the maps out of a pickle, since searches stay in their process."""
-        return Projections, ()
-
-
 class FastDecoder(StepDecoder):
     """A decoder of a model on a CPU, with packed weights (see :func:`relu_nmt.engine.install`).
 
@@ -101,7 +92,6 @@ class FastDecoder(StepDecoder):
         self.layers_kernel = None
         if native.library() is not None and LayersKernel.fits(layers):
             self.layers_kernel = LayersKernel(layers)
-        self._projections = Projections()
 
     def start(
         self, src_tokens: Tensor, num_groups: int = 1, symbols: Tensor | None = None
@@ -110,7 +100,7 @@ class FastDecoder(StepDecoder):
         if all(type(cache) is LayerCache for cache in state.caches):
             state.caches = [FastCache(*cache.source) for cache in state.caches]
         if symbols is not None:
-            self._projections[state] = projection_to(self.model.output_projection, symbols)
+            state.projection = projection_to(self.model.output_projection, symbols)
         return state
 
     def step(
@@ -160,10 +150,6 @@ class FastDecoder(StepDecoder):
         relative = decoder.embedding.positions.relative(visibility)
         caches = cast(Sequence[FastCache], state.caches)
         return x, StepView(x.size(1), rows, visibility, relative, state.cross_visibility, caches)
-
-    def logits(self, states: Tensor, state: SearchState) -> Tensor:
-        project = self._projections.get(state, self.model.output_projection)
-        return project(states).float()
 
     def scores(self, states: Tensor, step: SearchStep, temperature: float) -> StepScores:
         rows = _computed_beams(step)

@@ -6,7 +6,7 @@ results. An :class:`Ensemble` lets several models decode as one.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,9 +28,12 @@ class SearchState:
 
     Attributes:
         symbols: ids of the only symbols that the search may write, int64 [V']. None: all.
+        projection: maps states [..., D] to the scores [..., V'] of these symbols alone. None: the
+            model's own scores are selected.
     """
 
     symbols: Tensor | None = None
+    projection: Callable[[Tensor], Tensor] | None = None
 
     def reorder(self, parents: Tensor) -> None:
         """Let beam k of sentence b continue beam ``parents[b, k]`` [B, K] int64 of its group."""
@@ -224,6 +227,8 @@ class StepDecoder:
 
     def logits(self, states: Tensor, state: SearchState) -> Tensor:
         """Return the logits [..., V'] of the symbols of a search from final states [..., D]."""
+        if state.projection is not None:
+            return state.projection(states).float()
         logits = self.model.logits(states)
         return logits if state.symbols is None else logits[..., state.symbols]
 

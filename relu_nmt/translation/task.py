@@ -1,7 +1,7 @@
 """The translation task: text, tokenization and dictionaries of a language pair."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -209,22 +209,15 @@ class TranslationTask:
 
     def encode_source(self, raw: str) -> np.ndarray:
         """Return the token ids of a raw source sentence, int64 [S], ending in ``</s>``."""
-        return self.source_ids(self.source_text.encode(raw))
+        tokens = self.source_text.encode(raw)
+        separator = self.source_text.sentence_separator
+        return self.source_dictionary.encode(tokens, separator=separator)
 
     def encode_target(self, raw: str) -> np.ndarray:
         """Return the token ids of a raw target sentence, int64 [T], ending in ``</s>``."""
-        return self.target_ids(self.target_text.encode(raw))
-
-    def source_ids(self, tokens: Sequence[str]) -> np.ndarray:
-        """Return the ids of the tokens of a raw source sentence, separator and ``</s>`` included.
-
-        A separator in the raw text is an unknown word: it ends no sentence.
-        """
-        return _encoded(tokens, self.source_dictionary, self.source_text.sentence_separator)
-
-    def target_ids(self, tokens: Sequence[str]) -> np.ndarray:
-        """Return the ids of the tokens of a raw target sentence. See :meth:`source_ids`."""
-        return _encoded(tokens, self.target_dictionary, self.target_text.sentence_separator)
+        tokens = self.target_text.encode(raw)
+        separator = self.target_text.sentence_separator
+        return self.target_dictionary.encode(tokens, separator=separator)
 
     def decode_target(self, ids: Iterable[int], unk: str = UNK) -> str:
         """Return the raw sentence of target token ids."""
@@ -259,13 +252,3 @@ class TranslationTask:
                 f"here ({error}); add that, or use another checkpoint"
             ) from error
         return cls(source_text, target_text, source, target)
-
-
-def _encoded(
-    tokens: Sequence[str], dictionary: Dictionary, sentence_separator: str | None
-) -> np.ndarray:
-    ids = dictionary.encode(tokens)
-    if sentence_separator is not None:
-        words = ids[:-2]  # the separator and </s> come last
-        words[words == dictionary.index(sentence_separator)] = dictionary.unk_index
-    return ids

@@ -236,8 +236,9 @@ class SourceEncoder:
     ) -> SourceSentence:
         """Return a sentence with prefix and terms as ids. See :class:`TranslationRequest`."""
         line = self._without_target_code(line)
+        source_text = self.task.source_text
         with self.text_lock:
-            tokens = self.task.source_text.encode(line)
+            tokens = source_text.encode(line)
             # Encode the terms, leaving out blank ones, and the prefix.
             is_blank = not tokens
             terms = []
@@ -250,7 +251,8 @@ class SourceEncoder:
         if terms:
             texts = None if inside_words else self._texts
             required = ForcedTerms(tuple(terms), ordered, texts=texts)
-        ids = self.task.source_ids(tokens)
+        separator = source_text.sentence_separator
+        ids = self.task.source_dictionary.encode(tokens, separator=separator)
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
     def _without_target_code(self, line: str) -> str:

@@ -357,7 +357,8 @@ class TranslationService:
         task = self._translator.task
         with self._translator.sources.text_lock:
             tokens = task.target_text.encode(line)
-        return SourceSentence(task.target_ids(tokens), tokens)
+        separator = task.target_text.sentence_separator
+        return SourceSentence(task.target_dictionary.encode(tokens, separator=separator), tokens)
 
     def _check_length(self, source: SourceSentence, subject: str) -> None:
         limit = self._translator.max_source_positions
