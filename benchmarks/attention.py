@@ -53,7 +53,7 @@ def make_run(cell: Cell) -> Callable[[], None]:
     import torch
     import torch.nn.functional as F
 
-    from relu_nmt.attention.base import Need, build_attention, using_backend
+    from relu_nmt.attention.base import Need, build_attention, use_backend
     from relu_nmt.attention.masks import Visibility
     from relu_nmt.config.registry import Spec
 
@@ -69,8 +69,8 @@ def make_run(cell: Cell) -> Callable[[], None]:
         for _ in range(3)
     )
     spec = Spec.parse("reluformer")
-    with using_backend("auto" if cell.backend == "sdpa" else cell.backend):
-        attend = build_attention(spec, "decoder", 0, cell.heads, cell.head_dim, 0.0)
+    attend = build_attention(spec, "decoder", 0, cell.heads, cell.head_dim, 0.0)
+    use_backend(attend, "auto" if cell.backend == "sdpa" else cell.backend)
     grad = torch.randn_like(v)
 
     def run() -> None:

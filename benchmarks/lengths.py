@@ -38,7 +38,7 @@ import torch
 from measuring import benchmark_parser, peak_resident
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import using_backend
+from relu_nmt.attention.base import use_backend
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import TranslationBatch, collate
 from relu_nmt.io.safe_write import replacing
@@ -148,8 +148,8 @@ def make_model(arguments: argparse.Namespace, case: Case) -> EncoderDecoder:
         **sizes,
     )
     torch.manual_seed(1)
-    with using_backend(case.backend):
-        model = EncoderDecoder(config, VOCAB, VOCAB, PAD, (SEPARATOR, SEPARATOR))
+    model = EncoderDecoder(config, VOCAB, VOCAB, PAD, (SEPARATOR, SEPARATOR))
+    use_backend(model, case.backend)
     return model.to(arguments.device)
 
 

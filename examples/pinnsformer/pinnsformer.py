@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Attention, build_attention, using_backend
+from relu_nmt.attention.base import Attention, build_attention, use_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
@@ -119,9 +119,9 @@ class PinnsFormer(nn.Module):
 def _mechanism(text: str, slot: str) -> Attention:
     spec = Spec.parse(text)
     width = WIDTH // HEADS
+    attention = build_attention(spec, slot, 0, HEADS, width, 0.0, "--attention")
     # Use the backend of plain operations, whose gradients can be differentiated again.
-    with using_backend("reference"):
-        attention = build_attention(spec, slot, 0, HEADS, width, 0.0, "--attention")
+    use_backend(attention, "reference")
     if not attention.capabilities.double_backward:
         raise ConfigError(
             f"--attention {text}: its gradients cannot be differentiated again, as equations need"

@@ -23,7 +23,7 @@ import torch
 from study import published_rows
 from torch import Tensor
 
-from relu_nmt.attention.base import Attention, build_attention, using_backend
+from relu_nmt.attention.base import Attention, build_attention, use_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import SimAAttention
 from relu_nmt.cli.command import Command
@@ -175,8 +175,8 @@ def make_block(name: str, size: Size, device: torch.device) -> Callable[[Tensor]
         attention = ORDERS[name](SimAAttention.Config(), size.heads, head_dim, 0.0)
     else:
         spec = Spec.parse(SPECS[name].format(tokens=size.tokens))
-        with using_backend(BACKENDS.get(name, "auto")):
-            attention = build_attention(spec, "encoder", 0, size.heads, head_dim, 0.0)
+        attention = build_attention(spec, "encoder", 0, size.heads, head_dim, 0.0)
+        use_backend(attention, BACKENDS.get(name, "auto"))
     block = SelfAttention(size.width, attention).to(device).eval()
     visibility = Visibility(size.tokens, size.tokens, device=device)
     return lambda x: block(x, visibility)

@@ -5,11 +5,9 @@ A back end is a run-time choice (``--attention-backend``), never part of a check
 Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` head width.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -159,35 +157,6 @@ class Backend:
     require: Callable[[torch.device | None], None] = lambda device: None
 
 
-_making: ContextVar[Mapping[str, Any]] = ContextVar("making", default=MappingProxyType({}))
-"""Attributes of the mechanisms that are being made, which their constructors do not take."""
-
-
-@contextmanager
-def _made_with(**attributes: Any) -> Iterator[None]:
-    """Give these attributes to the mechanisms that are made inside the block."""
-    token = _making.set({**_making.get(), **attributes})
-    try:
-        yield
-    finally:
-        _making.reset(token)
-
-
-@contextmanager
-def using_backend(name: str) -> Iterator[None]:
-    """Let the back end called ``name`` compute every attention that is made inside the block.
-
-    Raises:
-        ConfigError: at the end of the block, if an attention has no such back end.
-        MissingExtraError: it is not installed.
-    """
-    attentions_made: list[Attention] = []
-    with _made_with(backend=name, made=attentions_made):
-        yield
-    for attention in attentions_made:
-        attention.require_backend(None)
-
-
 @settings(flags=False)
 class AttentionConfig:
     """Settings that every mechanism has. A mechanism with more of them subclasses this."""
@@ -208,7 +177,7 @@ class Attention(nn.Module):
         name: the registered name.
         slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
         layer: index of the layer, from 0.
-        backend: the name of one of ``backends``, or ``auto``. See :func:`using_backend`.
+        backend: the name of one of ``backends``, or ``auto``. See :func:`use_backend`.
     """
 
     Config: ClassVar[type] = AttentionConfig
@@ -228,14 +197,11 @@ class Attention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.dropout = dropout
-        # build_attention sets slot, layer and back end. Constructors of mechanisms do not take
-        # them.
-        making = _making.get()
-        self.name: str = making.get("name", type(self).__name__)
-        self.slot: str = making.get("slot", "encoder")
-        self.layer: int = making.get("layer", 0)
-        self.backend: str = making.get("backend", "auto")
-        making.get("made", []).append(self)
+        # build_attention sets the place in the model, and use_backend the back end.
+        self.name = type(self).__name__
+        self.slot = "encoder"
+        self.layer = 0
+        self.backend = "auto"
         self.query_gain = self.key_gain = None
         if getattr(config, "qk_norm", False):
             self.query_gain = nn.Parameter(torch.ones(head_dim))
@@ -388,8 +354,24 @@ def build_attention(
         raise ConfigError(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
-    with _made_with(name=spec.name, slot=slot, layer=layer):
-        return build_part(kind, spec, flag or f"--{slot}-attention", num_heads, head_dim, dropout)
+    attention = build_part(kind, spec, flag or f"--{slot}-attention", num_heads, head_dim, dropout)
+    attention.name = spec.name
+    attention.slot = slot
+    attention.layer = layer
+    return attention
+
+
+def use_backend(model: nn.Module, name: str) -> None:
+    """Let the back end called ``name`` compute every attention of a model.
+
+    Raises:
+        ConfigError: an attention has no such back end.
+        MissingExtraError: it is not installed.
+    """
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.backend = name
+            module.require_backend(None)
 
 
 def _layer_norm(x: Tensor, gain: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from relu_nmt.attention.base import using_backend
+from relu_nmt.attention.base import use_backend
 from relu_nmt.config import flag_of, from_dict, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import Option, all_options
@@ -83,8 +83,8 @@ class TrainingRun:
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:
         """Return a model from ``build``, seeded, with its back end, and parts of it frozen."""
         torch.manual_seed(self.settings.trainer.seed)
-        with using_backend(self.settings.trainer.attention_backend):
-            model = build()
+        model = build()
+        use_backend(model, self.settings.trainer.attention_backend)
         freeze(model, self.settings.trainer.optimizer)
         if self.process.device.type == "cpu":
             require_training_memory(model, self.settings.trainer, self.process.world_size)

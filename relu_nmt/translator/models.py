@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from relu_nmt.attention.base import Attention, using_backend
+from relu_nmt.attention.base import Attention, use_backend
 from relu_nmt.config import from_dict, split_paths, to_dict
 from relu_nmt.config.registry import MODULE_PREFIX
 from relu_nmt.engine.linear import Int8Linear, PanelLinear, use_int8
@@ -50,11 +50,12 @@ def load_models(
     if not isinstance(path, Sequence):
         raise ConfigError(f"checkpoint {path!r}: expected the path of a file, or a list of paths")
     # Load the models, which must share dictionaries and text processing.
-    with using_backend(attention_backend):
-        loaded = [load_model(file, model_overrides) for file in path]
+    loaded = [load_model(file, model_overrides) for file in path]
     if not loaded:
         raise ConfigError("no checkpoint given")
     models, tasks, lengths = zip(*loaded, strict=True)
+    for model in models:
+        use_backend(model, attention_backend)
     for file, task in zip(path[1:], tasks[1:], strict=True):
         require_same(describe_task(tasks[0]), path[0], describe_task(task), file, ONE_TASK)
     return list(models), tasks[0], min(lengths)
@@ -84,8 +85,9 @@ def model_state(model: TranslationModel) -> dict[str, Any]:
 def model_of(state: dict[str, Any], task: TranslationTask) -> TranslationModel:
     """Return the model of :func:`model_state` on the CPU (CheckpointError: it was modified)."""
     # Keep the random state: building a model draws weights, which are then replaced.
-    with torch.random.fork_rng(devices=[]), using_backend(state["backend"]):
+    with torch.random.fork_rng(devices=[]):
         model = build_model(from_dict(TransformerConfig, state["config"]), task)
+    use_backend(model, state["backend"])
     model.to(state["dtype"])
     if state["is_int8"]:
         use_int8(model)

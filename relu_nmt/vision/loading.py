@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import using_backend
+from relu_nmt.attention.base import use_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.config.stored import checked
 from relu_nmt.config.yaml_text import parse_yaml
@@ -172,10 +172,11 @@ class ImageClassifier:
         classes = task["classes"]
         # Report settings at fault, such as an attention that only a user's file registers.
         unfit = ConfigError, OutOfMemoryError
-        with using_backend(attention_backend), reporting(path, CheckpointError, unfit):
+        with reporting(path, CheckpointError, unfit):
             config = from_dict(VisionTransformerConfig, metadata["model_config"])
             preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
             model = base.build_vision_model(config, len(classes))
+        use_backend(model, attention_backend)
         load_weights(model, checkpoint.model_tensors, path)
         # At another size, keep the same share of a side of each picture.
         transform = ImageTransform(preprocessing, config.image_size)

@@ -6,8 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionConfig, Backend, Need, build_attention, using_backend
+from relu_nmt.attention.base import AttentionConfig, Backend, Need, build_attention, use_backend
 from relu_nmt.attention.kernels import blockwise, reference
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
@@ -25,8 +24,8 @@ def problem_of(length, weights=False):
 
 
 def chosen(name, problem, attention="reluformer"):
-    with using_backend(name):
-        attend = make_attention(attention)
+    attend = make_attention(attention)
+    use_backend(attend, name)
     return attend.backend_for(problem).solve
 
 
@@ -44,19 +43,12 @@ def test_weights_are_returned_by_every_back_end_name(name):
 
 
 def test_every_attention_of_a_model_gets_the_back_end():
-    with using_backend("blockwise"):
-        model = torch.nn.ModuleList([make_attention("reluformer"), torch.nn.Linear(1, 1)])
+    model = torch.nn.ModuleList([make_attention("reluformer"), torch.nn.Linear(1, 1)])
+    use_backend(model, "blockwise")
     assert [model[0].backend, make_attention("reluformer").backend] == ["blockwise", "auto"]
     assert not containing(model.state_dict(), "backend")
-    unknown = pytest.raises(ConfigError, match=r"--attention-backend fast: .* choose one of auto")
-    with unknown, using_backend("fast"):
-        make_attention("reluformer")
-
-
-def test_an_error_inside_the_block_is_not_replaced():
-    with pytest.raises(ZeroDivisionError), using_backend("fast"):
-        make_attention("reluformer")
-        _ = 1 / 0
+    with pytest.raises(ConfigError, match=r"--attention-backend fast: .* choose one of auto"):
+        use_backend(model, "fast")
 
 
 def test_triton_that_is_not_installed_names_the_extra(monkeypatch):
@@ -79,8 +71,8 @@ def test_an_unknown_back_end_is_an_error_that_lists_the_known_ones():
         ("linear", "auto, reference"),
     ):
         message = f"triton: {name} has no such back end; .* {names}$"
-        with pytest.raises(ConfigError, match=message), using_backend("triton"):
-            make_attention(name)
+        with pytest.raises(ConfigError, match=message):
+            use_backend(make_attention(name), "triton")
 
 
 def test_a_user_mechanism_can_have_its_own_back_end():
@@ -93,23 +85,16 @@ def test_a_user_mechanism_can_have_its_own_back_end():
     class Own(SoftmaxAttention):
         backends: ClassVar = {"own": Backend(solve), "reference": Backend(reference.whole_rows)}
 
-    with using_backend("own"):
-        attend = Own(AttentionConfig(), 2, 4, 0.0).double()
+    attend = Own(AttentionConfig(), 2, 4, 0.0).double()
+    use_backend(attend, "own")
     q, k, v = random_qkv(1, 3, 3)
     expected = make_attention("softmax")(q, k, v, Visibility(3, 3)).values
     torch.testing.assert_close(attend(q, k, v, Visibility(3, 3)).values, expected)
     assert used == [3]
 
 
-def test_a_mechanism_knows_its_place_while_it_is_made(monkeypatch):
-    class Noting(SoftmaxAttention):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            self.noted = self.name, self.slot, self.layer, self.backend
-
-    monkeypatch.setitem(attentions._entries, "noting", Noting)
-    with using_backend("reference"):
-        built = build_attention(Spec("noting"), "cross", 3, 2, 4, 0.0)
-    assert built.noted == ("noting", "cross", 3, "reference")
-    alone = Noting(AttentionConfig(), 2, 4, 0.0)
-    assert alone.noted == ("Noting", "encoder", 0, "auto")
+def test_a_mechanism_knows_its_place():
+    built = build_attention(Spec("softmax"), "cross", 3, 2, 4, 0.0)
+    assert (built.name, built.slot, built.layer, built.backend) == ("softmax", "cross", 3, "auto")
+    alone = SoftmaxAttention(AttentionConfig(), 2, 4, 0.0)
+    assert (alone.name, alone.slot, alone.layer) == ("SoftmaxAttention", "encoder", 0)

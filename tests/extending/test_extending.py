@@ -44,7 +44,7 @@ VISION = (
 )
 KERNELS = """
 import sys, torch
-from relu_nmt.attention.base import build_attention, using_backend
+from relu_nmt.attention.base import build_attention, use_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.config.registry import import_user_module
@@ -53,8 +53,8 @@ import_user_module(sys.argv[1])
 found = {}
 for backend in ("reference", "blockwise", "triton"):
     spec = Spec.parse("pointwise:h=relu_cubed,qk_norm=false")
-    with using_backend(backend):
-        attend = build_attention(spec, "encoder", 0, 1, 16, dropout=0.0)
+    attend = build_attention(spec, "encoder", 0, 1, 16, dropout=0.0)
+    use_backend(attend, backend)
     torch.manual_seed(1)
     q, k, v = (torch.randn(2, 1, 19, 16, requires_grad=True) for _ in range(3))
     values = attend(q, k, v, Visibility(19, 19, causal=True)).values

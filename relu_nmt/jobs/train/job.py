@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import using_backend
+from relu_nmt.attention.base import use_backend
 from relu_nmt.config import split_paths
 from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.data.translation_batches import ShardedBatches, TranslationBatches
@@ -334,12 +334,9 @@ def initial_weights(
     if not slots:
         return weights
 
-    def build() -> TranslationModel:
-        with using_backend("auto"):  # the named back end may need a GPU
-            return build_model(settings.model, task)
-
     # Calibrate a copy on the CPU, since the model itself may be sharded.
-    copy = training.new_model(build)
+    copy = training.new_model(lambda: build_model(settings.model, task))
+    use_backend(copy, "auto")  # the named back end may need a GPU
     weights = calibration.fit_mechanisms(copy, weights, slots)
     origin = settings.trainer.finetune_from_model or ""
     load_weights(copy, weights, origin, advice=same_model_advice(training.fresh_start))
