@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from relu_nmt.data.documents import Separators
 from relu_nmt.translation.base import Ensemble, SearchStep, StepDecoder, TranslationModel
 from relu_nmt.translation.search import generator
 from relu_nmt.translation.search.translations import SourceSentence
@@ -33,6 +34,8 @@ class Generator(generator.Generator):
     """A generator of decoders, which also takes tensors, as one batch."""
 
     def __init__(self, decoders, config, symbols, dtype=None, separators=None, shortlist=None):
+        if separators is not None:
+            separators = Separators(*separators)
         super().__init__(Ensemble(decoders, dtype), config, symbols, separators, shortlist)
 
     def generate(self, src_tokens, prefixes=None, ids=None, context_sizes=None, **options):

@@ -203,9 +203,12 @@ class LayersKernel:
             cosines, sines = view.relative.rotation or (None, None)
             if view.relative.bias is not None:
                 bias = view.relative.bias.values().float().contiguous()
-        keys, values, memory_keys, memory_values = first_cache.values()
-        self_fields = attention_fields(attention, view.visibility, keys, values, bias)
-        memory_fields = attention_fields(cross, view.memory_visibility, memory_keys, memory_values)
+        self_fields = attention_fields(
+            attention, view.visibility, first_cache["keys"], first_cache["values"], bias
+        )
+        memory_fields = attention_fields(
+            cross, view.memory_visibility, first_cache["memory_keys"], first_cache["memory_values"]
+        )
         # Queries are columns of the projected rows: [N, 3 D] and, for cross-attention, [N, D].
         self_fields |= {"rows": view.num_rows, "q_row": 3 * width}
         memory_fields |= {"rows": view.num_rows, "q_row": width}

@@ -83,10 +83,19 @@ class SelfProjection(MultiheadAttention):
         self.parts = 2 if attention.shares_queries_and_keys else 3
         [self.qkv] = self.draw_projections(self.parts)
 
-    def heads(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [B, H, N, d] of projected states [B, N, 3 D]."""
+    def heads(
+        self, projected: Tensor, relative: RelativePositions | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [B, H, N, d] of projected states [B, N, 3 D].
+
+        A position scheme rotates queries and keys.
+        """
         parts = [self.split(part) for part in projected.chunk(self.parts, dim=-1)]
-        return self.attention.map_queries(parts[0]), self.attention.map_keys(parts[-2]), parts[-1]
+        q = self.attention.map_queries(parts[0])
+        k = self.attention.map_keys(parts[-2])
+        if relative is not None:
+            q, k = relative.rotate(q, k)
+        return q, k, parts[-1]
 
     def values(
         self,
@@ -96,15 +105,11 @@ class SelfProjection(MultiheadAttention):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Return the joined heads [B, N, D] of projected states [B, N, 3 D]."""
-        # Split into heads [B, H, N, d], let the position scheme act, add earlier keys and values.
-        q, k, v = self.heads(projected)
-        bias = None
-        if relative is not None:
-            q, k = relative.rotate(q, k)
-            bias = relative.bias
+        q, k, v = self.heads(projected, relative)
+        # Add earlier keys and values.
         if cache is not None:
             k, v = cache.append(k, v, visibility.num_keys)
-        return self.attend(q, k, v, visibility, bias)
+        return self.attend(q, k, v, visibility, None if relative is None else relative.bias)
 
 
 class SelfAttention(SelfProjection):

@@ -148,16 +148,13 @@ class AlignedSelfAttention(SelfProjection):
         for rows, (part, *_), relative in zip(
             view.take_queries(projected), view.parts, positions, strict=True
         ):
-            q, k, v = self.heads(rows)
-            bias = None
-            if relative is not None:
-                q, k = relative.rotate(q, k)
-                bias = relative.bias
+            q, k, v = self.heads(rows, relative)
             if cache is not None:
                 # Every beam sees only the last num_keys entries.
                 keys, values = cache.append(k, v, view.document.num_keys)
                 k = keys[:, :, -part.num_keys :]
                 v = values[:, :, -part.num_keys :]
+            bias = None if relative is None else relative.bias
             outputs.append(self.attend(q, k, v, part, bias))
         return view.put(outputs).view(*projected.shape[:2], -1)
 

@@ -314,7 +314,7 @@ class SourceEncoder:
                 break
         # Treat a separator in the text as unknown, since it ends no sentence.
         if self.separators is not None:
-            ids[ids == self.separators[1]] = dictionary.unk_index
+            ids[ids == self.separators.target] = dictionary.unk_index
         return ids
 
     def _forced_ids(self, text: str, kind: str, is_blank: bool) -> np.ndarray:

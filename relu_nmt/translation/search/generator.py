@@ -61,7 +61,7 @@ class Generator:
         ensemble: Ensemble,
         config: GenerationConfig,
         symbols: Dictionary,
-        separators: tuple[int, int] | Separators | None = None,
+        separators: Separators | None = None,
         shortlist: Shortlist | None = None,
         first_symbol: str | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class Generator:
         self.config = config.resolved()
         self.ensemble = ensemble
         self.symbols = symbols
-        self._separators = None if separators is None else Separators(*separators)
+        self._separators = separators
         self._shortlist = shortlist
         self._first_symbol = first_symbol
         self._first = np.zeros(0, dtype=np.int64)  # ids of the first symbol, [0 or 1]

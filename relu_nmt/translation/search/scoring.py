@@ -165,7 +165,7 @@ def words_of(
     """Return the positions of words in sources [B, S], bool [B, S]. Separators are no words."""
     special = (src_tokens == symbols.pad_index) | (src_tokens == symbols.eos_index)
     if separators is not None:
-        special |= src_tokens == separators[0]
+        special |= src_tokens == separators.source
     return ~special
 
 
