@@ -62,7 +62,7 @@ class BeamSearch:
         self._scorer = scorer
         self.src_tokens = src_tokens
         self._is_word = is_word
-        self._ids = ids
+        self.ids = ids
         self._constraints = constraints
         self._listed = None if listed is None else listed.cpu().numpy()
         device = src_tokens.device
@@ -144,7 +144,7 @@ class BeamSearch:
         """Return each sentence's n best hypotheses without context (ConfigError: it has none)."""
         results = self._finished.results(self._listed)
         # Report sentences without hypothesis: all their tokens were forbidden or not finite.
-        for sentence, hypotheses in zip(self._ids, results, strict=True):
+        for sentence, hypotheses in zip(self.ids, results, strict=True):
             if not hypotheses or hypotheses[0].score < LEAST_SCORE:
                 reason = NOT_FINITE
                 if self._config.min_len > 1 or self._config.no_repeat_ngram_size:
@@ -168,7 +168,7 @@ class BeamSearch:
         undefined = scores.log_probs_of(totals)[:, :, 0].isnan() & (totals != -torch.inf)  # [B, K]
         is_wrong = undefined.any(1).cpu().numpy() & self._open
         if is_wrong.any():
-            sentence = self._ids[self._sentences[is_wrong][0]]
+            sentence = self.ids[self._sentences[is_wrong][0]]
             raise ConfigError(f"sentence {sentence}: no possible output; {NOT_FINITE}")
 
     def _candidates(self, scores: StepScores) -> Continuations:

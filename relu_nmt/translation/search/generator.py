@@ -1,6 +1,6 @@
 """Translation of token ids, in batches and by several processes."""
 
-import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -197,41 +197,37 @@ class Generator:
             for batch, sources_of_batch in zip(batches, sources_of_batches, strict=True):
                 yield batch, self._score(sources_of_batch)
             return
-        running: dict[int, BeamSearch] = {}
-        waiting = enumerate(zip(sources_of_batches, batches, strict=True))
-        while True:
+        running: list[BeamSearch] = []
+        waiting = deque(zip(sources_of_batches, batches, strict=True))
+        while running or waiting:
             with self.ensemble.evaluating():  # leave this mode before each yield
                 ended = self._run_to_an_end(running, waiting, first_id)
-            if ended is None:
-                return
-            yield batches[ended], running.pop(ended).results()
+            running.remove(ended)
+            yield ended.ids - first_id, ended.results()
 
     def _run_to_an_end(
         self,
-        running: dict[int, BeamSearch],
-        waiting: Iterator[tuple[int, tuple[Sequence[SourceSentence], np.ndarray]]],
+        running: list[BeamSearch],
+        waiting: deque[tuple[list[SourceSentence], np.ndarray]],
         first_id: int,
-    ) -> int | None:
-        """Advance and begin searches until one is done. Return its number, or None at the end."""
+    ) -> BeamSearch:
+        """Advance and begin searches until one is done. Return this one."""
         wants_weights = self.config.wants_alignment or self._scorer.needs_attention
         while True:
-            size = max((len(search.src_tokens) for search in running.values()), default=0)
-            live = sum(search.num_live for search in running.values())
-            if live <= MOST_LEFT * size * self.config.beam:
-                for number, (sources, indices) in itertools.islice(waiting, 1):
-                    running[number] = self._begin(sources, indices + first_id)
+            size = max((len(search.src_tokens) for search in running), default=0)
+            live = sum(search.num_live for search in running)
+            if waiting and live <= MOST_LEFT * size * self.config.beam:
+                sources, indices = waiting.popleft()
+                running.append(self._begin(sources, indices + first_id))
             # Return a search that is done before another step begins.
-            for number, search in running.items():
+            for search in running:
                 if search.is_done:
-                    return number
-            if not running:
-                return None
-            searches = list(running.values())
-            self._check_memory(searches)
-            with self._memory_advice([search.src_tokens for search in searches]):
-                steps = [search.next_steps for search in searches]
+                    return search
+            self._check_memory(running)
+            with self._memory_advice([search.src_tokens for search in running]):
+                steps = [search.next_steps for search in running]
                 outputs = self.ensemble.step(steps, self.config.temperature, wants_weights)
-                for search, output in zip(searches, outputs, strict=True):
+                for search, output in zip(running, outputs, strict=True):
                     search.advance(output)
 
     def _begin(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> BeamSearch:
