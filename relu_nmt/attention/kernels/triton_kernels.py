@@ -21,6 +21,7 @@ from relu_nmt.attention.kernels.triton_parts import (
     dropped,
     key_range,
     matmul,
+    place_of_program,
     row_range,
     score_bias,
     score_gradient,
@@ -99,11 +100,8 @@ def forward_kernel(
     """One block of queries: its outputs and the sums over its rows."""
     # Find the head and block of this program. The last rows start first: with a causal mask they
     # take longest.
-    blocks = tl.cdiv(num_queries, ROWS)
-    head = tl.program_id(0) // blocks
-    first = (blocks - 1 - tl.program_id(0) % blocks) * ROWS
-    sample = tl.cast(head // heads, tl.int64)
-    inner = tl.cast(head % heads, tl.int64)
+    block, blocks, head, sample, inner = place_of_program(num_queries, heads, ROWS)
+    first = (blocks - 1 - block) * ROWS
     rows = first + tl.arange(0, ROWS)
     real = rows < num_queries
     q_tile = tile(
@@ -111,9 +109,8 @@ def forward_kernel(
     )  # fmt: skip
     k += sample * k_batch + inner * k_head
     v += sample * v_batch + inner * v_head
-    key_mask_row = key_mask
     if HAS_MASK:
-        key_mask_row = key_mask + sample * mask_batch
+        key_mask += sample * mask_batch
     # Load the scale of the rows, and find the keys they see.
     c = tl.load(scale + sample * scale_batch + rows * scale_stride, mask=real, other=0.0)
     plain, end = key_range(
@@ -136,7 +133,7 @@ def forward_kernel(
         # Two pipelined loops in one kernel make ptxas wait after every product (its C7515).
         for start in tl.range(begin, stop, COLUMNS, num_stages=1 if MASKED else None):
             acc, total, logs, nonzero, largest = _forward_step(
-                acc, total, logs, nonzero, largest, q_tile, rows, c, k, v, key_mask_row, bias,
+                acc, total, logs, nonzero, largest, q_tile, rows, c, k, v, key_mask, bias,
                 query_code, key_codes, start, k_stride, v_stride, head, num_queries, num_keys,
                 seed, threshold, keep_scale, VALUE, SLOPE, POWER, HAS_BIAS, CAUSAL, HAS_MASK,
                 MASKED, SUMS, LOGS, TELEMETRY, DROPOUT, SCALE_FIRST, SKIP, WIDTH, VALUE_WIDTH,
@@ -223,11 +220,8 @@ def rows_kernel(
 ):  # fmt: skip
     """One block of queries: their gradient."""
     # Find the head and block of this program, and load its queries.
-    blocks = tl.cdiv(num_queries, ROWS)
-    head = tl.program_id(0) // blocks
-    first = (blocks - 1 - tl.program_id(0) % blocks) * ROWS
-    sample = tl.cast(head // heads, tl.int64)
-    inner = tl.cast(head % heads, tl.int64)
+    block, blocks, head, sample, inner = place_of_program(num_queries, heads, ROWS)
+    first = (blocks - 1 - block) * ROWS
     rows = first + tl.arange(0, ROWS)
     real = rows < num_queries
     q_tile = tile(
@@ -239,9 +233,8 @@ def rows_kernel(
     )  # fmt: skip
     k += sample * k_batch + inner * k_head
     v += sample * v_batch + inner * v_head
-    key_mask_row = key_mask
     if HAS_MASK:
-        key_mask_row = key_mask + sample * mask_batch
+        key_mask += sample * mask_batch
     c = tl.load(scale + sample * scale_batch + rows * scale_stride, mask=real, other=0.0)
     # Load the gradients of the row sums, 0 where unused.
     row_offsets = tl.cast(head, tl.int64) * num_queries + rows
@@ -269,7 +262,7 @@ def rows_kernel(
         # Two pipelined loops in one kernel make ptxas wait after every product (its C7515).
         for start in tl.range(begin, stop, COLUMNS, num_stages=1 if MASKED else None):
             acc = _rows_step(
-                acc, q_tile, do_tile, rows, c, gt, gl, k, v, key_mask_row, bias, query_code,
+                acc, q_tile, do_tile, rows, c, gt, gl, k, v, key_mask, bias, query_code,
                 key_codes, grad_bias, start, k_stride, v_stride, head, num_queries, num_keys,
                 seed, threshold, keep_scale, VALUE, SLOPE, POWER, HAS_BIAS, CAUSAL, HAS_MASK,
                 MASKED, BIAS_GRAD, TOTAL_GRAD, LOGS_GRAD, DROPOUT, SCALE_FIRST, SKIP, WIDTH,
@@ -368,16 +361,12 @@ def columns_kernel(
     queries needs no mask for them.
     """
     # Find the head and block of this program, and load its keys and values.
-    blocks = tl.cdiv(num_keys, COLUMNS)
-    head = tl.program_id(0) // blocks
-    first = tl.program_id(0) % blocks * COLUMNS
-    sample = tl.cast(head // heads, tl.int64)
-    inner = tl.cast(head % heads, tl.int64)
+    block, _, head, sample, inner = place_of_program(num_keys, heads, COLUMNS)
+    first = block * COLUMNS
     columns = first + tl.arange(0, COLUMNS)
-    key_mask_row = key_mask
     if HAS_MASK:
-        key_mask_row = key_mask + sample * mask_batch
-    real_keys = seen_keys(key_mask_row, columns, num_keys, HAS_MASK)
+        key_mask += sample * mask_batch
+    real_keys = seen_keys(key_mask, columns, num_keys, HAS_MASK)
     k_tile = tile(
         k + sample * k_batch + inner * k_head, first, k_stride, real_keys, COLUMNS, WIDTH, PADDED,
         True,
@@ -411,11 +400,11 @@ def columns_kernel(
     dv_tile = tl.zeros([COLUMNS, VALUE_PADDED], tl.float32)
     for MASKED in tl.static_range(2):
         count = plain + MASKED * (diagonal + tail - plain)
-        for block in tl.range(0, count, num_stages=1 if MASKED else None):
-            start = (high + block) * ROWS
+        for step in tl.range(0, count, num_stages=1 if MASKED else None):
+            start = (high + step) * ROWS
             if MASKED:
                 # Take the diagonal blocks, then the last partial one.
-                start = tl.where(block < diagonal, low + block, num_queries // ROWS) * ROWS
+                start = tl.where(step < diagonal, low + step, num_queries // ROWS) * ROWS
             dk_tile, dv_tile = _columns_step(
                 dk_tile, dv_tile, k_tile, v_tile, columns, real_keys, bias, query_codes, key_code,
                 q, do, c, scale, grad_total, grad_logs, dq, start, q_stride, do_stride,

@@ -22,6 +22,16 @@ DROPOUT_BITS = 24
 
 
 @triton.jit
+def place_of_program(length, heads, SIZE: tl.constexpr):
+    """Return block, number of blocks, head among all samples, sample, and head in the sample."""
+    blocks = tl.cdiv(length, SIZE)
+    head = tl.program_id(0) // blocks
+    sample = tl.cast(head // heads, tl.int64)
+    inner = tl.cast(head % heads, tl.int64)
+    return tl.program_id(0) % blocks, blocks, head, sample, inner
+
+
+@triton.jit
 def matmul(a, b, acc=None):
     """Return a b + acc, as exact as float32: tensor cores take three products of TF32."""
     if INTERPRETED:  # the interpreter multiplies bfloat16 as if it were integers
