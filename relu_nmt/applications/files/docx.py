@@ -9,9 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from relu_nmt.applications.files import formats
+from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
 from relu_nmt.applications.files.markup import (
@@ -27,6 +28,7 @@ from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, Tag,
 _PARTS = re.compile(
     r"word/(?:document\d*|header\d*|footer\d*|footnotes|endnotes|comments|styles)\.xml"
 )
+_DRAWINGS = re.compile(r"word/(?:charts/chart\d*|diagrams/(?:data|drawing)\d*)\.xml")
 _AROUND = names("w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:bdo w:dir w:moveTo")
 _SPACES = names("w:tab w:ptab w:br w:cr")
 _LETTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": ""}
@@ -209,6 +211,14 @@ class DocxPart(XmlFormat):
         return f'<w:r>{properties}<w:t xml:space="preserve">{written}</w:t></w:r>'
 
 
+class DrawingPart(XmlFormat):
+    """A chart or a diagram of SmartArt. The text of each run, and each label, is a segment."""
+
+    vocabulary = Vocabulary(
+        inline=frozenset(), skipped=names("c:numCache c:numLit"), only_in=names("a:t c:v")
+    )
+
+
 @formats.register("docx")
 class DocxFormat(ZipFormat):
     """Word."""
@@ -220,4 +230,21 @@ class DocxFormat(ZipFormat):
         names_of_parts.sort(key=lambda name: not name.startswith("word/document"))
         if not names_of_parts or not names_of_parts[0].startswith("word/document"):
             raise KeyError("word/document.xml")
-        return {name: reader.read(parts[name]) for name in names_of_parts}
+        documents = {name: reader.read(parts[name]) for name in names_of_parts}
+        drawing_reader = DrawingPart(self.options, self.languages)
+        # Labels are there several times: SmartArt has its texts in two parts.
+        translations: dict[str, AlignedText] = {}
+        for name in sorted(filter(_DRAWINGS.fullmatch, parts)):
+            document = drawing_reader.read(parts[name])
+            documents[name] = replace(document, written=partial(_written, document, translations))
+        return documents
+
+
+def _written(
+    document: Document, known: dict[str, AlignedText], translations: Sequence[AlignedText]
+) -> bytes:
+    """Return a document in which each text has the translation of the first such text."""
+    first_translations = []
+    for segment, translation in zip(document.segments, translations, strict=True):
+        first_translations.append(known.setdefault(segment.text, translation))
+    return document.written(first_translations)

@@ -5,6 +5,7 @@ import zipfile
 import pytest
 
 from relu_nmt.applications.files import FileOptions, translated
+from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.errors import DataError
 from tests.unit.applications.files.translators import backward, identity, upper
 
@@ -146,6 +147,33 @@ def test_descriptions_of_pictures_are_translated():
     body = f"<w:p>{RUN.format('vor')}{picture}</w:drawing></w:r></w:p>"
     expected = body.replace("vor", "VOR").replace("Ein Bild", "EIN BILD")
     assert word(body) == expected
+
+
+def test_labels_of_charts_and_diagrams_have_one_translation():
+    run = '<a:p><a:r><a:rPr lang="de"/><a:t>{}</a:t></a:r></a:p>'
+    labels = "<c:strCache><c:pt><c:v>Jahr</c:v></c:pt></c:strCache>"
+    numbers = "<c:numCache><c:formatCode>General</c:formatCode><c:v>1E5</c:v></c:numCache>"
+    chart = f'<c:x xmlns:a="a" xmlns:c="c">{run.format("Titel ")}{labels}{numbers}</c:x>'
+    diagram = f'<d:x xmlns:a="a" xmlns:d="d">{run.format("eins zwei")}</d:x>'
+    parts = {
+        "word/document.xml": BODY.format(""),
+        "word/diagrams/drawing1.xml": diagram,
+        "word/diagrams/data1.xml": diagram,
+        "word/charts/chart1.xml": chart,
+        "word/charts/style1.xml": chart,
+    }
+    assert parts_after(parts, "docx", identity) == parts
+    written = parts_after(parts, "docx", numbered)
+    title = chart.replace("Titel", "Text 0").replace("Jahr", "Text 1")
+    assert written["word/charts/chart1.xml"] == title
+    for name in ("data1", "drawing1"):
+        assert written[f"word/diagrams/{name}.xml"] == diagram.replace("eins zwei", "Text 2")
+    assert written["word/charts/style1.xml"] == chart
+
+
+def numbered(segments):
+    """Return a text with the number of each segment."""
+    return [AlignedText(f"Text {number}") for number in range(len(segments))]
 
 
 # ------------------------------------------------------------------- OpenDocument and EPUB
