@@ -1,10 +1,11 @@
 """Train small models with softmax and with ReLU, and draw how they learn and what they attend to.
 
-    python docs/train_and_draw.py [--folder build/figures] [--dry-run] [text | images | weights]
+    python docs/train_and_draw.py [--folder build/figures] [--dry-run] [text | images | map | weights]
 
 ``text`` trains the tutorial's document model, and one with softmax; it draws the tutorial's map and
 those of one document, and prints the table of validation, which ``draw_figures.py`` draws.
 ``images`` trains two image models on drawn shapes and draws which patches they weigh most.
+``map`` trains one with ReLU attention on the same shapes and draws the guide's map of an image.
 ``weights`` draws the mean weights of softmax and the cube on CIFAR-10, the folder of IMAGES. Each
 takes ten minutes.
 Steps whose files exist are left out; an interrupted training goes on.
@@ -17,7 +18,7 @@ import random
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples/vision_study")]
 
 from docs.draw_figures import GRAY, LAB, TRANSPARENT  # noqa: E402
-from relu_nmt import Translator  # noqa: E402
+from relu_nmt import ImageClassifier, Translator  # noqa: E402
 from relu_nmt.io.page import STYLE, draw_weights  # noqa: E402
 
 TEXTS = {"softmax": "transformer_tiny", "ReLU": "reluformer_hybrid_tiny"}
@@ -43,6 +44,8 @@ IMAGE_TRAINING = """
     --arch vit_ti --image-size 64 --patch-size 8 --layers 4 --embed-dim 64 --heads 4
     --batch-size 64 --lr 1e-3 --max-update 1200 --valid-fraction 0.1 --no-epoch-checkpoints
 """
+IMAGE_MAP = ROOT / "docs/guide/image_map.svg"
+IMAGE_OF_MAP = "shown/disc/0000.png"
 TUTORIAL_MAP = ROOT / "docs/guide/tutorial_map.svg"
 MAP_TOKENS = range(30, 45)
 """Draw the first document of the test set whose source has about so many tokens."""
@@ -102,10 +105,10 @@ def text_steps(folder: Path) -> list[Step]:
     return steps
 
 
-def image_steps(folder: Path) -> list[Step]:
+def image_steps(folder: Path, attentions: Mapping[str, str]) -> list[Step]:
     """Return the commands that train the image models; :func:`make_shapes` writes the images."""
     steps = []
-    for name, attention in IMAGES.items():
+    for name, attention in attentions.items():
         saved = str(folder / name)
         train = ["-m", "relu_nmt.cli.vision_train", str(folder / "shapes"), "--save-dir", saved]
         train += ["--attention", attention, *IMAGE_TRAINING.split()]
@@ -265,12 +268,26 @@ def text(folder: Path, dry: bool) -> None:
 
 def images(folder: Path, dry: bool) -> None:
     """Draw shapes, train the image models and draw the lengths of queries and keys."""
+    train_on_shapes(folder, IMAGES, dry)
+    if not dry:
+        save("saliency", (7, 5.6), lambda figure: draw_saliency(figure, folder))
+
+
+def image_map(folder: Path, dry: bool) -> None:
+    """Draw shapes, train a model with ReLU attention, and draw an image's map by the guide's call."""
+    train_on_shapes(folder, {"ReLU": "reluformer"}, dry)
+    if not dry:
+        classifier = ImageClassifier.from_checkpoint(folder / "ReLU/checkpoint_last.safetensors")
+        classifier.attention(folder / IMAGE_OF_MAP, layer=1).save(IMAGE_MAP)
+        print(f"written: {IMAGE_MAP}")
+
+
+def train_on_shapes(folder: Path, attentions: Mapping[str, str], dry: bool) -> None:
+    """Draw the shapes, unless they exist, and train a model with each attention."""
     if not dry and not (folder / "shown").exists():
         make_shapes(folder / "shapes")
         make_shapes(folder / "shown", NUM_SHOWN, seed=2)
-    run_steps(image_steps(folder), dry)
-    if not dry:
-        save("saliency", (7, 5.6), lambda figure: draw_saliency(figure, folder))
+    run_steps(image_steps(folder, attentions), dry)
 
 
 def weights(folder: Path, dry: bool) -> None:
@@ -287,7 +304,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = {"text": text, "images": images, "weights": weights}
+    parts = {"text": text, "images": images, "map": image_map, "weights": weights}
     parser.add_argument("part", nargs="*", choices=[*parts, []], help="all by default")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/figures", metavar="DIR")
     parser.add_argument("--dry-run", action="store_true", help="print the commands only")

@@ -53,6 +53,7 @@ GUIDED = """
 MODELS = {
     "softmax": ("plain", "--cross-attention softmax"),
     "relu": ("plain", "--cross-attention reluformer:gamma=8"),
+    "thresholded": ("plain", "--cross-attention thresholded_relu"),
     "sparsemax": ("plain", "--cross-attention sparsemax"),
     "guided": ("guided", f"--cross-attention softmax {GUIDED}"),
     "words": ("words", "--cross-attention softmax"),

@@ -124,7 +124,8 @@ def test_the_script_measures_all_models_and_does_nothing_twice(modules, tmp_path
     results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
     assert results["with the same tags"] == {"train": 150, "valid": 4, "test": 16}
     by_model = {record["model"]: record for record in results["models"]}
-    assert set(by_model) == {"aligner", "softmax", "relu", "sparsemax", "guided", "words"}
+    trained = {"softmax", "relu", "thresholded", "sparsemax", "guided", "words"}
+    assert set(by_model) == {"aligner", *trained}
     assert by_model["aligner"]["references"]["f1"] > 80
     for record in by_model.values():
         assert record.get("updates", 2) == 2
