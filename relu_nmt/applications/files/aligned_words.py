@@ -107,11 +107,19 @@ def aligned_words(segment: Segment, translation: AlignedText) -> list[Word]:
     """Return the words of a translation, with their source words and each protected text once."""
     source = source_spans(segment)
     target = _target_spans(segment, translation.text)
+    # A mark, such as a full stop, does not stand for a word, nor a word for a mark.
+    protected = {(entry.begin, entry.end) for entry in segment.protected}
+    words_and_marks: dict[bool, set[int]] = {True: set(), False: set()}
+    for number, span in enumerate(source):
+        for is_word, numbers in words_and_marks.items():
+            if span in protected or _is_word(segment.text, span) == is_word:
+                numbers.add(number)
     # Let each link vote for the source word of a target word.
     votes: list[Counter[int]] = [Counter() for _ in target]
     for source_span, target_span in translation.links:
         for number in _overlapping(target, target_span):
-            votes[number].update(_overlapping(source, source_span))
+            allowed = words_and_marks[_is_word(translation.text, target[number])]
+            votes[number].update(filter(allowed.__contains__, _overlapping(source, source_span)))
     words = []
     position = 0
     for (begin, end), counts in zip(target, votes, strict=True):
@@ -133,6 +141,11 @@ def _target_spans(segment: Segment, text: str) -> list[Span]:
     if not patterns:
         return _words_around(text, [])
     return _words_around(text, [match.span() for match in re.finditer("|".join(patterns), text)])
+
+
+def _is_word(text: str, span: Span) -> bool:
+    """Return True if a place in a text has a letter or a digit, and is no mark."""
+    return any(map(str.isalnum, text[slice(*span)]))
 
 
 def _overlapping(spans: Sequence[Span], span: Span) -> range:

@@ -50,6 +50,19 @@ def one_by_one(text, links):
             [(0, 0), (1, 1), (2, 2), (3, 4), (4, 3)],
             "he <a href='x'>calls now</a> today up",
         ),
+        # A mark that is linked to a word does not belong to the word, nor a word to a mark.
+        (
+            "Wähle die <b>Achse</b>.",
+            "Choose the axis.",
+            [(0, 0), (1, 1), (2, 2), (2, 3)],
+            "Choose the <b>axis</b>.",
+        ),
+        (
+            "Neu <b>-</b> alt",
+            "the new - old",
+            [(1, 0), (0, 1), (1, 2), (2, 3)],
+            "the new <b>-</b> old",
+        ),
         # Inner tags stay within outer ones, even if their words have left them.
         (
             "aa <i id='x'>bb <b>cc</b></i> dd",
